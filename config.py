@@ -1,0 +1,97 @@
+"""Every knob: one frozen dataclass for preparing, one for loading; each is checked when it is made."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenmill.packing import LONG_DOCUMENTS
+
+PACKINGS = ("best_fit", "concat", "random")
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _at_least(smallest: int, field: str, value: int) -> None:
+    if not isinstance(value, int) or value < smallest:
+        raise ValueError(f"{field} must be a whole number of at least {smallest}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """Turns shards of text into token shards, once, on all cores. Run it again and it goes on where it was.
+
+    A preset may stand before the flags: `demo` (the Python library of this machine, with a tokenizer
+    trained on it) or `fineweb-edu` (the default).
+    """
+
+    source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; or a folder, file or glob of parquet files; or stdlib
+    num_shards: int = (
+        46  # of a hub repository: how many parquet files, in name order; the last one is the validation split
+    )
+    tokenizer: str = "gpt2"  # a tiktoken encoding; or a tokenizer.json that tokenmill wrote; or train:N, a byte-level BPE of N tokens trained on the source
+    name: str | None = None  # the data set's name in the token set's folder; by default from the source
+    val_file: str | None = (
+        None  # the validation file, by its name in the source or its path; by default the last in name order
+    )
+    text_column: str = "text"  # the column with the documents
+    tokens_root: Path = Path("data/tokens")  # where token sets are written
+    raw_dir: Path = Path("data/raw")  # where files from the hub are downloaded
+    workers: int = available_cores()  # processes; by default the cores that this process may use
+    shard_text_bytes: int = 256 << 20  # bytes of text in one token shard, at most
+    train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
+
+    def __post_init__(self):
+        for field in ("workers", "num_shards", "shard_text_bytes", "train_text_bytes"):
+            _at_least(1, field, getattr(self, field))
+        if not re.fullmatch(r"[\w.-]+", self.dataset):
+            raise ValueError(f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give --name")
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name: --name, or the last part of the source."""
+        return self.name or Path(os.path.abspath(self.source)).name.removesuffix(".parquet")
+
+    @property
+    def tokenizers_dir(self) -> Path:
+        """Where trained tokenizers are kept."""
+        return Path(self.tokens_root).parent / "tokenizers"
+
+
+PRESETS = {
+    "fineweb-edu": PrepareConfig(),
+    "demo": PrepareConfig(source="stdlib", tokenizer="train:8192"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderConfig:
+    """Which rows training gets, and where."""
+
+    batch_size: int  # rows of one rank at each call
+    seq_len: int  # tokens of an input; a row has one more
+    tokens: str | Path | None = None  # the token set's folder; by default the one under data/tokens
+    split: str = "train"  # "train" or "val"
+    device: str = "cpu"  # where the batches go, as torch names it
+    packing: str = "best_fit"  # how rows are made; see PACKINGS
+    long_documents: str = "split"  # best_fit: "split" a document longer than a row, or "crop" it
+    shuffle: bool = True  # train: another order at every epoch; False: shards in order, every epoch the same
+    seed: int = 1337  # of every random order
+    rank: int | None = None  # by default torch.distributed's, torchrun's, or 0
+    world_size: int | None = None  # likewise, or 1
+
+    def __post_init__(self):
+        _at_least(1, "batch_size", self.batch_size)
+        _at_least(1, "seq_len", self.seq_len)
+        for field, known in (("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS), ("split", ("train", "val"))):
+            if getattr(self, field) not in known:
+                raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
+        if (self.rank is None) != (self.world_size is None):
+            raise ValueError(f"rank and world_size go together, found rank={self.rank}, world_size={self.world_size}")
+        if self.rank is not None and not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"rank must be from 0 to world_size - 1, found rank={self.rank}, world_size={self.world_size}"
+            )

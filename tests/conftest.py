@@ -1,0 +1,60 @@
+"""What the tests share: text, tokenizers and token sets that they make themselves, and ../shared where it is."""
+
+import os
+from pathlib import Path
+
+import pytest
+from making import make_text, make_token_set, write_parquet
+
+from tokenmill.tokenizer import Tokenizer, train_tokenizer
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """A byte-level BPE of 400 tokens with nanochat's pattern and special tokens."""
+    return train_tokenizer(make_text(documents=200, seed=0), 400, "bpe400")
+
+
+@pytest.fixture(scope="session")
+def tokenizer_json(tokenizer, tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("tokenizer") / "bpe400.json"
+    tokenizer.save(path)
+    return str(path)
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    """A folder of four parquet files, 40 documents each, in row groups of 8."""
+    folder = tmp_path / "corpus"
+    for number in range(4):
+        write_parquet(folder / f"shard_{number}.parquet", make_text(documents=40, seed=number), row_group_size=8)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def token_set(tmp_path_factory) -> Path:
+    """A small token set of random ids: three training shards (one of long documents), one for validation."""
+    return make_token_set(
+        tmp_path_factory.mktemp("set") / "tokens" / "synthetic",
+        train=[[5, 3, 40, 7, 2, 9, 16, 17, 1, 12], [3] * 20, [100, 33, 50]],
+        val=[[4, 8, 30, 6, 2, 2, 11]],
+    )
+
+
+@pytest.fixture(scope="session")
+def shared_corpus() -> Path:
+    if not (SHARED / "corpus").is_dir():
+        pytest.skip("no ../shared/corpus beside this checkout")
+    return SHARED / "corpus"
+
+
+@pytest.fixture(scope="session")
+def gpt2() -> Tokenizer:
+    if not (SHARED / "tiktoken_cache").is_dir():
+        pytest.skip("no ../shared/tiktoken_cache beside this checkout")
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")
+    from tokenmill.tokenizer import load_tokenizer
+
+    return load_tokenizer("gpt2")

@@ -1,0 +1,68 @@
+"""Small inputs for tests: text, parquet files, token sets; and how to look at what came of them."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenmill.shards import ShardWriter, write_manifest
+
+ROOT = Path(__file__).resolve().parents[1]
+BOS, VOCAB = 0, 1000
+SYLLABLES = ["mil", "to", "ken", "ra", "grin", "flou", "wa", "ter", "whe", "el", "ba", "tch", "ro", "st", "one"]
+ODDITIES = ["'ll", "1984", "naïve", "水車", "and\n", "\n\n", "    ", "        ", "fast!\t", "...", "x_y", "42"]
+WORDS = [a + b for a in SYLLABLES for b in SYLLABLES] + ODDITIES * 5
+
+
+def make_text(documents: int, seed: int, words: int = 200) -> list[str]:
+    """Documents of 1 to 2 * words random words."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 2 * words))) for _ in range(documents)]
+
+
+def write_parquet(path: Path, texts: list, row_group_size: int = 1000, column: str = "text", type=None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({column: pa.array(texts, type or pa.string())})
+    pq.write_table(table, path, compression="zstd", row_group_size=row_group_size)
+    return path
+
+
+def make_token_set(
+    folder: Path, train: list[list[int]], val: list[list[int]], seed: int = 0, vocab: int = VOCAB
+) -> Path:
+    """A token set of random ids; `train` and `val` give the document lengths of each shard."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    shards = []
+    for split, many in (("train", train), ("val", val)):
+        for number, lengths in enumerate(many):
+            name = f"{split}_{number}.000"
+            with ShardWriter(folder, name, "uint16" if vocab <= 65536 else "uint32") as writer:
+                tokens = rng.integers(1, vocab, sum(lengths))
+                tokens[np.cumsum([0, *lengths[:-1]])[: len(lengths)]] = BOS
+                writer.write(tokens, lengths)
+                counts = dict.fromkeys(("text_bytes", "null_documents", "empty_documents", "repaired_documents"), 0)
+                record = writer.finish(
+                    counts | {"source": {"file": f"{split}_{number}.parquet"}, "fingerprint": "f" * 64}
+                )
+            shards.append((record, split))
+    facts = {"name": "random", "fingerprint": "f" * 64, "vocab_size": vocab, "bos_token": "<|bos|>", "bos_id": BOS}
+    write_manifest(folder, "synthetic", facts, shards)
+    return folder
+
+
+def run_prepare(*flags, cwd, check: bool = True, **more) -> subprocess.CompletedProcess:
+    """Runs prepare_data.py as a person would."""
+    command = [sys.executable, str(ROOT / "prepare_data.py"), *map(str, flags)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, **more)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, with its bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

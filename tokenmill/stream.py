@@ -1,0 +1,108 @@
+"""Which rows come next for this rank: epochs, shuffling, position.
+
+Rows form one global order: epoch by epoch, shard by shard, row by row. At each call rank r of W
+takes rows r, r + W, r + 2W ... of the next count * W. With shards of 3 and 4 rows, W = 2, count = 2:
+
+    global order   0.0 0.1 0.2 1.0 | 1.1 1.2 1.3 0.0' ...      shard.row, ' in the next epoch
+    rank 0         0.0     0.2     | 1.1     1.3
+    rank 1             0.1     1.0 |     1.2     0.0'
+
+So the order does not depend on how many ranks there are, and a position is three numbers, the same
+on every rank. This module knows counts alone: how many rows a shard has it asks `count_rows`, which
+may have to plan the shard, and so asks only for the shard that comes next.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from tokenmill.packing import permutation
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next row of the global order: `shard` counts the shards of this epoch that are done."""
+
+    epoch: int = 0
+    shard: int = 0
+    row: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of one shard, by number; `shard` is its place in the split, not in the epoch."""
+
+    epoch: int
+    shard: int
+    numbers: range
+
+
+class RowStream:
+    """Deals the rows of `num_shards` shards to `rank`, endlessly.
+
+    `count_rows(epoch, shard)` is the number of rows that a shard has in an epoch; at least one
+    shard must have some. With `shuffle`, the shards of an epoch come in an order drawn from
+    (seed, epoch); without, in theirs.
+    """
+
+    def __init__(
+        self,
+        num_shards: int,
+        count_rows: Callable[[int, int], int],
+        *,
+        shuffle: bool,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
+        self.num_shards, self.count_rows = num_shards, count_rows
+        self.shuffle, self.seed = shuffle, seed
+        self.rank, self.world_size = rank, world_size
+        self.position = Position()
+        self._order_of = (-1, None)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The shards of an epoch, in order: (num_shards,) int64."""
+        if not self.shuffle:
+            return np.arange(self.num_shards)
+        if self._order_of[0] != epoch:
+            self._order_of = (epoch, permutation(self.num_shards, "shards", self.seed, epoch))
+        return self._order_of[1]
+
+    def take(self, count: int) -> Iterator[Rows]:
+        """This rank's next `count` rows, a few of one shard at a time.
+
+        The position moves on, past the rows of all ranks, once the last of them was taken.
+        """
+        at, left, dealt = self.position, count * self.world_size, 0
+        while left:
+            shard = int(self.order(at.epoch)[at.shard])
+            num_rows = self.count_rows(at.epoch, shard)
+            stop = min(num_rows, at.row + left)
+            first = at.row + (self.rank - dealt) % self.world_size
+            if first < stop:
+                yield Rows(at.epoch, shard, range(first, stop, self.world_size))
+            left -= stop - at.row
+            dealt += stop - at.row
+            at = self._after(Position(at.epoch, at.shard, stop), num_rows)
+        self.position = at
+
+    def seek(self, position: Position) -> None:
+        """Goes to a position. ValueError where there is no such row."""
+        epoch, shard, row = position.epoch, position.shard, position.row
+        valid = epoch >= 0 and 0 <= shard < self.num_shards and row >= 0
+        if not valid or (row and row >= self.count_rows(epoch, int(self.order(epoch)[shard]))):
+            raise ValueError(f"no such row: epoch {epoch}, shard {shard} of {self.num_shards}, row {row}")
+        self.position = position
+
+    def _after(self, at: Position, num_rows: int) -> Position:
+        """The same place, or the next shard's or epoch's first row where a shard is done."""
+        if at.row < num_rows:
+            return at
+        if at.shard + 1 < self.num_shards:
+            return Position(at.epoch, at.shard + 1, 0)
+        return Position(at.epoch + 1, 0, 0)
