@@ -16,10 +16,14 @@ lint: .venv/installed
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
+# on what `make demo` made; SOURCE, TOKENIZER and TOKENS name others
+SOURCE ?= data/raw/stdlib
+TOKENIZER ?= data/tokenizers/stdlib-bpe8192.json
+TOKENS ?= $(wildcard data/tokens/stdlib-bpe8192-*)
 bench: .venv/installed
-	$(PY) benchmarks/packing.py
-	$(PY) benchmarks/prepare.py
-	$(PY) benchmarks/loader.py
+	$(PY) benchmarks/packing.py $(TOKENS)
+	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
+	$(PY) benchmarks/loader.py $(TOKENS)
 
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv

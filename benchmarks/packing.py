@@ -75,10 +75,7 @@ def nanochat(lengths) -> list[float]:
                     insort(buffer, (next(stream), number))
                     number += 1
             fit = bisect_right(buffer, (free, number))
-            if fit:
-                index = bisect_left(buffer, (buffer[fit - 1][0], -1))  # of equally long ones the first
-            else:
-                index = 0
+            index = bisect_left(buffer, (buffer[fit - 1][0], -1)) if fit else 0  # of equally long ones the first
             length, _ = buffer.pop(index)
             used = min(length, free)
             taken, kept, free = taken + length, kept + used, free - used
@@ -90,9 +87,7 @@ def nanochat(lengths) -> list[float]:
 
 def table(name: str, lengths: np.ndarray) -> None:
     print(f"\n{name}: {len(lengths):,} documents, mean {lengths.mean():,.0f} tokens, rows of {ROW_LEN:,}\n")
-    print(
-        "| packing | dropped | filler | rows on BOS | documents cut that would have fitted | tokens with their beginning |"
-    )
+    print("| packing | dropped | filler | rows on BOS | documents cut that would fit | tokens with their beginning |")
     print("| --- | --- | --- | --- | --- | --- |")
     rows = [
         ("nanochat's loader", nanochat(lengths)),
@@ -111,9 +106,8 @@ def planning_speed(lengths: np.ndarray, runs: int = 9) -> None:
         plan_rows(lengths, ROW_LEN, seed=run)
         seconds.append(time.perf_counter() - started)
     median = np.median(seconds)
-    print(
-        f"\nplanning {len(lengths):,} documents, median of {runs}: {median * 1e3:.0f} ms, {lengths.sum() / median / 1e6:,.0f}M tokens/s"
-    )
+    speed = lengths.sum() / median / 1e6
+    print(f"\nplanning {len(lengths):,} documents, median of {runs}: {median * 1e3:.0f} ms, {speed:,.0f}M tokens/s")
 
 
 if __name__ == "__main__":
