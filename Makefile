@@ -6,8 +6,9 @@ PY := .venv/bin/python
 .PHONY: demo test lint bench clean
 
 demo: .venv/installed
-	$(PY) prepare_data.py demo
-	$(PY) examples/show_batch.py
+	$(PY) prepare_data.py demo > .venv/demo.txt
+	@cat .venv/demo.txt
+	$(PY) examples/show_batch.py --tokens "$$(tail -n 1 .venv/demo.txt)"
 
 test: .venv/installed
 	$(PY) -m pytest

@@ -1,6 +1,6 @@
 """Draws one packed batch, and decodes it: what training sees.
 
-    python examples/show_batch.py --rows 10 --seq-len 2048
+    python examples/show_batch.py --rows 8 --seq-len 8192
 
 A bar is a row; each stretch of letters in one colour is a document, or the part of one that lies in
 this row. Every stretch begins with BOS, and so does every row.
@@ -30,8 +30,8 @@ class ShowConfig:
 
     tokens: Path | None = None  # the token set's folder; by default the one under data/tokens
     split: str = "train"  # train or val
-    rows: int = 10  # rows in the batch
-    seq_len: int = 2048  # tokens of an input
+    rows: int = 8  # rows in the batch
+    seq_len: int = 8192  # tokens of an input
 
 
 def main(config: ShowConfig) -> None:
