@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.packing import LONG_DOCUMENTS
+from tokenmill.shards import SPLITS
 
 PACKINGS = ("best_fit", "concat", "random")
 
@@ -29,14 +30,10 @@ class PrepareConfig:
     """
 
     source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; or a folder, file or glob of parquet files; or stdlib
-    num_shards: int = (
-        46  # of a hub repository: how many parquet files, in name order; the last one is the validation split
-    )
+    num_shards: int = 46  # of a hub repository: how many parquet files, in name order; the last one validates
     tokenizer: str = "gpt2"  # a tiktoken encoding; or a tokenizer.json that tokenmill wrote; or train:N, a byte-level BPE of N tokens trained on the source
     name: str | None = None  # the data set's name in the token set's folder; by default from the source
-    val_file: str | None = (
-        None  # the validation file, by its name in the source or its path; by default the last in name order
-    )
+    val_file: str | None = None  # the validation file, by its name in the source or its path; by default the last
     text_column: str = "text"  # the column with the documents
     tokens_root: Path = Path("data/tokens")  # where token sets are written
     raw_dir: Path = Path("data/raw")  # where files from the hub are downloaded
@@ -86,7 +83,7 @@ class LoaderConfig:
     def __post_init__(self):
         _at_least(1, "batch_size", self.batch_size)
         _at_least(1, "seq_len", self.seq_len)
-        for field, known in (("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS), ("split", ("train", "val"))):
+        for field, known in (("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS), ("split", SPLITS)):
             if getattr(self, field) not in known:
                 raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
         if (self.rank is None) != (self.world_size is None):

@@ -76,14 +76,14 @@ class RowLoader:
 
     def state_dict(self) -> dict:
         """The position after the last batch, plain numbers and strings, the same on every rank."""
-        return self._identity() | self._stream.position.as_dict()
+        return self._identity | self._stream.position.as_dict()
 
     def load_state_dict(self, state: dict) -> None:
         """Goes on with exactly the next row, on this number of ranks or another.
 
         ValueError, naming both values, where the position is of another token set or other settings.
         """
-        for key, here in self._identity().items():
+        for key, here in self._identity.items():
             if state.get(key) != here:
                 raise ValueError(
                     f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
@@ -91,6 +91,7 @@ class RowLoader:
                 )
         self._stream.seek(Position(**{key: int(state[key]) for key in ("epoch", "shard", "row")}))
 
+    @functools.cached_property
     def _identity(self) -> dict:
         """What must match for a position to mean the same row."""
         return {
@@ -202,7 +203,7 @@ def _resume(loader: RowLoader) -> None:
     candidates = [position for position in _positions if position["split"] == loader.config.split]
     if not candidates:
         return
-    fitting = [position for position in candidates if loader._identity().items() <= position.items()]
+    fitting = [position for position in candidates if loader._identity.items() <= position.items()]
     position = (fitting or candidates)[0]
     loader.load_state_dict(position)  # refuses, with both values, where none fits
     _positions.remove(position)

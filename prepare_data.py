@@ -25,7 +25,7 @@ from config import PRESETS, PrepareConfig
 from tokenmill import hub
 from tokenmill.files import remove_temporary_files, write_file
 from tokenmill.progress import Meter
-from tokenmill.shards import SPLITS, ShardWriter, TokenSet, dtype_name, finished_record, write_manifest
+from tokenmill.shards import SPLITS, TEXT_COUNTS, ShardWriter, TokenSet, dtype_name, finished_record, write_manifest
 from tokenmill.sources import SourceFile, Unit, local_files, plan_units, read_documents, split_files
 from tokenmill.stdlib import write_stdlib
 from tokenmill.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
@@ -162,7 +162,7 @@ def _make(folder: Path, units: list[Unit], workers: int, failures: list) -> dict
 
 def make_shard(folder: Path, tokenizer: Tokenizer, unit: Unit, report) -> dict:
     """Tokenizes one unit into one shard and returns its record; runs in a worker."""
-    counts = dict.fromkeys(("text_bytes", "null_documents", "empty_documents", "repaired_documents"), 0)
+    counts = dict.fromkeys(TEXT_COUNTS, 0)
     kept = dict.fromkeys(unit.row_groups, 0)  # documents of each row group
     with ShardWriter(folder, unit.name, dtype_name(tokenizer.vocab_size)) as writer:
         for documents in read_documents(unit):
@@ -179,10 +179,10 @@ def make_shard(folder: Path, tokenizer: Tokenizer, unit: Unit, report) -> dict:
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     tokenizer.save(folder / "tokenizer.json")
-    data = io.BytesIO()
-    np.save(data, tokenizer.token_bytes())
     path = folder / "token_bytes.npy"
     if not path.exists():
+        data = io.BytesIO()
+        np.save(data, tokenizer.token_bytes())
         write_file(path, data.getvalue())
 
 

@@ -9,7 +9,7 @@ rank), in its steady state: after 100,000 rows, the next 50,000 are measured.
 import sys
 import time
 from bisect import bisect_left, bisect_right, insort
-from itertools import chain, cycle
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +36,18 @@ def share(part, whole) -> float:
 def tokenmill(lengths, long_documents: str) -> list[float]:
     plan = plan_rows(lengths, ROW_LEN, long_documents=long_documents, seed=0)
     kept, total = ~plan.filler, plan.num_rows * ROW_LEN
-    dropped = share(lengths, lengths) - share(plan.length[kept], lengths)
+    dropped = 100 - share(plan.length[kept], lengths)
+    whole = lengths[plan.document[kept]]
+    cut = (whole <= ROW_LEN) & (plan.length[kept] < whole)
     with_beginning = plan.length[plan.start == 0]
-    return [dropped, share(plan.length[plan.filler], total), 100.0, 0.0, share(with_beginning, total)]
+    # every piece begins with BOS, its document's or an inserted one, and so does every row
+    return [
+        dropped,
+        share(plan.length[plan.filler], total),
+        100.0,
+        share(cut, lengths <= ROW_LEN),
+        share(with_beginning, total),
+    ]
 
 
 def concat(lengths) -> list[float]:
@@ -63,7 +72,7 @@ def concat(lengths) -> list[float]:
 
 def nanochat(lengths) -> list[float]:
     """The steady state; the buffer is a sorted list of (length, document number)."""
-    stream, number = cycle(chain.from_iterable([lengths.tolist()])), 0
+    stream, number = cycle(lengths.tolist()), 0
     buffer, taken, kept, cropped_short, short = [], 0, 0, 0, 0
     for row in range(NANOCHAT_ROWS):
         if row == NANOCHAT_ROWS - NANOCHAT_MEASURED:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenmill.shards import ShardWriter, write_manifest
+from tokenmill.shards import TEXT_COUNTS, ShardWriter, write_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 BOS, VOCAB = 0, 1000
@@ -45,7 +45,7 @@ def make_token_set(
                 tokens = rng.integers(1, vocab, sum(lengths))
                 tokens[np.cumsum([0, *lengths[:-1]])[: len(lengths)]] = BOS
                 writer.write(tokens, lengths)
-                counts = dict.fromkeys(("text_bytes", "null_documents", "empty_documents", "repaired_documents"), 0)
+                counts = dict.fromkeys(TEXT_COUNTS, 0)
                 record = writer.finish(
                     counts | {"source": {"file": f"{split}_{number}.parquet"}, "fingerprint": "f" * 64}
                 )

@@ -29,7 +29,8 @@ SPLITS = ("train", "val")
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 OFFSET = np.dtype("<u8")
 # documents left out are counted too: null and empty ones; repaired: what was not UTF-8 became U+FFFD
-COUNTS = ("documents", "tokens", "text_bytes", "null_documents", "empty_documents", "repaired_documents")
+TEXT_COUNTS = ("text_bytes", "null_documents", "empty_documents", "repaired_documents")
+COUNTS = ("documents", "tokens", *TEXT_COUNTS)
 
 
 def dtype_name(vocab_size: int) -> str:
