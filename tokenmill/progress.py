@@ -25,10 +25,14 @@ class Meter:
         self.documents = self.tokens = self.text_bytes = 0
         self.started = self._last_line = time.monotonic()
         console = Console(stderr=True)
-        columns = ("{task.description}", "{task.percentage:>3.0f}%", "{task.fields[rates]}")
-        verb, percent, rates = (TextColumn(column) for column in columns)
         self._bar = Progress(
-            verb, BarColumn(), percent, rates, TimeRemainingColumn(), TextColumn("left"), console=console
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[rates]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
         )
         self._task = self._bar.add_task(self.verb, total=max(1, total_documents), rates="")
         self._live = console.is_terminal
