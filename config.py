@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenmill.packing import LONG_DOCUMENTS
 from tokenmill.shards import SPLITS
 
-PACKINGS = ("best_fit", "concat", "random")
+PACKINGS = ("best_fit", "nanochat", "concat", "random")
 
 
 def available_cores() -> int:
@@ -77,15 +77,30 @@ class LoaderConfig:
     long_documents: str = "split"  # best_fit: "split" a document longer than a row, or "crop" it
     shuffle: bool = True  # train: another order at every epoch; False: shards in order, every epoch the same
     seed: int = 1337  # of every random order
+    epochs: int | None = None  # how many the iteration has; by default it is endless
+    drop_last: bool = (
+        True  # with epochs: drop the rows at the end that are fewer than a batch of all ranks, or return them
+    )
+    documents: bool = False  # batches are (inputs, targets, document_ids): which document of its row a token is of
+    prefetch: int = 2  # batches that a thread makes ahead; 0 makes each when it is asked for
     rank: int | None = None  # by default torch.distributed's, torchrun's, or 0
     world_size: int | None = None  # likewise, or 1
 
     def __post_init__(self):
         _at_least(1, "batch_size", self.batch_size)
         _at_least(1, "seq_len", self.seq_len)
+        _at_least(0, "prefetch", self.prefetch)
+        if self.epochs is not None:
+            _at_least(1, "epochs", self.epochs)
         for field, known in (("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS), ("split", SPLITS)):
             if getattr(self, field) not in known:
                 raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
+        if self.packing == "nanochat" and self.epochs is not None:
+            raise ValueError(
+                "epochs cannot be counted with packing 'nanochat', whose rows go on from one into the next"
+            )
+        if self.packing == "random" and self.documents:
+            raise ValueError("documents need a packing that knows them: packing 'random' cuts anywhere; use best_fit")
         if (self.rank is None) != (self.world_size is None):
             raise ValueError(f"rank and world_size go together, found rank={self.rank}, world_size={self.world_size}")
         if self.rank is not None and not 0 <= self.rank < self.world_size:

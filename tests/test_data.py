@@ -158,13 +158,20 @@ def test_validation_does_not_depend_on_the_seed_and_is_the_same_every_epoch(toke
     [
         ({"seq_len": 0}, "seq_len must be a whole number of at least 1, not 0"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
-        ({"packing": "worst_fit"}, "packing must be one of best_fit, concat, random, not 'worst_fit'"),
+        ({"packing": "worst_fit"}, "packing must be one of best_fit, nanochat, concat, random, not 'worst_fit'"),
         ({"long_documents": "drop"}, "long_documents must be one of"),
         ({"split": "test"}, "split must be one of train, val, not 'test'"),
         ({"rank": 2, "world_size": 2}, "rank must be from 0 to world_size - 1"),
         ({"rank": 1}, "rank and world_size go together"),
         ({"batch_size": 1000}, "fewer than one batch of 1000 on each of 1 ranks"),
-        ({"seq_len": 100_000, "packing": "concat"}, "has 0 rows of 100000"),
+        (
+            {"seq_len": 111, "packing": "concat"},
+            "shard train_1.000 has 60 tokens, fewer than a row of 111 .* use packing='best_fit'",
+        ),
+        ({"packing": "random", "documents": True}, "documents need a packing that knows them"),
+        ({"packing": "nanochat", "epochs": 1}, "epochs cannot be counted with packing 'nanochat'"),
+        ({"prefetch": -1}, "prefetch must be a whole number of at least 0, not -1"),
+        ({"epochs": 0}, "epochs must be a whole number of at least 1, not 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(token_set, settings, message):

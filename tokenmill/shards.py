@@ -17,6 +17,8 @@ Left out: reading text, tokenizing, and which file is in which split.
 """
 
 import hashlib
+import os
+import weakref
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -141,37 +143,71 @@ def _entry(record: dict, split: str) -> ShardEntry:
 class Shard:
     """One shard, memory-mapped: `tokens` (num_tokens,), `offsets` (num_documents + 1,).
 
-    Raises FileNotFoundError or ValueError where the files are not what the manifest says.
+    Raises FileNotFoundError or ValueError where the files are not what the manifest says. The ends of
+    the offsets are checked when a shard is opened, that they increase when `lengths` reads them.
     """
 
     def __init__(self, folder: Path, entry: ShardEntry, dtype: str):
         self.entry = entry
         self.path = shard_path(folder, entry.name, "bin")
-        self.tokens = _map(self.path, DTYPES[dtype], entry.tokens)
-        self.offsets = _map(shard_path(folder, entry.name, "idx"), OFFSET, entry.documents + 1)
+        self._file = _open(self.path, entry.tokens * DTYPES[dtype].itemsize)
+        weakref.finalize(self, self._file.close)
+        self.stamp = _stamp(self._file)
+        self.tokens = _map(self._file, DTYPES[dtype])
+        with _open(self.path.with_suffix(".idx"), (entry.documents + 1) * OFFSET.itemsize) as file:
+            self.offsets = _map(file, OFFSET)
+        if (int(self.offsets[0]), int(self.offsets[-1])) != (0, entry.tokens):
+            raise self._damaged_offsets()
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each document, BOS counted: (num_documents,) int64."""
         lengths = np.diff(self.offsets.astype(np.int64))
-        ends = (int(self.offsets[0]), int(self.offsets[-1]))
-        if ends != (0, self.entry.tokens) or (lengths < 1).any():
-            raise ValueError(
-                f"{self.path.with_suffix('.idx')}: expected offsets increasing from 0 to {self.entry.tokens}, "
-                f"found damage; delete {self.path.with_suffix('.json')} and run prepare_data.py again"
-            )
+        if (lengths < 1).any():
+            raise self._damaged_offsets()
         return lengths
 
+    def require_unchanged(self) -> None:
+        """ValueError where the tokens' file is no longer the one that was opened.
 
-def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
-    """Maps exactly `count` numbers of a file, read-only."""
+        Reading past the end of a mapped file that was truncated kills a process, so this comes first.
+        """
+        if _stamp(self._file) != self.stamp:
+            raise ValueError(
+                f"{self.path}: deleted, truncated or replaced while it was being read; "
+                "what comes next is not what was prepared. Put the file back, or run prepare_data.py, and resume"
+            )
+
+    def _damaged_offsets(self) -> ValueError:
+        path = self.path.with_suffix(".idx")
+        return ValueError(
+            f"{path}: expected offsets increasing from 0 to {self.entry.tokens}, "
+            f"found damage; delete {path.with_suffix('.json')} and run prepare_data.py again"
+        )
+
+
+def _open(path: Path, expected: int):
+    """Opens a file of exactly `expected` bytes."""
     advice = "the shard is damaged; delete its .json record and run prepare_data.py again"
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}")
-    expected, found = count * dtype.itemsize, path.stat().st_size
+    file = open(path, "rb")  # noqa: SIM115 (a Shard keeps it open)
+    found = os.fstat(file.fileno()).st_size
     if found != expected:
+        file.close()
         raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
-    return np.memmap(path, dtype, mode="r") if count else np.empty(0, dtype)
+    return file
+
+
+def _map(file, dtype: np.dtype) -> np.ndarray:
+    """Maps the numbers of a file, read-only."""
+    return np.memmap(file, dtype, mode="r") if os.fstat(file.fileno()).st_size else np.empty(0, dtype)
+
+
+def _stamp(file) -> tuple[int, int, int, bool]:
+    """What changes where a file is written to, truncated, deleted or replaced."""
+    stat = os.fstat(file.fileno())
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_nlink > 0
 
 
 class TokenSet:
@@ -193,8 +229,10 @@ class TokenSet:
         self.manifest = read_json(manifest, "tokens")
         self.dtype: str = self.manifest["dtype"]
         self.tokenizer: dict = self.manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
+        self.bos_id: int = self.tokenizer["bos_id"]
         self.numpy_dtype = DTYPES[self.dtype]
         self.entries = [ShardEntry(**entry) for entry in self.manifest["shards"]]
+        self._stamps: dict[str, tuple] = {}
 
     def split(self, split: str) -> list[ShardEntry]:
         """The shards of "train" or "val", in order."""
@@ -208,7 +246,15 @@ class TokenSet:
         return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
     def open(self, entry: ShardEntry) -> Shard:
-        return Shard(self.path, entry, self.dtype)
+        """Maps a shard. ValueError where it is another file than when it was opened last."""
+        shard = Shard(self.path, entry, self.dtype)
+        if self._stamps.setdefault(entry.name, shard.stamp) != shard.stamp:
+            raise ValueError(f"{shard.path}: another file than when it was opened last; put the old one back")
+        return shard
+
+    def record(self, entry: ShardEntry) -> dict:
+        """What was written down when the shard was made: its source, row groups and documents in each."""
+        return read_json(shard_path(self.path, entry.name, "json"), "shard")
 
 
 def find_token_set(root: Path) -> Path:

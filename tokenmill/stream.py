@@ -42,7 +42,7 @@ class Rows:
 
 
 class RowStream:
-    """Deals the rows of `num_shards` shards to `rank`, endlessly.
+    """Deals the rows of `num_shards` shards to `rank`, for `epochs` epochs or endlessly.
 
     `count_rows(epoch, shard)` is the number of rows that a shard has in an epoch; at least one
     shard must have some. With `shuffle`, the shards of an epoch come in an order drawn from
@@ -58,38 +58,42 @@ class RowStream:
         seed: int,
         rank: int = 0,
         world_size: int = 1,
+        epochs: int | None = None,
     ):
         self.num_shards, self.count_rows = num_shards, count_rows
-        self.shuffle, self.seed = shuffle, seed
+        self.shuffle, self.seed, self.epochs = shuffle, seed, epochs
         self.rank, self.world_size = rank, world_size
         self.position = Position()
-        self._order_of = (-1, None)
+        self._order_of = (-1, np.arange(num_shards))
 
     def order(self, epoch: int) -> np.ndarray:
         """The shards of an epoch, in order: (num_shards,) int64."""
-        if not self.shuffle:
-            return np.arange(self.num_shards)
-        if self._order_of[0] != epoch:
+        if self.shuffle and self._order_of[0] != epoch:
             self._order_of = (epoch, permutation(self.num_shards, "shards", self.seed, epoch))
         return self._order_of[1]
 
     def take(self, count: int) -> Iterator[Rows]:
-        """This rank's next `count` rows, a few of one shard at a time.
+        """This rank's next `count` rows, a few of one shard at a time; fewer at the end of the last epoch.
 
         The position moves on, past the rows of all ranks, once the last of them was taken.
         """
-        at, left, dealt = self.position, count * self.world_size, 0
-        while left:
-            shard = int(self.order(at.epoch)[at.shard])
-            num_rows = self.count_rows(at.epoch, shard)
-            stop = min(num_rows, at.row + left)
-            first = at.row + (self.rank - dealt) % self.world_size
-            if first < stop:
-                yield Rows(at.epoch, shard, range(first, stop, self.world_size))
-            left -= stop - at.row
-            dealt += stop - at.row
-            at = self._after(Position(at.epoch, at.shard, stop), num_rows)
+        at, dealt = self.position, 0
+        for some, at in self._walk(count * self.world_size):  # noqa: B007 (at is where the walk ends)
+            first = some.numbers.start + (self.rank - dealt) % self.world_size
+            mine = range(first, some.numbers.stop, self.world_size)
+            if mine:
+                yield Rows(some.epoch, some.shard, mine)
+            dealt += len(some.numbers)
         self.position = at
+
+    def available(self, count: int) -> int:
+        """How many of the next `count` rows, of all ranks together, there are before the last epoch ends."""
+        return sum(len(some.numbers) for some, _ in self._walk(count))
+
+    def skip(self, count: int) -> None:
+        """Moves the position past `count` rows of all ranks together, or to the end of the last epoch."""
+        for _, after in list(self._walk(count)):
+            self.position = after
 
     def seek(self, position: Position) -> None:
         """Goes to a position. ValueError where there is no such row."""
@@ -98,6 +102,23 @@ class RowStream:
         if not valid or (row and row >= self.count_rows(epoch, int(self.order(epoch)[shard]))):
             raise ValueError(f"no such row: epoch {epoch}, shard {shard} of {self.num_shards}, row {row}")
         self.position = position
+
+    def next_shard(self) -> tuple[int, int]:
+        """The shard after the one of the position: (epoch, its place in the split)."""
+        at = self._after(self.position, 0)
+        return at.epoch, int(self.order(at.epoch)[at.shard])
+
+    def _walk(self, count: int) -> Iterator[tuple[Rows, Position]]:
+        """The next `count` rows of all ranks, a shard at a time, each with the position after them."""
+        at = self.position
+        while count and (self.epochs is None or at.epoch < self.epochs):
+            shard = int(self.order(at.epoch)[at.shard])
+            num_rows = self.count_rows(at.epoch, shard)
+            stop = min(num_rows, at.row + count)
+            count -= stop - at.row
+            some = Rows(at.epoch, shard, range(at.row, stop))
+            at = self._after(Position(at.epoch, at.shard, stop), num_rows)
+            yield some, at
 
     def _after(self, at: Position, num_rows: int) -> Position:
         """The same place, or the next shard's or epoch's first row where a shard is done."""

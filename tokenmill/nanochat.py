@@ -1,0 +1,159 @@
+"""nanochat's rows, token for token: its BOS best-fit loader, from document lengths alone.
+
+Rank r of W reads, file by file in name order and epoch after epoch, the row groups r, r + W, r + 2W ...
+in refills of up to 128 documents that never cross a row group. A buffer is refilled before each pick
+while it has fewer than 1,000 documents. A row of `row_len` takes the longest buffered document that
+fits, the first of equals, again and again; when none fits, the beginning of the shortest closes the
+row and the rest of that document is dropped. (nanochat, `dataloader.py`.)
+
+nanochat scans its buffer for each pick. Here it is one sorted list of whole numbers, bisected:
+
+    key = length << 64 | (2**64 - 1 - place)          place = visit of a shard << 32 | document in it
+    buffer, in order of arrival      5a 3b 5c 2d
+    sorted keys                      2d 3b 5c 5a      of equals the first to come is the last in the list
+    room for 6: the last key below 7 << 64 is 5a;  room for 1: nothing; the shortest is 2d
+
+The position is the rows dealt so far: going there picks them again without copying, from lengths. The
+picks depend on how many ranks there are, so it holds for that number alone.
+
+Left out: an empty text is a document of BOS alone in nanochat; token sets have none.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import count, groupby
+
+import numpy as np
+
+from tokenmill.rows import not_bos
+from tokenmill.shards import Shard, ShardEntry, TokenSet
+
+BUFFER_DOCUMENTS, REFILL_DOCUMENTS = 1000, 128
+SHARDS_HELD = 8  # open at once; the longest documents stay in the buffer while many shards go by
+LENGTH, DOCUMENT = 64, 32  # bits below a key's length, and below a place's visit
+PLACE = (1 << LENGTH) - 1
+
+
+class BestFitBuffer:
+    """Picks documents for rows. `refills` are lists of (length, place), places increasing."""
+
+    def __init__(self, refills: Iterator[list[tuple[int, int]]], row_len: int):
+        self.refills, self.row_len = refills, row_len
+        self._keys: list[int] = []  # ascending
+
+    def next_row(self) -> list[tuple[int, int]]:
+        """The next row: (place, tokens taken from its beginning) of each document."""
+        keys, row, room = self._keys, [], self.row_len
+        while room:
+            while len(keys) < BUFFER_DOCUMENTS:
+                keys += [length << LENGTH | PLACE - place for length, place in next(self.refills)]
+                keys.sort()  # two ascending stretches and a short one: close to a merge
+            fit = bisect_left(keys, room + 1 << LENGTH)
+            if not fit:
+                fit = bisect_left(keys, (keys[0] >> LENGTH) + 1 << LENGTH)  # the first of the shortest
+            key = keys.pop(fit - 1)
+            taken = min(key >> LENGTH, room)
+            row.append((PLACE - (key & PLACE), taken))
+            room -= taken
+        return row
+
+
+class NanochatRows:
+    """The rows of one split for one rank, as nanochat deals them; the same verbs as `PlannedRows`.
+
+    ValueError where the rank has no row group with a document in any file of the split: nanochat would look
+    for ever. One epoch of it is a pass of this rank through its row groups; rows do not end with one.
+    """
+
+    def __init__(self, token_set: TokenSet, split: str, row_len: int, *, rank: int, world_size: int):
+        self.token_set, self.row_len = token_set, row_len
+        self.rank, self.world_size = rank, world_size
+        self._files = [list(shards) for _, shards in groupby(token_set.split(split), key=lambda entry: entry.source)]
+        self._shard = lru_cache(SHARDS_HELD)(token_set.open)
+        self._require_row_groups(split)
+        self._start()
+
+    @property
+    def position(self) -> dict[str, int]:
+        """The rows that each rank was dealt."""
+        return {"rows": self._dealt}
+
+    def seek(self, position: dict[str, int]) -> None:
+        """Goes to a position by picking all rows before it again."""
+        if position["rows"] < 0:
+            raise ValueError(f"no such row: {position['rows']}")
+        self._start()
+        self.skip(position["rows"])
+
+    def available(self, count: int) -> int:
+        """All of them: nanochat's rows do not end."""
+        return count * self.world_size
+
+    def skip(self, count: int) -> None:
+        """Moves past the next `count` rows of every rank."""
+        for _ in range(count):
+            self._buffer.next_row()
+        self._dealt += count
+
+    def deal(self, count: int, out: np.ndarray) -> None:
+        """Fills out, (count, row_len), with this rank's next rows."""
+        shards: dict[int, Shard] = {}
+        for row in out:
+            target, at = row.data, 0
+            for place, taken in self._buffer.next_row():
+                visit, document = place >> DOCUMENT, place & (1 << DOCUMENT) - 1
+                if visit not in shards:
+                    shards[visit] = self._shard(self._visits[visit])
+                    shards[visit].require_unchanged()
+                shard = shards[visit]
+                begin = shard.offsets.data[document]
+                target[at : at + taken] = shard.tokens.data[begin : begin + taken]
+                if target[at] != self.token_set.bos_id:
+                    raise not_bos(target[at], self.token_set.bos_id, shard)
+                at += taken
+        self._dealt += count
+
+    def _start(self) -> None:
+        self._dealt, self.epoch = 0, 0
+        self._visits: list[ShardEntry] = []  # the shard of each visit
+        self._buffer = BestFitBuffer(self._refills(), self.row_len)
+
+    def _refills(self) -> Iterator[list[tuple[int, int]]]:
+        """This rank's documents, endlessly: (length, place) of up to 128 of one row group."""
+        for epoch in count():
+            self.epoch = epoch
+            for file in self._files:
+                for entry, groups in self._row_groups(file):
+                    yield from self._refills_of(entry, groups)
+
+    def _refills_of(self, entry: ShardEntry, groups: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        lengths, base = self._shard(entry).lengths, len(self._visits) << DOCUMENT
+        self._visits.append(entry)
+        for first, last in groups:
+            for start in range(first, last, REFILL_DOCUMENTS):
+                stop = min(start + REFILL_DOCUMENTS, last)
+                yield list(zip(lengths[start:stop].tolist(), range(base + start, base + stop), strict=True))
+
+    def _row_groups(self, file: list[ShardEntry]) -> Iterator[tuple[ShardEntry, list[tuple[int, int]]]]:
+        """This rank's row groups in the shards of a source file: (first, last) document of each."""
+        for entry in file:
+            source = self.token_set.record(entry)["source"]
+            if "row_groups" not in source:
+                raise ValueError(
+                    f"{self.token_set.path}: the record of shard {entry.name} does not say which row groups it holds, "
+                    "and packing 'nanochat' deals row groups to ranks; use packing='best_fit'"
+                )
+            ends = np.cumsum(source["row_group_documents"]).tolist()
+            spans = zip(source["row_groups"], [0, *ends], ends, strict=False)
+            mine = [(first, last) for group, first, last in spans if group % self.world_size == self.rank]
+            if any(first < last for first, last in mine):
+                yield entry, mine
+
+    def _require_row_groups(self, split: str) -> None:
+        if not any(True for file in self._files for _ in self._row_groups(file)):
+            raise ValueError(
+                f"{self.token_set.path}: packing 'nanochat' deals whole row groups to ranks, and rank {self.rank} of "
+                f"{self.world_size} gets none of split {split!r}; use fewer ranks, packing='best_fit', "
+                "or source files of more row groups"
+            )
