@@ -25,7 +25,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from config import LoaderConfig
 from tokenmill.ahead import Ahead
 from tokenmill.nanochat import NanochatRows
-from tokenmill.planned import PlannedRows
+from tokenmill.planned import PlannedRows, ShardPlans
 from tokenmill.ranks import rank_and_world_size, require_same_on_all_ranks
 from tokenmill.shards import TokenSet, find_token_set
 from tokenmill.transfer import Batch, make_transfer
@@ -77,7 +77,7 @@ class RowLoader:
 
         With best_fit all lengths of the split are read and packed once: about 10 ms for 60,000 documents.
         """
-        return None if self.config.packing == "nanochat" else self._make_rows().count()
+        return None if self.config.packing == "nanochat" else self._make_plans().count()
 
     def batches_per_epoch(self, world_size: int | None = None) -> int | None:
         """Calls in which `world_size` ranks (by default as many as there are) take an epoch's rows."""
@@ -111,11 +111,20 @@ class RowLoader:
         """
         for key, here in self._identity.items():
             if state.get(key) != here:
+                newer = key == "version" and isinstance(state.get(key), int) and state[key] > here
                 raise ValueError(
                     f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
-                    f"{here!r} here ({self.token_set.path}); load it with the tokenmill, settings and token set "
-                    "that it was saved with"
+                    f"{here!r} here ({self.token_set.path}); "
+                    + (
+                        "it was made by a newer tokenmill, so load it with that"
+                        if newer
+                        else "load it with the settings and token set that it was saved with"
+                    )
                 )
+        if missing := self._position.keys() - state.keys():
+            raise ValueError(
+                f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
+            )
         self._go_to({key: int(state[key]) for key in self._position})
 
     @cached_property
@@ -138,19 +147,20 @@ class RowLoader:
         return {"long_documents": self.config.long_documents, "shuffle": self._shuffle, "seed": self._seed}
 
     def _make_rows(self) -> PlannedRows | NanochatRows:
-        config, row_len = self.config, self.config.seq_len + 1
         ranks = {"rank": self.rank, "world_size": self.world_size}
-        if config.packing == "nanochat":
-            return NanochatRows(self.token_set, config.split, row_len, **ranks)
-        return PlannedRows(
+        if self.config.packing == "nanochat":
+            return NanochatRows(self.token_set, self.config.split, self.config.seq_len + 1, **ranks)
+        return PlannedRows(self._make_plans(), epochs=self.config.epochs, **ranks)
+
+    def _make_plans(self) -> ShardPlans:
+        config = self.config
+        return ShardPlans(
             self.token_set,
             config.split,
-            row_len,
+            config.seq_len + 1,
             packing=config.packing,
-            epochs=config.epochs,
-            plan_ahead=config.prefetch > 0,
+            ahead=config.prefetch > 0,
             **self._planned_settings,
-            **ranks,
         )
 
     def _begin(self) -> None:
@@ -203,7 +213,7 @@ class RowLoader:
             return  # endless wherever the rank has a document
         whole_batch = self.config.epochs is None or self.config.drop_last
         needed = self.config.batch_size * self.world_size if whole_batch else 1
-        found = self._rows.count(up_to=needed)
+        found = self._rows.plans.count(up_to=needed)
         if found < needed:
             raise ValueError(
                 f"{self.token_set.path}: split {self.config.split!r} has {found} rows of {self.config.seq_len} + 1 "

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from making import make_text, make_token_set, write_parquet
+from making import make_text, make_token_set, run_prepare, write_parquet
 
 from tokenmill.tokenizer import Tokenizer, train_tokenizer
 
@@ -41,6 +41,18 @@ def token_set(tmp_path_factory) -> Path:
         train=[[5, 3, 40, 7, 2, 9, 16, 17, 1, 12], [3] * 20, [100, 33, 50]],
         val=[[4, 8, 30, 6, 2, 2, 11]],
     )
+
+
+@pytest.fixture(scope="session")
+def prepared(tokenizer_json, tmp_path_factory) -> tuple[Path, Path]:
+    """Four parquet files in row groups of 300, and the token set that prepare_data.py made of them in many shards."""
+    cwd = tmp_path_factory.mktemp("prepared")
+    for number in range(4):
+        texts = make_text(documents=700, seed=number, words=15)
+        write_parquet(cwd / "corpus" / f"shard_{number}.parquet", texts, row_group_size=300)
+    flags = ["--source", "corpus", "--tokenizer", tokenizer_json, "--workers", "2", "--shard-text-bytes", "50000"]
+    done = run_prepare(*flags, cwd=cwd)
+    return cwd / "corpus", cwd / done.stdout.splitlines()[-1]
 
 
 @pytest.fixture(scope="session")

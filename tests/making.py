@@ -45,14 +45,18 @@ def make_token_set(
                 tokens = rng.integers(1, vocab, sum(lengths))
                 tokens[np.cumsum([0, *lengths[:-1]])[: len(lengths)]] = BOS
                 writer.write(tokens, lengths)
-                counts = dict.fromkeys(TEXT_COUNTS, 0)
-                record = writer.finish(
-                    counts | {"source": {"file": f"{split}_{number}.parquet"}, "fingerprint": "f" * 64}
-                )
+                facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64}
+                record = writer.finish(facts | {"source": source_of(f"{split}_{number}.parquet", len(lengths))})
             shards.append((record, split))
     facts = {"name": "random", "fingerprint": "f" * 64, "vocab_size": vocab, "bos_token": "<|bos|>", "bos_id": BOS}
     write_manifest(folder, "synthetic", facts, shards)
     return folder
+
+
+def source_of(file: str, documents: int, group: int = 4) -> dict:
+    """What a shard's record says of its source, in row groups of `group` documents."""
+    counts = [min(group, documents - first) for first in range(0, documents, group)]
+    return {"file": file, "row_groups": list(range(len(counts))), "row_group_documents": counts}
 
 
 def run_prepare(*flags, cwd, check: bool = True, **more) -> subprocess.CompletedProcess:

@@ -59,25 +59,84 @@ class BestFitBuffer:
         return row
 
 
+class RankDocuments:
+    """The documents of one rank, epoch after epoch, without end: refills for the buffer, and where their tokens are.
+
+    ValueError where the rank has no row group with a document in any file: nanochat would look for ever.
+    """
+
+    def __init__(self, token_set: TokenSet, split: str, rank: int, world_size: int):
+        self.token_set, self.rank, self.world_size = token_set, rank, world_size
+        self.epoch = 0  # of the last refill
+        self._files = [list(shards) for _, shards in groupby(token_set.split(split), key=lambda entry: entry.source)]
+        self._visits: list[ShardEntry] = []  # the shard of each visit
+        self._shard = lru_cache(SHARDS_HELD)(token_set.open)
+        if not any(True for file in self._files for _ in self._row_groups(file)):
+            raise ValueError(
+                f"{token_set.path}: packing 'nanochat' deals whole row groups to ranks, and rank {rank} of "
+                f"{world_size} gets none of split {split!r}; use fewer ranks, packing='best_fit', "
+                "or source files of more row groups"
+            )
+
+    def refills(self) -> Iterator[list[tuple[int, int]]]:
+        """(length, place) of up to 128 documents of one row group, again and again."""
+        for epoch in count():
+            self.epoch = epoch
+            for file in self._files:
+                for entry, groups in self._row_groups(file):
+                    yield from self._refills_of(entry, groups)
+
+    def find(self, place: int) -> tuple[Shard, int]:
+        """The shard of a document, and its first token there."""
+        visit, document = place >> DOCUMENT, place & (1 << DOCUMENT) - 1
+        shard = self._shard(self._visits[visit])
+        return shard, shard.offsets.data[document]
+
+    def _refills_of(self, entry: ShardEntry, groups: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        lengths, base = self._shard(entry).lengths, len(self._visits) << DOCUMENT
+        self._visits.append(entry)
+        for first, last in groups:
+            for start in range(first, last, REFILL_DOCUMENTS):
+                stop = min(start + REFILL_DOCUMENTS, last)
+                yield list(zip(lengths[start:stop].tolist(), range(base + start, base + stop), strict=True))
+
+    def _row_groups(self, file: list[ShardEntry]) -> Iterator[tuple[ShardEntry, list[tuple[int, int]]]]:
+        """This rank's row groups in the shards of a source file: (first, last) document of each."""
+        for entry in file:
+            source = self.token_set.record(entry)["source"]
+            if "row_groups" not in source:
+                raise ValueError(
+                    f"{self.token_set.path}: the record of shard {entry.name} does not say which row groups it holds, "
+                    "and packing 'nanochat' deals row groups to ranks; use packing='best_fit'"
+                )
+            ends = np.cumsum(source["row_group_documents"]).tolist()
+            spans = zip(source["row_groups"], [0, *ends[:-1]], ends, strict=True)
+            mine = [(first, last) for group, first, last in spans if group % self.world_size == self.rank]
+            if any(first < last for first, last in mine):
+                yield entry, mine
+
+
 class NanochatRows:
     """The rows of one split for one rank, as nanochat deals them; the same verbs as `PlannedRows`.
 
-    ValueError where the rank has no row group with a document in any file of the split: nanochat would look
-    for ever. One epoch of it is a pass of this rank through its row groups; rows do not end with one.
+    One epoch is a pass of this rank through its row groups; rows do not end with one.
     """
 
     def __init__(self, token_set: TokenSet, split: str, row_len: int, *, rank: int, world_size: int):
-        self.token_set, self.row_len = token_set, row_len
-        self.rank, self.world_size = rank, world_size
-        self._files = [list(shards) for _, shards in groupby(token_set.split(split), key=lambda entry: entry.source)]
-        self._shard = lru_cache(SHARDS_HELD)(token_set.open)
-        self._require_row_groups(split)
+        self.world_size, self._bos_id = world_size, token_set.bos_id
+        self._begin = lambda: RankDocuments(token_set, split, rank, world_size)
+        self._row_len = row_len
         self._start()
 
     @property
     def position(self) -> dict[str, int]:
         """The rows that each rank was dealt."""
         return {"rows": self._dealt}
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this rank reads documents of, from 0."""
+        return self._documents.epoch
 
     def seek(self, position: dict[str, int]) -> None:
         """Goes to a position by picking all rows before it again."""
@@ -98,62 +157,20 @@ class NanochatRows:
 
     def deal(self, count: int, out: np.ndarray) -> None:
         """Fills out, (count, row_len), with this rank's next rows."""
-        shards: dict[int, Shard] = {}
+        unchanged = set()  # checked once a batch
         for row in out:
             target, at = row.data, 0
             for place, taken in self._buffer.next_row():
-                visit, document = place >> DOCUMENT, place & (1 << DOCUMENT) - 1
-                if visit not in shards:
-                    shards[visit] = self._shard(self._visits[visit])
-                    shards[visit].require_unchanged()
-                shard = shards[visit]
-                begin = shard.offsets.data[document]
+                shard, begin = self._documents.find(place)
+                if shard not in unchanged:
+                    shard.require_unchanged()
+                    unchanged.add(shard)
                 target[at : at + taken] = shard.tokens.data[begin : begin + taken]
-                if target[at] != self.token_set.bos_id:
-                    raise not_bos(target[at], self.token_set.bos_id, shard)
+                if target[at] != self._bos_id:
+                    raise not_bos(target[at], self._bos_id, shard)
                 at += taken
         self._dealt += count
 
     def _start(self) -> None:
-        self._dealt, self.epoch = 0, 0
-        self._visits: list[ShardEntry] = []  # the shard of each visit
-        self._buffer = BestFitBuffer(self._refills(), self.row_len)
-
-    def _refills(self) -> Iterator[list[tuple[int, int]]]:
-        """This rank's documents, endlessly: (length, place) of up to 128 of one row group."""
-        for epoch in count():
-            self.epoch = epoch
-            for file in self._files:
-                for entry, groups in self._row_groups(file):
-                    yield from self._refills_of(entry, groups)
-
-    def _refills_of(self, entry: ShardEntry, groups: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-        lengths, base = self._shard(entry).lengths, len(self._visits) << DOCUMENT
-        self._visits.append(entry)
-        for first, last in groups:
-            for start in range(first, last, REFILL_DOCUMENTS):
-                stop = min(start + REFILL_DOCUMENTS, last)
-                yield list(zip(lengths[start:stop].tolist(), range(base + start, base + stop), strict=True))
-
-    def _row_groups(self, file: list[ShardEntry]) -> Iterator[tuple[ShardEntry, list[tuple[int, int]]]]:
-        """This rank's row groups in the shards of a source file: (first, last) document of each."""
-        for entry in file:
-            source = self.token_set.record(entry)["source"]
-            if "row_groups" not in source:
-                raise ValueError(
-                    f"{self.token_set.path}: the record of shard {entry.name} does not say which row groups it holds, "
-                    "and packing 'nanochat' deals row groups to ranks; use packing='best_fit'"
-                )
-            ends = np.cumsum(source["row_group_documents"]).tolist()
-            spans = zip(source["row_groups"], [0, *ends], ends, strict=False)
-            mine = [(first, last) for group, first, last in spans if group % self.world_size == self.rank]
-            if any(first < last for first, last in mine):
-                yield entry, mine
-
-    def _require_row_groups(self, split: str) -> None:
-        if not any(True for file in self._files for _ in self._row_groups(file)):
-            raise ValueError(
-                f"{self.token_set.path}: packing 'nanochat' deals whole row groups to ranks, and rank {self.rank} of "
-                f"{self.world_size} gets none of split {split!r}; use fewer ranks, packing='best_fit', "
-                "or source files of more row groups"
-            )
+        self._dealt, self._documents = 0, self._begin()
+        self._buffer = BestFitBuffer(self._documents.refills(), self._row_len)

@@ -4,7 +4,8 @@ A shard's rows are planned from its lengths when its turn comes, or while the sh
 and forgotten when it is done: at most three plans and as many open files are held, whatever the size
 of the set. How many rows a shard has is the same at every epoch and under every seed.
 
-    rows = PlannedRows(token_set, "train", 2049, packing="best_fit", ...)
+    plans = ShardPlans(token_set, "train", 2049, packing="best_fit", ...)
+    rows = PlannedRows(plans, rank=0, world_size=1)
     rows.deal(32, out)        fills out, (32, 2049), with this rank's next rows
     rows.position             {"epoch": 0, "shard": 3, "row": 512}, after them
 
@@ -24,11 +25,11 @@ from tokenmill.stream import Position, RowStream
 PLANS_HELD = 3  # the shard at hand, the next, and at a shard's end the one before
 
 
-class PlannedRows:
-    """The rows of one split for one rank, `row_len` tokens each, for `epochs` epochs or endlessly.
+class ShardPlans:
+    """The planned rows of each shard of a split, `row_len` tokens each.
 
-    `plan_ahead` plans the next shard in a thread of its own, so that a shard's end costs no wait.
-    ValueError where a shard is too short for a row of a packing that joins no shards' tokens.
+    With `ahead`, plans are made in a thread, and `prepare` does not wait for them. ValueError where a shard
+    is too short for a row of a packing that joins no shards' tokens.
     """
 
     def __init__(
@@ -41,24 +42,106 @@ class PlannedRows:
         long_documents: str,
         shuffle: bool,
         seed: int,
-        rank: int,
-        world_size: int,
-        epochs: int | None = None,
-        plan_ahead: bool = False,
+        ahead: bool = False,
     ):
         self.token_set, self.row_len = token_set, row_len
         self.packing, self.long_documents = packing, long_documents
-        self.shuffle, self.seed, self.world_size = shuffle, seed, world_size
-        self._shards = token_set.split(split)
+        self.shuffle, self.seed = shuffle, seed
+        self.shards = token_set.split(split)
         self._counts: dict[int, int] = {}  # rows of the shards that were planned or counted
         self._plans: OrderedDict[tuple[int, int], Future] = OrderedDict()
-        self._planner = ThreadPoolExecutor(1, "tokenmill-plan") if plan_ahead else None
+        self._planner = ThreadPoolExecutor(1, "tokenmill-plan") if ahead else None
         self._require_shards_of_a_row()
+
+    def rows(self, epoch: int, shard: int) -> ShardRows:
+        """The rows of a shard at an epoch. An error is raised at each call, not remembered."""
+        try:
+            return self._plan_once(epoch, shard).result()
+        except BaseException:
+            self._plans.clear()
+            raise
+
+    def prepare(self, epoch: int, shard: int) -> None:
+        """Begins to plan a shard that comes next, where there is a thread for it."""
+        if self._planner is not None:
+            self._plan_once(epoch, shard)
+
+    def count_rows(self, epoch: int, shard: int) -> int:
+        """The rows of a shard, the same at every epoch."""
+        if shard not in self._counts:  # what is asked for next is its rows
+            self._counts[shard] = self.rows(epoch, shard).num_rows
+        return self._counts[shard]
+
+    def count(self, up_to: int | None = None) -> int:
+        """Rows of all shards, from their lengths; stops counting at `up_to`."""
+        if up_to is not None and sum(map(self._fewest_rows, self.shards)) >= up_to:
+            return up_to
+        rows = 0
+        for number, entry in enumerate(self.shards):
+            if number not in self._counts:
+                self._counts[number] = self._count(entry)
+            rows += self._counts[number]
+            if up_to is not None and rows >= up_to:
+                return up_to
+        return rows
+
+    def _plan_once(self, epoch: int, shard: int) -> Future:
+        """Plans a shard, or finds its plan, and lets older plans go."""
+        key = (epoch if self.shuffle else 0, shard)
+        if key not in self._plans:
+            self._plans[key] = self._planner.submit(self._plan, *key) if self._planner else _done(self._plan(*key))
+        self._plans.move_to_end(key)
+        while len(self._plans) > PLANS_HELD:
+            self._plans.popitem(last=False)
+        return self._plans[key]
+
+    def _plan(self, epoch: int, number: int) -> ShardRows:
+        shard, row_len, bos_id = self.token_set.open(self.shards[number]), self.row_len, self.token_set.bos_id
+        key = (self.seed, epoch, number)
+        if self.packing == "best_fit":
+            plan = plan_rows(shard.lengths, row_len, long_documents=self.long_documents, seed=key)
+            return ShardRows.packed(shard, plan, bos_id)
+        starts = plan_windows(len(shard.tokens), row_len, seed=key if self.packing == "random" else None)
+        return ShardRows.windows(shard, starts, row_len, bos_id)
+
+    def _count(self, entry: ShardEntry) -> int:
+        if self.packing == "best_fit":
+            lengths = self.token_set.open(entry).lengths
+            return count_rows(lengths, self.row_len, long_documents=self.long_documents)
+        return count_windows(entry.tokens, self.row_len)
+
+    def _fewest_rows(self, entry: ShardEntry) -> int:
+        """What is known of a shard's rows without opening it."""
+        if self.packing == "best_fit":  # "split" keeps every token, "crop" at least one of a document
+            return -(-(entry.tokens if self.long_documents == "split" else entry.documents) // self.row_len)
+        return count_windows(entry.tokens, self.row_len)
+
+    def _require_shards_of_a_row(self) -> None:
+        for entry in self.shards if self.packing != "best_fit" else ():
+            if 0 < entry.tokens < self.row_len:
+                raise ValueError(
+                    f"{self.token_set.path}: shard {entry.name} has {entry.tokens} tokens, fewer than a row of "
+                    f"{self.row_len - 1} + 1, and packing {self.packing!r} joins no shards, so all of it would be "
+                    "left out; use packing='best_fit' or a smaller seq_len"
+                )
+
+
+def _done(rows: ShardRows) -> Future:
+    future = Future()
+    future.set_result(rows)
+    return future
+
+
+class PlannedRows:
+    """The rows of `plans` for one rank, for `epochs` epochs or endlessly."""
+
+    def __init__(self, plans: ShardPlans, *, rank: int, world_size: int, epochs: int | None = None):
+        self.plans, self.world_size = plans, world_size
         self._stream = RowStream(
-            len(self._shards),
-            self._count_rows,
-            shuffle=shuffle,
-            seed=seed,
+            len(plans.shards),
+            plans.count_rows,
+            shuffle=plans.shuffle,
+            seed=plans.seed,
             rank=rank,
             world_size=world_size,
             epochs=epochs,
@@ -90,81 +173,7 @@ class PlannedRows:
         """Fills out with this rank's next `count` rows: (count, row_len), fewer at the end of the last epoch."""
         filled = 0
         for some in self._stream.take(count):
-            self._rows(some.epoch, some.shard).fill(out[filled : filled + len(some.numbers)], some.numbers)
+            self.plans.rows(some.epoch, some.shard).fill(out[filled : filled + len(some.numbers)], some.numbers)
             filled += len(some.numbers)
         assert filled == len(out), "out has room for just the rows that are there"
-        if self._planner is not None:
-            self._plan_once(*self._stream.next_shard())
-
-    def count(self, up_to: int | None = None) -> int:
-        """Rows of an epoch, of all ranks; stops counting at `up_to`. Counts from the shards' lengths."""
-        if up_to is not None and sum(map(self._fewest_rows, self._shards)) >= up_to:
-            return up_to
-        rows = 0
-        for shard in map(int, self._stream.order(0)):
-            if shard not in self._counts:
-                self._counts[shard] = self._count_shard(self._shards[shard])
-            rows += self._counts[shard]
-            if up_to is not None and rows >= up_to:
-                return up_to
-        return rows
-
-    def _count_rows(self, epoch: int, shard: int) -> int:
-        if shard not in self._counts:  # the next thing to be asked for is its rows
-            self._counts[shard] = self._rows(epoch, shard).num_rows
-        return self._counts[shard]
-
-    def _rows(self, epoch: int, shard: int) -> ShardRows:
-        """The planned rows of a shard. An error is raised at each call, not remembered."""
-        try:
-            return self._plan_once(epoch, shard).result()
-        except BaseException:
-            self._plans.clear()
-            raise
-
-    def _plan_once(self, epoch: int, shard: int) -> Future:
-        """Plans a shard, or finds its plan, and lets older plans go."""
-        key = (epoch if self.shuffle else 0, shard)
-        if key not in self._plans:
-            self._plans[key] = self._planner.submit(self._plan, *key) if self._planner else _done(self._plan(*key))
-        self._plans.move_to_end(key)
-        while len(self._plans) > PLANS_HELD:
-            self._plans.popitem(last=False)
-        return self._plans[key]
-
-    def _plan(self, epoch: int, number: int) -> ShardRows:
-        """The rows of one shard at one epoch."""
-        shard, row_len, bos_id = self.token_set.open(self._shards[number]), self.row_len, self.token_set.bos_id
-        key = (self.seed, epoch, number)
-        if self.packing == "best_fit":
-            plan = plan_rows(shard.lengths, row_len, long_documents=self.long_documents, seed=key)
-            return ShardRows.packed(shard, plan, bos_id)
-        starts = plan_windows(len(shard.tokens), row_len, seed=key if self.packing == "random" else None)
-        return ShardRows.windows(shard, starts, row_len, bos_id)
-
-    def _count_shard(self, entry: ShardEntry) -> int:
-        if self.packing == "best_fit":
-            lengths = self.token_set.open(entry).lengths
-            return count_rows(lengths, self.row_len, long_documents=self.long_documents)
-        return count_windows(entry.tokens, self.row_len)
-
-    def _fewest_rows(self, entry: ShardEntry) -> int:
-        """What is known of a shard's rows without opening it."""
-        if self.packing == "best_fit":  # "split" keeps every token, "crop" at least one of a document
-            return -(-(entry.tokens if self.long_documents == "split" else entry.documents) // self.row_len)
-        return count_windows(entry.tokens, self.row_len)
-
-    def _require_shards_of_a_row(self) -> None:
-        for entry in self._shards if self.packing != "best_fit" else ():
-            if 0 < entry.tokens < self.row_len:
-                raise ValueError(
-                    f"{self.token_set.path}: shard {entry.name} has {entry.tokens} tokens, fewer than a row of "
-                    f"{self.row_len - 1} + 1, and packing {self.packing!r} joins no shards, so all of it would be "
-                    "left out; use packing='best_fit' or a smaller seq_len"
-                )
-
-
-def _done(rows: ShardRows) -> Future:
-    future = Future()
-    future.set_result(rows)
-    return future
+        self.plans.prepare(*self._stream.next_shard())

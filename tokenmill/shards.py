@@ -18,7 +18,6 @@ Left out: reading text, tokenizing, and which file is in which split.
 
 import hashlib
 import os
-import weakref
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,12 +149,9 @@ class Shard:
     def __init__(self, folder: Path, entry: ShardEntry, dtype: str):
         self.entry = entry
         self.path = shard_path(folder, entry.name, "bin")
-        self._file = _open(self.path, entry.tokens * DTYPES[dtype].itemsize)
-        weakref.finalize(self, self._file.close)
-        self.stamp = _stamp(self._file)
-        self.tokens = _map(self._file, DTYPES[dtype])
-        with _open(self.path.with_suffix(".idx"), (entry.documents + 1) * OFFSET.itemsize) as file:
-            self.offsets = _map(file, OFFSET)
+        self.tokens = _map(self.path, DTYPES[dtype], entry.tokens)
+        self.offsets = _map(self.path.with_suffix(".idx"), OFFSET, entry.documents + 1)
+        self.stamp = _stamp(self.path)
         if (int(self.offsets[0]), int(self.offsets[-1])) != (0, entry.tokens):
             raise self._damaged_offsets()
 
@@ -172,7 +168,7 @@ class Shard:
 
         Reading past the end of a mapped file that was truncated kills a process, so this comes first.
         """
-        if _stamp(self._file) != self.stamp:
+        if _stamp(self.path) != self.stamp:
             raise ValueError(
                 f"{self.path}: deleted, truncated or replaced while it was being read; "
                 "what comes next is not what was prepared. Put the file back, or run prepare_data.py, and resume"
@@ -186,28 +182,24 @@ class Shard:
         )
 
 
-def _open(path: Path, expected: int):
-    """Opens a file of exactly `expected` bytes."""
+def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    """Maps exactly `count` numbers of a file, read-only."""
     advice = "the shard is damaged; delete its .json record and run prepare_data.py again"
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}")
-    file = open(path, "rb")  # noqa: SIM115 (a Shard keeps it open)
-    found = os.fstat(file.fileno()).st_size
+    expected, found = count * dtype.itemsize, path.stat().st_size
     if found != expected:
-        file.close()
         raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
-    return file
+    return np.memmap(path, dtype, mode="r") if count else np.empty(0, dtype)
 
 
-def _map(file, dtype: np.dtype) -> np.ndarray:
-    """Maps the numbers of a file, read-only."""
-    return np.memmap(file, dtype, mode="r") if os.fstat(file.fileno()).st_size else np.empty(0, dtype)
-
-
-def _stamp(file) -> tuple[int, int, int, bool]:
-    """What changes where a file is written to, truncated, deleted or replaced."""
-    stat = os.fstat(file.fileno())
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_nlink > 0
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes where a file is written to, truncated or replaced; None where it is gone."""
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 class TokenSet:

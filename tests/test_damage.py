@@ -1,0 +1,73 @@
+"""A shard that changes on disk is a clear error, and never other tokens."""
+
+import os
+from itertools import islice
+
+import numpy as np
+import pytest
+from making import make_token_set
+from reference import make_loader, rows_of
+
+
+@pytest.fixture
+def own_set(tmp_path):
+    """A token set of two training shards that a test may damage; a batch of 8 rows takes one shard and some."""
+    return make_token_set(tmp_path / "own", train=[[17] * 10, [17] * 10], val=[[17]])
+
+
+DAMAGE = {
+    "deleted": lambda path: path.unlink(),
+    "truncated": lambda path: os.truncate(path, 34),
+    "written over": lambda path: path.write_bytes(b"\1" * path.stat().st_size),
+    "replaced": lambda path: (
+        path.with_suffix(".new").write_bytes(path.read_bytes()),
+        path.with_suffix(".new").replace(path),
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("packing", ["best_fit", "concat", "nanochat"])
+def test_a_shard_that_changes_under_a_running_loader_is_an_error_not_other_tokens(own_set, damage, packing):
+    # prefetch=0: a file that shrinks while a thread is copying from it ends the process, as with every memory map
+    loader = make_loader(own_set, packing=packing, batch_size=1, prefetch=0)
+    next(loader)
+    for path in own_set.glob("shards/train_*.bin"):
+        DAMAGE[damage](path)
+    message = "deleted, truncated or replaced while it was being read|no such file|expected 340 bytes|another file than"
+    with pytest.raises((ValueError, FileNotFoundError), match=rf"shards/train_\d.000.bin: ({message})"):
+        list(islice(loader, 40))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_after_an_error_the_next_call_tries_again_from_the_same_row(own_set, prefetch):
+    loader, expected = make_loader(own_set, prefetch=prefetch), make_loader(own_set)
+    for _ in range(3):
+        assert rows_of(next(loader)) == rows_of(next(expected))
+    hidden = [path.rename(path.with_suffix(".hidden")) for path in own_set.glob("shards/train_*.idx")]
+    with pytest.raises(FileNotFoundError, match="no such file, though the manifest lists it"):
+        list(islice(loader, 40))
+    state = loader.state_dict()
+    with pytest.raises(FileNotFoundError):
+        next(loader)
+    for path in hidden:
+        path.rename(path.with_suffix(".idx"))
+    other = make_loader(own_set)
+    other.load_state_dict(state)
+    assert [rows_of(next(loader)) for _ in range(15)] == [rows_of(next(other)) for _ in range(15)]
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "nanochat"])
+@pytest.mark.parametrize("offsets", [[0, 20, 10, 170], [0, 10, 10, 170], [0, 10, 20, 180], [1, 10, 20, 170]])
+def test_an_offset_index_that_is_not_the_tokens_is_found_when_its_shard_is_opened(tmp_path, offsets, packing):
+    path = make_token_set(tmp_path / "set", train=[[10, 10, 150]], val=[[9]])
+    np.array(offsets, "<u8").tofile(path / "shards" / "train_0.000.idx")
+    with pytest.raises(ValueError, match=r"train_0.000.idx: expected offsets increasing from 0 to 170, found damage"):
+        next(make_loader(path, packing=packing, batch_size=1))
+
+
+def test_tokens_that_the_offsets_do_not_fit_are_found_when_a_row_does_not_begin_with_bos(own_set):
+    for path in own_set.glob("shards/train_*.idx"):
+        np.array([0, 16, *range(34, 171, 17)], "<u8").tofile(path)
+    with pytest.raises(ValueError, match=r"expected a document to begin with BOS \(0\), found [1-9]"):
+        list(make_loader(own_set, epochs=1, batch_size=1))
