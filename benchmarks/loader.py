@@ -1,36 +1,241 @@
-"""Tokens a second of the loader on the CPU, packing by packing: python benchmarks/loader.py [TOKENS]"""
+"""The loader beside its rivals and the machine's limits, in one run; writes benchmarks/loader.md.
 
+    python benchmarks/loader.py [--quick]
+
+Int64 batches of 32 x 2,048 on the CPU, from a token set prepared of ../shared/corpus (or of the Python
+library), in the page cache. All contenders take turns, and medians of the rounds are given.
+"""
+
+import os
+import subprocess
 import sys
+import tempfile
 import time
+from itertools import count, cycle
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import rivals
+import sets
+from packing import ROW_LEN, fineweb_edu_lengths
+
 from data import RowLoader
+from tokenmill.nanochat import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.packing import plan_rows
+from tokenmill.shards import TokenSet
+from tokenmill.tokenizer import Tokenizer
 
-BATCH_SIZE, SEQ_LEN, SECONDS, RUNS = 32, 2048, 1.0, 5
+BATCH_SIZE, SEQ_LEN = 32, ROW_LEN - 1
+TOKENS = BATCH_SIZE * SEQ_LEN
+QUICK = "--quick" in sys.argv
+ROUNDS, SECONDS = (3, 0.2) if QUICK else (7, 0.5)
+RANK_SPEED = 100_000  # tokens/s that a rank trains with
 
 
-def tokens_per_second(loader: RowLoader) -> float:
-    started, batches = time.perf_counter(), 0
-    while time.perf_counter() - started < SECONDS:
-        next(loader)
-        batches += 1
-    return batches * BATCH_SIZE * SEQ_LEN / (time.perf_counter() - started)
+# ---------------------------------------------------------------------------- tokens/s, taking turns
 
 
-def main(tokens: str | None = None) -> None:
-    print(f"| packing | first batch, ms | tokens/s, int64 {BATCH_SIZE} x {SEQ_LEN:,} |\n| --- | --- | --- |")
-    for packing in ("best_fit", "concat", "random"):
+def loader_steps(token_set: Path, **settings):
+    loader = RowLoader(token_set, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, **settings)
+    return lambda: next(loader)
+
+
+def fill_steps(token_set: Path):
+    """Fills batches of the planned rows of a shard, one after the other."""
+    loader = RowLoader(token_set, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0)
+    rows, out = loader._make_plans().rows(0, 0), np.empty((BATCH_SIZE, ROW_LEN), loader.token_set.numpy_dtype)
+    firsts = cycle(range(0, rows.num_rows - BATCH_SIZE, BATCH_SIZE))
+
+    def step():
+        first = next(firsts)
+        rows.fill(out, range(first, first + BATCH_SIZE))
+
+    return step
+
+
+def widening_steps(num_tokens: int):
+    """Widens a batch's tokens from an array of num_tokens, elsewhere each time."""
+    tokens, out = np.zeros(num_tokens, np.uint16), np.empty((2, TOKENS), np.int64)
+    places = count()
+
+    def step():
+        at = next(places) * TOKENS % (num_tokens - TOKENS)
+        out[0] = tokens[at : at + TOKENS]
+        out[1] = tokens[at + 1 : at + 1 + TOKENS]
+
+    return step
+
+
+def memcpy_steps():
+    """Copies 64 MB, as if they were so many batches' uint16 tokens."""
+    source, target = np.ones(64 << 20, np.uint8), np.empty(64 << 20, np.uint8)
+    return lambda: np.copyto(target, source)
+
+
+def contenders(files: list[Path], path: Path) -> dict:
+    token_set = TokenSet(path)
+    bins = [token_set.open(entry).path for entry in token_set.split("train")]
+    tokenizer = Tokenizer.load(path / "tokenizer.json")
+    steps = {"**tokenmill** `best_fit`, no thread (`prefetch=0`)": loader_steps(path, prefetch=0)}
+    for packing in ("nanochat", "concat", "random"):
+        steps[f"**tokenmill** `{packing}`, no thread"] = loader_steps(path, packing=packing, prefetch=0)
+    for packing in ("best_fit", "nanochat", "concat", "random"):
+        steps[f"**tokenmill** `{packing}`, prefetch 2"] = loader_steps(path, packing=packing)
+    steps["**tokenmill** `best_fit`, fill alone, uint16"] = fill_steps(path)
+    for name, batches in (
+        ("nanoGPT's get_batch", rivals.nanogpt(bins[0], BATCH_SIZE, SEQ_LEN)),
+        ("build-nanogpt's shard in a tensor", rivals.build_nanogpt(bins, BATCH_SIZE, SEQ_LEN)),
+        ("nanochat's, tokenizing on the fly", rivals.nanochat(files, tokenizer.encoding, 0, BATCH_SIZE, SEQ_LEN)),
+    ):
+        steps[name] = lambda batches=batches: next(batches)
+    steps["limit: widening uint16 to two int64 arrays, in cache"] = widening_steps(2 * TOKENS)
+    steps["limit: widening uint16 to two int64 arrays, from memory"] = widening_steps(1 << 28)
+    return steps
+
+
+def tokens_per_second(step) -> float:
+    started, steps = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - started) < SECONDS:
+        step()
+        steps += 1
+    return steps * TOKENS / seconds
+
+
+def speeds(files: list[Path], path: Path) -> list[str]:
+    steps = contenders(files, path)
+    for step in steps.values():
+        step()
+    rounds = [{name: tokens_per_second(step) for name, step in steps.items()} for _ in range(ROUNDS)]
+    medians = {name: float(np.median([one[name] for one in rounds])) for name in steps}
+    copy = memcpy_steps()
+    memcpy = np.median([tokens_per_second(copy) for _ in range(ROUNDS)]) / TOKENS * (64 << 20)
+    nanogpt = medians["nanoGPT's get_batch"]
+    lines = ["| int64 batches of 32 x 2,048 on the CPU | tokens/s | of nanoGPT's |", "| --- | --- | --- |"]
+    lines += [f"| {name} | {speed / 1e6:,.1f}M | {speed / nanogpt:.2f} |" for name, speed in medians.items()]
+    return [*lines, f"| limit: memcpy | {memcpy / 1e9:.1f} GB/s | |"]
+
+
+# ---------------------------------------------------------------------------- planning
+
+
+def plan_seconds(lengths: np.ndarray) -> float:
+    seconds = []
+    for run in range(ROUNDS):
         started = time.perf_counter()
-        loader = RowLoader(tokens, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, packing=packing)
-        next(loader)
-        first = (time.perf_counter() - started) * 1e3
-        speed = np.median([tokens_per_second(loader) for _ in range(RUNS)])
-        print(f"| {packing} | {first:.0f} | {speed / 1e6:,.0f}M |")
+        plan_rows(lengths, ROW_LEN, seed=run)
+        seconds.append(time.perf_counter() - started)
+    return float(np.median(seconds))
+
+
+def nanochat_picks_per_second(lengths: list[int]) -> float:
+    """Tokens a second of picked rows, in the steady state."""
+
+    def refills():
+        for place in count(0, REFILL_DOCUMENTS):
+            yield [(lengths[(place + i) % len(lengths)], place + i) for i in range(REFILL_DOCUMENTS)]
+
+    buffer, speeds = BestFitBuffer(refills(), ROW_LEN), []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        for _ in range(5_000):
+            buffer.next_row()
+        speeds.append(5_000 * ROW_LEN / (time.perf_counter() - started))
+    return float(np.median(speeds))
+
+
+def planning() -> list[str]:
+    lengths = fineweb_edu_lengths()
+    seconds = plan_seconds(lengths)
+    lines = [
+        "| planning, FineWeb-Edu-like lengths | |",
+        "| --- | --- |",
+        f"| `best_fit`, {len(lengths):,} documents of {lengths.mean():,.0f} tokens | {seconds * 1e3:.0f} ms, "
+        f"{lengths.sum() / seconds / 1e6:,.0f}M tokens/s |",
+        f"| `nanochat` | {nanochat_picks_per_second(lengths.tolist()) / 1e6:,.0f}M tokens/s |",
+    ]
+    for world_size in (8, 64, 1024):
+        share = seconds * world_size * RANK_SPEED / lengths.sum()
+        lines.append(
+            f"| share of a core that every rank of {world_size:,} plans, at 100k tokens/s a rank | {share:.2%} |"
+        )
+    return lines
+
+
+# ---------------------------------------------------------------------------- opening and memory, in new processes
+
+MEASURE = """
+import sys, time
+sys.path.insert(0, {root!r})
+from data import RowLoader
+def private():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) / 1e3
+imported, started = private(), time.perf_counter()
+loader = RowLoader({tokens!r}, batch_size={batch_size}, seq_len={seq_len})
+{code}
+"""
+FIRST = "next(loader); print(time.perf_counter() - started)"
+RESUME = """
+position = loader.state_dict() | {"epoch": 1, "shard": len(loader._rows.plans.shards) // 2, "row": 12_345}
+started = time.perf_counter()
+loader = RowLoader(loader.token_set.path, batch_size=loader.config.batch_size, seq_len=loader.config.seq_len)
+loader.load_state_dict(position)
+next(loader)
+print(time.perf_counter() - started)
+"""
+GROWTH = """
+for step in range({steps}):
+    next(loader)
+    if step == {steps} // 20:
+        early = private()
+print(imported, early, private())
+"""
+
+
+def measure(tokens: Path, code: str, batch_size: int = BATCH_SIZE, seq_len: int = SEQ_LEN) -> list[float]:
+    program = MEASURE.format(root=str(sets.ROOT), tokens=str(tokens), code=code, batch_size=batch_size, seq_len=seq_len)
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    return [float(number) for number in done.stdout.split()]
+
+
+def opening(folder: Path) -> list[str]:
+    lines = ["| after `import data`, best_fit | first batch | resume mid-epoch |", "| --- | --- | --- |"]
+    for num_shards in (10, 20_000):
+        tokens = sets.sparse(folder / str(num_shards), num_shards)
+        first, resume = (np.median([measure(tokens, code) for _ in range(ROUNDS)]) for code in (FIRST, RESUME))
+        lines.append(f"| {num_shards:,} shards, {num_shards * 5e7:.0e} tokens | {first:.2f} s | {resume:.2f} s |")
+    return lines
+
+
+def memory(path: Path, large: Path) -> list[str]:
+    steps, few = (20_000, 200) if QUICK else (1_000_000, 5_000)
+    imported, early, late = measure(path, GROWTH.format(steps=steps), batch_size=8, seq_len=256)
+    large_imported, _, large_late = measure(large, GROWTH.format(steps=few))
+    return [
+        "| private memory (RssAnon; the page cache is not counted) | |",
+        "| --- | --- |",
+        f"| growth from batch {steps // 20:,} to {steps:,}, of 8 x 256 | {late - early:.1f} MB |",
+        f"| of 20,000 shards, above the imports, after {few:,} batches | {large_late - large_imported:.0f} MB |",
+    ]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files, path = sets.prepare(folder)
+        documents = sum(pq.ParquetFile(file).metadata.num_rows for file in files)
+        heading = f"{path.name}: {len(files)} training files, {documents:,} documents; {os.cpu_count()} cores."
+        tables = [speeds(files, path), planning(), opening(folder), memory(path, folder / "20000")]
+    text = "\n\n".join([heading, *("\n".join(table) for table in tables)]) + "\n"
+    print(text)
+    if not QUICK:
+        Path(__file__).with_suffix(".md").write_text(text)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

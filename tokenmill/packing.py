@@ -204,19 +204,35 @@ def _fill(lengths, row, document, free, seed):
     by_length = np.argsort(lengths, kind="stable")
     ascending = lengths[by_length]
     luck = random_bits(len(rows), "filler", *seed)
+    others, lucky = _lucky_documents(by_length, ascending, free[rows], luck, rows, row, document)
+    fillers = [np.stack([rows, others, free[rows]])[:, lucky]]
+
     first, last = np.searchsorted(row, rows, "left"), np.searchsorted(row, rows, "right")
-    fillers = []
-    for r, begin, end, bits in zip(rows.tolist(), first, last, luck.tolist(), strict=True):
-        gap, inside = int(free[r]), set(document[begin:end].tolist())
+    for i in np.flatnonzero(~lucky).tolist():
+        gap, inside = int(free[rows[i]]), set(document[first[i] : last[i]].tolist())
         while gap:
             if len(inside) == len(lengths):
                 inside = set()
-            other = _other_document(by_length, ascending, gap, inside, bits)
+            other = _other_document(by_length, ascending, gap, inside, int(luck[i]))
             taken = min(gap, int(lengths[other]))
-            fillers.append((r, other, taken))
+            fillers.append([[rows[i]], [other], [taken]])
             inside.add(other)
             gap -= taken
-    return np.array(fillers, dtype=np.int64).reshape(-1, 3).T
+    return np.concatenate(fillers, axis=1)
+
+
+def _lucky_documents(by_length, ascending, gaps, luck, rows, row, document):
+    """The random document of at least the gap's tokens for each of `rows`, and whether it is not in the row already."""
+    long_enough = np.searchsorted(ascending, gaps)
+    candidates = len(by_length) - long_enough
+    drawn = (luck % np.maximum(candidates, 1).astype(np.uint64)).astype(np.int64)
+    others = by_length[np.minimum(long_enough + drawn, len(by_length) - 1)]
+    lucky = candidates > 0
+    gap = np.full(row.max(initial=-1) + 1, -1)  # which of `rows` each row is
+    gap[rows] = np.arange(len(rows))
+    beside = np.flatnonzero(gap[row] >= 0)  # the pieces in these rows
+    lucky[gap[row[beside[document[beside] == others[gap[row[beside]]]]]]] = False
+    return others, lucky
 
 
 def _other_document(by_length, ascending, gap, inside, bits):

@@ -1,0 +1,47 @@
+"""Token sets for the benchmarks: one prepared from real text, one of any size made of sparse files."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from packing import fineweb_edu_lengths
+
+from tokenmill.shards import TEXT_COUNTS, write_manifest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+
+
+def prepare(folder: Path) -> tuple[list[Path], Path]:
+    """Prepares ../shared/corpus with GPT-2 or, where that is not there, the demo: (training files, token set)."""
+    flags, environment = ["demo"], dict(os.environ)
+    if (SHARED / "corpus").is_dir():
+        flags = ["--source", str(SHARED / "corpus"), "--tokenizer", "gpt2"]
+        environment.setdefault("TIKTOKEN_CACHE_DIR", str(SHARED / "tiktoken_cache"))
+    command = [sys.executable, str(ROOT / "prepare_data.py"), *flags]
+    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    source = SHARED / "corpus" if len(flags) > 1 else folder / "data" / "raw" / "stdlib"
+    return sorted(source.glob("*.parquet"))[:-1], folder / done.stdout.splitlines()[-1]
+
+
+def sparse(folder: Path, num_shards: int, shard_tokens: int = 50_000_000) -> Path:
+    """A token set of `num_shards` shards of FineWeb-Edu-like lengths; the tokens are holes in files, and all BOS."""
+    ends = np.cumsum(fineweb_edu_lengths(shard_tokens // 1000))
+    offsets = np.concatenate([[0], ends[ends < shard_tokens], [shard_tokens]])
+    (folder / "shards").mkdir(parents=True)
+    index = folder / "shards" / "lengths"
+    index.write_bytes(offsets.astype("<u8").tobytes())
+    shards, facts = [], {"documents": len(offsets) - 1, "tokens": shard_tokens, **dict.fromkeys(TEXT_COUNTS, 0)}
+    for number in range(num_shards):
+        name = f"zeros_{number:05}.000"
+        os.link(index, folder / "shards" / f"{name}.idx")  # one index for all of them
+        with open(folder / "shards" / f"{name}.bin", "wb") as file:
+            file.truncate(2 * shard_tokens)
+        checksums = {"bin": {"sha256": name}, "idx": {"sha256": name}}
+        record = facts | checksums | {"name": name, "source": {"file": f"zeros_{number:05}.parquet"}}
+        shards.append((record, "val" if number == num_shards - 1 else "train"))
+    tokenizer = {"name": "zeros", "fingerprint": "0" * 64, "vocab_size": 50257, "bos_token": "<|bos|>", "bos_id": 0}
+    write_manifest(folder, "zeros", tokenizer, shards)
+    return folder
