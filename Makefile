@@ -24,7 +24,7 @@ TOKENS ?= $(wildcard data/tokens/stdlib-bpe8192-*)
 bench: .venv/installed
 	$(PY) benchmarks/packing.py $(TOKENS)
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
-	$(PY) benchmarks/loader.py $(TOKENS)
+	$(PY) benchmarks/loader.py
 
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv

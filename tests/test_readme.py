@@ -83,3 +83,9 @@ def test_the_packing_benchmark_agrees_with_the_promises():
     assert (dropped, on_bos, cut) == (0, 100, 0)
     assert filler < 1
     assert packing.concat(lengths)[0] < 1
+
+
+def test_the_readme_s_speeds_are_those_of_the_last_benchmark():
+    table = (ROOT / "benchmarks" / "loader.md").read_text().split("\n\n")[1]
+    assert table.startswith("| int64 batches")
+    assert table in README
