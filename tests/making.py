@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,11 @@ def run_prepare(*flags, cwd, check: bool = True, **more) -> subprocess.Completed
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, with its bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def wait_until(true, seconds: float = 30) -> None:
+    """Waits for what another thread or process does."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)

@@ -9,20 +9,13 @@ import time
 from itertools import count
 
 import pytest
-from making import ROOT
+from making import ROOT, wait_until
 
 from tokenmill.ahead import Ahead
 
 
 def threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("tokenmill")]
-
-
-def wait_until(true, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"it never came true; {threads()}"
-        time.sleep(0.01)
 
 
 def test_items_come_in_order_and_end():

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from making import ROOT, make_token_set
+from making import ROOT, make_token_set, wait_until
 from reference import SEQ_LEN, make_loader, rows_of
 
 
@@ -44,3 +44,11 @@ print(private() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert int(done.stdout) < 2_000, "kB after 5,000 batches and hundreds of epochs"
+
+
+def test_the_next_shard_is_planned_while_one_is_read(tmp_path):
+    three = make_token_set(tmp_path / "three", train=[[17] * 200] * 3, val=[[9]])
+    loader = make_loader(three, batch_size=1)
+    next(loader)
+    wait_until(lambda: len(loader.token_set._stamps) == 2)  # opened: the shard at hand, and the next
+    assert loader.state_dict()["shard"] == 0
