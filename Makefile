@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench tables clean
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
@@ -25,6 +25,10 @@ bench: .venv/installed
 	$(PY) benchmarks/packing.py $(TOKENS)
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
 	$(PY) benchmarks/loader.py
+
+# after a change of an engine's or tiktoken's pinned version
+tables: .venv/installed
+	$(PY) tests/tables.py
 
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv

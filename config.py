@@ -4,6 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from tokenmill.packing import LONG_DOCUMENTS
 from tokenmill.shards import SPLITS
@@ -32,6 +33,9 @@ class PrepareConfig:
     source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; or a folder, file or glob of parquet files; or stdlib
     num_shards: int = 46  # of a hub repository: how many parquet files, in name order; the last one validates
     tokenizer: str = "gpt2"  # a tiktoken encoding; or a tokenizer.json that tokenmill wrote; or train:N, a byte-level BPE of N tokens trained on the source
+    engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = (
+        "auto"  # tiktoken, or a faster one where it is proven to give the same ids
+    )
     name: str | None = None  # the data set's name in the token set's folder; by default from the source
     val_file: str | None = None  # the validation file, by its name in the source or its path; by default the last
     text_column: str = "text"  # the column with the documents

@@ -19,10 +19,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import tyro
 
 from config import PRESETS, PrepareConfig
 from tokenmill import hub
+from tokenmill.engines import Encoder, choose_engine, sample
 from tokenmill.files import remove_temporary_files, write_file
 from tokenmill.progress import Meter
 from tokenmill.shards import SPLITS, TEXT_COUNTS, ShardWriter, TokenSet, dtype_name, finished_record, write_manifest
@@ -55,7 +57,7 @@ def prepare(config: PrepareConfig) -> Path:
         records, missing = _finished(folder, units, tokenizer)
         _say(f"{len(units) - len(missing)} of {len(units)} shards are there, {len(missing)} to make: {folder}")
         if missing:
-            records |= _make(folder, missing, config.workers, failures)
+            records |= _make(folder, missing, config, failures)
         if failures:
             raise PreparationError(failures)
         write_manifest(folder, config.dataset, tokenizer.facts(), [(records[u.name], u.file.split) for u in units])
@@ -101,7 +103,7 @@ def _training_texts(config: PrepareConfig, files: list[SourceFile]):
             continue
         for unit in plan_units(file, config.text_column, config.shard_text_bytes):
             for documents in read_documents(unit):
-                yield from documents.texts
+                yield from documents.texts.to_pylist()
                 left -= documents.text_bytes
                 if left <= 0:
                     return
@@ -145,36 +147,57 @@ def _finished(folder: Path, units: list[Unit], tokenizer: Tokenizer) -> tuple[di
 # ---------------------------------------------------------------------------- making shards
 
 
-def _make(folder: Path, units: list[Unit], workers: int, failures: list) -> dict[str, dict]:
+def _make(folder: Path, units: list[Unit], config: PrepareConfig, failures: list) -> dict[str, dict]:
     """Makes shards in worker processes: their records by name. Adds what failed to `failures`."""
     units = sorted(units, key=lambda unit: -unit.text_bytes)  # the longest first, so that all end together
-    total = sum(unit.documents for unit in units)
-    setup = functools.partial(Tokenizer.load, folder / "tokenizer.json")
+    workers, total = min(config.workers, len(units)), sum(unit.documents for unit in units)
+    engine = _engine(config.engine, folder, units)
     with Meter("preparing", total) as meter:
         make = functools.partial(make_shard, folder)
-        outcomes = run_tasks(make, units, setup, min(workers, len(units)), meter.add)
-    _say(f"made {meter.rates()} in {meter.seconds:.1f} s with {min(workers, len(units))} workers")
+        setup = functools.partial(load_encoder, folder, engine)
+        outcomes = run_tasks(make, units, setup, workers, meter.add)
+    _say(f"made {meter.rates()} in {meter.seconds:.1f} s with {workers} workers and {engine}")
     remove_temporary_files(folder, folder / "shards")
     by_name = {unit.name: outcome for unit, outcome in zip(units, outcomes, strict=True)}
     failures += [(f"shard {name}", outcome) for name, outcome in by_name.items() if isinstance(outcome, Failure)]
-    return {name: outcome for name, outcome in by_name.items() if not isinstance(outcome, Failure)}
+    made = {name: outcome for name, outcome in by_name.items() if not isinstance(outcome, Failure)}
+    if referred := sum(referred for _, referred in made.values()):
+        _say(f"{referred:,} documents have characters that {engine} classes otherwise; tiktoken encoded them")
+    return {name: record for name, (record, _) in made.items()}
 
 
-def make_shard(folder: Path, tokenizer: Tokenizer, unit: Unit, report) -> dict:
-    """Tokenizes one unit into one shard and returns its record; runs in a worker."""
-    counts = dict.fromkeys(TEXT_COUNTS, 0)
+def _engine(wanted: str, folder: Path, units: list[Unit]) -> str:
+    """The engine for these units: proven on hard texts and on the first documents of the first of them."""
+    first = next((documents.texts for unit in units[:1] for documents in read_documents(unit)), None)
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    engine, why = choose_engine(wanted, tokenizer, pa.array([], pa.large_string()) if first is None else first[:64])
+    if why:
+        _say(f"tokenizing with {engine}: {why}")
+    return engine
+
+
+def load_encoder(folder: Path, engine: str) -> Encoder:
+    """What a worker encodes with."""
+    return Encoder(Tokenizer.load(folder / "tokenizer.json"), engine)
+
+
+def make_shard(folder: Path, encoder: Encoder, unit: Unit, report) -> tuple[dict, int]:
+    """Tokenizes one unit into one shard; runs in a worker. Its record, and how many documents went to tiktoken."""
+    counts, referred = dict.fromkeys(TEXT_COUNTS, 0), 0
     kept = dict.fromkeys(unit.row_groups, 0)  # documents of each row group
-    with ShardWriter(folder, unit.name, dtype_name(tokenizer.vocab_size)) as writer:
+    with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
         for documents in read_documents(unit):
-            tokens, lengths = tokenizer.encode_documents(documents.texts)
+            tokens, lengths, by_reference = encoder.encode(documents.texts)
+            encoder.prove(documents.texts, tokens, lengths, sample(unit.name, writer.num_documents, len(lengths)))
             writer.write(tokens, lengths)
+            referred += by_reference
             kept[documents.row_group] += len(lengths)
             for count in counts:
                 counts[count] += getattr(documents, count)
             left_out = documents.null_documents + documents.empty_documents
             report(len(lengths) + left_out, len(tokens), documents.text_bytes)
         source = unit.source() | {"row_group_documents": list(kept.values())}
-        return writer.finish(counts | {"source": source, "fingerprint": tokenizer.fingerprint})
+        return writer.finish(counts | {"source": source, "fingerprint": encoder.tokenizer.fingerprint}), referred
 
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:

@@ -56,9 +56,7 @@ def train_files_and_encode(prepared):
 
     def encode(text):
         if text not in known:
-            tokens, lengths = tokenizer.encode_documents([text])
-            known[text] = tokens.tolist()
-            assert lengths.tolist() == [len(known[text])]
+            known[text] = [tokenizer.bos_id, *tokenizer.encode(text).tolist()]
         return known[text]
 
     return sorted(corpus.glob("*.parquet"))[:-1], encode

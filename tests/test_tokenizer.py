@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pytest
 import tiktoken
 from hypothesis import given
@@ -27,18 +26,15 @@ def tiktoken_ids(tokenizer, text):
     return encoding.encode_ordinary(text)
 
 
-@given(st.lists(st.text(st.characters(), max_size=30), max_size=8))
-def test_documents_are_bos_and_then_tiktoken_s_ids(tokenizer, texts):
-    tokens, lengths = tokenizer.encode_documents(texts)
-    expected = [[tokenizer.bos_id, *tiktoken_ids(tokenizer, text)] for text in texts]
-    assert [len(ids) for ids in expected] == lengths.tolist()
-    assert sum(expected, []) == tokens.tolist()
+@given(st.text(st.characters(), max_size=100))
+def test_a_text_has_tiktoken_s_ids(tokenizer, text):
+    assert tokenizer.encode(text).tolist() == tiktoken_ids(tokenizer, text)
 
 
 def test_text_that_spells_a_special_token_is_ordinary_text(tokenizer):
-    tokens, _ = tokenizer.encode_documents(["<|bos|> x <|bos|>", "<|user_start|>"])
-    assert np.flatnonzero(tokens == tokenizer.bos_id).tolist() == [0, len(tokenizer.encode("<|bos|> x <|bos|>")) + 1]
-    assert tokenizer.decode(tokens).count("<|bos|>") == 4
+    ids = tokenizer.encode("<|bos|> x <|bos|><|user_start|>")
+    assert not set(ids.tolist()) & set(tokenizer.special_tokens.values())
+    assert tokenizer.decode(ids) == "<|bos|> x <|bos|><|user_start|>"
 
 
 def test_lone_surrogates_become_replacement_characters(tokenizer):

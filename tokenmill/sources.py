@@ -75,7 +75,7 @@ class Documents:
     """A few documents of one row group, and what was left out or mended beside them."""
 
     row_group: int
-    texts: list[str]
+    texts: pa.LargeStringArray  # valid UTF-8, none of them null or empty
     text_bytes: int
     null_documents: int
     empty_documents: int
@@ -212,15 +212,22 @@ def _cut(sizes: list[int], limit: int) -> list[tuple[int, ...]]:
 def _documents(row_group: int, column: pa.Array) -> Documents:
     column = column.cast(pa.large_string())  # from any type that _check_text_column lets in
     nulls, column = column.null_count, column.drop_null()
+    text_bytes = pc.sum(pc.binary_length(column)).as_py() or 0
+    column, repaired = _valid_utf8(column)
+    kept = column.filter(pc.greater(pc.binary_length(column), 0))
+    return Documents(row_group, kept, text_bytes, nulls, len(column) - len(kept), repaired)
+
+
+def _valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
+    """The texts, bad bytes as U+FFFD, and how many had any."""
     try:
-        texts, repaired = column.to_pylist(), 0
-    except UnicodeDecodeError:
+        column.validate(full=True)
+        return column, 0
+    except pa.ArrowInvalid:
         raw = column.cast(pa.large_binary()).to_pylist()
         texts = [data.decode("utf-8", "replace") for data in raw]
         repaired = sum(text.encode() != data for text, data in zip(texts, raw, strict=True))
-    kept = [text for text in texts if text]
-    text_bytes = pc.sum(pc.binary_length(column)).as_py() or 0
-    return Documents(row_group, kept, text_bytes, nulls, len(texts) - len(kept), repaired)
+        return pa.array(texts, pa.large_string()), repaired
 
 
 @contextlib.contextmanager

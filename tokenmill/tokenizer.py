@@ -1,4 +1,4 @@
-"""Load, train, save and fingerprint a tokenizer; documents -> BOS-prefixed token ids.
+"""Load, train, save and fingerprint a tokenizer; a text -> token ids.
 
 A tokenizer is a split pattern, the byte strings of its tokens with their ids (BPE ranks), its
 special tokens, and which of these is BOS. tiktoken does the encoding and is the reference:
@@ -12,7 +12,7 @@ as tiktoken's own `encode_ordinary` has it. A run of about a million whitespace 
 its regex engine's stack; such a document is split by the same pattern with the `regex` module, and
 only where a piece begins, so that no merge could have crossed (`_encode_in_stretches`).
 
-Left out: other engines than tiktoken, and Hugging Face's tokenizer files.
+Left out: BOS and faster engines (engines.py), and Hugging Face's tokenizer files.
 """
 
 import base64
@@ -93,13 +93,6 @@ class Tokenizer:
             if not (isinstance(error, ValueError) or type(error).__name__ == "PanicException"):
                 raise
             return _encode_in_stretches(self.encoding, self.pattern, text)
-
-    def encode_documents(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Documents one after the other, each BOS first: tokens (num_tokens,) uint32, lengths (len(texts),)."""
-        bos = np.array([self.bos_id], dtype=np.uint32)
-        parts = [part for text in texts for part in (bos, self.encode(text))]
-        lengths = np.fromiter((1 + len(ids) for ids in parts[1::2]), np.int64, len(texts))
-        return np.concatenate(parts or [bos[:0]]), lengths
 
     def decode(self, ids) -> str:
         """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD."""

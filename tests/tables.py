@@ -1,0 +1,28 @@
+"""Makes the tables of the code points that engines class otherwise: `make tables`; takes minutes."""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tokenmill.codepoints import TABLES, as_ranges, differing, join_showing_ranks
+from tokenmill.engines import ENGINES, PATTERNS, TIKTOKEN_VERSION, reference, table_name
+from tokenmill.tokenizer import Tokenizer
+
+PAIRS = [(engine, p) for engine in ENGINES.values() for p, key in PATTERNS.items() if key in engine.patterns]
+EVERY_CODE_POINT = range(0x110000)
+
+
+def differing_code_points(engine, pattern: str, among=EVERY_CODE_POINT) -> list[int]:
+    ranks = join_showing_ranks()
+    tiktoken = Tokenizer("joins", pattern, ranks, {"<|bos|>": len(ranks)}, "<|bos|>")
+    return differing(engine.make(ranks, pattern), reference(tiktoken), among)
+
+
+if __name__ == "__main__":
+    for engine, pattern in PAIRS:
+        found = differing_code_points(engine, pattern)
+        table = {"tiktoken": TIKTOKEN_VERSION, "code_points": as_ranges(found)}
+        (TABLES / f"{table_name(engine, pattern)}.json").write_text(json.dumps(table) + "\n")
+        print(table_name(engine, pattern), len(found), "code points", flush=True)
