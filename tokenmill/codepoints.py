@@ -41,6 +41,7 @@ class CodePoints:
         self._wanted[code_points] = True
         self._first = np.zeros(256, bool)  # bytes that such a character begins with
         self._first[[chr(code).encode()[0] for code in code_points]] = True
+        self._lowest = self._first.argmax()
 
     @classmethod
     def load(cls, name: str) -> "CodePoints":
@@ -52,9 +53,8 @@ class CodePoints:
         """Which documents hold one of the code points: (num_documents,) bool."""
         offsets, data = text_buffers(documents)
         found = np.zeros(len(documents), bool)
-        if not len(data) or data.max() < 0x80:
-            return found
-        places = np.flatnonzero(self._first[data])
+        places = np.flatnonzero(data >= self._lowest)  # 20 GB/s where there are none, as in English
+        places = places[self._first[data[places]]]
         places = places[self._wanted[_decode(data, places)]]
         found[np.searchsorted(offsets, places, "right") - 1] = True
         return found
