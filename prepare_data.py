@@ -8,11 +8,8 @@ shows progress. What is on disk already is not made again, so running the same c
 crash, or with more source files, does only what is missing; another tokenizer is another folder.
 """
 
-import contextlib
-import fcntl
 import functools
 import io
-import os
 import signal
 import sys
 import time
@@ -25,7 +22,7 @@ import tyro
 from config import PRESETS, PrepareConfig
 from tokenmill import hub
 from tokenmill.engines import Encoder, choose_engine, sample
-from tokenmill.files import remove_temporary_files, write_file
+from tokenmill.files import locked, remove_temporary_files, write_file
 from tokenmill.progress import Meter
 from tokenmill.shards import SPLITS, TEXT_COUNTS, ShardWriter, TokenSet, dtype_name, finished_record, write_manifest
 from tokenmill.sources import SourceFile, Unit, local_files, plan_units, read_documents, split_files
@@ -51,7 +48,8 @@ def prepare(config: PrepareConfig) -> Path:
     files = split_files(_fetch(config), config.val_file)
     tokenizer = _tokenizer(config, files)
     folder = config.tokens_root / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
-    with _locked(folder):
+    with locked(folder):
+        remove_temporary_files(folder, folder / "shards")
         _save_tokenizer(folder, tokenizer)
         units, failures = _plan(files, config)
         records, missing = _finished(folder, units, tokenizer)
@@ -207,25 +205,6 @@ def _save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
         data = io.BytesIO()
         np.save(data, tokenizer.token_bytes())
         write_file(path, data.getvalue())
-
-
-@contextlib.contextmanager
-def _locked(folder: Path):
-    """Makes the folder and keeps other preparations out of it; the lock dies with its process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"{folder}: cannot be made ({error.strerror}); choose another --tokens-root") from error
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OSError(f"{folder}: another preparation is writing here; wait for it to end") from error
-        remove_temporary_files(folder, folder / "shards")
-        yield
-    finally:
-        os.close(descriptor)
 
 
 # ---------------------------------------------------------------------------- the command

@@ -1,64 +1,208 @@
-"""Preparing against a plain single-process tiktoken loop, side by side in one run.
+"""Preparing beside other ways to tokenize the same files, whole commands side by side in one run.
 
     python benchmarks/prepare.py SOURCE [TOKENIZER] [RUNS]
 
-The loop is what most scripts do: read the text, `encode_ordinary` document by document, keep the
-ids as uint16; it writes nothing. Ours is the whole command: start, workers, reading, hashing, writing.
+Every method is a process of its own, started anew each time: its time has imports and workers in it, its memory
+is that of all its processes. Engines remember text that they have seen, so give it distinct text, and enough of
+it: a few hundred MB, as starting takes about a second. Only tokenmill, and what is called written, writes anything.
 """
 
+import contextlib
+import os
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from config import PrepareConfig
-from prepare_data import prepare
-from tokenmill.shards import TokenSet
-from tokenmill.sources import local_files
+from prepare_data import load_encoder, prepare
+from tokenmill.engines import ENGINES, _rank_file, sample
+from tokenmill.shards import ShardWriter, dtype_name
+from tokenmill.sources import SourceFile, local_files, plan_units, read_documents
 from tokenmill.tokenizer import load_tokenizer
 
+PROCESSES = 2
 
-def plain_loop(source: str, encoding) -> float:
-    started = time.perf_counter()
+
+def texts(source: str):
     for path in local_files(source).values():
-        for text in pq.read_table(path)["text"].to_pylist():
-            np.array(encoding.encode_ordinary(text), dtype=np.uint16)
-    return time.perf_counter() - started
+        for batch in pq.ParquetFile(path).iter_batches(1024, columns=["text"]):
+            yield from batch.column(0).to_pylist()
 
 
-def ours(source: str, tokenizer: str, workers: int) -> tuple[float, int]:
+# ---------------------------------------------------------------------------- the methods, each run in a new process
+
+
+def tokenmill(source: str, tokenizer: str, engine: str, workers: int) -> None:
     with tempfile.TemporaryDirectory() as root:
-        config = PrepareConfig(
-            source=source,
-            tokenizer=tokenizer,
-            name="bench",
-            tokens_root=Path(root),
-            workers=workers,
-            shard_text_bytes=4 << 20,  # so that a small corpus is shared evenly too
+        settings = {"name": "bench", "tokens_root": Path(root), "engine": engine, "workers": workers}
+        # shards small enough that two workers share a small source evenly
+        prepare(PrepareConfig(source=source, tokenizer=tokenizer, shard_text_bytes=16 << 20, **settings))
+
+
+def plain_loop(source: str, tokenizer: str) -> None:
+    encoding = load_tokenizer(tokenizer).encoding
+    for text in texts(source):
+        np.array(encoding.encode_ordinary(text), dtype=np.uint16)
+
+
+def _build_nanogpt_document(text: str, encoding) -> np.ndarray:
+    return np.array([0, *encoding.encode_ordinary(text)], dtype=np.uint16)
+
+
+def build_nanogpt(source: str, tokenizer: str) -> None:
+    """Its fineweb.py: a pool that takes documents 16 at a time and sends ids back."""
+    import multiprocessing
+
+    encode = partial(_build_nanogpt_document, encoding=load_tokenizer(tokenizer).encoding)
+    with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
+        for _ in pool.imap(encode, texts(source), chunksize=16):
+            pass
+
+
+def nanochat(source: str, tokenizer: str) -> None:
+    """Its dataloader's call: batches of 128 to tiktoken's own threads."""
+    encoding, batch = load_tokenizer(tokenizer).encoding, []
+    for text in texts(source):
+        batch.append(text)
+        if len(batch) == 128:
+            encoding.encode_ordinary_batch(batch, num_threads=PROCESSES)
+            batch = []
+
+
+def gigatoken_files(source: str, tokenizer: str) -> None:
+    """gigatoken's own encode_files with its threads; it answers in memory, and writes nothing."""
+    import gigatoken
+
+    os.environ["RAYON_NUM_THREADS"] = str(PROCESSES)
+    with _rank_file(load_tokenizer(tokenizer).ranks) as file:
+        engine = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer="gpt2")
+    for path in local_files(source).values():
+        engine.encode_files(gigatoken.ParquetFileSource([path], column="text"), parallel=True)
+
+
+def gigatoken_written(source: str, tokenizer: str) -> None:
+    """As Megatron-LM has it: gigatoken over a whole file, and then the ids written."""
+    import gigatoken
+
+    with _rank_file(load_tokenizer(tokenizer).ranks) as file, tempfile.TemporaryFile() as out:
+        engine = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer="gpt2")
+        for path in local_files(source).values():
+            layout = engine.encode_files(gigatoken.ParquetFileSource([path], column="text"), parallel=True).layout
+            out.write(np.asarray(layout.content.data).astype(np.uint16).data)
+
+
+METHODS = {
+    "plain tiktoken loop": plain_loop,
+    "build-nanogpt's Pool.imap, 2 processes": build_nanogpt,
+    "nanochat's encode_ordinary_batch, 2 threads": nanochat,
+    "gigatoken's encode_files, 2 threads": gigatoken_files,
+    "gigatoken's encode_files, 2 threads, written": gigatoken_written,
+    **{
+        f"**tokenmill**, {engine}, {workers} worker{'s' * (workers > 1)}": partial(
+            tokenmill, engine=engine, workers=workers
         )
+        for engine in ("tiktoken", *ENGINES)
+        for workers in (1, PROCESSES)
+    },
+}
+
+
+# ---------------------------------------------------------------------------- measuring them
+
+
+def memory_of(pid: int) -> int:
+    """Bytes that a process and all below it hold; pages that they share are counted for each."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += one.memory_info().rss
+    return total
+
+
+def measure(method: str, source: str, tokenizer: str) -> tuple[float, float] | None:
+    """Seconds and peak memory of a whole command; None where it fails, as an engine does with another pattern."""
+    started, peak = time.perf_counter(), 0
+    command = [sys.executable, __file__, "--method", method, source, tokenizer]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        done = threading.Event()
+        threading.Thread(target=lambda: (process.wait(), done.set()), daemon=True).start()
+        while not done.wait(0.02):
+            peak = max(peak, memory_of(process.pid))
+    return (time.perf_counter() - started, peak) if process.returncode == 0 else None
+
+
+def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
+    """One worker's work, stage by stage, on all the text."""
+    seconds = dict.fromkeys(
+        ("reading", "guarding", "encoding", "BOS and narrowing", "proving", "writing, hashing"), 0.0
+    )
+
+    def timed(stage, function, *arguments):
         started = time.perf_counter()
-        folder = prepare(config)
-        return time.perf_counter() - started, TokenSet(folder).manifest["text_bytes"]
+        result = function(*arguments)
+        seconds[stage] += time.perf_counter() - started
+        return result
+
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
+        load_tokenizer(tokenizer).save(folder / "tokenizer.json")
+        encoder = load_encoder(folder, engine)
+        for name, path in local_files(source).items():
+            for unit in plan_units(SourceFile(name, path, "train"), "text", 256 << 20):
+                with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
+                    stream = read_documents(unit)
+                    while documents := timed("reading", next, stream, None):
+                        column = documents.texts
+                        timed("guarding", encoder._exceptions.find, column)
+                        answer = timed("encoding", encoder._fast, column)
+                        tokens, lengths = timed("BOS and narrowing", encoder._join, [(np.arange(len(column)), *answer)])
+                        chosen = sample(unit.name, writer.num_documents, len(lengths))
+                        timed("proving", encoder.prove, column, tokens, lengths, chosen)
+                        timed("writing, hashing", writer.write, tokens, lengths)
+                    timed("writing, hashing", writer.finish, {"source": unit.source()})
+    total = sum(seconds.values())
+    lines = [f"| one worker, {engine}, started | share of its time |", "| --- | --- |"]
+    return lines + [f"| {stage} | {spent / total:.0%} |" for stage, spent in seconds.items()]
 
 
 def main(source: str, tokenizer: str = "gpt2", runs: str = "5") -> None:
-    encoding = load_tokenizer(tokenizer).encoding
-    loops, ones, twos = [], [], []
-    for _ in range(int(runs)):
-        loops.append(plain_loop(source, encoding))
-        ones.append(ours(source, tokenizer, 1)[0])
-        seconds, text_bytes = ours(source, tokenizer, 2)
-        twos.append(seconds)
-    print("\n| method | seconds | MB/s | against the loop |\n| --- | --- | --- | --- |")
-    for name, seconds in (("plain loop", loops), ("tokenmill, 1 worker", ones), ("tokenmill, 2 workers", twos)):
-        median = np.median(seconds)
-        print(f"| {name} | {median:.2f} | {text_bytes / median / 1e6:.1f} | {np.median(loops) / median:.2f} |")
+    text_bytes = sum(pa.array([len(text.encode()) for text in texts(source)]).to_numpy())
+    rounds = [{name: measure(name, source, tokenizer) for name in METHODS} for _ in range(int(runs))]
+    loop = np.median([one["plain tiktoken loop"][0] for one in rounds])
+    lines = [
+        f"{text_bytes / 1e6:,.0f} MB of text, {Path(tokenizer).name}, {os.cpu_count()} cores, medians of {runs}.",
+        "",
+        "| whole command | MB/s | of the plain loop | peak memory |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name in METHODS:
+        if all(one[name] for one in rounds):
+            seconds, peak = (np.median([one[name][i] for one in rounds]) for i in (0, 1))
+            speed = f"{text_bytes / seconds / 1e6:.1f} | {loop / seconds:.2f}"
+            lines.append(f"| {name} | {speed} | {peak / 1e6:,.0f} MB |")
+        else:
+            lines.append(f"| {name} | not with this tokenizer | | |")
+    engine = next((name for name in ENGINES if rounds[0][f"**tokenmill**, {name}, 1 worker"]), None)
+    if engine:
+        lines += ["", *where_the_time_goes(source, tokenizer, engine)]
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "--method":
+        METHODS[sys.argv[2]](*sys.argv[3:])
+    else:
+        main(*sys.argv[1:])

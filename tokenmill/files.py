@@ -5,21 +5,49 @@ renamed, so that a crash at any instant leaves the old file, the new one, or a `
 reads. The JSON among them says its format and version first.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import uuid
+import zlib
 from pathlib import Path
 
 VERSION = 1
 TEMPORARY = ".tmp"
+BLOCK_BYTES = 1 << 20  # of which each has a CRC-32
+
+
+class Checksums:
+    """A file's bytes, SHA-256, and the CRC-32 of each MiB, which tells where damage is (verify.py)."""
+
+    def __init__(self):
+        self.bytes, self.crc32 = 0, []
+        self._digest = hashlib.sha256()
+
+    def update(self, data) -> None:
+        """Takes the next bytes, of any contiguous buffer."""
+        data = memoryview(data).cast("B")
+        self._digest.update(data)
+        while len(data):
+            room = -self.bytes % BLOCK_BYTES
+            if not room:
+                self.crc32.append(0)
+                room = BLOCK_BYTES
+            self.crc32[-1] = zlib.crc32(data[:room], self.crc32[-1])
+            self.bytes += len(data[:room])
+            data = data[room:]
+
+    def facts(self) -> dict:
+        return {"bytes": self.bytes, "sha256": self._digest.hexdigest(), "crc32": self.crc32}
 
 
 class AtomicFile:
-    """A file that appears at `path` whole and on disk, with its SHA-256 known, or not at all."""
+    """A file that appears at `path` whole and on disk, with its checksums known, or not at all."""
 
     def __init__(self, path: Path):
-        self.path, self.bytes = path, 0
+        self.path, self._checksums = path, Checksums()
         # a name of its own: the dying worker of a killed run may still be writing the same shard
         self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
         try:
@@ -28,15 +56,13 @@ class AtomicFile:
             raise OSError(
                 f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
             ) from error
-        self._digest = hashlib.sha256()
 
     def write(self, data) -> None:
         self._file.write(data)
-        self._digest.update(data)
-        self.bytes += memoryview(data).nbytes
+        self._checksums.update(data)
 
     def commit(self) -> dict:
-        """Makes the file count; returns its {"bytes", "sha256"}."""
+        """Makes the file count; returns its {"bytes", "sha256", "crc32"}."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -46,7 +72,7 @@ class AtomicFile:
             os.fsync(folder)  # the rename itself must survive a power cut
         finally:
             os.close(folder)
-        return {"bytes": self.bytes, "sha256": self._digest.hexdigest()}
+        return self._checksums.facts()
 
     def discard(self) -> None:
         """Removes what is not committed; does nothing after `commit`."""
@@ -63,7 +89,7 @@ class AtomicFile:
 
 
 def write_file(path: Path, data) -> dict:
-    """Writes data (bytes or a contiguous array) to path in one rename: its {"bytes", "sha256"}."""
+    """Writes data (bytes or a contiguous array) to path in one rename: its {"bytes", "sha256", "crc32"}."""
     with AtomicFile(path) as file:
         file.write(data)
         return file.commit()
@@ -93,6 +119,27 @@ def read_json(path: Path, kind: str) -> dict:
 def header(kind: str) -> dict:
     """What every JSON file of the format begins with."""
     return {"format": f"tokenmill-{kind}", "version": VERSION}
+
+
+@contextlib.contextmanager
+def locked(folder: Path):
+    """Makes the folder and keeps other processes that change it out; the lock dies with its process.
+
+    OSError where another has it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{folder}: cannot be made ({error.strerror}); choose another --tokens-root") from error
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(f"{folder}: another preparation is writing here; wait for it to end") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def remove_temporary_files(*folders: Path) -> None:
