@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test lint bench tables clean
+.PHONY: demo test torture lint bench tables clean
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
@@ -12,6 +12,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(PY) -m pytest
+
+# a quarter of an hour: 200 kills at random moments
+torture: .venv/installed
+	$(PY) tests/torture.py 200
 
 lint: .venv/installed
 	$(PY) -m ruff check .
