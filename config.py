@@ -32,7 +32,10 @@ class PrepareConfig:
 
     source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; or a folder, file or glob of parquet files; or stdlib
     num_shards: int = 46  # of a hub repository: how many parquet files, in name order; the last one validates
-    tokenizer: str = "gpt2"  # a tiktoken encoding; or a tokenizer.json that tokenmill wrote; or train:N, a byte-level BPE of N tokens trained on the source
+    tokenizer: str = "gpt2"  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl
+    bos_token: str | None = (
+        None  # the special token that begins a document, where it cannot be told or another is wanted
+    )
     engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = (
         "auto"  # tiktoken, or a faster one where it is proven to give the same ids
     )

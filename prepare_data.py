@@ -13,6 +13,8 @@ import io
 import signal
 import sys
 import time
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +23,17 @@ import tyro
 
 from config import PRESETS, PrepareConfig
 from tokenmill import hub
-from tokenmill.engines import Encoder, choose_engine, sample
+from tokenmill.engines import Encoder, choose_engine, hard_texts, sample
 from tokenmill.files import locked, remove_temporary_files, write_file
+from tokenmill.foreign import is_foreign, load_foreign
 from tokenmill.progress import Meter
 from tokenmill.shards import SPLITS, TEXT_COUNTS, ShardWriter, TokenSet, dtype_name, finished_record, write_manifest
 from tokenmill.sources import SourceFile, Unit, local_files, plan_units, read_documents, split_files
 from tokenmill.stdlib import write_stdlib
 from tokenmill.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from tokenmill.workers import Failure, run_tasks
+
+PROOF_DOCUMENTS = 64  # of the source, that a tokenizer or an engine is proven on before it is used
 
 
 class PreparationError(Exception):
@@ -75,6 +80,19 @@ def _fetch(config: PrepareConfig) -> dict[str, Path]:
 
 
 def _tokenizer(config: PrepareConfig, files: list[SourceFile]) -> Tokenizer:
+    if is_foreign(Path(config.tokenizer)):
+        texts = [*hard_texts(()), *islice(_training_texts(config, files), PROOF_DOCUMENTS)]
+        return load_foreign(Path(config.tokenizer), config.bos_token, texts)
+    tokenizer = _own_tokenizer(config, files)
+    if config.bos_token in (None, tokenizer.bos_token):
+        return tokenizer
+    if config.bos_token not in tokenizer.special_tokens:
+        known = ", ".join(tokenizer.special_tokens)
+        raise ValueError(f"--bos-token {config.bos_token!r}: the special tokens of {tokenizer.name} are {known}")
+    return replace(tokenizer, bos_token=config.bos_token)
+
+
+def _own_tokenizer(config: PrepareConfig, files: list[SourceFile]) -> Tokenizer:
     if not config.tokenizer.startswith("train:"):
         return load_tokenizer(config.tokenizer)
     size = config.tokenizer.removeprefix("train:")
@@ -168,7 +186,9 @@ def _engine(wanted: str, folder: Path, units: list[Unit]) -> str:
     """The engine for these units: proven on hard texts and on the first documents of the first of them."""
     first = next((documents.texts for unit in units[:1] for documents in read_documents(unit)), None)
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    engine, why = choose_engine(wanted, tokenizer, pa.array([], pa.large_string()) if first is None else first[:64])
+    engine, why = choose_engine(
+        wanted, tokenizer, pa.array([], pa.large_string()) if first is None else first[:PROOF_DOCUMENTS]
+    )
     if why:
         _say(f"tokenizing with {engine}: {why}")
     return engine

@@ -129,6 +129,13 @@ def test_a_package_that_is_missing_or_another_version_is_not_used(tokenizer, mon
         choose_engine(other.name, tokenizer, documents([]))
 
 
+def test_a_vocabulary_that_an_engine_cannot_load_goes_to_tiktoken(tokenizer):
+    sparse = {token: rank if rank < 300 else rank + 1 for token, rank in tokenizer.ranks.items()}
+    engine, why = choose_engine("auto", replace(tokenizer, ranks=sparse, pattern=GPT2_PATTERN), documents(["fine"]))
+    assert engine in ("fastokens", "tiktoken")
+    assert engine == "fastokens" or "gigatoken cannot load the vocabulary of bpe400" in why
+
+
 def test_the_first_documents_are_proven_before_an_engine_is_used(tokenizer, monkeypatch):
     def make(ranks, pattern):
         right = ENGINES["fastokens"].make(ranks, pattern)

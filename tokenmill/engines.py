@@ -26,14 +26,8 @@ import pyarrow as pa
 from tokenmill.codepoints import CodePoints, differing_documents, text_buffers
 from tokenmill.packing import random_bits
 from tokenmill.shards import DTYPES, dtype_name
-from tokenmill.tokenizer import NANOCHAT_PATTERN, Tokenizer
+from tokenmill.tokenizer import CL100K_PATTERN, GPT2_PATTERN, NANOCHAT_PATTERN, Tokenizer
 
-# tiktoken's own, as of the pinned version
-GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-CL100K_PATTERN = (
-    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
-    r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
-)
 PATTERNS = {GPT2_PATTERN: "gpt2", CL100K_PATTERN: "cl100k", NANOCHAT_PATTERN: "nanochat"}
 TIKTOKEN_VERSION = "0.14.0"  # the tables were made against it
 SAMPLE_ONE_IN = 512  # documents of a shard that both encode, and its first
@@ -133,7 +127,7 @@ class Encoder:
         if engine != "tiktoken":
             _require_usable(ENGINES[engine], tokenizer)
             self._exceptions = CodePoints.load(table_name(ENGINES[engine], tokenizer.pattern))
-            self._fast = ENGINES[engine].make(tokenizer.ranks, tokenizer.pattern)
+            self._fast = _make(ENGINES[engine], tokenizer)
 
     def encode(self, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens (num_tokens,), one document after the other, BOS first; their lengths; how many tiktoken encoded."""
@@ -224,13 +218,21 @@ def _require_usable(engine: Engine, tokenizer: Tokenizer) -> None:
         raise ValueError(f"{engine.name} is not proven with the split pattern of tokenizer {tokenizer.name}")
 
 
+def _make(engine: Engine, tokenizer: Tokenizer) -> Encode:
+    try:
+        return engine.make(tokenizer.ranks, tokenizer.pattern)
+    except Exception as error:  # whatever it says of a vocabulary that it does not know
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{engine.name} cannot load the vocabulary of {tokenizer.name}: {reason}") from error
+
+
 def _prove_at_start(encoder: Encoder, first_documents: pa.LargeStringArray) -> None:
-    for documents in (_documents(_hard_texts(encoder.tokenizer)), first_documents):
+    for documents in (_documents(hard_texts(encoder.tokenizer.special_tokens)), first_documents):
         tokens, lengths, _ = encoder.encode(documents)
         encoder.prove(documents, tokens, lengths, range(len(documents)))
 
 
-def _hard_texts(tokenizer: Tokenizer) -> list[str]:
+def hard_texts(special_tokens) -> list[str]:
     """Long pieces, runs of every kind, and what spells a special token."""
     units = [
         " ",
@@ -254,7 +256,7 @@ def _hard_texts(tokenizer: Tokenizer) -> list[str]:
         "\u0301",
     ]
     runs = [unit * count for unit in units for count in (*range(1, 12), 100, 1000, 20_000)]
-    spelled = [f"x {token} y{token}" for token in tokenizer.special_tokens]
+    spelled = [f"x {token} y{token}" for token in special_tokens]
     return [*runs, *(f"a{run}b" for run in runs), *(f"a {run}1" for run in runs), *spelled]
 
 

@@ -12,7 +12,7 @@ as tiktoken's own `encode_ordinary` has it. A run of about a million whitespace 
 its regex engine's stack; such a document is split by the same pattern with the `regex` module, and
 only where a piece begins, so that no merge could have crossed (`_encode_in_stretches`).
 
-Left out: BOS and faster engines (engines.py), and Hugging Face's tokenizer files.
+Left out: BOS and faster engines (engines.py), and other people's tokenizer files (foreign.py).
 """
 
 import base64
@@ -30,7 +30,14 @@ from tokenmill.files import header, read_json, write_json
 
 # gpt2 and r50k_base are the same 50,257 tokens; tiktoken has the second in one file
 ALIASES = {"gpt2": "r50k_base"}
-BOS_TOKENS = ("<|bos|>", "<|endoftext|>")
+BOS_TOKENS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
+
+# tiktoken's split patterns, as of the pinned version
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+CL100K_PATTERN = (
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
+    r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
+)
 
 # nanochat's split pattern and special tokens (nanochat/tokenizer.py)
 NANOCHAT_PATTERN = (
