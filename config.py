@@ -45,12 +45,20 @@ class PrepareConfig:
     tokens_root: Path = Path("data/tokens")  # where token sets are written
     raw_dir: Path = Path("data/raw")  # where files from the hub are downloaded
     workers: int = available_cores()  # processes; by default the cores that this process may use
+    part: str | None = (
+        None  # I/N, from 1/N to N/N: make only every N-th shard, as one of N machines that share tokens_root; the last to end finishes
+    )
+    finish: bool = False  # make nothing; write the manifest, where all parts have made their shards
     shard_text_bytes: int = 256 << 20  # bytes of text in one token shard, at most
     train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
 
     def __post_init__(self):
         for field in ("workers", "num_shards", "shard_text_bytes", "train_text_bytes"):
             _at_least(1, field, getattr(self, field))
+        if self.part is not None and not (
+            re.fullmatch(r"\d+/\d+", self.part) and 1 <= self.part_of_all[0] <= self.part_of_all[1]
+        ):
+            raise ValueError(f"part must be I/N, from 1/N to N/N, not {self.part!r}")
         if not re.fullmatch(r"[\w.-]+", self.dataset):
             raise ValueError(f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give --name")
 
@@ -58,6 +66,12 @@ class PrepareConfig:
     def dataset(self) -> str:
         """The data set's name: --name, or the last part of the source."""
         return self.name or Path(os.path.abspath(self.source)).name.removesuffix(".parquet")
+
+    @property
+    def part_of_all(self) -> tuple[int, int]:
+        """(I, N) of --part; everything is 1 of 1."""
+        part, _, parts = (self.part or "1/1").partition("/")
+        return int(part), int(parts)
 
     @property
     def tokenizers_dir(self) -> Path:

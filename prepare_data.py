@@ -16,6 +16,7 @@ import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +45,15 @@ class PreparationError(Exception):
         self.failures = failures
 
 
-def prepare(config: PrepareConfig) -> Path:
-    """Prepares a token set, or what is missing of it, and returns its folder.
+class Prepared(NamedTuple):
+    """A token set's folder, and how many of its shards other parts have yet to make."""
+
+    folder: Path
+    missing: int
+
+
+def prepare(config: PrepareConfig) -> Prepared:
+    """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all is there.
 
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
     before work starts, PreparationError for what went wrong with single files or shards.
@@ -53,18 +61,29 @@ def prepare(config: PrepareConfig) -> Path:
     files = split_files(_fetch(config), config.val_file)
     tokenizer = _tokenizer(config, files)
     folder = config.tokens_root / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
-    with locked(folder):
-        remove_temporary_files(folder, folder / "shards")
+    part, parts = config.part_of_all
+    with locked(folder, shared=parts > 1):  # parts work side by side
+        if parts == 1:
+            remove_temporary_files(folder, folder / "shards")
         _save_tokenizer(folder, tokenizer)
         units, failures = _plan(files, config)
         records, missing = _finished(folder, units, tokenizer)
-        _say(f"{len(units) - len(missing)} of {len(units)} shards are there, {len(missing)} to make: {folder}")
-        if missing:
-            records |= _make(folder, missing, config, failures)
+        mine = [] if config.finish else [unit for unit in units[part - 1 :: parts] if unit.name not in records]
+        _say(f"{len(records)} of {len(units)} shards are there, {len(mine)} to make: {folder}")
+        if mine:
+            _make(folder, mine, config, failures)
+            if parts == 1:
+                remove_temporary_files(folder, folder / "shards")
+            records, missing = _finished(folder, units, tokenizer)
         if failures:
             raise PreparationError(failures)
-        write_manifest(folder, config.dataset, tokenizer.facts(), [(records[u.name], u.file.split) for u in units])
-    return folder
+        if missing and config.finish:
+            raise ValueError(
+                f"{folder}: {len(missing)} of {len(units)} shards are not there, as {missing[0].name}; run their parts"
+            )
+        if not missing:
+            write_manifest(folder, config.dataset, tokenizer.facts(), [(records[u.name], u.file.split) for u in units])
+    return Prepared(folder, len(missing))
 
 
 # ---------------------------------------------------------------------------- what to prepare
@@ -102,6 +121,8 @@ def _own_tokenizer(config: PrepareConfig, files: list[SourceFile]) -> Tokenizer:
     if path.exists():
         _say(f"using the tokenizer trained before: {path} (delete it to train anew)")
         return Tokenizer.load(path)
+    if config.part_of_all[1] > 1:
+        raise ValueError(f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first")
     _say(f"training a tokenizer of {int(size):,} tokens on {config.source}")
     started = time.monotonic()
     tokenizer = train_tokenizer(_training_texts(config, files), int(size), f"bpe{size}")
@@ -163,8 +184,8 @@ def _finished(folder: Path, units: list[Unit], tokenizer: Tokenizer) -> tuple[di
 # ---------------------------------------------------------------------------- making shards
 
 
-def _make(folder: Path, units: list[Unit], config: PrepareConfig, failures: list) -> dict[str, dict]:
-    """Makes shards in worker processes: their records by name. Adds what failed to `failures`."""
+def _make(folder: Path, units: list[Unit], config: PrepareConfig, failures: list) -> None:
+    """Makes shards in worker processes. Adds what failed to `failures`."""
     units = sorted(units, key=lambda unit: -unit.text_bytes)  # the longest first, so that all end together
     workers, total = min(config.workers, len(units)), sum(unit.documents for unit in units)
     engine = _engine(config.engine, folder, units)
@@ -173,13 +194,11 @@ def _make(folder: Path, units: list[Unit], config: PrepareConfig, failures: list
         setup = functools.partial(load_encoder, folder, engine)
         outcomes = run_tasks(make, units, setup, workers, meter.add)
     _say(f"made {meter.rates()} in {meter.seconds:.1f} s with {workers} workers and {engine}")
-    remove_temporary_files(folder, folder / "shards")
-    by_name = {unit.name: outcome for unit, outcome in zip(units, outcomes, strict=True)}
-    failures += [(f"shard {name}", outcome) for name, outcome in by_name.items() if isinstance(outcome, Failure)]
-    made = {name: outcome for name, outcome in by_name.items() if not isinstance(outcome, Failure)}
-    if referred := sum(referred for _, referred in made.values()):
+    for unit, outcome in zip(units, outcomes, strict=True):
+        if isinstance(outcome, Failure):
+            failures.append((f"shard {unit.name}", outcome))
+    if referred := sum(outcome for outcome in outcomes if not isinstance(outcome, Failure)):
         _say(f"{referred:,} documents have characters that {engine} classes otherwise; tiktoken encoded them")
-    return {name: record for name, (record, _) in made.items()}
 
 
 def _engine(wanted: str, folder: Path, units: list[Unit]) -> str:
@@ -199,8 +218,8 @@ def load_encoder(folder: Path, engine: str) -> Encoder:
     return Encoder(Tokenizer.load(folder / "tokenizer.json"), engine)
 
 
-def make_shard(folder: Path, encoder: Encoder, unit: Unit, report) -> tuple[dict, int]:
-    """Tokenizes one unit into one shard; runs in a worker. Its record, and how many documents went to tiktoken."""
+def make_shard(folder: Path, encoder: Encoder, unit: Unit, report) -> int:
+    """Tokenizes one unit into one shard; runs in a worker. How many documents went to tiktoken for their characters."""
     counts, referred = dict.fromkeys(TEXT_COUNTS, 0), 0
     kept = dict.fromkeys(unit.row_groups, 0)  # documents of each row group
     with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
@@ -215,7 +234,8 @@ def make_shard(folder: Path, encoder: Encoder, unit: Unit, report) -> tuple[dict
             left_out = documents.null_documents + documents.empty_documents
             report(len(lengths) + left_out, len(tokens), documents.text_bytes)
         source = unit.source() | {"row_group_documents": list(kept.values())}
-        return writer.finish(counts | {"source": source, "fingerprint": encoder.tokenizer.fingerprint}), referred
+        writer.finish(counts | {"source": source, "fingerprint": encoder.tokenizer.fingerprint})
+    return referred
 
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
@@ -235,7 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the workers on the way out
     try:
-        folder = prepare(_parse(arguments))
+        folder, missing = prepare(_parse(arguments))
     except PreparationError as error:
         _report(error.failures)
         return 1
@@ -245,7 +265,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("interrupted; run the same command to go on from here")
         return 128 + signal.SIGINT
-    _summarize(folder)
+    if missing:
+        _say(f"this part is done; {missing:,} shards of other parts are not there yet")
+    else:
+        _summarize(folder)
     print(folder)
     return 0
 

@@ -113,6 +113,7 @@ def test_a_trained_tokenizer_is_kept_and_used_again(source, tmp_path):
 def start(source, tokenizer_json, cwd):
     """A preparation with one worker, in a process group of its own, that has finished at least one shard."""
     flags = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 300_000, "--workers", "1")
+    flags += ("--engine", "tiktoken")  # the slow one, so that there is a middle to be caught in
     command = [sys.executable, ROOT / "prepare_data.py", *map(str, flags)]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, start_new_session=True)

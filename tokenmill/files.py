@@ -122,10 +122,10 @@ def header(kind: str) -> dict:
 
 
 @contextlib.contextmanager
-def locked(folder: Path):
+def locked(folder: Path, shared: bool = False):
     """Makes the folder and keeps other processes that change it out; the lock dies with its process.
 
-    OSError where another has it.
+    `shared` lets in others that share. OSError where another keeps this one out.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def locked(folder: Path):
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise OSError(f"{folder}: another preparation is writing here; wait for it to end") from error
         yield

@@ -1,0 +1,60 @@
+"""Parts on many machines make, in any order and side by side, the token set that one machine makes."""
+
+import subprocess
+import sys
+
+import pytest
+from making import ROOT, run_prepare, tree
+
+
+@pytest.fixture
+def flags(source, tokenizer_json):
+    return ["--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", "20000", "--workers", "1"]
+
+
+@pytest.fixture
+def whole(flags, tmp_path):
+    done = run_prepare(*flags, "--tokens-root", "whole", cwd=tmp_path)
+    return tree(tmp_path / done.stdout.splitlines()[-1])
+
+
+def test_parts_in_any_order_are_finished_by_the_last(flags, whole, tmp_path):
+    for part in ("3/4", "1/4", "4/4", "1/4"):
+        done = run_prepare(*flags, "--part", part, cwd=tmp_path)
+        assert "of other parts are not there yet" in done.stderr
+        assert not list(tmp_path.glob("data/tokens/*/manifest.json"))
+    assert ", 0 to make" in done.stderr, "a part that is done is not done again"
+    done = run_prepare(*flags, "--part", "2/4", cwd=tmp_path)
+    assert tree(tmp_path / done.stdout.splitlines()[-1]) == whole
+
+
+def test_parts_side_by_side_are_finished_by_finish(flags, whole, tmp_path):
+    early = run_prepare(*flags, "--finish", cwd=tmp_path, check=False)
+    assert early.returncode == 1
+    assert f"{len([n for n in whole if n.endswith('.bin')])} of" in early.stderr
+    assert "shards are not there, as shard_0.000; run their parts" in early.stderr
+    command = [sys.executable, ROOT / "prepare_data.py", *map(str, flags)]
+    parts = [
+        subprocess.Popen(
+            [*command, "--part", f"{part}/3"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for part in (1, 2, 3)
+    ]
+    for process in parts:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    done = run_prepare(*flags, "--finish", cwd=tmp_path)
+    assert tree(tmp_path / done.stdout.splitlines()[-1]) == whole
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "2", "a/b", "1/0"])
+def test_a_part_that_is_none_is_refused(flags, tmp_path, part):
+    done = run_prepare(*flags, "--part", part, cwd=tmp_path, check=False)
+    assert done.returncode != 0
+    assert "part must be I/N" in done.stderr
+
+
+def test_parts_do_not_each_train_a_tokenizer(source, tmp_path):
+    done = run_prepare("--source", source, "--tokenizer", "train:300", "--part", "1/2", cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "no tokenizer yet, and parts must share one" in done.stderr
