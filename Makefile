@@ -15,7 +15,7 @@ test: .venv/installed
 
 # a quarter of an hour: 200 kills at random moments
 torture: .venv/installed
-	$(PY) tests/torture.py 200
+	PYTHONPATH=. $(PY) tests/torture.py 200
 
 lint: .venv/installed
 	$(PY) -m ruff check .
@@ -32,7 +32,7 @@ bench: .venv/installed
 
 # after a change of an engine's or tiktoken's pinned version
 tables: .venv/installed
-	$(PY) tests/tables.py
+	PYTHONPATH=. $(PY) tests/tables.py
 
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv

@@ -1,10 +1,6 @@
 """Makes the tables of the code points that engines class otherwise: `make tables`; takes minutes."""
 
 import json
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tokenmill.codepoints import TABLES, as_ranges, differing, join_showing_ranks
 from tokenmill.engines import ENGINES, PATTERNS, TIKTOKEN_VERSION, reference, table_name

@@ -90,7 +90,6 @@ def wait_for_workers(group: int) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        sys.path.insert(0, str(ROOT))
         from tokenmill.tokenizer import train_tokenizer
 
         path = Path(name) / "bpe400.json"

@@ -30,6 +30,7 @@ from tokenmill.tokenizer import CL100K_PATTERN, GPT2_PATTERN, NANOCHAT_PATTERN, 
 
 PATTERNS = {GPT2_PATTERN: "gpt2", CL100K_PATTERN: "cl100k", NANOCHAT_PATTERN: "nanochat"}
 TIKTOKEN_VERSION = "0.14.0"  # the tables were made against it
+CACHE_BYTES = 192 << 20  # an engine that has taken so much more memory for what it has seen is made anew
 SAMPLE_ONE_IN = 512  # documents of a shard that both encode, and its first
 
 Encode = Callable[[pa.LargeStringArray], tuple[np.ndarray, np.ndarray]]  # documents -> ids uint32, offsets int64
@@ -127,13 +128,14 @@ class Encoder:
         if engine != "tiktoken":
             _require_usable(ENGINES[engine], tokenizer)
             self._exceptions = CodePoints.load(table_name(ENGINES[engine], tokenizer.pattern))
-            self._fast = _make(ENGINES[engine], tokenizer)
+            self._renew()
 
     def encode(self, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens (num_tokens,), one document after the other, BOS first; their lengths; how many tiktoken encoded."""
         if self.engine == "tiktoken":
-            everything = np.arange(len(documents))
-            return *self._join([(everything, *self._fast(documents))]), 0
+            return *self._join([(np.arange(len(documents)), *self._fast(documents))]), 0
+        if _resident_bytes() > self._small + CACHE_BYTES:
+            self._renew()
         refer = self._exceptions.find(documents)
         if not refer.any():
             return *self._join([(np.arange(len(documents)), *self._fast(documents))]), 0
@@ -150,6 +152,12 @@ class Encoder:
             found = tokens[ends[number] - lengths[number] + 1 : ends[number]]
             if not np.array_equal(found, self.tokenizer.encode(text)):
                 raise ValueError(self._difference(text))
+
+    def _renew(self) -> None:
+        """Makes the engine anew, without what it remembers of the text that it has seen."""
+        self._fast = None
+        self._fast = _make(ENGINES[self.engine], self.tokenizer)
+        self._small = _resident_bytes()
 
     def _join(self, parts) -> tuple[np.ndarray, np.ndarray]:
         """Puts parts (document numbers, ids, offsets) in the documents' order, a BOS before each."""
@@ -216,6 +224,16 @@ def _require_usable(engine: Engine, tokenizer: Tokenizer) -> None:
             raise ValueError(f"{engine.name} is proven with {package} {version}, found {found}")
     if PATTERNS.get(tokenizer.pattern) not in engine.patterns:
         raise ValueError(f"{engine.name} is not proven with the split pattern of tokenizer {tokenizer.name}")
+
+
+def _resident_bytes() -> int:
+    """Memory of this process that is its own; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def _make(engine: Engine, tokenizer: Tokenizer) -> Encode:
