@@ -56,6 +56,13 @@ def test_a_slice_of_a_longer_column_is_its_own_documents(encoder):
     assert encoded(encoder, documents(texts)[1:4]) == expected(encoder, texts[1:4])
 
 
+def test_an_engine_that_has_taken_too_much_memory_is_made_anew_and_gives_the_same(encoder, monkeypatch):
+    monkeypatch.setattr(engines, "CACHE_BYTES", -(1 << 40))
+    made, texts = encoder._fast, make_text(5, seed=2)
+    assert encoded(encoder, documents(texts)) == expected(encoder, texts)
+    assert encoder._fast is not made
+
+
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
     engine = ENGINES[encoder.engine]
     (first, _), *_ = as_ranges(np.flatnonzero(CodePoints.load(table_name(engine, GPT2_PATTERN))._wanted).tolist())

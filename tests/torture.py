@@ -62,18 +62,24 @@ def run_and_kill(flags: list, cwd: Path, victim: str, moment: float) -> bool:
         time.sleep(moment)
         killed = process.poll() is None
         with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if victim == "group":
+            if not killed:
+                pass  # it was done already
+            elif victim == "group":
                 os.killpg(process.pid, signal.SIGKILL)
             elif victim == "parent":
                 process.kill()
             else:
-                workers = psutil.Process(process.pid).children() if killed else []
+                workers = [child for child in psutil.Process(process.pid).children() if is_worker(child)]
                 killed = bool(workers)
-                for worker in workers[:1]:
+                for worker in random.sample(workers, min(1, len(workers))):
                     worker.kill()
         process.wait(timeout=120)
     wait_for_workers(process.pid)
     return killed
+
+
+def is_worker(child: psutil.Process) -> bool:
+    return any("spawn_main" in argument for argument in child.cmdline())  # and not multiprocess's resource tracker
 
 
 def wait_for_workers(group: int) -> None:
