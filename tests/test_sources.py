@@ -1,8 +1,12 @@
 """Source files are found in name order, cut by their footers alone, and read without losing a document."""
 
+import random
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
-from making import make_text, write_parquet
+from making import ROOT, make_text, write_parquet
 
 from tokenmill.sources import local_files, plan_units, read_documents, split_files
 
@@ -146,3 +150,24 @@ def test_the_footer_s_digest_changes_with_the_text(tmp_path):
     same = only_unit(write_parquet(tmp_path / "b.parquet", ["one", "two"]))
     other = only_unit(write_parquet(tmp_path / "c.parquet", ["one", "twi"]))
     assert one.footer_sha256 == same.footer_sha256 != other.footer_sha256
+
+
+def test_a_row_group_of_any_size_is_streamed(tmp_path):
+    rng = random.Random(0)
+    texts = [rng.randbytes(2_500).hex() for _ in range(24_000)]  # 120 MB in one row group, 60 MB of them in the file
+    path = write_parquet(tmp_path / "large.parquet", texts, row_group_size=1 << 20)
+    code = f"""
+import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
+from pathlib import Path
+from tokenmill.sources import SourceFile, plan_units, read_documents
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
+(unit,) = plan_units(SourceFile("large.parquet", Path({str(path)!r}), "train"), "text", 1 << 40)
+before = peak()
+documents = sum(len(documents.texts) for documents in read_documents(unit))
+print(documents, len(unit.row_groups), peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    documents, row_groups, grown = done.stdout.split()
+    assert (documents, row_groups) == ("24000", "1")
+    assert float(grown) < 60, "MB: some batches and pages, and not the row group"

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-BATCH_DOCUMENTS = 256  # a few MB of text in memory at a time, whatever the row group's size
+BATCH_DOCUMENTS, BATCH_BYTES = 256, 4 << 20  # of text in memory at a time, at most and about
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,13 @@ def plan_units(file: SourceFile, text_column: str, shard_text_bytes: int) -> lis
 
 
 def read_documents(unit: Unit) -> Iterator[Documents]:
-    """Streams the unit's documents in order, at most BATCH_DOCUMENTS at a time. ValueError where damaged."""
-    with _reading(unit.file.path), pq.ParquetFile(unit.file.path) as parquet:
+    """Streams the unit's documents in order, a few MB at a time. ValueError where damaged."""
+    count = max(1, min(BATCH_DOCUMENTS, BATCH_BYTES * unit.documents // max(1, unit.text_bytes)))
+    # a MiB of a row group at a time; by default pyarrow fetches all of it before the first batch
+    streaming = {"buffer_size": 1 << 20, "pre_buffer": False}
+    with _reading(unit.file.path), pq.ParquetFile(unit.file.path, **streaming) as parquet:
         for row_group in unit.row_groups:
-            batches = parquet.iter_batches(BATCH_DOCUMENTS, row_groups=[row_group], columns=[unit.text_column])
+            batches = parquet.iter_batches(count, row_groups=[row_group], columns=[unit.text_column])
             for batch in batches:
                 yield _documents(row_group, batch.column(0))
 
