@@ -111,15 +111,12 @@ class RowLoader:
         """
         for key, here in self._identity.items():
             if state.get(key) != here:
-                newer = key == "version" and isinstance(state.get(key), int) and state[key] > here
+                advice = "load it with the settings and token set that it was saved with"
+                if key == "version" and isinstance(state.get(key), int) and state[key] > here:
+                    advice = "it was made by a newer tokenmill, so load it with that"
                 raise ValueError(
                     f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
-                    f"{here!r} here ({self.token_set.path}); "
-                    + (
-                        "it was made by a newer tokenmill, so load it with that"
-                        if newer
-                        else "load it with the settings and token set that it was saved with"
-                    )
+                    f"{here!r} here ({self.token_set.path}); {advice}"
                 )
         if missing := self._position.keys() - state.keys():
             raise ValueError(
@@ -188,12 +185,9 @@ class RowLoader:
             rows = self._rows_at_hand()
             if rows.position != self._position:
                 rows.seek(self._position)
-            self._pid, self._batches = (
-                os.getpid(),
-                _batches(rows, self._transfer(), self.config, self.rank, self.world_size, self._workers),
-            )
-            if self.config.prefetch:
-                self._batches = Ahead(self._batches, self.config.prefetch)
+            batches = _batches(rows, self._transfer(), self.config, self.rank, self.world_size, self._workers)
+            self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
+            self._pid = os.getpid()
         return self._batches
 
     def _stop(self) -> None:
