@@ -33,21 +33,15 @@ class PrepareConfig:
     source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; or a folder, file or glob of parquet files; or stdlib
     num_shards: int = 46  # of a hub repository: how many parquet files, in name order; the last one validates
     tokenizer: str = "gpt2"  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl
-    bos_token: str | None = (
-        None  # the special token that begins a document, where it cannot be told or another is wanted
-    )
-    engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = (
-        "auto"  # tiktoken, or a faster one where it is proven to give the same ids
-    )
+    bos_token: str | None = None  # the special token that begins a document, where it cannot be told
+    engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = "auto"  # what tokenizes; auto is the fastest proven
     name: str | None = None  # the data set's name in the token set's folder; by default from the source
     val_file: str | None = None  # the validation file, by its name in the source or its path; by default the last
     text_column: str = "text"  # the column with the documents
     tokens_root: Path = Path("data/tokens")  # where token sets are written
     raw_dir: Path = Path("data/raw")  # where files from the hub are downloaded
     workers: int = available_cores()  # processes; by default the cores that this process may use
-    part: str | None = (
-        None  # I/N, from 1/N to N/N: make only every N-th shard, as one of N machines that share tokens_root; the last to end finishes
-    )
+    part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last to end finishes
     finish: bool = False  # make nothing; write the manifest, where all parts have made their shards
     shard_text_bytes: int = 256 << 20  # bytes of text in one token shard, at most
     train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
@@ -99,9 +93,7 @@ class LoaderConfig:
     shuffle: bool = True  # train: another order at every epoch; False: shards in order, every epoch the same
     seed: int = 1337  # of every random order
     epochs: int | None = None  # how many the iteration has; by default it is endless
-    drop_last: bool = (
-        True  # with epochs: drop the rows at the end that are fewer than a batch of all ranks, or return them
-    )
+    drop_last: bool = True  # with epochs: drop the last rows, fewer than a batch of all ranks, or return them
     documents: bool = False  # batches are (inputs, targets, document_ids): which document of its row a token is of
     prefetch: int = 2  # batches that a thread makes ahead; 0 makes each when it is asked for
     rank: int | None = None  # by default torch.distributed's, torchrun's, or 0

@@ -183,8 +183,7 @@ class RowLoader:
             self._batches = self._rows = None  # this is a fork, and the thread did not come along
         if self._batches is None:
             rows = self._rows_at_hand()
-            if rows.position != self._position:
-                rows.seek(self._position)
+            rows.seek(self._position)
             batches = _batches(rows, self._transfer(), self.config, self.rank, self.world_size, self._workers)
             self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
             self._pid = os.getpid()

@@ -74,7 +74,8 @@ def prepare(config: PrepareConfig) -> Prepared:
             _make(folder, mine, config, failures)
             if parts == 1:
                 remove_temporary_files(folder, folder / "shards")
-            records, missing = _finished(folder, units, tokenizer)
+            more, missing = _finished(folder, missing, tokenizer)
+            records |= more
         if failures:
             raise PreparationError(failures)
         if missing and config.finish:

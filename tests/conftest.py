@@ -11,6 +11,11 @@ from tokenmill.tokenizer import Tokenizer, train_tokenizer
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def pytest_collection_modifyitems(items):
+    """Tests whose DataLoaders fork come first: before others have started the thread pools of their libraries."""
+    items.sort(key=lambda item: item.path.name != "test_packed_rows.py")
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     """A byte-level BPE of 400 tokens with nanochat's pattern and special tokens."""

@@ -7,10 +7,9 @@ from tokenmill.engines import ENGINES, PATTERNS, TIKTOKEN_VERSION, reference, ta
 from tokenmill.tokenizer import Tokenizer
 
 PAIRS = [(engine, p) for engine in ENGINES.values() for p, key in PATTERNS.items() if key in engine.patterns]
-EVERY_CODE_POINT = range(0x110000)
 
 
-def differing_code_points(engine, pattern: str, among=EVERY_CODE_POINT) -> list[int]:
+def differing_code_points(engine, pattern: str, among=range(0x110000)) -> list[int]:
     ranks = join_showing_ranks()
     tiktoken = Tokenizer("joins", pattern, ranks, {"<|bos|>": len(ranks)}, "<|bos|>")
     return differing(engine.make(ranks, pattern), reference(tiktoken), among)

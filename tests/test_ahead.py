@@ -134,6 +134,20 @@ print(os.waitstatus_to_exitcode(os.wait()[1]), same)
     assert (printed, errors) == ("0 True\n", "")
 
 
+def test_a_fork_may_drop_what_ran_ahead_though_the_thread_held_its_lock(token_set):
+    code = """
+next(loader)
+with loader._batches._room._cond:  # as the thread does for a moment
+    child = os.fork()
+    if child == 0:
+        next(loader)
+        os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    printed, errors = start(token_set, code).communicate(timeout=60)
+    assert (printed, errors) == ("0\n", "")
+
+
 def test_loaders_that_are_dropped_leave_no_thread_and_no_open_file(token_set):
     from data import RowLoader
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -239,3 +240,8 @@ def test_the_help_explains_every_flag():
     for flag in ("source", "num-shards", "tokenizer", "name", "tokens-root", "raw-dir", "workers", "shard-text-bytes"):
         assert f"--{flag}" in text
     assert "the column with the documents" in text
+    fields = re.findall(
+        r"^    \w+: .*", (ROOT / "config.py").read_text().partition("class PrepareConfig")[2], re.MULTILINE
+    )
+    assert len(fields) > 20
+    assert [field for field in fields if "  # " not in field] == [], "a comment on another line is no help text"

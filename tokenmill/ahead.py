@@ -8,6 +8,7 @@ process does: a thread that is inside NumPy or torch while Python shuts down wou
 thread waits for room, the caller for an item.
 """
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ class Ahead:
         thread = threading.Thread(
             target=_run, args=(items, self._ready, self._room, stopped), daemon=True, name="tokenmill-ahead"
         )
-        self.stop = weakref.finalize(self, _stop, thread, self._room, stopped)
+        self.stop = weakref.finalize(self, _stop, thread, self._room, stopped, os.getpid())
         thread.start()
 
     def __iter__(self):
@@ -54,8 +55,10 @@ def _run(items: Iterator, ready: SimpleQueue, room: threading.Semaphore, stopped
             return
 
 
-def _stop(thread: threading.Thread, room: threading.Semaphore, stopped: threading.Event) -> None:
+def _stop(thread: threading.Thread, room: threading.Semaphore, stopped: threading.Event, pid: int) -> None:
     """Ends the thread, and waits until it has left; called once, by `stop`, the collector or the process's end."""
+    if os.getpid() != pid:
+        return  # a fork: the thread did not come along, but locks that it held are held here for ever
     stopped.set()
     room.release()
     if thread is not threading.current_thread():  # the collector runs in any thread

@@ -89,8 +89,8 @@ def join_showing_ranks() -> dict[bytes, int]:
     return {token: rank for rank, token in enumerate([*(bytes([b]) for b in range(256)), *pairs])}
 
 
-def differing(one: Callable, other: Callable, among=range(0x110000)) -> list[int]:
-    """The code points, of those among, on which two encoders disagree, ascending.
+def differing(one: Callable, other: Callable, among) -> list[int]:
+    """The code points, of those `among`, on which two encoders disagree, ascending.
 
     Each takes documents, a LargeStringArray, to (ids, offsets), with the vocabulary of `join_showing_ranks`.
     """

@@ -139,11 +139,12 @@ class NanochatRows:
         return self._documents.epoch
 
     def seek(self, position: dict[str, int]) -> None:
-        """Goes to a position by picking all rows before it again."""
+        """Goes to a position by picking the rows before it: from here on, or again where it lies behind."""
         if position["rows"] < 0:
             raise ValueError(f"no such row: {position['rows']}")
-        self._start()
-        self.skip(position["rows"])
+        if position["rows"] < self._dealt:
+            self._start()
+        self.skip(position["rows"] - self._dealt)
 
     def available(self, count: int) -> int:
         """All of them: nanochat's rows do not end."""

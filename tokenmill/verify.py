@@ -80,7 +80,7 @@ def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
         report(at - documents, len(block), block.nbytes)
         documents = at
     for suffix in SUFFIXES:
-        problems += _problems_of_bytes(checksums[suffix].facts(), record[suffix], entry, suffix)
+        problems += _problems_of_bytes(checksums[suffix].facts(), record[suffix], suffix)
     return [*_problems_of_offsets(offsets, entry), *problems]
 
 
@@ -171,7 +171,7 @@ def _problems_of_starts(
     return [f".bin: BOS at token {extra[0]:,}, where no document begins"] if len(extra) else []
 
 
-def _problems_of_bytes(found: dict, expected: dict, entry: ShardEntry, suffix: str) -> list[str]:
+def _problems_of_bytes(found: dict, expected: dict, suffix: str) -> list[str]:
     if found["sha256"] == expected["sha256"]:
         return []
     problems = []
