@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tokenmill.formats import SUFFIX, Reading
 from tokenmill.packing import LONG_DOCUMENTS
 from tokenmill.shards import SPLITS
 
@@ -27,19 +28,24 @@ class PrepareConfig:
     """Turns shards of text into token shards, once, on all cores. Run it again and it goes on where it was.
 
     A preset may stand before the flags: `demo` (the Python library of this machine, with a tokenizer
-    trained on it) or `fineweb-edu` (the default).
+    trained on it), `fineweb-edu` (the default) or `climbmix` (ClimbMix's first 170 files, and its last to validate).
     """
 
-    source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; or a folder, file or glob of parquet files; or stdlib
-    num_shards: int = 46  # of a hub repository: how many parquet files, in name order; the last one validates
+    source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; a folder, file or glob of parquet, jsonl or txt files, here or at a URL; or stdlib
+    num_shards: int = 46  # of a hub repository: how many files, in name order; the last of them validates
+    revision: str = "main"  # of a hub repository: a branch, tag or commit; kept as it is when first seen
     tokenizer: str = "gpt2"  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl
     bos_token: str | None = None  # the special token that begins a document, where it cannot be told
     engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = "auto"  # what tokenizes; auto is the fastest proven
     name: str | None = None  # the data set's name in the token set's folder; by default from the source
-    val_file: str | None = None  # the validation file, by its name in the source or its path; by default the last
-    text_column: str = "text"  # the column with the documents
+    val_file: str | None = None  # to validate on: a source file's name, a path, or `last` of the repository
+    text_column: str = "text"  # the column, or key of a jsonl line, with the documents
+    document_separator: str | None = None  # between the documents of a txt file, as `\\n\\n`; by default a file is one
+    skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
     tokens_root: Path = Path("data/tokens")  # where token sets are written
     raw_dir: Path = Path("data/raw")  # where files from the hub are downloaded
+    download_workers: int = 4  # files that are downloaded at a time
+    keep_raw: bool = True  # keep files from the hub; or delete each once its shards are made
     workers: int = available_cores()  # processes; by default the cores that this process may use
     part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last to end finishes
     finish: bool = False  # make nothing; write the manifest, where all parts have made their shards
@@ -47,7 +53,7 @@ class PrepareConfig:
     train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
 
     def __post_init__(self):
-        for field in ("workers", "num_shards", "shard_text_bytes", "train_text_bytes"):
+        for field in ("workers", "num_shards", "download_workers", "shard_text_bytes", "train_text_bytes"):
             _at_least(1, field, getattr(self, field))
         if self.part is not None and not (
             re.fullmatch(r"\d+/\d+", self.part) and 1 <= self.part_of_all[0] <= self.part_of_all[1]
@@ -59,7 +65,16 @@ class PrepareConfig:
     @property
     def dataset(self) -> str:
         """The data set's name: --name, or the last part of the source."""
-        return self.name or Path(os.path.abspath(self.source)).name.removesuffix(".parquet")
+        return self.name or SUFFIX.sub("", Path(os.path.abspath(self.source)).name)
+
+    @property
+    def reading(self) -> Reading:
+        """How documents are told in files; a separator's \\n, \\r, \\t and \\\\ mean what they do in Python."""
+        separator = self.document_separator
+        if separator is not None:
+            escapes = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+            separator = re.sub(r"\\([nrt\\])", lambda found: escapes[found[1]], separator).encode()
+        return Reading(self.text_column, separator, self.skip_broken_lines)
 
     @property
     def part_of_all(self) -> tuple[int, int]:
@@ -75,6 +90,7 @@ class PrepareConfig:
 
 PRESETS = {
     "fineweb-edu": PrepareConfig(),
+    "climbmix": PrepareConfig(source="karpathy/climbmix-400b-shuffle", num_shards=170, val_file="last"),
     "demo": PrepareConfig(source="stdlib", tokenizer="train:8192"),
 }
 

@@ -12,29 +12,34 @@ import functools
 import io
 import signal
 import sys
+import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import tyro
 
 from config import PRESETS, PrepareConfig
 from tokenmill import hub
-from tokenmill.engines import Encoder, choose_engine, hard_texts, sample
-from tokenmill.files import locked, remove_temporary_files, write_file
+from tokenmill.engines import hard_texts, require_engine
+from tokenmill.files import locked, read_json, remove_temporary_files, write_file
 from tokenmill.foreign import is_foreign, load_foreign
-from tokenmill.progress import Meter
-from tokenmill.shards import SPLITS, TEXT_COUNTS, ShardWriter, TokenSet, dtype_name, finished_record, write_manifest
-from tokenmill.sources import SourceFile, Unit, local_files, plan_units, read_documents, split_files
+from tokenmill.inventory import Inventory
+from tokenmill.make import Made, load_encoder, make_shard
+from tokenmill.progress import Bars, Meter
+from tokenmill.shards import SPLITS, TokenSet, write_manifest
+from tokenmill.sources import local_files, plan_units, read_documents, split_files
 from tokenmill.stdlib import write_stdlib
 from tokenmill.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from tokenmill.workers import Failure, run_tasks
+from tokenmill.units import SourceFile, Unit
+from tokenmill.workers import Failure, Feed, failure_of, run_tasks
 
-PROOF_DOCUMENTS = 64  # of the source, that a tokenizer or an engine is proven on before it is used
+PROOF_DOCUMENTS = 64  # of the source, that a foreign tokenizer is checked on
 
 
 class PreparationError(Exception):
@@ -52,58 +57,108 @@ class Prepared(NamedTuple):
     missing: int
 
 
+@dataclass(frozen=True)
+class Source:
+    """The source's files in their order; those of a hub repository may still have to be fetched."""
+
+    files: list[SourceFile]
+    downloads: hub.Downloads | None = None
+
+    def fetch(self, files: list[SourceFile]) -> dict[Future, SourceFile]:
+        """Begins to fetch what is the hub's of these files; a Future for each."""
+        return {self.downloads.start(file.name): file for file in files if self.is_fetched(file)}
+
+    def is_fetched(self, file: SourceFile) -> bool:
+        """Whether the file is the hub's, and not the user's own."""
+        return self.downloads is not None and self.downloads.has(file.name)
+
+    def is_there(self, file: SourceFile) -> bool:
+        return not self.is_fetched(file) or file.path.exists()
+
+
 def prepare(config: PrepareConfig) -> Prepared:
     """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all is there.
 
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
     before work starts, PreparationError for what went wrong with single files or shards.
     """
-    files = split_files(_fetch(config), config.val_file)
-    tokenizer = _tokenizer(config, files)
-    folder = config.tokens_root / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
-    part, parts = config.part_of_all
-    with locked(folder, shared=parts > 1):  # parts work side by side
-        if parts == 1:
-            remove_temporary_files(folder, folder / "shards")
-        _save_tokenizer(folder, tokenizer)
-        units, failures = _plan(files, config)
-        records, missing = _finished(folder, units, tokenizer)
-        mine = [] if config.finish else [unit for unit in units[part - 1 :: parts] if unit.name not in records]
-        _say(f"{len(records)} of {len(units)} shards are there, {len(mine)} to make: {folder}")
-        if mine:
-            _make(folder, mine, config, failures)
-            if parts == 1:
+    with Bars() as bars:
+        source = _source(config, bars)
+        tokenizer = _tokenizer(config, source)
+        require_engine(config.engine, tokenizer)
+        folder = config.tokens_root / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
+        alone = config.part_of_all[1] == 1
+        with locked(folder, shared=not alone):  # parts work side by side
+            if alone:
                 remove_temporary_files(folder, folder / "shards")
-            more, missing = _finished(folder, missing, tokenizer)
-            records |= more
-        if failures:
-            raise PreparationError(failures)
-        if missing and config.finish:
-            raise ValueError(
-                f"{folder}: {len(missing)} of {len(units)} shards are not there, as {missing[0].name}; run their parts"
-            )
-        if not missing:
-            write_manifest(folder, config.dataset, tokenizer.facts(), [(records[u.name], u.file.split) for u in units])
+            _save_tokenizer(folder, tokenizer)
+            stock = Inventory(folder, tokenizer.fingerprint, config.reading, config.shard_text_bytes)
+            failures = _make_missing(stock, source, config, bars)
+            if alone:
+                remove_temporary_files(folder, folder / "shards")
+            if failures:
+                raise PreparationError(failures)
+            _look_again(stock, source)
+            missing = stock.missing(source.files)
+            if missing and config.finish:
+                raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
+            if not missing:
+                entries = stock.entries(source.files)
+                write_manifest(folder, config.dataset, tokenizer.facts(), entries, _origin(source))
     return Prepared(folder, len(missing))
 
 
 # ---------------------------------------------------------------------------- what to prepare
 
 
-def _fetch(config: PrepareConfig) -> dict[str, Path]:
-    """The source's parquet files, name -> path, downloaded or written first where need be."""
+def _source(config: PrepareConfig, bars: Bars) -> Source:
+    val_file = None if config.val_file == "last" else config.val_file
     if config.source == "stdlib":
-        return local_files(str(write_stdlib(config.raw_dir, _say)))
-    if not Path(config.source).exists() and hub.is_repository(config.source):
-        return hub.fetch(config.source, config.num_shards, config.raw_dir, _say)
-    return local_files(config.source)
+        return Source(split_files(local_files(str(write_stdlib(config.raw_dir, bars.say))), val_file))
+    if Path(config.source).exists() or not hub.is_repository(config.source):
+        return Source(split_files(local_files(config.source), val_file))
+    return _hub_source(config, bars)
 
 
-def _tokenizer(config: PrepareConfig, files: list[SourceFile]) -> Tokenizer:
+def _hub_source(config: PrepareConfig, bars: Bars) -> Source:
+    """The first num_shards files of a repository, and its validation file."""
+    folder = config.raw_dir / config.source.replace("/", "--")
+    listing = hub.list_files(config.source, config.revision, folder, _commit_of_an_earlier_set(config))
+    names = [file.name for file in listing.files]
+    if len(names) < config.num_shards:
+        raise ValueError(
+            f"{config.source}: expected {config.num_shards} files, found {len(names)} at commit {listing.commit[:8]}; "
+            "lower --num-shards"
+        )
+    taken = names[: config.num_shards]
+    val_file = names[-1] if config.val_file == "last" else config.val_file
+    if val_file in names and val_file not in taken:
+        taken.append(val_file)
+    files = split_files({name: folder / name for name in taken}, val_file)
+    return Source(files, hub.Downloads(listing, folder, config.download_workers, bars))
+
+
+def _commit_of_an_earlier_set(config: PrepareConfig) -> str | None:
+    """The commit that a set of this data set was made from, so that another one means the same files."""
+    for path in sorted(config.tokens_root.glob(f"{config.dataset}-*/manifest.json")):
+        origin = read_json(path, "tokens").get("hub", {})
+        if (origin.get("repository"), origin.get("revision")) == (config.source, config.revision):
+            return origin["commit"]
+    return None
+
+
+def _origin(source: Source) -> dict:
+    """What the manifest says of a hub's files."""
+    if source.downloads is None:
+        return {}
+    return {"hub": source.downloads.listing.facts({file.name for file in source.files})}
+
+
+def _tokenizer(config: PrepareConfig, source: Source) -> Tokenizer:
     if is_foreign(Path(config.tokenizer)):
-        texts = [*hard_texts(()), *islice(_training_texts(config, files), PROOF_DOCUMENTS)]
+        texts = [*hard_texts(()), *islice(_training_texts(config, source), PROOF_DOCUMENTS)]
         return load_foreign(Path(config.tokenizer), config.bos_token, texts)
-    tokenizer = _own_tokenizer(config, files)
+    tokenizer = _own_tokenizer(config, source)
     if config.bos_token in (None, tokenizer.bos_token):
         return tokenizer
     if config.bos_token not in tokenizer.special_tokens:
@@ -112,7 +167,7 @@ def _tokenizer(config: PrepareConfig, files: list[SourceFile]) -> Tokenizer:
     return replace(tokenizer, bos_token=config.bos_token)
 
 
-def _own_tokenizer(config: PrepareConfig, files: list[SourceFile]) -> Tokenizer:
+def _own_tokenizer(config: PrepareConfig, source: Source) -> Tokenizer:
     if not config.tokenizer.startswith("train:"):
         return load_tokenizer(config.tokenizer)
     size = config.tokenizer.removeprefix("train:")
@@ -126,20 +181,22 @@ def _own_tokenizer(config: PrepareConfig, files: list[SourceFile]) -> Tokenizer:
         raise ValueError(f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first")
     _say(f"training a tokenizer of {int(size):,} tokens on {config.source}")
     started = time.monotonic()
-    tokenizer = train_tokenizer(_training_texts(config, files), int(size), f"bpe{size}")
+    tokenizer = train_tokenizer(_training_texts(config, source), int(size), f"bpe{size}")
     path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     _say(f"trained in {time.monotonic() - started:.0f} s: {path}")
     return tokenizer
 
 
-def _training_texts(config: PrepareConfig, files: list[SourceFile]):
-    """Texts of the training files in order, up to train_text_bytes."""
+def _training_texts(config: PrepareConfig, source: Source) -> Iterator[str]:
+    """Texts of the training files in order, up to train_text_bytes; fetches no more files than that takes."""
     left = config.train_text_bytes
-    for file in files:
-        if file.split != "train":
-            continue
-        for unit in plan_units(file, config.text_column, config.shard_text_bytes):
+    files = [file for file in source.files if file.split == "train"]
+    for number, file in enumerate(files):
+        for future, fetched in source.fetch(files[number : number + config.download_workers]).items():
+            if fetched is file:
+                future.result()
+        for unit in plan_units(file, config.reading, config.shard_text_bytes):
             for documents in read_documents(unit):
                 yield from documents.texts.to_pylist()
                 left -= documents.text_bytes
@@ -147,96 +204,131 @@ def _training_texts(config: PrepareConfig, files: list[SourceFile]):
                     return
 
 
-def _plan(files: list[SourceFile], config: PrepareConfig) -> tuple[list[Unit], list[tuple[str, Failure]]]:
-    """The units of all files, and the files that cannot be planned. ValueError where none can."""
-    units, failures = [], []
-    for file in files:
-        try:
-            units += plan_units(file, config.text_column, config.shard_text_bytes)
-        except ValueError as error:
-            failures.append((file.name, Failure(str(error))))
-    if not units:
-        raise ValueError(failures[0][1].reason)
-    return units, failures
-
-
-def _finished(folder: Path, units: list[Unit], tokenizer: Tokenizer) -> tuple[dict[str, dict], list[Unit]]:
-    """The records of the units that are done, by name, and the units that are not.
-
-    ValueError where a shard of that name was made from something else: its bytes may be in use.
-    """
-    records, missing = {}, []
-    for unit in units:
-        record = finished_record(folder, unit.name)
-        if record is None:
-            missing.append(unit)
-            continue
-        made_from = record["source"] | {"fingerprint": record["fingerprint"]}
-        for key, expected in (unit.source() | {"fingerprint": tokenizer.fingerprint}).items():
-            if made_from[key] != expected:
-                raise ValueError(
-                    f"{folder}: shard {unit.name} was made from other data: {key} of {unit.file.path} was "
-                    f"{made_from[key]} then, is {expected} now; prepare under another --name, or delete the folder"
-                )
-        records[unit.name] = record
-    return records, missing
-
-
 # ---------------------------------------------------------------------------- making shards
 
 
-def _make(folder: Path, units: list[Unit], config: PrepareConfig, failures: list) -> None:
-    """Makes shards in worker processes. Adds what failed to `failures`."""
-    units = sorted(units, key=lambda unit: -unit.text_bytes)  # the longest first, so that all end together
-    workers, total = min(config.workers, len(units)), sum(unit.documents for unit in units)
-    engine = _engine(config.engine, folder, units)
-    with Meter("preparing", total) as meter:
-        make = functools.partial(make_shard, folder)
-        setup = functools.partial(load_encoder, folder, engine)
-        outcomes = run_tasks(make, units, setup, workers, meter.add)
-    _say(f"made {meter.rates()} in {meter.seconds:.1f} s with {workers} workers and {engine}")
-    for unit, outcome in zip(units, outcomes, strict=True):
+def _make_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: Bars) -> list[tuple[str, Failure]]:
+    """Makes what is missing of this part: (what, why) of each file and shard that failed.
+
+    ValueError where no file at all can be read.
+    """
+    there = [file for file in source.files if source.is_there(file)]
+    absent = [file for file in source.files if file not in there and not _is_done_without(stock, source, file)]
+    units, failures = _plan(stock, there, config)
+    if failures and not units and not absent:
+        raise ValueError(failures[0][1].reason)
+    units, absent = _of_this_part(source, units, absent, config)
+    units = sorted((unit for unit in units if unit.name not in stock.records), key=lambda unit: -unit.text_bytes)
+    planned = sum(map(len, stock.shards.values()))
+    fetching = f", and {len(absent)} files to fetch first" if absent else ""
+    bars.say(f"{len(stock.records)} of {planned} shards are there, {len(units)} to make{fetching}: {stock.folder}")
+    if units or absent:
+        failures += _make(stock, source, units, absent, config, bars)
+    if not config.keep_raw:
+        _delete_done(stock, source, source.files)
+    return failures
+
+
+def _plan(
+    stock: Inventory, files: list[SourceFile], config: PrepareConfig
+) -> tuple[list[Unit], list[tuple[str, Failure]]]:
+    """The units of files that are there, and the files that cannot be planned."""
+    units, failures = [], []
+    with ThreadPoolExecutor(config.workers) as pool:  # a compressed file is read whole
+        planned = [(file, pool.submit(plan_units, file, config.reading, config.shard_text_bytes)) for file in files]
+    for file, future in planned:
+        try:
+            found = future.result()
+        except ValueError as error:
+            failures.append((file.name, failure_of(error)))
+        else:
+            stock.take(file, found)
+            units += found
+    return units, failures
+
+
+def _is_done_without(stock: Inventory, source: Source, file: SourceFile) -> bool:
+    return stock.note_without_file(file, source.downloads.size(file.name))
+
+
+def _look_again(stock: Inventory, source: Source) -> None:
+    """Takes note of what other parts have made since, of files too that are only there for them."""
+    stock.look_again()
+    for file in source.files:
+        if source.is_fetched(file) and file.name not in stock.shards:
+            _is_done_without(stock, source, file)
+
+
+def _of_this_part(source: Source, units: list[Unit], absent: list[SourceFile], config: PrepareConfig):
+    """Every N-th of the units; of a hub's, those of every N-th file, so that each part fetches its own."""
+    part, parts = config.part_of_all
+    if config.finish:
+        return [], []
+    if source.downloads is None:
+        return units[part - 1 :: parts], []
+    files = source.files[part - 1 :: parts]
+    return [unit for unit in units if unit.file in files], [file for file in absent if file in files]
+
+
+def _make(
+    stock: Inventory, source: Source, units: list[Unit], absent: list[SourceFile], config: PrepareConfig, bars: Bars
+) -> list[tuple[str, Failure]]:
+    """Makes shards in worker processes, those of absent files as they arrive. (what, why) of what failed."""
+    failures, made = [], []
+
+    def settle(unit: Unit, outcome: Made | Failure) -> None:
         if isinstance(outcome, Failure):
             failures.append((f"shard {unit.name}", outcome))
-    if referred := sum(outcome for outcome in outcomes if not isinstance(outcome, Failure)):
-        _say(f"{referred:,} documents have characters that {engine} classes otherwise; tiktoken encoded them")
+            return
+        made.append(outcome)
+        stock.note(unit)
+        if not config.keep_raw:
+            _delete_done(stock, source, [unit.file])
+
+    feed = Feed()
+    feed.add(units)  # the longest first, so that all end together
+    with Meter(bars, "preparing", sum(unit.text_bytes for unit in units)) as meter:
+        feeding = (feed, stock, source, absent, meter, failures)
+        threading.Thread(target=_feed, args=feeding, daemon=True, name="tokenmill-feed").start()
+        make = functools.partial(make_shard, stock.folder)
+        setup = functools.partial(load_encoder, stock.folder, config.engine)
+        run_tasks(make, feed, setup, config.workers, meter.add, settle)
+    workers, engines = min(config.workers, len(feed.tasks)), " and ".join(sorted({shard.engine for shard in made}))
+    bars.say(f"made {meter.rates()} in {meter.seconds:.1f} s with {workers} workers and {engines}")
+    for shard in {(shard.engine, shard.why): shard for shard in made if shard.why}.values():
+        bars.say(f"tokenized with {shard.engine}: {shard.why}")
+    if referred := sum(shard.referred for shard in made):
+        bars.say(f"{referred:,} documents have characters that {engines} classes otherwise; tiktoken encoded them")
+    return failures
 
 
-def _engine(wanted: str, folder: Path, units: list[Unit]) -> str:
-    """The engine for these units: proven on hard texts and on the first documents of the first of them."""
-    first = next((documents.texts for unit in units[:1] for documents in read_documents(unit)), None)
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    engine, why = choose_engine(
-        wanted, tokenizer, pa.array([], pa.large_string()) if first is None else first[:PROOF_DOCUMENTS]
-    )
-    if why:
-        _say(f"tokenizing with {engine}: {why}")
-    return engine
+def _feed(feed: Feed, stock: Inventory, source: Source, absent: list[SourceFile], meter: Meter, failures: list) -> None:
+    """Fetches the absent files, and gives the units of each to the workers as soon as it is there."""
+    try:
+        futures = source.fetch(absent)
+        left = sum(source.downloads.size(file.name) for file in absent)
+        fetched = known = 0
+        for future in as_completed(futures):
+            file = futures[future]
+            try:
+                future.result()
+                units = stock.plan(file)
+            except Exception as error:
+                failures.append((file.name, failure_of(error)))
+                continue
+            left, fetched = left - source.downloads.size(file.name), fetched + source.downloads.size(file.name)
+            known += sum(unit.text_bytes for unit in units)
+            meter.total = known + known * left / fetched  # the files that are to come have as much text in a byte
+            feed.add([unit for unit in units if unit.name not in stock.records])
+    finally:
+        feed.close()
 
 
-def load_encoder(folder: Path, engine: str) -> Encoder:
-    """What a worker encodes with."""
-    return Encoder(Tokenizer.load(folder / "tokenizer.json"), engine)
-
-
-def make_shard(folder: Path, encoder: Encoder, unit: Unit, report) -> int:
-    """Tokenizes one unit into one shard; runs in a worker. How many documents went to tiktoken for their characters."""
-    counts, referred = dict.fromkeys(TEXT_COUNTS, 0), 0
-    kept = dict.fromkeys(unit.row_groups, 0)  # documents of each row group
-    with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
-        for documents in read_documents(unit):
-            tokens, lengths, by_reference = encoder.encode(documents.texts)
-            encoder.prove(documents.texts, tokens, lengths, sample(unit.name, writer.num_documents, len(lengths)))
-            writer.write(tokens, lengths)
-            referred += by_reference
-            kept[documents.row_group] += len(lengths)
-            for count in counts:
-                counts[count] += getattr(documents, count)
-            left_out = documents.null_documents + documents.empty_documents
-            report(len(lengths) + left_out, len(tokens), documents.text_bytes)
-        source = unit.source() | {"row_group_documents": list(kept.values())}
-        writer.finish(counts | {"source": source, "fingerprint": encoder.tokenizer.fingerprint})
-    return referred
+def _delete_done(stock: Inventory, source: Source, files: list[SourceFile]) -> None:
+    """Deletes the hub's files whose shards are all there."""
+    for file in files:
+        if source.is_fetched(file) and not stock.missing([file]):
+            file.path.unlink(missing_ok=True)
 
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
@@ -301,6 +393,8 @@ def _summarize(folder: Path) -> None:
         print(f"  {split:5} {len(entries):6,} shards {documents:12,} documents {tokens:16,} tokens {size}")
     print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
     print(f"  left out: {facts['null_documents']:,} null and {facts['empty_documents']:,} empty documents")
+    if facts["broken_lines"]:
+        print(f"  left out: {facts['broken_lines']:,} broken lines")
     if facts["repaired_documents"]:
         print(f"  mended: {facts['repaired_documents']:,} documents that were not UTF-8 (bad bytes became U+FFFD)")
 

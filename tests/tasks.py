@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 
-def setup():
+def setup(task):
     return {"pid": os.getpid()}
 
 
-def broken_setup():
+def broken_setup(task):
     raise ValueError("no tokenizer here")
 
 

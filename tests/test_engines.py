@@ -14,7 +14,7 @@ from tables import PAIRS, differing_code_points
 
 from tokenmill import engines
 from tokenmill.codepoints import CodePoints, as_ranges
-from tokenmill.engines import CL100K_PATTERN, ENGINES, GPT2_PATTERN, PATTERNS, Encoder, choose_engine, table_name
+from tokenmill.engines import CL100K_PATTERN, ENGINES, GPT2_PATTERN, PATTERNS, Encoder, choose_encoder, table_name
 from tokenmill.tokenizer import NANOCHAT_PATTERN
 
 IDS = [f"{engine.name}-{PATTERNS[pattern]}" for engine, pattern in PAIRS]
@@ -107,6 +107,11 @@ def test_an_engine_that_differs_is_found_out_with_a_short_text(tokenizer):
     encoder.prove(texts, tokens, lengths, [0, 2])
     with pytest.raises(ValueError, match=r"gigatoken and tiktoken encode 'mill' differently: \[.*--engine tik"):
         encoder.prove(texts, tokens, lengths, [1])
+
+
+def choose_engine(*arguments):
+    encoder, why = choose_encoder(*arguments)
+    return encoder.engine, why
 
 
 def test_auto_takes_the_fastest_engine_that_is_proven_with_the_pattern(tokenizer):

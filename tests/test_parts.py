@@ -31,8 +31,8 @@ def test_parts_in_any_order_are_finished_by_the_last(flags, whole, tmp_path):
 def test_parts_side_by_side_are_finished_by_finish(flags, whole, tmp_path):
     early = run_prepare(*flags, "--finish", cwd=tmp_path, check=False)
     assert early.returncode == 1
-    assert f"{len([n for n in whole if n.endswith('.bin')])} of" in early.stderr
-    assert "shards are not there, as shard_0.000; run their parts" in early.stderr
+    shards = len([name for name in whole if name.endswith(".bin")])
+    assert f"{shards} shards are not there, as shard_0.000; run their parts" in early.stderr
     command = [sys.executable, ROOT / "prepare_data.py", *map(str, flags)]
     parts = [
         subprocess.Popen(
@@ -43,6 +43,7 @@ def test_parts_side_by_side_are_finished_by_finish(flags, whole, tmp_path):
     for process in parts:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
+    assert len(list(tmp_path.glob("data/tokens/*/manifest.json"))) == 1, "the part that ended last has written it"
     done = run_prepare(*flags, "--finish", cwd=tmp_path)
     assert tree(tmp_path / done.stdout.splitlines()[-1]) == whole
 

@@ -173,7 +173,7 @@ def test_two_preparations_of_one_set_do_not_meet(large_source, tokenizer_json, t
     ("flags", "message"),
     [
         (("--source", "nowhere.parquet"), "nowhere.parquet: no such file or folder; expected"),
-        (("--source", "empty"), "empty: expected parquet files in this folder, found none"),
+        (("--source", "empty"), "empty: expected parquet, jsonl or txt files in this folder, found none"),
         (("--source", "corpus/shard_0.parquet"), "nothing would be left to train on"),
         (("--source", "corpus", "--tokenizer", "gpt7"), "unknown tokenizer 'gpt7'"),
         (("--source", "corpus", "--tokenizer", "train:many"), "expected train:N with a number of tokens"),
@@ -239,7 +239,7 @@ def test_the_help_explains_every_flag():
     text = run_prepare("--help", cwd=ROOT).stdout
     for flag in ("source", "num-shards", "tokenizer", "name", "tokens-root", "raw-dir", "workers", "shard-text-bytes"):
         assert f"--{flag}" in text
-    assert "the column with the documents" in text
+    assert "leave out and count lines of jsonl that are broken" in " ".join(text.replace("│", "").split())
     fields = re.findall(
         r"^    \w+: .*", (ROOT / "config.py").read_text().partition("class PrepareConfig")[2], re.MULTILINE
     )

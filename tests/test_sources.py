@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from making import ROOT, make_text, write_parquet
 
+from tokenmill.formats import Reading
 from tokenmill.sources import local_files, plan_units, read_documents, split_files
 
 EVERYTHING = 1 << 40
@@ -15,7 +16,7 @@ EVERYTHING = 1 << 40
 
 def only_unit(path, column="text"):
     files = split_files({"a.parquet": path, "z.parquet": path})
-    (unit,) = plan_units(files[0], column, EVERYTHING)
+    (unit,) = plan_units(files[0], Reading(column), EVERYTHING)
     return unit
 
 
@@ -70,8 +71,8 @@ def test_two_files_whose_shards_would_have_one_name_are_refused(tmp_path):
     ("make", "source", "message"),
     [
         (None, "nowhere", "nowhere: no such file or folder; expected a folder, file or glob"),
-        ("empty", "empty", "empty: expected parquet files in this folder, found none"),
-        (None, "*.parquet", "no parquet file matches this pattern"),
+        ("empty", "empty", "empty: expected parquet, jsonl or txt files in this folder, found none"),
+        (None, "*.parquet", "no file matches this pattern"),
     ],
 )
 def test_a_source_without_files_is_an_error(tmp_path, monkeypatch, make, source, message):
@@ -86,15 +87,15 @@ def test_units_are_consecutive_row_groups_up_to_the_limit(tmp_path):
     texts = [letter * 10_000 for letter in "abcdefgh"]
     path = write_parquet(tmp_path / "a.parquet", texts, row_group_size=1)
     file = split_files({"a.parquet": path, "z.parquet": path})[0]
-    cuts = {limit: [unit.row_groups for unit in plan_units(file, "text", limit)] for limit in (1, 35_000, EVERYTHING)}
+    cuts = {limit: [unit.span for unit in plan_units(file, Reading(), limit)] for limit in (1, 35_000, EVERYTHING)}
     assert cuts[1] == [(i,) for i in range(8)]
     assert cuts[35_000] == [(0, 1, 2), (3, 4, 5), (6, 7)]
     assert cuts[EVERYTHING] == [tuple(range(8))]
     for limit in cuts:
-        units = plan_units(file, "text", limit)
+        units = plan_units(file, Reading(), limit)
         assert texts_of(units) == texts
         assert [unit.name for unit in units] == [f"a.{i:03d}" for i in range(len(units))]
-        assert sum(unit.documents for unit in units) == 8
+        assert [unit.units for unit in units] == [len(units)] * len(units)
 
 
 def test_a_file_without_row_groups_is_one_empty_unit(tmp_path):
@@ -149,7 +150,7 @@ def test_the_footer_s_digest_changes_with_the_text(tmp_path):
     one = only_unit(write_parquet(tmp_path / "a.parquet", ["one", "two"]))
     same = only_unit(write_parquet(tmp_path / "b.parquet", ["one", "two"]))
     other = only_unit(write_parquet(tmp_path / "c.parquet", ["one", "twi"]))
-    assert one.footer_sha256 == same.footer_sha256 != other.footer_sha256
+    assert one.identity["footer_sha256"] == same.identity["footer_sha256"] != other.identity["footer_sha256"]
 
 
 def test_a_row_group_of_any_size_is_streamed(tmp_path):
@@ -159,13 +160,14 @@ def test_a_row_group_of_any_size_is_streamed(tmp_path):
     code = f"""
 import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
 from pathlib import Path
+from tokenmill.formats import Reading
 from tokenmill.sources import SourceFile, plan_units, read_documents
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
-(unit,) = plan_units(SourceFile("large.parquet", Path({str(path)!r}), "train"), "text", 1 << 40)
+(unit,) = plan_units(SourceFile("large.parquet", Path({str(path)!r}), "train"), Reading(), 1 << 40)
 before = peak()
 documents = sum(len(documents.texts) for documents in read_documents(unit))
-print(documents, len(unit.row_groups), peak() - before)
+print(documents, len(unit.span), peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     documents, row_groups, grown = done.stdout.split()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import BOS, ROOT, VOCAB, make_token_set, run_prepare, tree
 
-from tokenmill.shards import ShardWriter, write_manifest
+from tokenmill.shards import TEXT_COUNTS, ShardWriter, write_manifest
 from tokenmill.verify import flipped_bit, verify
 
 
@@ -100,7 +100,7 @@ def test_damage_beyond_the_first_mib_is_named_where_it_is(tmp_path):
 def test_what_was_written_wrong_is_found_though_its_checksums_are_right(tmp_path, tokens, lengths, message):
     with ShardWriter(make_token_set(tmp_path / "set", train=[[9]], val=[[9]]), "other.000", "uint16") as writer:
         writer.write(np.array(tokens), lengths)
-        counts = dict.fromkeys(("text_bytes", "null_documents", "empty_documents", "repaired_documents"), 0)
+        counts = dict.fromkeys(TEXT_COUNTS, 0)
         record = writer.finish(counts | {"source": {"file": "other"}, "fingerprint": "f" * 64})
     facts = json.loads((tmp_path / "set" / "manifest.json").read_text())["tokenizer"]
     write_manifest(tmp_path / "set", "synthetic", facts, [(record, "train")])

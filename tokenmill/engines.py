@@ -198,24 +198,32 @@ def sample(shard: str, first: int, count: int) -> np.ndarray:
     return np.flatnonzero(chosen)
 
 
-def choose_engine(wanted: str, tokenizer: Tokenizer, first_documents: pa.LargeStringArray) -> tuple[str, str]:
-    """The engine to use, and why not a faster one, or "". Takes a second or two to prove it.
+def choose_encoder(wanted: str, tokenizer: Tokenizer, first_documents: pa.LargeStringArray) -> tuple[Encoder, str]:
+    """What to encode with, and why not a faster engine, or "". Takes a fraction of a second to prove it.
 
     "auto" takes the fastest that is proven, and tiktoken in the end; ValueError where another was named and
     is not.
     """
-    if wanted == "tiktoken":
-        return wanted, ""
     reasons = []
-    for name in ENGINES if wanted == "auto" else [wanted]:
+    for name in {"auto": list(ENGINES), "tiktoken": []}.get(wanted, [wanted]):
         try:
-            _prove_at_start(Encoder(tokenizer, name), first_documents)
-            return name, ""
+            encoder = Encoder(tokenizer, name)
+            _prove_at_start(encoder, first_documents)
+            return encoder, ""
         except ValueError as error:
             reasons.append(str(error))
-    if wanted != "auto":
+    if wanted not in ("auto", "tiktoken"):
         raise ValueError(f"--engine {wanted}: {reasons[0]}; use --engine auto or tiktoken")
-    return "tiktoken", "; ".join(reasons)
+    return Encoder(tokenizer), "; ".join(reasons)
+
+
+def require_engine(wanted: str, tokenizer: Tokenizer) -> None:
+    """ValueError where the named engine is not there, of another version, or not for this tokenizer's pattern."""
+    if wanted in ENGINES:
+        try:
+            _require_usable(ENGINES[wanted], tokenizer)
+        except ValueError as error:
+            raise ValueError(f"--engine {wanted}: {error}; use --engine auto or tiktoken") from error
 
 
 def _require_usable(engine: Engine, tokenizer: Tokenizer) -> None:

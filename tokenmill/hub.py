@@ -1,47 +1,90 @@
-"""Parquet files of a dataset repository on the Hugging Face hub, fetched once into a local folder.
+"""Files of a dataset repository on the Hugging Face hub: listed once, then fetched side by side.
 
     karpathy/fineweb-edu-100b-shuffle, 46 files  ->  data/raw/karpathy--fineweb-edu-100b-shuffle/shard_00000.parquet ...
 
-`huggingface_hub` downloads, resumes, and takes the token of private repositories as it always does
-(HF_TOKEN, `hf auth login`, HF_ENDPOINT). A file that is there is whole, as it was renamed into place,
-and is not asked for again.
+The list, with the commit, the sizes and the hashes that the hub states, is kept beside the files, so that every
+later run means the same files, whatever the repository's branch has become. `huggingface_hub` downloads, resumes,
+and takes the token of private repositories as it always does (HF_TOKEN, `hf auth login`, HF_ENDPOINT). A file is
+checked against size and hash before it gets its name, so one that is there is whole.
 """
 
+import hashlib
+import os
 import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
+
+from tokenmill.files import header, read_json, write_json
+from tokenmill.formats import FORMATS, SUFFIX
+from tokenmill.progress import Bars
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+ATTEMPTS = 6  # of a download, with pauses of 1, 2, 4, 8 and 16 seconds
+INCOMING = ".incoming"  # where downloads grow
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """What the hub states of a file. Of `sha256` and `git_sha1` it has one: large files have the first."""
+
+    name: str
+    bytes: int
+    sha256: str | None
+    git_sha1: str | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A repository's files of documents at one commit, in name order."""
+
+    repository: str
+    revision: str
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+    def facts(self, names: set[str]) -> dict:
+        """For a manifest: where the files of these names are from."""
+        return asdict(self) | {"files": [asdict(file) for file in self.files if file.name in names]}
 
 
 def is_repository(source: str) -> bool:
     """Whether a source that is no local path reads as owner/name."""
-    return bool(REPOSITORY.fullmatch(source)) and not source.startswith(".") and not source.endswith(".parquet")
+    return bool(REPOSITORY.fullmatch(source)) and not source.startswith(".") and not SUFFIX.search(source)
 
 
-def fetch(repository: str, num_files: int, raw_dir: Path, say=print) -> dict[str, Path]:
-    """The repository's first num_files parquet files in name order, as name -> local path.
+def list_files(repository: str, revision: str, folder: Path, commit: str | None = None) -> Listing:
+    """The list that `folder` has of this revision, or else the hub's, at `commit` where one is known already.
 
     ConnectionError where the hub does not answer, FileNotFoundError where it has no such
-    repository, ValueError where it has too few parquet files.
+    repository or revision, or no files of documents in it.
     """
-    folder = raw_dir / repository.replace("/", "--")
-    names = _list_parquet_files(repository, folder)[:num_files]
-    if len(names) < num_files:
-        raise ValueError(f"{repository}: expected {num_files} parquet files, found {len(names)}; lower --num-shards")
-    missing = [name for name in names if not (folder / name).exists()]
-    if missing:
-        say(f"fetching {len(missing)} of {len(names)} files of {repository} into {folder}")
-    for name in missing:
-        _download(repository, name, folder)
-    return {name: folder / name for name in names}
+    path = folder / "files.json"
+    if path.exists():
+        known = read_json(path, "files")
+        if (known["repository"], known["revision"]) == (repository, revision):
+            files = tuple(RemoteFile(**file) for file in known["files"])
+            return Listing(repository, revision, known["commit"], files)
+    listing = _ask(repository, revision, commit, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, header("files") | asdict(listing))
+    return listing
 
 
-def _list_parquet_files(repository: str, folder: Path) -> list[str]:
+def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Listing:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        names = HfApi().list_repo_files(repository, repo_type="dataset")
+        commit = commit or HfApi().dataset_info(repository, revision=revision).sha
+        tree = HfApi().list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
+        found = [_remote_file(entry) for entry in tree if SUFFIX.search(entry.path) and hasattr(entry, "size")]
+    except RevisionNotFoundError as error:
+        raise FileNotFoundError(f"{repository}: has no revision {revision!r}; check --revision") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise FileNotFoundError(
             f"{repository}: no such local file or folder, and no such dataset repository on the hub "
@@ -52,19 +95,157 @@ def _list_parquet_files(repository: str, folder: Path) -> list[str]:
             f"{repository}: the Hugging Face hub could not be reached ({_first_line(error)}); try again with a "
             f"network, or prepare files that are already there: --source {folder}"
         ) from error
-    return sorted(name for name in names if name.endswith(".parquet"))
+    for format in FORMATS:
+        if files := sorted((f for f in found if SUFFIX.search(f.name)[1] == format), key=lambda file: file.name):
+            return Listing(repository, revision, commit, tuple(files))
+    raise FileNotFoundError(f"{repository}: expected parquet, jsonl or txt files, found none; check --source")
 
 
-def _download(repository: str, name: str, folder: Path) -> None:
-    from huggingface_hub import hf_hub_download
+def _remote_file(entry) -> RemoteFile:
+    if entry.lfs is not None:
+        return RemoteFile(entry.path, entry.lfs.size, entry.lfs.sha256, None)
+    return RemoteFile(entry.path, entry.size, None, entry.blob_id)
 
-    try:
-        hf_hub_download(repository, name, repo_type="dataset", local_dir=folder)
-    except Exception as error:
-        raise ConnectionError(
-            f"{repository}: fetching {name} failed ({_first_line(error)}); "
+
+class Downloads:
+    """Fetches files of a listing into a folder, `workers` at a time, in threads that end with the process.
+
+    downloads = Downloads(listing, folder, 4, bars)
+    downloads.start("shard_00000.parquet").result()      waits for it
+
+    ConnectionError is what a Future ends with where a file cannot be had, OSError where it cannot be written.
+    """
+
+    def __init__(self, listing: Listing, folder: Path, workers: int, bars: Bars):
+        self.listing, self.folder, self._bars = listing, folder, bars
+        self._files = {file.name: file for file in listing.files}
+        self._wanted: SimpleQueue[str] = SimpleQueue()
+        self._idle = workers
+        self._futures: dict[str, Future] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether the listing has a file of this name."""
+        return name in self._files
+
+    def size(self, name: str) -> int:
+        return self._files[name].bytes
+
+    def start(self, name: str) -> Future:
+        """Begins to fetch a file that is not there or on its way; done when it is there."""
+        if name in self._futures:
+            return self._futures[name]
+        future = self._futures[name] = Future()
+        if (self.folder / name).exists():
+            future.set_result(None)
+            return future
+        self._wanted.put(name)
+        if self._idle:
+            self._idle -= 1
+            threading.Thread(target=self._work, daemon=True, name="tokenmill-download").start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            name = self._wanted.get()
+            try:
+                self._fetch(self._files[name])
+                self._futures[name].set_result(None)
+            except BaseException as error:
+                self._futures[name].set_exception(error)
+
+    def _fetch(self, file: RemoteFile) -> None:
+        """Fetches, checks and renames a file, again after a pause where that may help."""
+        bar, started = self._bars.begin(file.name), time.monotonic()
+        try:
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    self._fetch_once(file, self._show(bar, file))
+                    break
+                except Exception as error:
+                    if attempt == ATTEMPTS or not _may_pass(error):
+                        raise self._failed(file, error) from error
+                    self._bars.say(f"fetching {file.name} again in {1 << attempt - 1} s ({_first_line(error)})")
+                    time.sleep(1 << attempt - 1)
+        finally:
+            self._bars.end(bar)
+        rate = file.bytes / max(time.monotonic() - started, 1e-9) / 1e6
+        self._bars.say(f"fetched {file.name}, {file.bytes / 1e6:,.1f} MB, {rate:,.1f} MB/s")
+
+    def _fetch_once(self, file: RemoteFile, show: Callable[[int], None]) -> None:
+        from huggingface_hub import hf_hub_download
+
+        fetched = Path(
+            hf_hub_download(
+                self.listing.repository,
+                file.name,
+                repo_type="dataset",
+                revision=self.listing.commit,
+                local_dir=self.folder / INCOMING,
+                tqdm_class=_bar_class(show),
+            )
+        )
+        if problem := _difference(fetched, file):
+            fetched.unlink()
+            raise ConnectionError(problem)
+        path = self.folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(fetched, path)
+
+    def _show(self, bar: int, file: RemoteFile) -> Callable[[int], None]:
+        fetched, started = 0, time.monotonic()
+
+        def show(count: int) -> None:
+            nonlocal fetched
+            fetched += count
+            rate = fetched / max(time.monotonic() - started, 1e-9) / 1e6
+            self._bars.move(bar, fetched, file.bytes, f"{rate:.1f} MB/s")
+
+        return show
+
+    def _failed(self, file: RemoteFile, error: Exception) -> Exception:
+        kind = ConnectionError if _may_pass(error) or not isinstance(error, OSError) else OSError
+        return kind(
+            f"{self.listing.repository}: fetching {file.name} failed ({_first_line(error)}); "
             "run the same command again: files that are complete are not fetched twice"
-        ) from error
+        )
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another attempt may help: not where the hub refuses, nor on a full or read-only disk."""
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError
+
+    if isinstance(error, EntryNotFoundError | GatedRepoError | RepositoryNotFoundError):
+        return False
+    return not (isinstance(error, OSError) and error.errno is not None and error.filename is not None)
+
+
+def _difference(path: Path, file: RemoteFile) -> str | None:
+    """How a file is not what the hub states."""
+    size = path.stat().st_size
+    if size != file.bytes:
+        return f"expected {file.bytes:,} bytes, found {size:,}"
+    with open(path, "rb") as data:
+        if file.sha256:
+            expected, found = file.sha256, hashlib.file_digest(data, "sha256").hexdigest()
+        else:
+            blob = hashlib.sha1(b"blob %d\0" % size)
+            expected, found = file.git_sha1, hashlib.file_digest(data, lambda: blob).hexdigest()
+    return None if found == expected else f"expected the hash {expected}, found {found}"
+
+
+def _bar_class(show: Callable[[int], None]):
+    """What huggingface_hub takes for a tqdm, and that shows nothing itself."""
+    from tqdm import tqdm
+
+    class Shown(tqdm):
+        def __init__(self, *args, initial: int = 0, **kwargs):
+            super().__init__(disable=True)
+            show(initial)
+
+        def update(self, n: float | None = 1) -> None:
+            show(int(n or 0))
+
+    return Shown
 
 
 def _first_line(error: Exception) -> str:

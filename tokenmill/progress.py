@@ -1,6 +1,7 @@
-"""Progress of a long run: a live bar in a terminal, a plain line every few seconds elsewhere.
+"""Progress of a long run: live bars in a terminal, a plain line every few seconds elsewhere.
 
-    preparing 61%  12,345 documents  8.1 MB/s  2,531,000 tokens/s  0:01:10 left
+    preparing 61%  12,345 documents  8.1 MB/s  2,531,000 tokens/s  70 s left
+    shard_00007.parquet 43%  39.1 MB/s  2 s left
 
 Everything goes to standard error, so that standard output holds results alone.
 """
@@ -13,42 +14,70 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 LINE_SECONDS = 5.0
 
 
-class Meter:
-    """Counts documents, tokens and bytes of text against a known number of documents.
+class Bars:
+    """The bars of a run, one below the other, and lines above them; methods may be called by any thread."""
 
-    with Meter("preparing", total_documents=12_345) as meter:
-        meter.add(256, 250_000, 1_100_000)
-    """
-
-    def __init__(self, verb: str, total_documents: int):
-        self.verb, self.total = verb, total_documents
-        self.documents = self.tokens = self.text_bytes = 0
-        self.started = self._last_line = time.monotonic()
-        console = Console(stderr=True)
-        self._bar = Progress(
+    def __init__(self):
+        self._console = Console(stderr=True)
+        self.live = self._console.is_terminal
+        self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[rates]}"),
             TimeRemainingColumn(),
             TextColumn("left"),
-            console=console,
+            console=self._console,
         )
-        self._task = self._bar.add_task(self.verb, total=max(1, total_documents), rates="")
-        self._live = console.is_terminal
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, what: str) -> int:
+        return self._progress.add_task(what, total=1.0, rates="")
+
+    def move(self, bar: int, done: float, total: float, rates: str) -> None:
+        self._progress.update(bar, completed=done, total=max(total, 1), rates=rates)
+
+    def end(self, bar: int) -> None:
+        self._progress.remove_task(bar)
+
+    def __enter__(self):
+        if self.live:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error):
+        if self.live:
+            self._progress.stop()
+
+
+class Meter:
+    """Counts documents, tokens and bytes of text, and what is done of a total in a unit of the caller's.
+
+    with Meter(bars, "preparing", total=12_345_678) as meter:
+        meter.add(256, 250_000, 1_100_000, 1_100_000)
+    """
+
+    def __init__(self, bars: Bars, verb: str, total: float):
+        self.verb, self.total, self._bars = verb, total, bars
+        self.documents = self.tokens = self.text_bytes = self.done = 0
+        self.started = self._last_line = time.monotonic()
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def add(self, documents: int, tokens: int, text_bytes: int) -> None:
+    def add(self, documents: int, tokens: int, text_bytes: int, done: int) -> None:
         self.documents += documents
         self.tokens += tokens
         self.text_bytes += text_bytes
-        self._bar.update(self._task, completed=self.documents, rates=self.rates())
-        if not self._live and time.monotonic() - self._last_line >= LINE_SECONDS:
+        self.done += done
+        self._bars.move(self._bar, self.done, self.total, self.rates())
+        if not self._bars.live and time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._bar.console.print(self.line(), highlight=False, soft_wrap=True)
+            self._bars.say(self.line())
 
     def rates(self) -> str:
         seconds = max(self.seconds, 1e-9)
@@ -58,15 +87,13 @@ class Meter:
         )
 
     def line(self) -> str:
-        done = self.documents / max(1, self.total)
+        done = min(1.0, self.done / max(1, self.total))
         left = self.seconds * (1 - done) / done if done else 0
         return f"{self.verb} {done:.0%}  {self.rates()}  {left:,.0f} s left"
 
     def __enter__(self):
-        if self._live:
-            self._bar.start()
+        self._bar = self._bars.begin(self.verb)
         return self
 
     def __exit__(self, *error):
-        if self._live:
-            self._bar.stop()
+        self._bars.end(self._bar)

@@ -29,8 +29,8 @@ from tokenmill.files import AtomicFile, header, read_json, write_file, write_jso
 SPLITS = ("train", "val")
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 OFFSET = np.dtype("<u8")
-# documents left out are counted too: null and empty ones; repaired: what was not UTF-8 became U+FFFD
-TEXT_COUNTS = ("text_bytes", "null_documents", "empty_documents", "repaired_documents")
+# what was left out is counted too: null and empty documents, broken lines; repaired: what was not UTF-8 became U+FFFD
+TEXT_COUNTS = ("text_bytes", "null_documents", "empty_documents", "repaired_documents", "broken_lines")
 COUNTS = ("documents", "tokens", *TEXT_COUNTS)
 
 
@@ -113,14 +113,20 @@ class ShardEntry:
     idx_sha256: str
 
 
-def write_manifest(folder: Path, dataset: str, tokenizer: dict, shards: list[tuple[dict, str]]) -> None:
-    """Makes the folder a token set. `shards` are (record, split) in their order; the rest is summed up."""
+def write_manifest(
+    folder: Path, dataset: str, tokenizer: dict, shards: list[tuple[dict, str]], origin: dict | None = None
+) -> None:
+    """Makes the folder a token set. `shards` are (record, split) in their order; the rest is summed up.
+
+    `origin` is what is known of where the source files are from.
+    """
     records = [record for record, _ in shards]
     manifest = header("tokens") | {
         "dataset": dataset,
         "dtype": dtype_name(tokenizer["vocab_size"]),
         "tokenizer": tokenizer,
         **{count: sum(record[count] for record in records) for count in COUNTS},
+        **(origin or {}),
         "shards": [asdict(_entry(record, split)) for record, split in shards],
     }
     write_json(folder / "manifest.json", manifest)

@@ -24,7 +24,7 @@ import numpy as np
 import tyro
 
 from tokenmill.files import BLOCK_BYTES, Checksums, locked
-from tokenmill.progress import Meter
+from tokenmill.progress import Bars, Meter
 from tokenmill.shards import COUNTS, OFFSET, ShardEntry, TokenSet, shard_path
 from tokenmill.tokenizer import Tokenizer
 from tokenmill.workers import Failure, run_tasks
@@ -52,12 +52,16 @@ def verify(path: Path, *, quick: bool = False, workers: int = 2) -> dict[str, li
     for entry in token_set.entries:
         problems[entry.name] = _problems_of_the_files(token_set, entry)
     readable = [entry for entry in token_set.entries if not quick and not problems[entry.name]]
-    with Meter("verifying", sum(entry.documents for entry in readable)) as meter:
+    with Bars() as bars, Meter(bars, "verifying", sum(entry.tokens for entry in readable)) as meter:
         tasks = sorted(readable, key=lambda entry: -entry.tokens)
-        outcomes = run_tasks(check_shard, tasks, partial(TokenSet, path), max(1, min(workers, len(tasks))), meter.add)
+        outcomes = run_tasks(check_shard, tasks, partial(_open, path), max(1, min(workers, len(tasks))), meter.add)
     for entry, outcome in zip(tasks, outcomes, strict=True):
         problems[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
     return {name: found for name, found in problems.items() if found}
+
+
+def _open(path: Path, entry: ShardEntry) -> TokenSet:
+    return TokenSet(path)
 
 
 def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
@@ -77,7 +81,7 @@ def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
             begun = int(np.searchsorted(starts, first + len(block)))
             problems += _problems_of_starts(token_set, block, starts[at:begun], first, at)
             at = begun
-        report(at - documents, len(block), block.nbytes)
+        report(at - documents, len(block), block.nbytes, len(block))
         documents = at
     for suffix in SUFFIXES:
         problems += _problems_of_bytes(checksums[suffix].facts(), record[suffix], suffix)

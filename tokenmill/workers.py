@@ -36,31 +36,55 @@ class Failure:
     traceback: str = ""
 
 
+class Feed:
+    """Tasks that another thread still finds while the first are done. Closed when there are no more."""
+
+    def __init__(self):
+        self.tasks = []
+        self.arrived, self._announcement = multiprocess.Pipe(duplex=False)
+
+    def add(self, tasks: list) -> None:
+        self.tasks += tasks
+        self._announcement.send("more")
+
+    def close(self) -> None:
+        self._announcement.close()
+
+
 @dataclass
 class _Worker:
     process: Any
     connection: Any
-    task: int = -1  # the number of the task it is doing
+    task: int | None = None  # the number of the task it is doing
     progress: list = field(default_factory=list)  # what it reported of that task
 
 
 def run_tasks(
-    function: Callable, tasks: list, setup: Callable, num_workers: int, on_progress: Callable = lambda *numbers: None
+    function: Callable,
+    tasks: list | Feed,
+    setup: Callable,
+    num_workers: int,
+    on_progress: Callable = lambda *numbers: None,
+    on_outcome: Callable = lambda task, outcome: None,
 ) -> list:
-    """Runs function(setup(), task, report) for every task, in order, in worker processes.
+    """Runs function(state, task, report) for every task, in order, in worker processes.
 
-    `setup` runs once a worker. `report(*numbers)` calls on_progress(*numbers) in the parent; what a
-    dead worker had reported is taken back with the same numbers negated. Returns, in the order of
-    the tasks, what function returned, or a Failure. All three are pickled: functions of a module.
+    `state` is setup(task), which runs once a worker. `report(*numbers)` calls on_progress(*numbers) in the
+    parent; what a dead worker had reported is taken back with the same numbers negated. Returns, in the order of
+    the tasks, what function returned, or a Failure; each goes to `on_outcome` as soon as it is there.
+    Function, setup, tasks and results are pickled: functions of a module.
     """
-    run = _Run(function, tasks, setup, on_progress)
+    run = _Run(function, tasks, setup, on_progress, on_outcome)
     try:
-        while run.waiting or run.workers:
-            while run.waiting and len(run.workers) < num_workers:
-                run.hire()
-            by_connection = {worker.connection: worker for worker in run.workers}
-            for connection in wait(list(by_connection)):
-                run.listen(by_connection[connection])
+        while run.more or run.waiting or any(worker.task is not None for worker in run.workers):
+            run.hand_out(num_workers)
+            connections = {worker.connection: worker for worker in run.workers}
+            for connection in wait([*connections, *([tasks.arrived] if run.more else [])]):
+                if connection in connections:
+                    run.listen(connections[connection])
+                else:
+                    run.look_for_more()
+        run.let_go()
     finally:
         run.stop()
     return run.outcomes
@@ -69,21 +93,40 @@ def run_tasks(
 class _Run:
     """The parent's side: which task is where."""
 
-    def __init__(self, function, tasks, setup, on_progress):
-        self.function, self.tasks, self.setup, self.on_progress = function, tasks, setup, on_progress
-        self.waiting, self.workers = deque(range(len(tasks))), []
-        self.outcomes, self.attempts = [None] * len(tasks), [0] * len(tasks)
+    def __init__(self, function, tasks, setup, on_progress, on_outcome):
+        self.function, self.setup = function, setup
+        self.on_progress, self.on_outcome = on_progress, on_outcome
+        self.feed, self.more = tasks, isinstance(tasks, Feed)  # whether more tasks may come
+        self.tasks, self.waiting, self.outcomes, self.attempts = [], deque(), [], []
+        self.workers = []
+        if not self.more:
+            self.take(tasks)
 
-    def hire(self) -> None:
-        worker = _start(self.function, self.setup)
-        self.workers.append(worker)
-        self.give(worker)
+    def take(self, tasks: list) -> None:
+        self.waiting.extend(range(len(self.tasks), len(self.tasks) + len(tasks)))
+        self.tasks += tasks
+        self.outcomes += [None] * len(tasks)
+        self.attempts += [0] * len(tasks)
+
+    def look_for_more(self) -> None:
+        """Takes what the feed has, once it says so, or notices that it is closed."""
+        try:
+            self.feed.arrived.recv()
+        except EOFError:
+            self.more = False
+        self.take(self.feed.tasks[len(self.tasks) :])
+
+    def hand_out(self, num_workers: int) -> None:
+        """Gives the waiting tasks to workers that have none, and to new ones."""
+        for worker in [worker for worker in self.workers if worker.task is None]:
+            self.give(worker)
+        while self.waiting and len(self.workers) < num_workers:
+            self.workers.append(_start(self.function, self.setup))
+            self.give(self.workers[-1])
 
     def give(self, worker: _Worker) -> None:
-        """Gives the worker the next task, or lets it go."""
+        """Gives the worker the next task, if there is one."""
         if not self.waiting:
-            self.workers.remove(worker)
-            worker.connection.close()
             return
         worker.task, worker.progress = self.waiting.popleft(), []
         self.attempts[worker.task] += 1
@@ -103,19 +146,33 @@ class _Run:
             worker.progress.append(value)
             self.on_progress(*value)
         else:
-            self.outcomes[worker.task] = value
-            self.give(worker)
+            task, worker.task = worker.task, None
+            self.settle(task, value)
 
     def bury(self, worker: _Worker) -> None:
         """Takes back a dead worker's progress, and gives its task one more try."""
         self.workers.remove(worker)
         worker.process.join()
+        if worker.task is None:
+            return
         for numbers in worker.progress:
             self.on_progress(*(-number for number in numbers))
         if self.attempts[worker.task] < ATTEMPTS:
             self.waiting.appendleft(worker.task)
         else:
-            self.outcomes[worker.task] = Failure(_cause_of_death(worker.process.exitcode))
+            self.settle(worker.task, Failure(_cause_of_death(worker.process.exitcode)))
+
+    def settle(self, task: int, outcome) -> None:
+        self.outcomes[task] = outcome
+        self.on_outcome(self.tasks[task], outcome)
+
+    def let_go(self) -> None:
+        """Hangs up on the workers, which then leave by themselves."""
+        for worker in self.workers:
+            worker.connection.close()
+        for worker in self.workers:
+            worker.process.join(STOP_SECONDS)
+        self.workers = [worker for worker in self.workers if worker.process.is_alive()]
 
     def stop(self) -> None:
         """Ends the workers that are left, when an error or Ctrl-C cut the run short."""
@@ -148,14 +205,15 @@ def _serve(connection, function, setup) -> None:
         while True:
             task = connection.recv()
             try:
-                state = setup() if state is None else state
+                state = setup(task) if state is None else state
                 outcome = function(state, task, lambda *numbers: connection.send(("progress", numbers)))
             except BaseException as error:
-                outcome = _failure(error)
+                outcome = failure_of(error)
             connection.send(("outcome", outcome))
 
 
-def _failure(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> Failure:
+    """What to tell of an error: its message where a user can do something about it, else a traceback too."""
     expected = isinstance(error, ValueError | OSError | MemoryError)
     reason = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
     return Failure(reason, "" if expected else "".join(traceback.format_exception(error)))
