@@ -8,6 +8,7 @@ shows progress. What is on disk already is not made again, so running the same c
 crash, or with more source files, does only what is missing; another tokenizer is another folder.
 """
 
+import contextlib
 import functools
 import io
 import signal
@@ -64,6 +65,10 @@ class Source:
     files: list[SourceFile]
     downloads: hub.Downloads | None = None
 
+    def close(self) -> None:
+        if self.downloads is not None:
+            self.downloads.close()
+
     def fetch(self, files: list[SourceFile]) -> dict[Future, SourceFile]:
         """Begins to fetch what is the hub's of these files; a Future for each."""
         return {self.downloads.start(file.name): file for file in files if self.is_fetched(file)}
@@ -82,8 +87,7 @@ def prepare(config: PrepareConfig) -> Prepared:
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
     before work starts, PreparationError for what went wrong with single files or shards.
     """
-    with Bars() as bars:
-        source = _source(config, bars)
+    with Bars() as bars, contextlib.closing(_source(config, bars)) as source:
         tokenizer = _tokenizer(config, source)
         require_engine(config.engine, tokenizer)
         folder = config.tokens_root / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"

@@ -5,12 +5,16 @@
 The list, with the commit, the sizes and the hashes that the hub states, is kept beside the files, so that every
 later run means the same files, whatever the repository's branch has become. `huggingface_hub` downloads, resumes,
 and takes the token of private repositories as it always does (HF_TOKEN, `hf auth login`, HF_ENDPOINT). A file is
-checked against size and hash before it gets its name, so one that is there is whole.
+checked against size and hash before it gets its name, so one that is there is whole. A connection that drops is
+taken up in the middle of a file; a file that a killed run was fetching begins anew.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -122,6 +126,7 @@ class Downloads:
         self._wanted: SimpleQueue[str] = SimpleQueue()
         self._idle = workers
         self._futures: dict[str, Future] = {}
+        self._incoming, self._lock = folder / INCOMING, None
 
     def has(self, name: str) -> bool:
         """Whether the listing has a file of this name."""
@@ -138,11 +143,33 @@ class Downloads:
         if (self.folder / name).exists():
             future.set_result(None)
             return future
+        if self._lock is None:
+            self._begin()
         self._wanted.put(name)
         if self._idle:
             self._idle -= 1
             threading.Thread(target=self._work, daemon=True, name="tokenmill-download").start()
         return future
+
+    def close(self) -> None:
+        """Leaves nothing half fetched behind, unless others fetch into the same folder."""
+        if self._lock is not None:
+            self._clear_if_alone()
+            os.close(self._lock)
+            self._lock = None
+
+    def _begin(self) -> None:
+        """Clears what killed runs left half fetched."""
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._incoming, os.O_RDONLY)
+        self._clear_if_alone()
+        fcntl.flock(self._lock, fcntl.LOCK_SH)  # until the process ends
+
+    def _clear_if_alone(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in self._incoming.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _work(self) -> None:
         while True:
@@ -180,7 +207,7 @@ class Downloads:
                 file.name,
                 repo_type="dataset",
                 revision=self.listing.commit,
-                local_dir=self.folder / INCOMING,
+                local_dir=self._incoming,
                 tqdm_class=_bar_class(show),
             )
         )
