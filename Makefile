@@ -10,7 +10,7 @@ demo: .venv/installed
 	@cat .venv/demo.txt
 	$(PY) examples/show_batch.py --tokens "$$(tail -n 1 .venv/demo.txt)"
 
-test: .venv/installed
+test: .venv/cluster
 	$(PY) -m pytest
 
 # a quarter of an hour: 200 kills at random moments
@@ -37,6 +37,11 @@ tables: .venv/installed
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install --quiet --requirement requirements.txt
+	touch $@
+
+# Ray, on which the tests prepare too
+.venv/cluster: requirements-cluster.txt .venv/installed
+	$(PY) -m pip install --quiet --requirement requirements-cluster.txt
 	touch $@
 
 # what is prepared stays: it may have taken a day

@@ -47,6 +47,7 @@ class PrepareConfig:
     download_workers: int = 4  # files that are downloaded at a time
     keep_raw: bool = True  # keep files from the hub; or delete each once its shards are made
     workers: int = available_cores()  # processes; by default the cores that this process may use
+    cluster: Literal["ray"] | None = None  # make shards on the Ray cluster that RAY_ADDRESS names
     part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last to end finishes
     finish: bool = False  # make nothing; write the manifest, where all parts have made their shards
     shard_text_bytes: int = 256 << 20  # bytes of text in one token shard, at most

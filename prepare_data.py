@@ -26,7 +26,7 @@ import numpy as np
 import tyro
 
 from config import PRESETS, PrepareConfig
-from tokenmill import hub
+from tokenmill import cluster, hub, workers
 from tokenmill.engines import hard_texts, require_engine
 from tokenmill.files import locked, read_json, remove_temporary_files, write_file
 from tokenmill.foreign import is_foreign, load_foreign
@@ -38,7 +38,7 @@ from tokenmill.sources import local_files, plan_units, read_documents, split_fil
 from tokenmill.stdlib import write_stdlib
 from tokenmill.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from tokenmill.units import SourceFile, Unit
-from tokenmill.workers import Failure, Feed, failure_of, run_tasks
+from tokenmill.workers import Failure, Feed, failure_of
 
 PROOF_DOCUMENTS = 64  # of the source, that a foreign tokenizer is checked on
 
@@ -294,11 +294,13 @@ def _make(
     with Meter(bars, "preparing", sum(unit.text_bytes for unit in units)) as meter:
         feeding = (feed, stock, source, absent, meter, failures)
         threading.Thread(target=_feed, args=feeding, daemon=True, name="tokenmill-feed").start()
-        make = functools.partial(make_shard, stock.folder)
-        setup = functools.partial(load_encoder, stock.folder, config.engine)
+        folder = stock.folder.absolute()
+        make, setup = functools.partial(make_shard, folder), functools.partial(load_encoder, folder, config.engine)
+        run_tasks = cluster.run_tasks if config.cluster else workers.run_tasks
         run_tasks(make, feed, setup, config.workers, meter.add, settle)
-    workers, engines = min(config.workers, len(feed.tasks)), " and ".join(sorted({shard.engine for shard in made}))
-    bars.say(f"made {meter.rates()} in {meter.seconds:.1f} s with {workers} workers and {engines}")
+    makers = "Ray" if config.cluster else f"{min(config.workers, len(feed.tasks))} workers"
+    engines = " and ".join(sorted({shard.engine for shard in made}))
+    bars.say(f"made {meter.rates()} in {meter.seconds:.1f} s with {makers} and {engines}")
     for shard in {(shard.engine, shard.why): shard for shard in made if shard.why}.values():
         bars.say(f"tokenized with {shard.engine}: {shard.why}")
     if referred := sum(shard.referred for shard in made):

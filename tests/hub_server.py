@@ -6,9 +6,11 @@ import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs
 
 PATH = re.compile(
-    r"/(?:api/)?datasets/(?P<repository>[^/]+/[^/]+)/(?P<verb>revision|tree|resolve)/(?P<revision>[^/?]+)/?(?P<name>[^?]*)"
+    r"/(?:api/)?datasets/(?P<repository>[^/]+/[^/]+)"
+    r"(?:/(?P<verb>revision|tree|resolve|paths-info)/(?P<revision>[^/?]+))?/?(?P<name>[^?]*)"
 )
 
 
@@ -40,20 +42,25 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.answer(body=True)
 
+    do_POST = do_GET
+
     def answer(self, body: bool) -> None:
         hub, asked = self.server, PATH.match(self.path)
         if asked is None or asked["repository"] != hub.repository:
             return self.reply(404, b"", {"X-Error-Code": "RepoNotFound"})
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self.reply(401, b"", {"X-Error-Code": "RepoNotFound"})
-        commit = hub.main if asked["revision"] == "main" else asked["revision"]
+        commit = hub.main if asked["revision"] in ("main", None) else asked["revision"]
         if commit not in hub.commits:
             return self.reply(404, b"", {"X-Error-Code": "RevisionNotFound"})
         files = hub.commits[commit]
-        if asked["verb"] == "revision":
+        if asked["verb"] in ("revision", None):
             return self.reply_json({"id": hub.repository, "sha": commit, "siblings": [], "tags": []})
         if asked["verb"] == "tree":
             return self.reply_json([_entry(name, data) for name, data in files.items()])
+        if asked["verb"] == "paths-info":
+            wanted = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
+            return self.reply_json([_entry(name, files[name]) for name in wanted if name in files])
         if asked["name"] not in files:
             return self.reply(404, b"", {"X-Error-Code": "EntryNotFound"})
         return self.serve(asked["name"], files[asked["name"]], commit, body)
@@ -94,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         for key, value in {**headers, "Content-Length": str(len(data))}.items():
             self.send_header(key, value)
         self.end_headers()
-        if self.command == "GET" and body is not False:
+        if self.command != "HEAD" and body is not False:
             self.wfile.write(data if body is True else body)
 
     def log_message(self, *_):

@@ -1,12 +1,14 @@
 """Source files are found in name order, cut by their footers alone, and read without losing a document."""
 
+import importlib.util
+import json
 import random
 import subprocess
 import sys
 
 import pyarrow as pa
 import pytest
-from making import ROOT, make_text, write_parquet
+from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill.formats import Reading
 from tokenmill.sources import local_files, plan_units, read_documents, split_files
@@ -173,3 +175,35 @@ print(documents, len(unit.span), peak() - before)
     documents, row_groups, grown = done.stdout.split()
     assert (documents, row_groups) == ("24000", "1")
     assert float(grown) < 60, "MB: some batches and pages, and not the row group"
+
+
+def test_a_url_gives_the_same_files_and_tokens_as_its_folder(source, tokenizer_json, tmp_path):
+    url = f"file://{source}"
+    assert local_files(url) == {name: f"file://{path}" for name, path in local_files(str(source)).items()}
+    assert local_files(f"{url}/shard_[12]*") == {f"shard_{i}.parquet": f"{url}/shard_{i}.parquet" for i in (1, 2)}
+    assert local_files(f"{url}/shard_0.parquet") == {"shard_0.parquet": f"{url}/shard_0.parquet"}
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in make_text(documents=9, seed=0))
+    (source / "more").mkdir()
+    (source / "more" / "held_out.jsonl").write_text(lines)
+    sets = []
+    for number, where in enumerate((str(source), url)):
+        cwd = tmp_path / str(number)
+        cwd.mkdir()
+        flags = ("--tokenizer", tokenizer_json, "--val-file", f"{where}/more/held_out.jsonl")
+        sets.append(tree(cwd / run_prepare("--source", where, *flags, cwd=cwd).stdout.splitlines()[-1]))
+    assert sets[0] == sets[1]
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "message"),
+    [
+        ("file:///nowhere/at/all", FileNotFoundError, "found none; check --source"),
+        ("nothing://bucket/folder", ValueError, "nothing://bucket/folder: .*expected a URL that fsspec knows"),
+        ("s3://bucket/folder", ValueError, "s3://bucket/folder: .*install what requirements-remote.txt names"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_a_clear_error(url, error, message):
+    if url.startswith("s3") and importlib.util.find_spec("s3fs"):
+        pytest.skip("s3fs is installed")
+    with pytest.raises(error, match=message):
+        local_files(url)

@@ -117,9 +117,14 @@ def split_files(files: dict[str, Path], val_file: str | None = None) -> list[Sou
             f"{names[val_name]}: found this one file, and the last file is the validation split: nothing would be "
             "left to train on; add another file, or name a separate one with --val-file PATH"
         )
-    found = [SourceFile(name, names[name], "val" if name == val_name else "train") for name in sorted(names)]
+    found = [SourceFile(name, _absolute(names[name]), "val" if name == val_name else "train") for name in sorted(names)]
     _check_stems(found)
     return found
+
+
+def _absolute(path: Path | str) -> Path | str:
+    """The same for a worker on another machine."""
+    return path.absolute() if isinstance(path, Path) else path
 
 
 def _common_folder(paths: list[PurePosixPath]) -> PurePosixPath:
