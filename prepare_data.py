@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import tyro
 
 from config import PRESETS, PrepareConfig
 from tokenmill import cluster, hub, workers
@@ -375,6 +374,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str]) -> PrepareConfig:
     preset = PRESETS.get(arguments[0]) if arguments else None
     flags = arguments[1:] if preset else arguments
+    import tyro  # here, as workers import this module too
+
     return tyro.cli(PrepareConfig, args=flags, default=preset or PrepareConfig(), prog="prepare_data.py")
 
 

@@ -1,6 +1,6 @@
 """Preparing beside other ways to tokenize the same files, whole commands side by side in one run.
 
-    python benchmarks/prepare.py SOURCE [TOKENIZER] [RUNS]
+    python benchmarks/prepare.py SOURCE [TOKENIZER] [RUNS] [METHOD ...]     the plain loop, and all methods or these
 
 Every method is a process of its own, started anew each time: its time has imports and workers in it, its memory
 is that of all its processes. Engines remember text that they have seen, so give it distinct text, and enough of
@@ -25,9 +25,10 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from config import PrepareConfig
-from prepare_data import load_encoder, prepare
-from tokenmill.engines import ENGINES, _rank_file, sample
-from tokenmill.shards import ShardWriter, dtype_name
+from prepare_data import prepare
+from tokenmill.engines import ENGINES, _rank_file, choose_encoder, sample
+from tokenmill.formats import Reading
+from tokenmill.shards import TEXT_COUNTS, ShardWriter, dtype_name
 from tokenmill.sources import SourceFile, local_files, plan_units, read_documents
 from tokenmill.tokenizer import load_tokenizer
 
@@ -47,7 +48,7 @@ def tokenmill(source: str, tokenizer: str, engine: str, workers: int) -> None:
     with tempfile.TemporaryDirectory() as root:
         settings = {"name": "bench", "tokens_root": Path(root), "engine": engine, "workers": workers}
         # shards small enough that two workers share a small source evenly
-        prepare(PrepareConfig(source=source, tokenizer=tokenizer, shard_text_bytes=16 << 20, **settings))
+        prepare(PrepareConfig(source=source, tokenizer=tokenizer, shard_text_bytes=32 << 20, **settings))
 
 
 def plain_loop(source: str, tokenizer: str) -> None:
@@ -80,6 +81,32 @@ def nanochat(source: str, tokenizer: str) -> None:
             batch = []
 
 
+def nanogpt(source: str, tokenizer: str) -> None:
+    """Its openwebtext/prepare.py: datasets.map in processes, into an Arrow file, and from there into one of uint16."""
+    import datasets
+
+    encoding = load_tokenizer(tokenizer).encoding
+
+    def process(example: dict) -> dict:
+        ids = encoding.encode_ordinary(example["text"])
+        ids.append(0)
+        return {"ids": ids, "len": len(ids)}
+
+    with tempfile.TemporaryDirectory() as root:
+        files = [str(path) for path in local_files(source).values()]
+        dataset = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=root)
+        tokenized = dataset.map(process, remove_columns=["text"], num_proc=PROCESSES)
+        out = np.memmap(Path(root) / "train.bin", np.uint16, "w+", shape=(sum(tokenized["len"]),))
+        at = 0
+        for number in range(100):
+            shard = tokenized.shard(num_shards=100, index=number, contiguous=True).with_format("numpy")
+            if len(shard):
+                ids = np.concatenate(shard["ids"])
+                out[at : at + len(ids)] = ids
+                at += len(ids)
+        out.flush()
+
+
 def gigatoken_files(source: str, tokenizer: str) -> None:
     """gigatoken's own encode_files with its threads; it answers in memory, and writes nothing."""
     import gigatoken
@@ -106,6 +133,7 @@ METHODS = {
     "plain tiktoken loop": plain_loop,
     "build-nanogpt's Pool.imap, 2 processes": build_nanogpt,
     "nanochat's encode_ordinary_batch, 2 threads": nanochat,
+    "nanoGPT's datasets.map, 2 processes": nanogpt,
     "gigatoken's encode_files, 2 threads": gigatoken_files,
     "gigatoken's encode_files, 2 threads, written": gigatoken_written,
     **{
@@ -158,10 +186,9 @@ def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
 
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
-        load_tokenizer(tokenizer).save(folder / "tokenizer.json")
-        encoder = load_encoder(folder, engine)
+        encoder, _ = choose_encoder(engine, load_tokenizer(tokenizer), pa.array([], pa.large_string()))
         for name, path in local_files(source).items():
-            for unit in plan_units(SourceFile(name, path, "train"), "text", 256 << 20):
+            for unit in plan_units(SourceFile(name, path, "train"), Reading(), 256 << 20):
                 with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
                     stream = read_documents(unit)
                     while documents := timed("reading", next, stream, None):
@@ -172,30 +199,32 @@ def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
                         chosen = sample(unit.name, writer.num_documents, len(lengths))
                         timed("proving", encoder.prove, column, tokens, lengths, chosen)
                         timed("writing, hashing", writer.write, tokens, lengths)
-                    timed("writing, hashing", writer.finish, {"source": unit.source()})
+                    timed("writing, hashing", writer.finish, dict.fromkeys(TEXT_COUNTS, 0))
     total = sum(seconds.values())
     lines = [f"| one worker, {engine}, started | share of its time |", "| --- | --- |"]
     return lines + [f"| {stage} | {spent / total:.0%} |" for stage, spent in seconds.items()]
 
 
-def main(source: str, tokenizer: str = "gpt2", runs: str = "5") -> None:
+def main(source: str, tokenizer: str = "gpt2", runs: str = "5", *only: str) -> None:
+    loop_name = next(iter(METHODS))
+    methods = [name for name in METHODS if not only or name in (loop_name, *only)]
     text_bytes = sum(pa.array([len(text.encode()) for text in texts(source)]).to_numpy())
-    rounds = [{name: measure(name, source, tokenizer) for name in METHODS} for _ in range(int(runs))]
-    loop = np.median([one["plain tiktoken loop"][0] for one in rounds])
+    rounds = [{name: measure(name, source, tokenizer) for name in methods} for _ in range(int(runs))]
+    loop = np.median([one[loop_name][0] for one in rounds])
     lines = [
         f"{text_bytes / 1e6:,.0f} MB of text, {Path(tokenizer).name}, {os.cpu_count()} cores, medians of {runs}.",
         "",
         "| whole command | MB/s | of the plain loop | peak memory |",
         "| --- | --- | --- | --- |",
     ]
-    for name in METHODS:
+    for name in methods:
         if all(one[name] for one in rounds):
             seconds, peak = (np.median([one[name][i] for one in rounds]) for i in (0, 1))
             speed = f"{text_bytes / seconds / 1e6:.1f} | {loop / seconds:.2f}"
             lines.append(f"| {name} | {speed} | {peak / 1e6:,.0f} MB |")
         else:
-            lines.append(f"| {name} | not with this tokenizer | | |")
-    engine = next((name for name in ENGINES if rounds[0][f"**tokenmill**, {name}, 1 worker"]), None)
+            lines.append(f"| {name} | not with this tokenizer, or not installed | | |")
+    engine = next((name for name in ENGINES if rounds[0].get(f"**tokenmill**, {name}, 2 workers")), None)
     if engine:
         lines += ["", *where_the_time_goes(source, tokenizer, engine)]
     print("\n".join(lines))

@@ -60,9 +60,9 @@ def source_of(file: str, documents: int, group: int = 4) -> dict:
     return {"file": file, "row_groups": list(range(len(counts))), "row_group_documents": counts}
 
 
-def run_prepare(*flags, cwd, check: bool = True, **more) -> subprocess.CompletedProcess:
-    """Runs prepare_data.py as a person would."""
-    command = [sys.executable, str(ROOT / "prepare_data.py"), *map(str, flags)]
+def run_prepare(*flags, cwd, check: bool = True, prefix=(), **more) -> subprocess.CompletedProcess:
+    """Runs prepare_data.py as a person would, behind the command `prefix` if there is one."""
+    command = [*prefix, sys.executable, str(ROOT / "prepare_data.py"), *map(str, flags)]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, **more)
     assert not check or done.returncode == 0, done.stderr
     return done

@@ -65,6 +65,8 @@ class AtomicFile:
         """Makes the file count; returns its {"bytes", "sha256", "crc32"}."""
         self._file.flush()
         os.fsync(self._file.fileno())
+        if hasattr(os, "posix_fadvise"):  # the next file is written several times faster into memory that is warm
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
         os.replace(self._temporary, self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)

@@ -8,16 +8,16 @@ Everything goes to standard error, so that standard output holds results alone.
 
 import time
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-LINE_SECONDS = 5.0
+LINE_SECONDS, BAR_SECONDS = 5.0, 0.1
 
 
 class Bars:
     """The bars of a run, one below the other, and lines above them; methods may be called by any thread."""
 
     def __init__(self):
+        from rich.console import Console  # here, as workers import this module too
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         self._console = Console(stderr=True)
         self.live = self._console.is_terminal
         self._progress = Progress(
@@ -63,7 +63,7 @@ class Meter:
     def __init__(self, bars: Bars, verb: str, total: float):
         self.verb, self.total, self._bars = verb, total, bars
         self.documents = self.tokens = self.text_bytes = self.done = 0
-        self.started = self._last_line = time.monotonic()
+        self.started = self._last_shown = time.monotonic()
 
     @property
     def seconds(self) -> float:
@@ -74,9 +74,13 @@ class Meter:
         self.tokens += tokens
         self.text_bytes += text_bytes
         self.done += done
-        self._bars.move(self._bar, self.done, self.total, self.rates())
-        if not self._bars.live and time.monotonic() - self._last_line >= LINE_SECONDS:
-            self._last_line = time.monotonic()
+        now = time.monotonic()
+        if now - self._last_shown < (BAR_SECONDS if self._bars.live else LINE_SECONDS):
+            return  # workers report a thousand times a second
+        self._last_shown = now
+        if self._bars.live:
+            self._bars.move(self._bar, self.done, self.total, self.rates())
+        else:
             self._bars.say(self.line())
 
     def rates(self) -> str:

@@ -88,12 +88,14 @@ class Documents:
 def as_documents(column: pa.Array, share: int, **more) -> Documents:
     """Leaves out nulls and empty texts, and mends what is not UTF-8. `column` is of any type that casts to text."""
     column = column.cast(pa.large_string())
-    nulls, column = column.null_count, column.drop_null()
-    text_bytes = pc.sum(pc.binary_length(column)).as_py() or 0
+    if nulls := column.null_count:
+        column = column.drop_null()
+    lengths = pc.binary_length(column)
+    if empty := pc.sum(pc.equal(lengths, 0)).as_py() or 0:
+        column = column.filter(pc.greater(lengths, 0))
     column, repaired = _valid_utf8(column)
-    kept = column.filter(pc.greater(pc.binary_length(column), 0))
     repaired += more.pop("repaired_documents", 0)
-    return Documents(kept, text_bytes, nulls, len(column) - len(kept), repaired, share, **more)
+    return Documents(column, pc.sum(lengths).as_py() or 0, nulls, empty, repaired, share, **more)
 
 
 def _valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
