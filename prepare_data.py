@@ -9,15 +9,12 @@ crash, or with more source files, does only what is missing; another tokenizer i
 """
 
 import contextlib
-import functools
 import io
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -25,19 +22,17 @@ from typing import NamedTuple
 import numpy as np
 
 from config import PRESETS, PrepareConfig
-from tokenmill import cluster, hub, workers
 from tokenmill.engines import hard_texts, require_engine
-from tokenmill.files import locked, read_json, remove_temporary_files, write_file
+from tokenmill.files import locked, remove_temporary_files, write_file
 from tokenmill.foreign import is_foreign, load_foreign
 from tokenmill.inventory import Inventory
-from tokenmill.make import Made, load_encoder, make_shard
-from tokenmill.progress import Bars, Meter
+from tokenmill.missing import look_again, make_missing
+from tokenmill.origin import Source, find_source
+from tokenmill.progress import Bars
 from tokenmill.shards import SPLITS, TokenSet, write_manifest
-from tokenmill.sources import local_files, plan_units, read_documents, split_files
-from tokenmill.stdlib import write_stdlib
+from tokenmill.sources import plan_units, read_documents
 from tokenmill.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from tokenmill.units import SourceFile, Unit
-from tokenmill.workers import Failure, Feed, failure_of
+from tokenmill.workers import Failure
 
 PROOF_DOCUMENTS = 64  # of the source, that a foreign tokenizer is checked on
 
@@ -57,36 +52,13 @@ class Prepared(NamedTuple):
     missing: int
 
 
-@dataclass(frozen=True)
-class Source:
-    """The source's files in their order; those of a hub repository may still have to be fetched."""
-
-    files: list[SourceFile]
-    downloads: hub.Downloads | None = None
-
-    def close(self) -> None:
-        if self.downloads is not None:
-            self.downloads.close()
-
-    def fetch(self, files: list[SourceFile]) -> dict[Future, SourceFile]:
-        """Begins to fetch what is the hub's of these files; a Future for each."""
-        return {self.downloads.start(file.name): file for file in files if self.is_fetched(file)}
-
-    def is_fetched(self, file: SourceFile) -> bool:
-        """Whether the file is the hub's, and not the user's own."""
-        return self.downloads is not None and self.downloads.has(file.name)
-
-    def is_there(self, file: SourceFile) -> bool:
-        return not self.is_fetched(file) or file.path.exists()
-
-
 def prepare(config: PrepareConfig) -> Prepared:
     """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all is there.
 
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
     before work starts, PreparationError for what went wrong with single files or shards.
     """
-    with Bars() as bars, contextlib.closing(_source(config, bars)) as source:
+    with Bars() as bars, contextlib.closing(find_source(config, bars)) as source:
         tokenizer = _tokenizer(config, source)
         require_engine(config.engine, tokenizer)
         folder = config.tokens_root / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
@@ -96,65 +68,22 @@ def prepare(config: PrepareConfig) -> Prepared:
                 remove_temporary_files(folder, folder / "shards")
             _save_tokenizer(folder, tokenizer)
             stock = Inventory(folder, tokenizer.fingerprint, config.reading, config.shard_text_bytes)
-            failures = _make_missing(stock, source, config, bars)
+            failures = make_missing(stock, source, config, bars)
             if alone:
                 remove_temporary_files(folder, folder / "shards")
             if failures:
                 raise PreparationError(failures)
-            _look_again(stock, source)
+            look_again(stock, source)
             missing = stock.missing(source.files)
             if missing and config.finish:
                 raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
             if not missing:
                 entries = stock.entries(source.files)
-                write_manifest(folder, config.dataset, tokenizer.facts(), entries, _origin(source))
+                write_manifest(folder, config.dataset, tokenizer.facts(), entries, source.facts())
     return Prepared(folder, len(missing))
 
 
 # ---------------------------------------------------------------------------- what to prepare
-
-
-def _source(config: PrepareConfig, bars: Bars) -> Source:
-    val_file = None if config.val_file == "last" else config.val_file
-    if config.source == "stdlib":
-        return Source(split_files(local_files(str(write_stdlib(config.raw_dir, bars.say))), val_file))
-    if Path(config.source).exists() or not hub.is_repository(config.source):
-        return Source(split_files(local_files(config.source), val_file))
-    return _hub_source(config, bars)
-
-
-def _hub_source(config: PrepareConfig, bars: Bars) -> Source:
-    """The first num_shards files of a repository, and its validation file."""
-    folder = config.raw_dir / config.source.replace("/", "--")
-    listing = hub.list_files(config.source, config.revision, folder, _commit_of_an_earlier_set(config))
-    names = [file.name for file in listing.files]
-    if len(names) < config.num_shards:
-        raise ValueError(
-            f"{config.source}: expected {config.num_shards} files, found {len(names)} at commit {listing.commit[:8]}; "
-            "lower --num-shards"
-        )
-    taken = names[: config.num_shards]
-    val_file = names[-1] if config.val_file == "last" else config.val_file
-    if val_file in names and val_file not in taken:
-        taken.append(val_file)
-    files = split_files({name: folder / name for name in taken}, val_file)
-    return Source(files, hub.Downloads(listing, folder, config.download_workers, bars))
-
-
-def _commit_of_an_earlier_set(config: PrepareConfig) -> str | None:
-    """The commit that a set of this data set was made from, so that another one means the same files."""
-    for path in sorted(config.tokens_root.glob(f"{config.dataset}-*/manifest.json")):
-        origin = read_json(path, "tokens").get("hub", {})
-        if (origin.get("repository"), origin.get("revision")) == (config.source, config.revision):
-            return origin["commit"]
-    return None
-
-
-def _origin(source: Source) -> dict:
-    """What the manifest says of a hub's files."""
-    if source.downloads is None:
-        return {}
-    return {"hub": source.downloads.listing.facts({file.name for file in source.files})}
 
 
 def _tokenizer(config: PrepareConfig, source: Source) -> Tokenizer:
@@ -205,135 +134,6 @@ def _training_texts(config: PrepareConfig, source: Source) -> Iterator[str]:
                 left -= documents.text_bytes
                 if left <= 0:
                     return
-
-
-# ---------------------------------------------------------------------------- making shards
-
-
-def _make_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: Bars) -> list[tuple[str, Failure]]:
-    """Makes what is missing of this part: (what, why) of each file and shard that failed.
-
-    ValueError where no file at all can be read.
-    """
-    there = [file for file in source.files if source.is_there(file)]
-    absent = [file for file in source.files if file not in there and not _is_done_without(stock, source, file)]
-    units, failures = _plan(stock, there, config)
-    if failures and not units and not absent:
-        raise ValueError(failures[0][1].reason)
-    units, absent = _of_this_part(source, units, absent, config)
-    units = sorted((unit for unit in units if unit.name not in stock.records), key=lambda unit: -unit.text_bytes)
-    planned = sum(map(len, stock.shards.values()))
-    fetching = f", and {len(absent)} files to fetch first" if absent else ""
-    bars.say(f"{len(stock.records)} of {planned} shards are there, {len(units)} to make{fetching}: {stock.folder}")
-    if units or absent:
-        failures += _make(stock, source, units, absent, config, bars)
-    if not config.keep_raw:
-        _delete_done(stock, source, source.files)
-    return failures
-
-
-def _plan(
-    stock: Inventory, files: list[SourceFile], config: PrepareConfig
-) -> tuple[list[Unit], list[tuple[str, Failure]]]:
-    """The units of files that are there, and the files that cannot be planned."""
-    units, failures = [], []
-    with ThreadPoolExecutor(config.workers) as pool:  # a compressed file is read whole
-        planned = [(file, pool.submit(plan_units, file, config.reading, config.shard_text_bytes)) for file in files]
-    for file, future in planned:
-        try:
-            found = future.result()
-        except ValueError as error:
-            failures.append((file.name, failure_of(error)))
-        else:
-            stock.take(file, found)
-            units += found
-    return units, failures
-
-
-def _is_done_without(stock: Inventory, source: Source, file: SourceFile) -> bool:
-    return stock.note_without_file(file, source.downloads.size(file.name))
-
-
-def _look_again(stock: Inventory, source: Source) -> None:
-    """Takes note of what other parts have made since, of files too that are only there for them."""
-    stock.look_again()
-    for file in source.files:
-        if source.is_fetched(file) and file.name not in stock.shards:
-            _is_done_without(stock, source, file)
-
-
-def _of_this_part(source: Source, units: list[Unit], absent: list[SourceFile], config: PrepareConfig):
-    """Every N-th of the units; of a hub's, those of every N-th file, so that each part fetches its own."""
-    part, parts = config.part_of_all
-    if config.finish:
-        return [], []
-    if source.downloads is None:
-        return units[part - 1 :: parts], []
-    files = source.files[part - 1 :: parts]
-    return [unit for unit in units if unit.file in files], [file for file in absent if file in files]
-
-
-def _make(
-    stock: Inventory, source: Source, units: list[Unit], absent: list[SourceFile], config: PrepareConfig, bars: Bars
-) -> list[tuple[str, Failure]]:
-    """Makes shards in worker processes, those of absent files as they arrive. (what, why) of what failed."""
-    failures, made = [], []
-
-    def settle(unit: Unit, outcome: Made | Failure) -> None:
-        if isinstance(outcome, Failure):
-            failures.append((f"shard {unit.name}", outcome))
-            return
-        made.append(outcome)
-        stock.note(unit)
-        if not config.keep_raw:
-            _delete_done(stock, source, [unit.file])
-
-    feed = Feed()
-    feed.add(units)  # the longest first, so that all end together
-    with Meter(bars, "preparing", sum(unit.text_bytes for unit in units)) as meter:
-        feeding = (feed, stock, source, absent, meter, failures)
-        threading.Thread(target=_feed, args=feeding, daemon=True, name="tokenmill-feed").start()
-        folder = stock.folder.absolute()
-        make, setup = functools.partial(make_shard, folder), functools.partial(load_encoder, folder, config.engine)
-        run_tasks = cluster.run_tasks if config.cluster else workers.run_tasks
-        run_tasks(make, feed, setup, config.workers, meter.add, settle)
-    makers = "Ray" if config.cluster else f"{min(config.workers, len(feed.tasks))} workers"
-    engines = " and ".join(sorted({shard.engine for shard in made}))
-    bars.say(f"made {meter.rates()} in {meter.seconds:.1f} s with {makers} and {engines}")
-    for shard in {(shard.engine, shard.why): shard for shard in made if shard.why}.values():
-        bars.say(f"tokenized with {shard.engine}: {shard.why}")
-    if referred := sum(shard.referred for shard in made):
-        bars.say(f"{referred:,} documents have characters that {engines} classes otherwise; tiktoken encoded them")
-    return failures
-
-
-def _feed(feed: Feed, stock: Inventory, source: Source, absent: list[SourceFile], meter: Meter, failures: list) -> None:
-    """Fetches the absent files, and gives the units of each to the workers as soon as it is there."""
-    try:
-        futures = source.fetch(absent)
-        left = sum(source.downloads.size(file.name) for file in absent)
-        fetched = known = 0
-        for future in as_completed(futures):
-            file = futures[future]
-            try:
-                future.result()
-                units = stock.plan(file)
-            except Exception as error:
-                failures.append((file.name, failure_of(error)))
-                continue
-            left, fetched = left - source.downloads.size(file.name), fetched + source.downloads.size(file.name)
-            known += sum(unit.text_bytes for unit in units)
-            meter.total = known + known * left / fetched  # the files that are to come have as much text in a byte
-            feed.add([unit for unit in units if unit.name not in stock.records])
-    finally:
-        feed.close()
-
-
-def _delete_done(stock: Inventory, source: Source, files: list[SourceFile]) -> None:
-    """Deletes the hub's files whose shards are all there."""
-    for file in files:
-        if source.is_fetched(file) and not stock.missing([file]):
-            file.path.unlink(missing_ok=True)
 
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:

@@ -165,7 +165,7 @@ def test_later_runs_mean_the_files_of_the_first_whatever_the_branch_has_become(h
     assert json.loads(more["manifest.json"])["hub"]["commit"] == "a" * 40
     subprocess.run(["rm", "-r", tmp_path / "data/raw"], check=True)
     assert token_set(run_prepare(*flags, 4, cwd=tmp_path, env=env), tmp_path) == more, "the manifest tells the commit"
-    newer = run_prepare(*flags, 4, "--revision", "b" * 40, "--name", "newer", "--raw-dir", "raw", cwd=tmp_path, env=env)
+    newer = run_prepare(*flags, 4, "--revision", "b" * 40, "--name", "newer", cwd=tmp_path, env=env)
     assert json.loads(token_set(newer, tmp_path)["manifest.json"])["hub"]["commit"] == "b" * 40
     assert shards(token_set(newer, tmp_path)) != shards(more)
     gone = run_prepare(*flags, 4, "--revision", "v9", cwd=tmp_path, env=env, check=False)

@@ -7,11 +7,12 @@ import subprocess
 import sys
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill.formats import Reading
-from tokenmill.sources import local_files, plan_units, read_documents, split_files
+from tokenmill.sources import SourceFile, local_files, plan_units, read_documents, split_files
 
 EVERYTHING = 1 << 40
 
@@ -113,6 +114,16 @@ def test_null_and_empty_documents_are_left_out_and_counted(tmp_path, type):
     (documents,) = read_documents(unit)
     assert documents.texts.to_pylist() == ["one", "two", "three"]
     assert (documents.null_documents, documents.empty_documents, documents.text_bytes) == (2, 1, 11)
+
+
+@pytest.mark.parametrize("compression", ["snappy", "gzip", "zstd", "none"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_parquet_is_read_whatever_its_compression_encoding_and_statistics(tmp_path, compression, dictionary):
+    texts = make_text(documents=200, seed=0) * 2
+    path = tmp_path / "a.parquet"
+    how = {"compression": compression, "use_dictionary": dictionary, "write_statistics": False, "row_group_size": 90}
+    pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), path, **how)
+    assert texts_of(plan_units(SourceFile("a.parquet", path, "train"), Reading(), 100_000)) == texts
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path):

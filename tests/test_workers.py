@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import tasks
 
-from tokenmill.workers import Failure, run_tasks
+from tokenmill.workers import Failure, Feed, run_tasks
 
 
 def run(whats, tmp_path, num_workers=2, setup=tasks.setup):
@@ -100,3 +101,45 @@ def test_ctrl_c_stops_the_parent_and_all_workers_promptly(tmp_path):
     while any(alive(pid) for pid in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in children)
+
+
+def test_tasks_may_come_while_others_are_done_or_none_is_there(tmp_path):
+    feed, settled = Feed(), []
+
+    def find_tasks():
+        for number, pause in enumerate((0, 0.3, 0, 0, 0.3)):
+            time.sleep(pause)
+            feed.add([(f"task {number}", None), (f"twin {number}", None)])
+        feed.close()
+
+    threading.Thread(target=find_tasks).start()
+    outcomes = run_tasks(
+        tasks.work, feed, tasks.setup, 2, on_outcome=lambda task, outcome: settled.append((task[0], outcome[0]))
+    )
+    expected = [f"{what} {number}" for number in range(5) for what in ("task", "twin")]
+    assert [what for what, _ in outcomes] == expected
+    assert sorted(settled) == sorted(zip(expected, expected, strict=True)), "each was told once"
+    assert len({pid for _, pid in outcomes}) == 2, "idle workers are kept"
+
+
+def test_a_worker_that_dies_while_it_waits_for_a_task_is_replaced(tmp_path):
+    feed = Feed()
+    pids = []
+
+    def settle(task, outcome):
+        pids.append(outcome[1])
+        if len(pids) == 1:
+            os.kill(outcome[1], signal.SIGKILL)
+            feed.add([("after it", None)])
+            feed.close()
+
+    feed.add([("before it", None)])
+    outcomes = run_tasks(tasks.work, feed, tasks.setup, 1, on_outcome=settle)
+    assert [what for what, _ in outcomes] == ["before it", "after it"]
+    assert len(set(pids)) == 2
+
+
+def test_a_feed_without_tasks_is_no_work(tmp_path):
+    feed = Feed()
+    feed.close()
+    assert run_tasks(tasks.work, feed, tasks.setup, 2) == []

@@ -10,6 +10,7 @@ taken up in the middle of a file; a file that a killed run was fetching begins a
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -30,6 +31,7 @@ from tokenmill.progress import Bars
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 ATTEMPTS = 6  # of a download, with pauses of 1, 2, 4, 8 and 16 seconds
 INCOMING = ".incoming"  # where downloads grow
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,17 @@ class Downloads:
     def size(self, name: str) -> int:
         return self._files[name].bytes
 
+    def is_there(self, name: str) -> bool:
+        """Whether the file is there, whole; one of another size is from a list that was deleted since."""
+        path = self.folder / name
+        return path.exists() and path.stat().st_size == self.size(name)
+
     def start(self, name: str) -> Future:
         """Begins to fetch a file that is not there or on its way; done when it is there."""
         if name in self._futures:
             return self._futures[name]
         future = self._futures[name] = Future()
-        if (self.folder / name).exists():
+        if self.is_there(name):
             future.set_result(None)
             return future
         if self._lock is None:
@@ -230,8 +237,7 @@ class Downloads:
         return show
 
     def _failed(self, file: RemoteFile, error: Exception) -> Exception:
-        kind = ConnectionError if _may_pass(error) or not isinstance(error, OSError) else OSError
-        return kind(
+        return (OSError if _is_of_the_disk(error) else ConnectionError)(
             f"{self.listing.repository}: fetching {file.name} failed ({_first_line(error)}); "
             "run the same command again: files that are complete are not fetched twice"
         )
@@ -243,7 +249,11 @@ def _may_pass(error: Exception) -> bool:
 
     if isinstance(error, EntryNotFoundError | GatedRepoError | RepositoryNotFoundError):
         return False
-    return not (isinstance(error, OSError) and error.errno is not None and error.filename is not None)
+    return not _is_of_the_disk(error)
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in DISK_ERRORS
 
 
 def _difference(path: Path, file: RemoteFile) -> str | None:
