@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test torture lint bench tables clean
+.PHONY: demo test train torture lint bench tables clean
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
@@ -12,6 +12,11 @@ demo: .venv/installed
 
 test: .venv/cluster
 	$(PY) -m pytest
+
+# a few million parameters, for two or three minutes, on what `make demo` makes
+train: .venv/installed
+	[ -e .venv/demo.txt ] || $(MAKE) demo
+	$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)"
 
 # a quarter of an hour: 200 kills at random moments
 torture: .venv/installed

@@ -1,0 +1,222 @@
+"""A small GPT, trained on a token set: `make train`, or on CUDA or several ranks
+
+    torchrun --nproc-per-node 8 examples/train_gpt.py --layers 12 --width 768 --batch-size 32 --seq-len 2048 ...
+
+One optimizer step takes `total_rows` rows, whatever the number of ranks, so that a checkpoint of 8 ranks goes on
+with 1, 2 or 4 as if nothing had happened: the rows of every step are the same, and a checksum of them is printed.
+"""
+
+import math
+import os
+import sys
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import tyro
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from data import RowLoader
+from tokenmill.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Trains a small GPT on a token set."""
+
+    tokens: Path | None = None  # the token set's folder; by default the one under data/tokens
+    layers: int = 4  # transformer blocks
+    width: int = 192  # of the residual stream
+    heads: int = 4  # of attention
+    seq_len: int = 256  # tokens of an input
+    batch_size: int = 8  # rows of one rank in one forward pass
+    total_rows: int = 16  # of one optimizer step, over all ranks and passes
+    steps: int = 300  # optimizer steps, those before the checkpoint counted
+    learning_rate: float = 2e-3  # at its highest; then down to a tenth along a cosine
+    warmup: int = 20  # steps
+    val_every: int = 100  # steps between validations, which take val_batches batches
+    val_batches: int = 8
+    checkpoint: Path | None = None  # written at the end, and gone on from where it is there
+    stop_at: int | None = None  # end after this step of all `steps`
+    sample: int = 100  # tokens of text to write at the end; 0 writes none
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    seed: int = 1337  # of the model's first weights
+
+
+# ---------------------------------------------------------------------------- the model
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm_1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(rotate(q, rotation), rotate(k, rotation), v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.relu(self.up(self.norm_2(x))).square())
+
+
+def rotate(x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Rotary positions (Su et al., 2021), halves paired."""
+    (cos, sin), (a, b) = rotation, x.chunk(2, dim=-1)
+    cos, sin = cos[: x.shape[-2]].to(x.dtype), sin[: x.shape[-2]].to(x.dtype)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+class GPT(nn.Module):
+    def __init__(self, vocab_size: int, config: TrainConfig):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, config.width)
+        self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.layers))
+        self.norm, self.head = nn.RMSNorm(config.width), nn.Linear(config.width, vocab_size, bias=False)
+        half = config.width // config.heads // 2
+        angles = torch.outer(torch.arange(config.seq_len), 10_000.0 ** (-torch.arange(half) / half))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                last = name.endswith(("out.weight", "down.weight"))
+                nn.init.normal_(weight, std=0.02 / (math.sqrt(2 * config.layers) if last else 1))
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits (B, T, vocab_size), or with targets the loss of every token, in nats: (B, T)."""
+        x = self.embedding(inputs)
+        for block in self.blocks:
+            x = block(x, (self.cos, self.sin))
+        logits = self.head(self.norm(x))
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+
+
+# ---------------------------------------------------------------------------- training
+
+
+def learning_rate(step: int, config: TrainConfig) -> float:
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    done = (step - config.warmup) / max(1, config.steps - config.warmup)
+    return config.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+
+
+@torch.no_grad()
+def bits_per_byte(model: nn.Module, config: TrainConfig, amp) -> float:
+    """The loss on the first validation batches, in bits a byte of text: comparable whatever the tokenizer."""
+    loader = RowLoader(config.tokens, "val", batch_size=config.batch_size, seq_len=config.seq_len, device=config.device)
+    token_bytes = torch.from_numpy(np.load(loader.token_set.path / "token_bytes.npy")).to(config.device)
+    sums = torch.zeros(2, dtype=torch.float64, device=config.device)  # nats, bytes
+    for _ in range(config.val_batches):
+        inputs, targets = next(loader)
+        with amp:
+            losses = model(inputs, targets)
+        counts = token_bytes[targets]  # 0 for special tokens
+        sums += torch.stack([(losses * (counts > 0)).sum(), counts.sum()])
+    if dist.is_initialized():
+        dist.all_reduce(sums)
+    return (sums[0] / sums[1]).item() / math.log(2)
+
+
+def checksum(inputs: torch.Tensor) -> int:
+    """Of a batch's rows, in whatever order."""
+    return sum(zlib.crc32(row.tobytes()) for row in inputs.cpu().numpy()) % (1 << 32)
+
+
+def train(config: TrainConfig) -> None:
+    ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    if ranks > 1:
+        dist.init_process_group("nccl" if config.device == "cuda" else "gloo")
+    if config.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    passes, rest = divmod(config.total_rows, config.batch_size * ranks)
+    if rest or not passes:
+        raise SystemExit(
+            f"total_rows {config.total_rows} is no multiple of batch_size {config.batch_size} x {ranks} ranks"
+        )
+    amp = torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
+
+    loader = RowLoader(
+        config.tokens, "train", batch_size=config.batch_size, seq_len=config.seq_len, device=config.device
+    )
+    torch.manual_seed(config.seed)
+    model = GPT(loader.token_set.tokenizer["vocab_size"], config).to(config.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+    step = 0
+    if config.checkpoint and config.checkpoint.exists():
+        saved = torch.load(config.checkpoint, map_location=config.device, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        loader.load_state_dict(saved["data"])  # the exact next row, on any number of ranks
+        step = saved["step"]
+    parallel = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+    say = print if rank == 0 else lambda *_, **__: None
+    size = sum(parameter.numel() for parameter in model.parameters())
+    say(f"{size / 1e6:.1f}M parameters, {ranks} ranks, {passes} passes a step, from step {step}")
+
+    started, waited, last = time.perf_counter(), 0.0, config.stop_at or config.steps
+    while step < last:
+        sums = torch.zeros(2, dtype=torch.float64, device=config.device)  # loss, checksum
+        for number in range(passes):
+            asked = time.perf_counter()
+            inputs, targets = next(loader)
+            waited += time.perf_counter() - asked
+            if ranks > 1:
+                parallel.require_backward_grad_sync = number == passes - 1
+            with amp:
+                loss = parallel(inputs, targets).mean() / passes
+            loss.backward()
+            sums += torch.tensor([loss.item() / ranks, checksum(inputs)], dtype=torch.float64, device=config.device)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, config)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+        if ranks > 1:
+            dist.all_reduce(sums)
+        spent = time.perf_counter() - started
+        rows = int(sums[1].item()) % (1 << 32)
+        say(
+            f"step {step:4}  loss {sums[0].item():.6f}  rows {rows:08x}  waited for data {waited / spent:.2%}",
+            flush=True,
+        )
+        if step % config.val_every == 0 or step == config.steps:
+            say(f"step {step:4}  validation {bits_per_byte(model, config, amp):.4f} bits per byte", flush=True)
+    if config.checkpoint and rank == 0:
+        saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": loader.state_dict()}
+        unfinished = config.checkpoint.with_suffix(".tmp")
+        torch.save(saved | {"step": step}, unfinished)
+        unfinished.replace(config.checkpoint)
+    if config.sample and rank == 0:
+        say("\n" + write(model, Tokenizer.load(loader.token_set.path / "tokenizer.json"), config))
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+@torch.no_grad()
+def write(model: GPT, tokenizer: Tokenizer, config: TrainConfig) -> str:
+    """A text of the model's own."""
+    ids = torch.tensor([[tokenizer.bos_id]], device=config.device)
+    generator = torch.Generator(config.device).manual_seed(config.seed)
+    for _ in range(config.sample):
+        logits = model(ids[:, -config.seq_len :])[:, -1].float()
+        best = logits.topk(50).values[:, -1:]
+        chances = logits.masked_fill(logits < best, -math.inf).softmax(-1)
+        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], dim=1)
+    return tokenizer.decode(ids[0].tolist())
+
+
+if __name__ == "__main__":
+    train(tyro.cli(TrainConfig))

@@ -1,0 +1,53 @@
+"""The training example resumes bit for bit, and sees the same rows on any number of ranks."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from making import ROOT
+
+SMALL = shlex.split(
+    "--layers 2 --width 32 --heads 2 --seq-len 32 --total-rows 8 --steps 20 --val-every 10 --val-batches 2"
+)
+
+
+def train(token_set, *flags, ranks=1, cwd):
+    script = [str(ROOT / "examples" / "train_gpt.py"), "--tokens", str(token_set), *SMALL, *map(str, flags)]
+    runner = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    done = subprocess.run([sys.executable, *runner, *script], cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def column(printed, name):
+    return re.findall(rf"^step +\d+  .*{name} (\S+)", printed, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def straight(prepared, tmp_path_factory):
+    return train(prepared[1], cwd=tmp_path_factory.mktemp("straight"))
+
+
+def test_ten_steps_and_ten_resumed_are_twenty_bit_for_bit(prepared, straight, tmp_path):
+    flags = ("--checkpoint", "at.pt")
+    first = train(prepared[1], *flags, "--stop-at", 10, "--sample", 0, cwd=tmp_path)
+    second = train(prepared[1], *flags, cwd=tmp_path)
+    for name in ("loss", "rows", "validation"):
+        expected = column(straight, name)
+        assert len(expected) == (2 if name == "validation" else 20)
+        assert column(first, name) + column(second, name) == expected
+    assert "from step 10" in second
+    assert straight.split("\n\n", 1)[1] == second.split("\n\n", 1)[1], "the same text too"
+
+
+def test_two_ranks_resumed_as_one_and_one_as_two_see_the_same_rows(prepared, straight, tmp_path):
+    for before, after in ((2, 1), (1, 2)):
+        flags = ("--batch-size", 2, "--sample", 0, "--checkpoint", f"{before}.pt")
+        first = train(prepared[1], *flags, "--stop-at", 10, ranks=before, cwd=tmp_path)
+        second = train(prepared[1], *flags, ranks=after, cwd=tmp_path)
+        assert column(first, "rows") + column(second, "rows") == column(straight, "rows")
+        losses = [*map(float, column(first, "loss") + column(second, "loss"))]
+        assert losses == pytest.approx([*map(float, column(straight, "loss"))], rel=1e-3)
+        assert losses[-1] < losses[0]
