@@ -8,6 +8,7 @@ import psutil
 import pytest
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 ray = pytest.importorskip("ray", reason="no ray: pip install -r requirements-cluster.txt")
 
 
@@ -15,7 +16,7 @@ ray = pytest.importorskip("ray", reason="no ray: pip install -r requirements-clu
 def cluster():
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster = Cluster(initialize_head=True, head_node_args=NODE)
     yield cluster
     cluster.shutdown()
 
@@ -39,12 +40,12 @@ def at_work(node) -> list[psutil.Process]:
 
 
 def test_one_of_two_raylets_is_killed_midway(cluster, flags, tmp_path):
-    doomed = cluster.add_node(num_cpus=1)
+    doomed = cluster.add_node(**NODE)
     cwd = tmp_path / "cluster"
     cwd.mkdir()
     command = [sys.executable, str(ROOT / "prepare_data.py"), *flags, "--cluster", "ray"]
     process = subprocess.Popen(command, cwd=cwd, env=environment(cluster), stdout=-1, stderr=-1, text=True)
-    wait_until(lambda: at_work(doomed) and list(cwd.glob("data/tokens/*/shards/*.json")), seconds=60)
+    wait_until(lambda: at_work(doomed) and list(cwd.glob("data/tokens/*/shards/*.json")), seconds=200)
     cluster.remove_node(doomed, allow_graceful=False)
     done = len(list(cwd.glob("data/tokens/*/shards/*.json")))
     printed, errors = process.communicate(timeout=200)
