@@ -134,71 +134,96 @@ def checksum(inputs: torch.Tensor) -> int:
     return sum(zlib.crc32(row.tobytes()) for row in inputs.cpu().numpy()) % (1 << 32)
 
 
-def train(config: TrainConfig) -> None:
+def start_ranks(config: TrainConfig) -> tuple[int, int]:
+    """(rank, number of ranks), as torchrun says, talking to each other."""
     ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     if ranks > 1:
         dist.init_process_group("nccl" if config.device == "cuda" else "gloo")
     if config.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    passes, rest = divmod(config.total_rows, config.batch_size * ranks)
-    if rest or not passes:
-        raise SystemExit(
-            f"total_rows {config.total_rows} is no multiple of batch_size {config.batch_size} x {ranks} ranks"
-        )
-    amp = torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
+    return rank, ranks
 
-    loader = RowLoader(
-        config.tokens, "train", batch_size=config.batch_size, seq_len=config.seq_len, device=config.device
-    )
+
+def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> int:
+    """Goes on from the checkpoint, if there is one, on any number of ranks. The steps that are done."""
+    if config.checkpoint is None or not config.checkpoint.exists():
+        return 0
+    saved = torch.load(config.checkpoint, map_location=config.device, weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    loader.load_state_dict(saved["data"])  # the exact next row
+    return saved["step"]
+
+
+def save(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader, step: int) -> None:
+    """Writes the checkpoint whole, or not at all."""
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": loader.state_dict()}
+    unfinished = config.checkpoint.with_suffix(".tmp")
+    torch.save(saved | {"step": step}, unfinished)
+    unfinished.replace(config.checkpoint)
+
+
+class Step:
+    """One optimizer step after the other: `passes` batches of every rank each."""
+
+    def __init__(
+        self, config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader, ranks: int
+    ):
+        self.config, self.optimizer, self.batches, self.ranks = config, optimizer, loader, ranks
+        self.model = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+        self.passes, rest = divmod(config.total_rows, config.batch_size * ranks)
+        if rest or not self.passes:
+            raise SystemExit(
+                f"total_rows {config.total_rows} is no multiple of {config.batch_size} rows x {ranks} ranks"
+            )
+        self.amp = torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
+        self.waited = 0.0  # seconds, for data
+
+    def take(self, step: int) -> tuple[float, int]:
+        """Loss, and checksum of the rows, over all ranks."""
+        sums = torch.zeros(2, dtype=torch.float64, device=self.config.device)
+        for number in range(self.passes):
+            asked = time.perf_counter()
+            inputs, targets = next(self.batches)
+            self.waited += time.perf_counter() - asked
+            if self.ranks > 1:
+                self.model.require_backward_grad_sync = number == self.passes - 1
+            with self.amp:
+                loss = self.model(inputs, targets).mean() / self.passes
+            loss.backward()
+            sums += torch.tensor([loss.item() / self.ranks, checksum(inputs)], dtype=torch.float64, device=sums.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(step, self.config)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.ranks > 1:
+            dist.all_reduce(sums)
+        return sums[0].item(), int(sums[1].item()) % (1 << 32)
+
+
+def train(config: TrainConfig) -> None:
+    rank, ranks = start_ranks(config)
+    settings = {"batch_size": config.batch_size, "seq_len": config.seq_len, "device": config.device}
+    loader = RowLoader(config.tokens, "train", **settings)
     torch.manual_seed(config.seed)
     model = GPT(loader.token_set.tokenizer["vocab_size"], config).to(config.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
-    step = 0
-    if config.checkpoint and config.checkpoint.exists():
-        saved = torch.load(config.checkpoint, map_location=config.device, weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        loader.load_state_dict(saved["data"])  # the exact next row, on any number of ranks
-        step = saved["step"]
-    parallel = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+    first = resume(config, model, optimizer, loader)
+    steps = Step(config, model, optimizer, loader, ranks)
     say = print if rank == 0 else lambda *_, **__: None
     size = sum(parameter.numel() for parameter in model.parameters())
-    say(f"{size / 1e6:.1f}M parameters, {ranks} ranks, {passes} passes a step, from step {step}")
-
-    started, waited, last = time.perf_counter(), 0.0, config.stop_at or config.steps
-    while step < last:
-        sums = torch.zeros(2, dtype=torch.float64, device=config.device)  # loss, checksum
-        for number in range(passes):
-            asked = time.perf_counter()
-            inputs, targets = next(loader)
-            waited += time.perf_counter() - asked
-            if ranks > 1:
-                parallel.require_backward_grad_sync = number == passes - 1
-            with amp:
-                loss = parallel(inputs, targets).mean() / passes
-            loss.backward()
-            sums += torch.tensor([loss.item() / ranks, checksum(inputs)], dtype=torch.float64, device=config.device)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, config)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        step += 1
-        if ranks > 1:
-            dist.all_reduce(sums)
-        spent = time.perf_counter() - started
-        rows = int(sums[1].item()) % (1 << 32)
-        say(
-            f"step {step:4}  loss {sums[0].item():.6f}  rows {rows:08x}  waited for data {waited / spent:.2%}",
-            flush=True,
-        )
-        if step % config.val_every == 0 or step == config.steps:
-            say(f"step {step:4}  validation {bits_per_byte(model, config, amp):.4f} bits per byte", flush=True)
+    say(f"{size / 1e6:.1f}M parameters, {ranks} ranks, {steps.passes} passes a step, from step {first}")
+    started, last = time.perf_counter(), config.stop_at or config.steps
+    for step in range(first, last):
+        loss, rows = steps.take(step)
+        waited = steps.waited / (time.perf_counter() - started)
+        say(f"step {step + 1:4}  loss {loss:.6f}  rows {rows:08x}  waited for data {waited:.2%}", flush=True)
+        if (step + 1) % config.val_every == 0 or step + 1 == config.steps:
+            found = bits_per_byte(model, config, steps.amp)
+            say(f"step {step + 1:4}  validation {found:.4f} bits per byte", flush=True)
     if config.checkpoint and rank == 0:
-        saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": loader.state_dict()}
-        unfinished = config.checkpoint.with_suffix(".tmp")
-        torch.save(saved | {"step": step}, unfinished)
-        unfinished.replace(config.checkpoint)
+        save(config, model, optimizer, loader, last)
     if config.sample and rank == 0:
         say("\n" + write(model, Tokenizer.load(loader.token_set.path / "tokenizer.json"), config))
     if ranks > 1:

@@ -215,3 +215,13 @@ def test_a_hub_that_does_not_answer_is_an_error_that_says_what_to_do(flags, tmp_
     assert "the Hugging Face hub could not be reached" in done.stderr
     assert "--source data/raw/owner--corpus" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_hf_url_is_read_in_place_to_the_same_shards(env, flags, tmp_path):
+    fetched, in_place = tmp_path / "fetched", tmp_path / "in_place"
+    for folder in (fetched, in_place):
+        folder.mkdir()
+    expected = token_set(run_prepare(*flags, 4, cwd=fetched, env=env), fetched)
+    done = run_prepare("--source", f"hf://datasets/{REPOSITORY}", *flags[2:4], cwd=in_place, env=env)
+    assert shards(token_set(done, in_place)) == shards(expected)
+    assert not (in_place / "data" / "raw").exists()
