@@ -38,9 +38,9 @@ class PrepareConfig:
     bos_token: str | None = None  # the special token that begins a document, where it cannot be told
     engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = "auto"  # what tokenizes; auto is the fastest proven
     name: str | None = None  # the data set's name in the token set's folder; by default from the source
-    val_file: str | None = None  # to validate on: a source file's name, a path, or `last` of the repository
+    val_file: str | None = None  # validates: a file's name or path, or `last` in the repository; by default the last
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents
-    document_separator: str | None = None  # between the documents of a txt file, as `\\n\\n`; by default a file is one
+    document_separator: str | None = None  # between the documents of a txt file, as `\n\n`; by default a file is one
     skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
     tokens_root: Path = Path("data/tokens")  # where token sets are written
     raw_dir: Path = Path("data/raw")  # where files from the hub are downloaded
