@@ -32,8 +32,9 @@ def make_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: 
     units, absent = _of_this_part(source, units, absent, config)
     units = sorted((unit for unit in units if unit.name not in stock.records), key=lambda unit: -unit.text_bytes)
     planned = sum(map(len, stock.shards.values()))
-    fetching = f", and {len(absent)} files to fetch first" if absent else ""
-    bars.say(f"{len(stock.records)} of {planned} shards are there, {len(units)} to make{fetching}: {stock.folder}")
+    shards = [f"{len(stock.records)} of {planned} shards are there, {len(units)} to make"] if planned else []
+    files = [f"{len(absent)} files to fetch first"] if absent else []
+    bars.say(f"{', and '.join(shards + files)}: {stock.folder}")
     if units or absent:
         failures += _make(stock, source, units, absent, config, bars)
     if not config.keep_raw:
