@@ -38,10 +38,10 @@ class TrainConfig:
     seq_len: int = 256  # tokens of an input
     batch_size: int = 8  # rows of one rank in one forward pass
     total_rows: int = 16  # of one optimizer step, over all ranks and passes
-    steps: int = 300  # optimizer steps, those before the checkpoint counted
+    steps: int = 180  # optimizer steps, those before the checkpoint counted
     learning_rate: float = 2e-3  # at its highest; then down to a tenth along a cosine
     warmup: int = 20  # steps
-    val_every: int = 100  # steps between validations, which take val_batches batches
+    val_every: int = 60  # steps between validations, which take val_batches batches
     val_batches: int = 8
     checkpoint: Path | None = None  # written at the end, and gone on from where it is there
     stop_at: int | None = None  # end after this step of all `steps`
