@@ -163,5 +163,5 @@ def test_loaders_that_are_dropped_leave_no_thread_and_no_open_file(token_set):
         loader.load_state_dict(loader.state_dict())
         next(loader)
     del loader
-    wait_until(lambda: not threads())
+    assert not threads(), "a process may fork right after it, without a thread that is on its way out"
     wait_until(lambda: open_files() <= before)

@@ -12,8 +12,11 @@ of the set. How many rows a shard has is the same at every epoch and under every
 `NanochatRows` (nanochat.py) has the same verbs.
 """
 
+import os
+import weakref
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
@@ -50,7 +53,10 @@ class ShardPlans:
         self.shards = token_set.split(split)
         self._counts: dict[int, int] = {}  # rows of the shards that were planned or counted
         self._plans: OrderedDict[tuple[int, int], Future] = OrderedDict()
-        self._planner = ThreadPoolExecutor(1, "tokenmill-plan") if ahead else None
+        self._planner = None
+        if ahead:
+            self._planner = ThreadPoolExecutor(1, "tokenmill-plan")
+            weakref.finalize(self, _end, self._planner, os.getpid())
         self._require_shards_of_a_row()
 
     def rows(self, epoch: int, shard: int) -> ShardRows:
@@ -89,20 +95,13 @@ class ShardPlans:
         """Plans a shard, or finds its plan, and lets older plans go."""
         key = (epoch if self.shuffle else 0, shard)
         if key not in self._plans:
-            self._plans[key] = self._planner.submit(self._plan, *key) if self._planner else _done(self._plan(*key))
+            how = (self.row_len, self.packing, self.long_documents, (self.seed, *key))
+            plan = partial(_plan_shard, self.token_set, self.shards[shard], *how)  # no reference to self: see _end
+            self._plans[key] = self._planner.submit(plan) if self._planner else _done(plan())
         self._plans.move_to_end(key)
         while len(self._plans) > PLANS_HELD:
             self._plans.popitem(last=False)
         return self._plans[key]
-
-    def _plan(self, epoch: int, number: int) -> ShardRows:
-        shard, row_len, bos_id = self.token_set.open(self.shards[number]), self.row_len, self.token_set.bos_id
-        key = (self.seed, epoch, number)
-        if self.packing == "best_fit":
-            plan = plan_rows(shard.lengths, row_len, long_documents=self.long_documents, seed=key)
-            return ShardRows.packed(shard, plan, bos_id)
-        starts = plan_windows(len(shard.tokens), row_len, seed=key if self.packing == "random" else None)
-        return ShardRows.windows(shard, starts, row_len, bos_id)
 
     def _count(self, entry: ShardEntry) -> int:
         if self.packing == "best_fit":
@@ -124,6 +123,25 @@ class ShardPlans:
                     f"{self.row_len - 1} + 1, and packing {self.packing!r} joins no shards, so all of it would be "
                     "left out; use packing='best_fit' or a smaller seq_len"
                 )
+
+
+def _plan_shard(
+    token_set: TokenSet, entry: ShardEntry, row_len: int, packing: str, long_documents: str, seed: tuple[int, int, int]
+) -> ShardRows:
+    """The rows of a shard, in an order that `seed` (seed, epoch, number of the shard) decides."""
+    shard, bos_id = token_set.open(entry), token_set.bos_id
+    if packing == "best_fit":
+        return ShardRows.packed(
+            shard, plan_rows(shard.lengths, row_len, long_documents=long_documents, seed=seed), bos_id
+        )
+    starts = plan_windows(len(shard.tokens), row_len, seed=seed if packing == "random" else None)
+    return ShardRows.windows(shard, starts, row_len, bos_id)
+
+
+def _end(planner: ThreadPoolExecutor, pid: int) -> None:
+    """Waits for the thread of `ShardPlans` that are dropped: a process may fork next, and should have none by then."""
+    if os.getpid() == pid:  # in a fork the thread did not come along, but locks that it held are held for ever
+        planner.shutdown(wait=True, cancel_futures=True)
 
 
 def _done(rows: ShardRows) -> Future:

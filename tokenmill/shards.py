@@ -191,12 +191,13 @@ class Shard:
 def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     """Maps exactly `count` numbers of a file, read-only."""
     advice = "the shard is damaged; delete its .json record and run prepare_data.py again"
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}")
-    expected, found = count * dtype.itemsize, path.stat().st_size
-    if found != expected:
-        raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
-    return np.memmap(path, dtype, mode="r") if count else np.empty(0, dtype)
+    expected = count * dtype.itemsize
+    try:
+        if (found := path.stat().st_size) != expected:
+            raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
+        return np.memmap(path, dtype, mode="r") if count else np.empty(0, dtype)
+    except FileNotFoundError as error:  # at either
+        raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}") from error
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
