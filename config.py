@@ -9,8 +9,10 @@ from typing import Literal
 from tokenmill.formats import SUFFIX, Reading
 from tokenmill.packing import LONG_DOCUMENTS
 from tokenmill.shards import SPLITS
+from tokenmill.skipped import parse_skipped
 
 PACKINGS = ("best_fit", "nanochat", "concat", "random")
+VAL_SEED = 0  # fixed: the first N validation batches are the same fair sample in every run
 
 
 def available_cores() -> int:
@@ -109,6 +111,9 @@ class LoaderConfig:
     long_documents: str = "split"  # best_fit: "split" a document longer than a row, or "crop" it
     shuffle: bool = True  # train: another order at every epoch; False: shards in order, every epoch the same
     seed: int = 1337  # of every random order
+    skip_rows: tuple[
+        str, ...
+    ] = ()  # rows to leave out, as show names them: "epoch:shard:first-last", as "0:12:100-163"
     epochs: int | None = None  # how many the iteration has; by default it is endless
     drop_last: bool = True  # with epochs: drop the last rows, fewer than a batch of all ranks, or return them
     documents: bool = False  # batches are (inputs, targets, document_ids): which document of its row a token is of
@@ -129,6 +134,10 @@ class LoaderConfig:
             raise ValueError(
                 "epochs cannot be counted with packing 'nanochat', whose rows go on from one into the next"
             )
+        if parse_skipped(self.skip_rows) and self.packing == "nanochat":
+            raise ValueError(
+                "skip_rows cannot be left out with packing 'nanochat', whose rows have no places of their own"
+            )
         if self.packing == "random" and self.documents:
             raise ValueError("documents need a packing that knows them: packing 'random' cuts anywhere; use best_fit")
         if (self.rank is None) != (self.world_size is None):
@@ -137,3 +146,13 @@ class LoaderConfig:
             raise ValueError(
                 f"rank must be from 0 to world_size - 1, found rank={self.rank}, world_size={self.world_size}"
             )
+
+    @property
+    def order(self) -> dict:
+        """What, beside packing and seq_len, the order of planned rows follows from."""
+        train = self.split == "train"
+        return {
+            "long_documents": self.long_documents,
+            "shuffle": self.shuffle and train,
+            "seed": self.seed if train else VAL_SEED,
+        }

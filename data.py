@@ -28,11 +28,11 @@ from tokenmill.nanochat import NanochatRows
 from tokenmill.planned import PlannedRows, ShardPlans
 from tokenmill.ranks import rank_and_world_size, require_same_on_all_ranks
 from tokenmill.shards import TokenSet, find_token_set
+from tokenmill.skipped import format_skipped, parse_skipped
 from tokenmill.transfer import Batch, make_transfer
 
 TOKENS_ROOT = Path("data/tokens")
 STATE_VERSION = 1
-VAL_SEED = 0  # fixed: the first N validation batches are the same fair sample in every run
 
 
 class RowLoader:
@@ -57,8 +57,7 @@ class RowLoader:
         self.rank, self.world_size = _rank_and_world_size(config)
         self.token_set = TokenSet(config.tokens or find_token_set(TOKENS_ROOT))
         self._worker, self._workers = worker  # of n DataLoader workers the k-th makes every n-th batch
-        self._shuffle = config.shuffle and split == "train"
-        self._seed = config.seed if split == "train" else VAL_SEED
+        self._skipped = parse_skipped(config.skip_rows)
         self._rows = self._make_rows()  # what `_batches` deals from, once it is there
         self._batches = None
         self._require_one_batch()
@@ -73,7 +72,7 @@ class RowLoader:
 
     @cached_property
     def rows(self) -> int | None:
-        """Rows of one epoch, of all ranks; None with nanochat, whose rows go on from one epoch into the next.
+        """Rows of one epoch, of all ranks, with those to skip; None with nanochat, whose rows do not end with an epoch.
 
         With best_fit all lengths of the split are read and packed once: about 10 ms for 60,000 documents.
         """
@@ -102,11 +101,13 @@ class RowLoader:
 
     def state_dict(self) -> dict:
         """The position after the batch that was returned last: plain numbers and strings, the same on every rank."""
-        return self._identity | self._position
+        skipped = {"skip_rows": format_skipped(self._skipped)} if self._skipped else {}
+        return self._identity | self._position | skipped
 
     def load_state_dict(self, state: dict) -> None:
         """Goes on with exactly the next row, on this number of ranks or, but for nanochat, another.
 
+        Rows that the position knows to be skipped stay so; this loader's own skip_rows are skipped from here on too.
         ValueError, naming both values, where the position is of another token set or other settings.
         """
         for key, here in self._identity.items():
@@ -122,6 +123,10 @@ class RowLoader:
             raise ValueError(
                 f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
             )
+        skipped = parse_skipped([*state.get("skip_rows", ()), *self.config.skip_rows])
+        if skipped != self._skipped:
+            self._stop()
+            self._skipped, self._rows = skipped, None
         self._go_to({key: int(state[key]) for key in self._position})
 
     @cached_property
@@ -135,19 +140,15 @@ class RowLoader:
             "shards": self.token_set.digest(self.config.split),
             "seq_len": self.config.seq_len,
             "packing": self.config.packing,
-            **({"world_size": self.world_size} if nanochat else self._planned_settings),
+            **({"world_size": self.world_size} if nanochat else self.config.order),
             **({} if self._workers == 1 else {"worker": self._worker, "workers": self._workers}),
         }
-
-    @property
-    def _planned_settings(self) -> dict:
-        return {"long_documents": self.config.long_documents, "shuffle": self._shuffle, "seed": self._seed}
 
     def _make_rows(self) -> PlannedRows | NanochatRows:
         ranks = {"rank": self.rank, "world_size": self.world_size}
         if self.config.packing == "nanochat":
             return NanochatRows(self.token_set, self.config.split, self.config.seq_len + 1, **ranks)
-        return PlannedRows(self._make_plans(), epochs=self.config.epochs, **ranks)
+        return PlannedRows(self._make_plans(), epochs=self.config.epochs, skipped=self._skipped, **ranks)
 
     def _make_plans(self) -> ShardPlans:
         config = self.config
@@ -157,7 +158,7 @@ class RowLoader:
             config.seq_len + 1,
             packing=config.packing,
             ahead=config.prefetch > 0,
-            **self._planned_settings,
+            **config.order,
         )
 
     def _begin(self) -> None:

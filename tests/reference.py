@@ -4,7 +4,7 @@ from itertools import count
 
 import torch
 
-import data
+import config
 from data import RowLoader
 from tokenmill.packing import permutation, plan_rows, plan_windows
 from tokenmill.shards import TokenSet
@@ -24,7 +24,7 @@ def reference_rows(path, split="train", packing="best_fit", long_documents="spli
     """All rows of the global order, one list of row_len ids after the other, for ever."""
     token_set = TokenSet(path)
     shards = [token_set.open(entry) for entry in token_set.split(split)]
-    shuffle, seed = (shuffle, seed) if split == "train" else (False, data.VAL_SEED)
+    shuffle, seed = (shuffle, seed) if split == "train" else (False, config.VAL_SEED)
     for epoch in count():
         order = permutation(len(shards), "shards", seed, epoch) if shuffle else range(len(shards))
         for number in order:

@@ -1,5 +1,6 @@
 """The README's commands and Python blocks run."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -45,10 +46,14 @@ def test_the_python_blocks_run_after_the_demo(demo, number):
 
 
 def test_the_demo_draws_and_decodes_a_batch(demo):
-    command = [sys.executable, ROOT / "examples" / "show_batch.py", "--rows", "3", "--seq-len", "512"]
-    shown = subprocess.run(command, cwd=demo, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert len(re.findall(r"^row \d A+", shown, re.MULTILINE)) == 3
-    assert shown.count("tokens  <|bos|>") >= 3
+    command = [sys.executable, "-m", "tokenmill.show", *map(str, (demo / "data" / "tokens").iterdir())]
+    flags = ["--batch", "0", "--batch-size", "3", "--seq-len", "512"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(
+        [*command, *flags], cwd=demo, env=env, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    assert len(re.findall(r"^row \d, at 0:0:\d, rank 0  A+", shown, re.MULTILINE)) == 3
+    assert shown.count("    <|bos|>") >= 3
     assert "\x1b" not in shown, "plain where it is no terminal"
 
 

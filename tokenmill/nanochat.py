@@ -26,7 +26,7 @@ from itertools import count, groupby
 
 import numpy as np
 
-from tokenmill.rows import not_bos
+from tokenmill.rows import Piece, not_bos, pieces_of
 from tokenmill.shards import Shard, ShardEntry, TokenSet
 
 BUFFER_DOCUMENTS, REFILL_DOCUMENTS = 1000, 128
@@ -171,6 +171,15 @@ class NanochatRows:
                     raise not_bos(target[at], self._bos_id, shard)
                 at += taken
         self._dealt += count
+
+    def pieces(self) -> list[Piece]:
+        """What this rank's next row is made of, for people to look at; moves past it."""
+        self._dealt += 1
+        return [
+            piece
+            for place, taken in self._buffer.next_row()
+            for piece in pieces_of(*self._documents.find(place), taken)
+        ]
 
     def _start(self) -> None:
         self._dealt, self._documents = 0, self._begin()

@@ -23,6 +23,7 @@ import numpy as np
 from tokenmill.packing import count_rows, count_windows, plan_rows, plan_windows
 from tokenmill.rows import ShardRows
 from tokenmill.shards import ShardEntry, TokenSet
+from tokenmill.skipped import Skipped
 from tokenmill.stream import Position, RowStream
 
 PLANS_HELD = 3  # the shard at hand, the next, and at a shard's end the one before
@@ -83,13 +84,17 @@ class ShardPlans:
         if up_to is not None and sum(map(self._fewest_rows, self.shards)) >= up_to:
             return up_to
         rows = 0
-        for number, entry in enumerate(self.shards):
-            if number not in self._counts:
-                self._counts[number] = self._count(entry)
-            rows += self._counts[number]
+        for number in range(len(self.shards)):
+            rows += self.count_shard(number)
             if up_to is not None and rows >= up_to:
                 return up_to
         return rows
+
+    def count_shard(self, shard: int) -> int:
+        """The rows of a shard, from its lengths, where it is not to be read."""
+        if shard not in self._counts:
+            self._counts[shard] = self._count(self.shards[shard])
+        return self._counts[shard]
 
     def _plan_once(self, epoch: int, shard: int) -> Future:
         """Plans a shard, or finds its plan, and lets older plans go."""
@@ -153,7 +158,15 @@ def _done(rows: ShardRows) -> Future:
 class PlannedRows:
     """The rows of `plans` for one rank, for `epochs` epochs or endlessly."""
 
-    def __init__(self, plans: ShardPlans, *, rank: int, world_size: int, epochs: int | None = None):
+    def __init__(
+        self,
+        plans: ShardPlans,
+        *,
+        rank: int,
+        world_size: int,
+        epochs: int | None = None,
+        skipped: Skipped | None = None,
+    ):
         self.plans, self.world_size = plans, world_size
         self._stream = RowStream(
             len(plans.shards),
@@ -163,6 +176,7 @@ class PlannedRows:
             rank=rank,
             world_size=world_size,
             epochs=epochs,
+            skipped=skipped,
         )
 
     @property

@@ -4,8 +4,10 @@ Whatever the packing, a row is a few stretches of the shard's token stream, some
 Document 1 of offsets 0 4 9, cut at its token 3, is `begin 7, length 2, BOS before`.
 Copying them is all that is left to do at training time, so it is done with memoryview slices: a
 slice of an ndarray makes a new object each time and costs a third more, of an np.memmap three times.
-The stretches stay in arrays, 17 bytes each, and become Python numbers a batch at a time.
+The stretches stay in arrays, 18 bytes each, and become Python numbers a batch at a time.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,19 +15,48 @@ from tokenmill.packing import RowPlan
 from tokenmill.shards import Shard
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What of a document lies in a row: `length` tokens of a shard's document from its token `start` on."""
+
+    shard: Shard
+    document: int  # of the shard
+    start: int
+    length: int
+    bos: bool = False  # a BOS is inserted before them
+    filler: bool = False  # a copy that closes the row
+
+    def tokens(self, bos_id: int) -> np.ndarray:
+        """As they lie in the row, an inserted BOS before them: (length,) or (length + 1,)."""
+        begin = int(self.shard.offsets[self.document]) + self.start
+        found = np.asarray(self.shard.tokens[begin : begin + self.length])
+        return np.concatenate([[bos_id], found]).astype(found.dtype) if self.bos else found
+
+
+def pieces_of(shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False) -> list[Piece]:
+    """The pieces of a stretch of a shard's tokens, which may go over several documents."""
+    first, last = np.searchsorted(shard.offsets, [begin, begin + length - 1], side="right") - 1
+    bounds = [begin, *map(int, shard.offsets[first + 1 : last + 1]), begin + length]
+    starts = [begin - int(shard.offsets[first]), *[0] * int(last - first)]
+    return [
+        Piece(shard, int(first) + index, start, bounds[index + 1] - bounds[index], bos and not index, filler)
+        for index, start in enumerate(starts)
+    ]
+
+
 class ShardRows:
     """`num_rows` rows of `row_len` tokens each, to be copied from a shard's tokens."""
 
-    def __init__(self, shard: Shard, row_len: int, bos_id: int, row_offsets, begin, length, bos=None):
+    def __init__(self, shard: Shard, row_len: int, bos_id: int, row_offsets, begin, length, bos=None, filler=None):
         self.shard, self.row_len, self.num_rows = shard, row_len, len(row_offsets) - 1
         self._bos_id, self._row_offsets = bos_id, row_offsets
-        self._begin, self._length, self._bos = begin, length, bos
+        self._begin, self._length, self._bos, self._filler = begin, length, bos, filler
 
     @classmethod
     def packed(cls, shard: Shard, plan: RowPlan, bos_id: int) -> "ShardRows":
         """Rows of pieces of documents, as `plan_rows` planned them from the shard's lengths."""
         begin = shard.offsets[plan.document].astype(np.int64) + plan.start
-        return cls(shard, plan.row_len, bos_id, plan.row_offsets, begin, plan.length, plan.start > 0)
+        return cls(shard, plan.row_len, bos_id, plan.row_offsets, begin, plan.length, plan.start > 0, plan.filler)
 
     @classmethod
     def windows(cls, shard: Shard, starts: np.ndarray, row_len: int, bos_id: int) -> "ShardRows":
@@ -52,6 +83,13 @@ class ShardRows:
         assert at == len(target), "the rows of a plan hold exactly row_len tokens"
         if self._bos is not None and (out[:, 0] != self._bos_id).any():
             raise not_bos(out[out[:, 0] != self._bos_id][0, 0], self._bos_id, self.shard)
+
+    def pieces(self, number: int) -> list[Piece]:
+        """What a row is made of, for people to look at."""
+        stretches = self._pieces(range(number, number + 1))
+        columns = [self._begin, self._length] + ([] if self._bos is None else [self._bos, self._filler])
+        facts = zip(*(column[stretches].tolist() for column in columns), strict=True)
+        return [piece for fact in facts for piece in pieces_of(self.shard, *fact)]
 
     def _pieces(self, numbers: range) -> np.ndarray | slice:
         """Which pieces these rows are made of, one row after the other."""

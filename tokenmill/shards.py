@@ -125,7 +125,7 @@ def write_manifest(
         "dataset": dataset,
         "dtype": dtype_name(tokenizer["vocab_size"]),
         "tokenizer": tokenizer,
-        **{count: sum(record[count] for record in records) for count in COUNTS},
+        **{count: sum(record.get(count, 0) for record in records) for count in COUNTS},  # old records lack new counts
         **(origin or {}),
         "shards": [asdict(_entry(record, split)) for record, split in shards],
     }

@@ -8,8 +8,8 @@ takes rows r, r + W, r + 2W ... of the next count * W. With shards of 3 and 4 ro
     rank 1             0.1     1.0 |     1.2     0.0'
 
 So the order does not depend on how many ranks there are, and a position is three numbers, the same
-on every rank. This module knows counts alone: how many rows a shard has it asks `count_rows`, which
-may have to plan the shard, and so asks only for the shard that comes next.
+on every rank. Rows that are to be skipped (skipped.py) are no part of it. This module knows counts alone: how many
+rows a shard has it asks `count_rows`, which may have to plan the shard, and so asks only for the shard that comes next.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from tokenmill.packing import permutation
+from tokenmill.skipped import Skipped, format_rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class RowStream:
 
     `count_rows(epoch, shard)` is the number of rows that a shard has in an epoch; at least one
     shard must have some. With `shuffle`, the shards of an epoch come in an order drawn from
-    (seed, epoch); without, in theirs.
+    (seed, epoch); without, in theirs. `skipped` are rows that are left out; ValueError, when their shard's
+    turn comes, where it has no such rows.
     """
 
     def __init__(
@@ -59,10 +61,12 @@ class RowStream:
         rank: int = 0,
         world_size: int = 1,
         epochs: int | None = None,
+        skipped: Skipped | None = None,
     ):
         self.num_shards, self.count_rows = num_shards, count_rows
         self.shuffle, self.seed, self.epochs = shuffle, seed, epochs
         self.rank, self.world_size = rank, world_size
+        self.skipped = skipped or {}
         self.position = Position()
         self._order_of = (-1, np.arange(num_shards))
 
@@ -114,11 +118,24 @@ class RowStream:
         while count and (self.epochs is None or at.epoch < self.epochs):
             shard = int(self.order(at.epoch)[at.shard])
             num_rows = self.count_rows(at.epoch, shard)
-            stop = min(num_rows, at.row + count)
-            count -= stop - at.row
-            some = Rows(at.epoch, shard, range(at.row, stop))
+            start, end = self._stretch(at, num_rows)
+            stop = min(end, start + count)
+            count -= stop - start
+            some = Rows(at.epoch, shard, range(start, stop))
             at = self._after(Position(at.epoch, at.shard, stop), num_rows)
             yield some, at
+
+    def _stretch(self, at: Position, num_rows: int) -> tuple[int, int]:
+        """The next rows of a shard up to one that is skipped: (first, one after the last), perhaps none."""
+        start = at.row
+        for rows in self.skipped.get((at.epoch, at.shard), ()):
+            if rows.stop > num_rows:
+                place = format_rows(at.epoch, at.shard, rows)
+                raise ValueError(f"skip_rows {place}: shard {at.shard} of epoch {at.epoch} has {num_rows} rows")
+            if start < rows.start:
+                return start, rows.start
+            start = max(start, rows.stop)
+        return start, num_rows
 
     def _after(self, at: Position, num_rows: int) -> Position:
         """The same place, or the next shard's or epoch's first row where a shard is done."""
