@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test train torture lint bench tables clean
+.PHONY: demo test train torture picture lint bench tables clean
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
@@ -21,6 +21,11 @@ train: .venv/installed
 # a quarter of an hour: 200 kills at random moments
 torture: .venv/installed
 	PYTHONPATH=. $(PY) tests/torture.py 200
+
+# the README's, with a Chromium
+picture: .venv/installed
+	[ -e .venv/demo.txt ] || $(MAKE) demo
+	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)"
 
 lint: .venv/installed
 	$(PY) -m ruff check .

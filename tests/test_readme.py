@@ -76,20 +76,6 @@ def test_the_make_targets_exist():
             assert f"\n{command[1]}:" in makefile
 
 
-def test_the_packing_benchmark_agrees_with_the_promises():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import packing
-    finally:
-        sys.path.pop(0)
-    lengths = packing.fineweb_edu_lengths(2_000)
-    assert 900 < lengths.mean() < 1200
-    dropped, filler, on_bos, cut, beginning = packing.tokenmill(lengths, "split")
-    assert (dropped, on_bos, cut) == (0, 100, 0)
-    assert filler < 1
-    assert packing.concat(lengths)[0] < 1
-
-
 @pytest.mark.parametrize(
     ("report", "first_column"),
     [("loader.md", "int64 batches of 32 x 2,048 on the CPU"), ("prepare.md", "whole command")],

@@ -105,9 +105,11 @@ def write_json(path: Path, value: dict) -> None:
 
 
 def read_json(path: Path, kind: str) -> dict:
-    """Reads what `write_json` wrote; ValueError where it is no such file of this version."""
+    """Reads what `write_json` wrote; FileNotFoundError, or ValueError where it is no such file of this version."""
     try:
         value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: expected a {kind}, found no such file; prepare again") from error
     except ValueError as error:
         raise ValueError(
             f"{path}: expected a {kind}, found broken JSON ({error}); delete it and prepare again"
