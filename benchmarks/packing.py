@@ -36,12 +36,20 @@ def fineweb_edu_lengths(count: int = 64_000, seed: int = 0) -> np.ndarray:
 def table(name: str, shards: list[np.ndarray]) -> None:
     lengths = np.concatenate(shards)
     print(f"\n{name}: {len(lengths):,} documents, mean {lengths.mean():,.0f} tokens, rows of {ROW_LEN:,}\n")
-    print("| packing | dropped | filler | rows on BOS | documents cut that would fit | tokens with their beginning |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("\n".join(table_lines(shards)))
+
+
+def table_lines(shards: list[np.ndarray]) -> list[str]:
+    """What each packing does to shards of documents of these lengths, as Markdown."""
+    lines = [
+        "| packing | dropped | filler | rows on BOS | documents cut that would fit | tokens with their beginning |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for packing, shown in NAMES.items():
         found = tally(packing, shards, ROW_LEN)
         shares = (found.dropped, found.filler, found.on_bos, found.cut, found.with_beginning)
-        print(f"| {shown} | {' | '.join(f'{share:.2%}' for share in shares)} |")
+        lines.append(f"| {shown} | {' | '.join(f'{share:.2%}' for share in shares)} |")
+    return lines
 
 
 def planning_speed(lengths: np.ndarray, runs: int = 9) -> None:

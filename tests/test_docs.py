@@ -1,0 +1,190 @@
+"""Every command and every Python block of the README and of docs/ runs."""
+
+import importlib
+import os
+import pickle
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+from hub_server import Hub
+from making import ROOT, make_text, run_prepare, write_parquet
+from test_hub import environment
+
+import prepare_data
+from config import PRESETS
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ELSEWHERE = {  # what is not run here, and what runs it
+    "make demo": ".ci/run",
+    "make train": "tests/test_train.py, in fewer steps",
+    "pip install -r requirements.txt": "the Makefile, before any test",
+    "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
+    "python prepare_data.py --source my/parquet/files --cluster ray": "tests/test_ray.py, on a cluster of its own",
+}
+SMALLER = {
+    "files --tokenizer train:8192": "files --tokenizer train:400",
+    "--nproc-per-node 8": "--nproc-per-node 2",
+    "--layers 12 --width 768 --heads 12": "--layers 1 --width 32 --heads 2",
+    "--batch-size 32 --total-rows 512": "--batch-size 2 --total-rows 4",
+    "--seq-len 2048 --steps 20000": "--seq-len 32 --steps 2",
+}
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands():
+    lines = [(page.name, line) for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    return [(page, shlex.join(shlex.split(line, comments=True))) for page, line in lines]
+
+
+COMMANDS = list(dict.fromkeys(command for _, command in commands()))
+PYTHON = [(page, number) for page in PAGES for number in range(len(blocks(page, "python")))]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A folder in which the README's offline preparation was run."""
+    cwd = tmp_path_factory.mktemp("newcomer")
+    (command,) = [command for command in COMMANDS if "stdlib" in command]
+    done = run_prepare(*shlex.split(command)[2:], cwd=cwd)
+    assert "0 null and" in done.stdout
+    return cwd
+
+
+def run(command, cwd, env=None):
+    env = dict(env or os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize(("page", "number"), PYTHON, ids=[f"{page.name} {number}" for page, number in PYTHON])
+def test_the_python_blocks_run_after_the_demo(demo, page, number):
+    run([sys.executable, "-c", blocks(page, "python")[number]], demo)
+
+
+# ---------------------------------------------------------------------------- commands
+
+
+@pytest.fixture(scope="module")
+def workshop(gpt2, tokenizer, tokenizer_json, tmp_path_factory):
+    """A folder with all that the commands name, and a token set for data/tokens/NAME."""
+    cwd = tmp_path_factory.mktemp("workshop")
+    for folder in ("my/parquet/files", "base_data"):
+        for number in range(3):
+            write_parquet(cwd / folder / f"{number}.parquet", make_text(300, seed=number), row_group_size=100)
+    for folder in ("path/to", "tokenizer"):
+        (cwd / folder).mkdir(parents=True)
+    shutil.copy(tokenizer_json, cwd / "path/to/tokenizer.json")
+    (cwd / "tokenizer/tokenizer.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
+    name = run_prepare("--source", "my/parquet/files", "--name", "first", cwd=cwd).stdout.splitlines()[-1]
+    theirs = {"nanogpt": "openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
+    for layout, folder in theirs.items():
+        run([sys.executable, "-m", "tokenmill.convert", "out", layout, name, folder], cwd)
+    return cwd, name
+
+
+@pytest.fixture(scope="module")
+def hubs(tmp_path_factory):
+    """A hub for each repository that the commands fetch from, with as many small files as they ask for: its address."""
+    folder, found = tmp_path_factory.mktemp("hubs"), {}
+    data = write_parquet(folder / "one.parquet", make_text(60, seed=0)).read_bytes()
+    content = {f"shard_{i:05}.parquet": data for i in range(200)}
+    for repository in (PRESETS["fineweb-edu"].source, PRESETS["climbmix"].source, "owner/name"):
+        found[repository] = Hub(repository, content)
+    yield {repository: hub.url for repository, hub in found.items()}
+    for hub in found.values():
+        hub.shutdown()
+        hub.server_close()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_run(workshop, hubs, tmp_path, command):
+    if command in ELSEWHERE:
+        pytest.skip(f"run by {ELSEWHERE[command]}")
+    cwd, name = workshop
+    for large, small in SMALLER.items():
+        command = command.replace(large, small)
+    words = [word for part in shlex.split(command.replace("data/tokens/NAME", name)) for word in real(part, cwd)]
+    if "train_gpt" in command:
+        words += ["--tokens", name, "--sample", "0", "--device", "cpu"]
+    if "convert out" in command:
+        shutil.rmtree(cwd / words[-1], ignore_errors=True)
+    repository = next((word for word in words if word in hubs), PRESETS["fineweb-edu"].source)
+    repository = PRESETS["climbmix"].source if "climbmix" in words else repository
+    assert run(words, cwd, environment(hubs[repository], tmp_path)).strip(), "it says something"
+
+
+def real(word, cwd):
+    """What a word of a command stands for on this machine."""
+    if word == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    if "*" in word:
+        return sorted(str(path.relative_to(cwd)) for path in cwd.glob(word))
+    return [sys.executable if word == "python" else str(ROOT / word) if (ROOT / word).suffix == ".py" else word]
+
+
+def test_what_is_run_elsewhere_is_still_in_the_docs():
+    assert set(ELSEWHERE) <= set(COMMANDS)
+    text = "\n".join(COMMANDS)
+    assert all(large in text for large in SMALLER)
+
+
+# ---------------------------------------------------------------------------- what they say
+
+
+def test_the_demo_draws_and_decodes_a_batch(demo):
+    (folder,) = (demo / "data" / "tokens").iterdir()
+    flags = ["--batch", "0", "--batch-size", "3", "--seq-len", "512"]
+    shown = run([sys.executable, "-m", "tokenmill.show", folder, *flags], demo)
+    assert len(re.findall(r"^row \d, at 0:0:\d, rank 0  A+", shown, re.MULTILINE)) == 3
+    assert shown.count("    <|bos|>") >= 3
+    assert "\x1b" not in shown, "plain where it is no terminal"
+
+
+def test_the_demo_preset_is_the_command_it_is_said_to_be():
+    (command,) = [command for command in COMMANDS if "stdlib" in command]
+    assert prepare_data._parse(["demo"]) == prepare_data._parse(shlex.split(command)[2:])
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"", page.read_text()):
+            path, _, heading = "".join(link).partition("#")
+            target = (page.parent / path) if path else page
+            assert target.exists(), f"{page.name}: {path}"
+            if heading:
+                titles = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+                assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+def test_the_figures_are_those_that_were_measured():
+    """Every line of a table of speeds is one of the benchmarks' own; the packings' are computed here."""
+    measured = [line for name in ("loader", "prepare") for line in lines(ROOT / "benchmarks" / f"{name}.md")]
+    readme, packing = lines(ROOT / "README.md"), lines(ROOT / "docs" / "packing.md")
+    speeds = [line for line in readme if re.search(r"\| [\d.,]+M? \| [\d.]+ \|", line)]
+    assert len(speeds) > 8
+    assert set(speeds) <= set(measured)
+
+    simulated = benchmark("packing").table_lines([benchmark("packing").fineweb_edu_lengths()])
+    for page in (readme, packing):
+        first = page.index(simulated[0])
+        assert page[first : first + len(simulated)] == simulated
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def benchmark(name):
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
