@@ -111,9 +111,7 @@ class LoaderConfig:
     long_documents: str = "split"  # best_fit: "split" a document longer than a row, or "crop" it
     shuffle: bool = True  # train: another order at every epoch; False: shards in order, every epoch the same
     seed: int = 1337  # of every random order
-    skip_rows: tuple[
-        str, ...
-    ] = ()  # rows to leave out, as show names them: "epoch:shard:first-last", as "0:12:100-163"
+    skip_rows: tuple[str, ...] = ()  # rows to leave out, as `show` names them: ("0:12:100-163",)
     epochs: int | None = None  # how many the iteration has; by default it is endless
     drop_last: bool = True  # with epochs: drop the last rows, fewer than a batch of all ranks, or return them
     documents: bool = False  # batches are (inputs, targets, document_ids): which document of its row a token is of
