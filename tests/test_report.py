@@ -3,12 +3,15 @@
 import contextlib
 import json
 import re
+import resource
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from browser import chromium
-from making import make_token_set, run_prepare, tree, write_parquet
+from making import BOS, ROOT, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import report
 from tokenmill.figures import PACKINGS, tally
@@ -123,7 +126,7 @@ def test_all_of_it_works_by_keyboard(browser, folder, page):
     assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, "best_fit", 11)
     tab.keyboard.press("Escape")
     assert tab.locator("#reader").is_hidden()
-    assert tab.evaluate("document.activeElement.dataset.row") == "11", "where one left off"
+    tab.wait_for_function("document.activeElement.dataset.row === '11'")  # where one left off
     assert wrong == []
 
 
@@ -293,3 +296,32 @@ def test_a_set_without_documents_is_refused(tmp_path, tokenizer, capsys):
 def test_a_page_that_cannot_be_written_leaves_nothing(folder, tmp_path, capsys):
     status, _, error = run(capsys, folder, "--out", tmp_path / "nowhere" / "page.html")
     assert (status, "nowhere: cannot be written to" in error) == (1, True)
+
+
+def test_a_disk_that_is_full_leaves_nothing(folder, tmp_path):
+    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # noqa: E731
+    command = [sys.executable, "-m", "tokenmill.report", str(folder), "--out", str(tmp_path / "page.html")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=full)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lengths", [[[1]], [[2], [1], [3]], [[5000]], [[1] * 500], [[3] * 40, [], [900, 2]]])
+def test_sets_of_every_shape_are_reported(browser, tmp_path, tokenizer, capsys, lengths):
+    folder = make_token_set(tmp_path / "set", train=lengths, val=[[]], vocab=tokenizer.vocab_size)
+    for path in folder.glob("shards/train*.bin"):  # its BOS is 0, and the tokenizer's another id
+        tokens = np.fromfile(path, np.uint16)
+        np.where(tokens == BOS, tokenizer.bos_id, np.where(tokens == tokenizer.bos_id, 1, tokens)).astype(
+            np.uint16
+        ).tofile(path)
+    tokenizer.save(folder / "tokenizer.json")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"tokenizer": tokenizer.facts()}))
+    assert run(capsys, folder, "--seq-len", 16)[0] == 0
+    tab, wrong = opened(browser, tmp_path / "set.html")
+    if tab.locator(".panel:visible .row").count():
+        tab.locator(".panel:visible .row").first.click()
+        assert tab.locator("#text").evaluate("text => text.textContent").startswith("<|bos|>")
+    assert wrong == []

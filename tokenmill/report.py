@@ -45,7 +45,10 @@ LEFT_OUT = {
 
 @dataclass(frozen=True)
 class Report:
-    """Writes a page about a token set beside it, and prints the short form."""
+    """A token set to be looked at: one HTML page beside it, which needs no network, and the short form here.
+
+    Lengths, what each packing does to them, rows drawn and to be read, and what the tokens are.
+    """
 
     tokens: tyro.conf.Positional[Path]  # the token set's folder
     seq_len: int = 2048  # tokens of an input in the rows that are drawn
@@ -386,7 +389,7 @@ def _facts(token_set: TokenSet) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page that the command line asks for, and prints its path last. The exit status."""
     try:
-        config = tyro.cli(Report, prog="python -m tokenmill.report", args=arguments, description=__doc__)
+        config = tyro.cli(Report, prog="python -m tokenmill.report", args=arguments)
         found = find(config)
         write_file(config.page, render(config, found).encode())
         print_short(config, found, Console(highlight=False, soft_wrap=True))

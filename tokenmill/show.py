@@ -48,13 +48,13 @@ class Show:
     batch_size: int = 8  # rows of a rank at each call (of a step: times the passes that are accumulated)
     world_size: int = 1  # ranks
     rank: int = 0  # whose batch
-    split: Literal["train", "val"] = "train"
+    split: Literal["train", "val"] = "train"  # of which split
     seq_len: int = 2048  # tokens of an input
-    packing: Literal["best_fit", "nanochat", "concat", "random"] = LoaderConfig.packing
-    long_documents: Literal["split", "crop"] = LoaderConfig.long_documents
-    shuffle: bool = LoaderConfig.shuffle
-    seed: int = LoaderConfig.seed
-    skip_rows: tuple[str, ...] = ()  # what the loader left out, from the beginning on
+    packing: Literal["best_fit", "nanochat", "concat", "random"] = LoaderConfig.packing  # as in the training
+    long_documents: Literal["split", "crop"] = LoaderConfig.long_documents  # as in the training
+    shuffle: bool = LoaderConfig.shuffle  # as in the training
+    seed: int = LoaderConfig.seed  # as in the training
+    skip_rows: tuple[str, ...] = ()  # as in the training, from its beginning on
     ids: bool = False  # token ids too
     full: bool = False  # whole texts, also where there are many rows
 
