@@ -1,5 +1,6 @@
 """The report says what is in the token set, and in a real browser its rows open and show their text."""
 
+import base64
 import contextlib
 import json
 import re
@@ -7,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,11 +17,12 @@ from making import BOS, ROOT, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import report
 from tokenmill.figures import PACKINGS, tally
-from tokenmill.report import Report, find, visible
+from tokenmill.report import Report, find
 from tokenmill.shards import TokenSet
 from tokenmill.specimen import make_specimen
 from tokenmill.statistics import histogram, look, quantile_ids, sample
 from tokenmill.tokenizer import Tokenizer
+from tokenmill.words import visible
 
 SEQ_LEN = 256
 
@@ -221,14 +224,20 @@ def test_every_length_has_its_bin(lengths):
     assert all(any(one.first <= length <= one.last for one in bins) for length in lengths)
 
 
-def test_of_a_large_set_some_shards_are_looked_at_evenly_spread(token_set):
-    (entry, *_) = TokenSet(token_set).split("train")
-    entries = [type(entry)(**vars(entry) | {"name": str(i), "tokens": 50_000_000}) for i in range(20_000)]
-    numbers = [int(entry.name) for entry in sample(entries)]
+def test_of_a_large_set_some_shards_are_looked_at_evenly_spread(token_set, monkeypatch):
+    token_set = TokenSet(token_set)
+    (entry, *_) = token_set.split("train")
+
+    def sampled(tokens):
+        entries = [replace(entry, name=str(number), tokens=size) for number, size in enumerate(tokens)]
+        monkeypatch.setattr(token_set, "entries", entries)
+        return [int(entry.name) for entry in sample(token_set, "train")]
+
+    numbers = sampled([50_000_000] * 20_000)
     assert 15 < len(numbers) < 30
     assert np.ptp(np.diff(numbers)) <= 1
-    assert sample(entries[:5]) == entries[:5]
-    assert len(sample([type(entry)(**vars(entry) | {"tokens": 1 << 40})] * 3)) == 1
+    assert sampled([5, 0, 5, 5]) == [0, 2, 3]
+    assert len(sampled([1 << 40] * 3)) == 1
 
 
 def test_how_many_ids_make_a_share():
@@ -285,6 +294,19 @@ def test_ids_beyond_the_vocabulary_and_a_missing_bos_are_damage(copy, capsys, va
     tokens[0] = tokens[1] if value is None else value
     tokens.tofile(path)
     refused(capsys, copy, str(path), message, "tokenmill.verify")
+
+
+def test_an_id_that_stands_for_nothing_is_damage(copy, capsys):
+    whole = json.loads((copy / "tokenizer.json").read_text())
+    tokens = {token: rank for token, rank in whole["ranks"].items() if rank != 300}
+    holed = Tokenizer("holed", whole["pattern"], {}, whole["special_tokens"], whole["bos_token"])
+    holed.ranks.update({base64.b64decode(token): rank for token, rank in tokens.items()})
+    holed.save(copy / "tokenizer.json")
+    path = sorted(copy.glob("shards/*.bin"))[0]
+    tokens = np.fromfile(path, np.uint16)
+    tokens[1] = 300
+    tokens.tofile(path)
+    refused(capsys, copy, "id 300 stands for nothing in tokenizer holed")
 
 
 def test_a_set_without_documents_is_refused(tmp_path, tokenizer, capsys):

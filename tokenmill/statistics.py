@@ -29,9 +29,10 @@ class Bin:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Counts over `looked_at` of a split's shards."""
+    """Counts over some of a split's shards: all that have documents, or of a large set some."""
 
-    looked_at: list[ShardEntry]
+    shards: int  # that were looked at
+    all_shards: int  # that have documents
     lengths: list[np.ndarray]  # of each shard's documents, BOS counted
     uses: np.ndarray  # (vocab_size,) int64: how often each id occurs
 
@@ -45,7 +46,7 @@ def look(token_set: TokenSet, split: str, progress=lambda tokens: None) -> Stati
 
     `progress` is called with the tokens that were read since the last call.
     """
-    entries = sample([entry for entry in token_set.split(split) if entry.tokens])
+    entries = sample(token_set, split)
     if not entries:
         raise ValueError(f"{token_set.path}: split {split!r} has no documents, so there is nothing to report")
     shards = [token_set.open(entry) for entry in entries]
@@ -58,14 +59,19 @@ def look(token_set: TokenSet, split: str, progress=lambda tokens: None) -> Stati
             uses += found
             progress(len(block))
         _require_bos(shard, int(uses[token_set.bos_id]) - before)
-    return Statistics(entries, [shard.lengths for shard in shards], uses)
+    return Statistics(len(entries), len(_with_documents(token_set, split)), [shard.lengths for shard in shards], uses)
 
 
-def sample(entries: list[ShardEntry]) -> list[ShardEntry]:
-    """All entries, or evenly spread ones of about SAMPLE_TOKENS tokens, at least one."""
+def sample(token_set: TokenSet, split: str) -> list[ShardEntry]:
+    """All shards with documents, or evenly spread ones of about SAMPLE_TOKENS tokens, at least one."""
+    entries = _with_documents(token_set, split)
     total = sum(entry.tokens for entry in entries)
     count = max(1, round(len(entries) * min(1, SAMPLE_TOKENS / max(1, total))))
     return [entries[i * len(entries) // count] for i in range(min(count, len(entries)))]
+
+
+def _with_documents(token_set: TokenSet, split: str) -> list[ShardEntry]:
+    return [entry for entry in token_set.split(split) if entry.tokens]
 
 
 def histogram(lengths: np.ndarray) -> list[Bin]:

@@ -102,8 +102,15 @@ class Tokenizer:
             return _encode_in_stretches(self.encoding, self.pattern, text)
 
     def decode(self, ids) -> str:
-        """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD."""
-        return self.encoding.decode([int(i) for i in ids])
+        """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as `token`."""
+        return b"".join(map(self.token, map(int, ids))).decode("utf-8", "replace")
+
+    def token(self, id: int) -> bytes:
+        """The bytes that an id stands for; of a special token its name. ValueError where there is no such id."""
+        try:
+            return self.encoding.decode_single_token_bytes(id)
+        except (KeyError, OverflowError) as error:
+            raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens") from error
 
     def token_bytes(self) -> np.ndarray:
         """Bytes of text that each id stands for, 0 for special tokens: (vocab_size,) int32."""
