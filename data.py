@@ -24,15 +24,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from config import LoaderConfig
 from tokenmill.ahead import Ahead
+from tokenmill.kept import KeptLoaders
 from tokenmill.nanochat import NanochatRows
 from tokenmill.planned import PlannedRows, ShardPlans
+from tokenmill.position import VERSION, position_of, read_position
 from tokenmill.ranks import rank_and_world_size, require_same_on_all_ranks
 from tokenmill.shards import TokenSet, find_token_set
-from tokenmill.skipped import format_skipped, parse_skipped
+from tokenmill.skipped import parse_skipped
 from tokenmill.transfer import Batch, make_transfer
 
 TOKENS_ROOT = Path("data/tokens")
-STATE_VERSION = 1
 
 
 class RowLoader:
@@ -62,7 +63,7 @@ class RowLoader:
         self._batches = None
         self._require_one_batch()
         if config.rank is None and get_worker_info() is None:  # a worker must leave its parent's connections alone
-            require_same_on_all_ranks("batch_size", repr(self._identity), config.batch_size)
+            require_same_on_all_ranks("batch_size", repr(self.identity), config.batch_size)
         self._begin()
 
     @property
@@ -101,8 +102,7 @@ class RowLoader:
 
     def state_dict(self) -> dict:
         """The position after the batch that was returned last: plain numbers and strings, the same on every rank."""
-        skipped = {"skip_rows": format_skipped(self._skipped)} if self._skipped else {}
-        return self._identity | self._position | skipped
+        return position_of(self.identity, self._position, self._skipped)
 
     def load_state_dict(self, state: dict) -> None:
         """Goes on with exactly the next row, on this number of ranks or, but for nanochat, another.
@@ -110,31 +110,19 @@ class RowLoader:
         Rows that the position knows to be skipped stay so; this loader's own skip_rows are skipped from here on too.
         ValueError, naming both values, where the position is of another token set or other settings.
         """
-        for key, here in self._identity.items():
-            if state.get(key) != here:
-                advice = "load it with the settings and token set that it was saved with"
-                if key == "version" and isinstance(state.get(key), int) and state[key] > here:
-                    advice = "it was made by a newer tokenmill, so load it with that"
-                raise ValueError(
-                    f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
-                    f"{here!r} here ({self.token_set.path}); {advice}"
-                )
-        if missing := self._position.keys() - state.keys():
-            raise ValueError(
-                f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
-            )
-        skipped = parse_skipped([*state.get("skip_rows", ()), *self.config.skip_rows])
+        place, skip_rows = read_position(state, self.identity, self._position, self.token_set.path)
+        skipped = parse_skipped([*skip_rows, *self.config.skip_rows])
         if skipped != self._skipped:
             self._stop()
             self._skipped, self._rows = skipped, None
-        self._go_to({key: int(state[key]) for key in self._position})
+        self._go_to(place)
 
     @cached_property
-    def _identity(self) -> dict:
+    def identity(self) -> dict:
         """What must match for a position to mean the same row."""
         nanochat = self.config.packing == "nanochat"
         return {
-            "version": STATE_VERSION,
+            "version": VERSION,
             "fingerprint": self.token_set.tokenizer["fingerprint"],
             "split": self.config.split,
             "shards": self.token_set.digest(self.config.split),
@@ -292,8 +280,7 @@ class _SingleRows(RowLoader):
 
 # ---------------------------------------------------------------------------- get_batch
 
-_loaders: dict[tuple, RowLoader] = {}
-_positions: list[dict] = []  # loaded, and waiting for the get_batch that they belong to
+_loaders = KeptLoaders(RowLoader)
 
 
 def get_batch(split: str, batch_size: int, seq_len: int, device="cpu", **settings) -> tuple[torch.Tensor, torch.Tensor]:
@@ -304,18 +291,12 @@ def get_batch(split: str, batch_size: int, seq_len: int, device="cpu", **setting
     """
     if settings.get("epochs") is not None:
         raise ValueError("get_batch is endless; for epochs, iterate over a RowLoader")
-    arguments = dict(settings, split=split, batch_size=batch_size, seq_len=seq_len, device=device)
-    key = tuple(sorted((name, str(value)) for name, value in arguments.items()))
-    if key not in _loaders:
-        loader = RowLoader(**arguments)
-        _resume(loader)
-        _loaders[key] = loader
-    return next(_loaders[key])
+    return next(_loaders.get(split=split, batch_size=batch_size, seq_len=seq_len, device=device, **settings))
 
 
 def state_dict() -> dict:
     """The positions of all loaders that get_batch keeps, the same on every rank."""
-    return {"version": STATE_VERSION, "loaders": [loader.state_dict() for loader in _loaders.values()] + _positions}
+    return _loaders.state_dict()
 
 
 def load_state_dict(state: dict) -> None:
@@ -324,20 +305,4 @@ def load_state_dict(state: dict) -> None:
     ValueError for a state that `state_dict` did not make. Whether each position fits is checked when the
     get_batch that it belongs to is called next.
     """
-    if state.get("version") != STATE_VERSION or not isinstance(state.get("loaders"), list):
-        raise ValueError(
-            f"expected what data.state_dict() returned, version {STATE_VERSION}, found {state.get('version')!r}"
-        )
-    _loaders.clear()
-    _positions[:] = state["loaders"]
-
-
-def _resume(loader: RowLoader) -> None:
-    """Gives a new loader the loaded position of its split, the one with its settings where there are several."""
-    candidates = [position for position in _positions if position["split"] == loader.config.split]
-    if not candidates:
-        return
-    fitting = [position for position in candidates if loader._identity.items() <= position.items()]
-    position = (fitting or candidates)[0]
-    loader.load_state_dict(position)  # refuses, with both values, where none fits
-    _positions.remove(position)
+    _loaders.load_state_dict(state)

@@ -8,17 +8,15 @@ from reference import SEQ_LEN, rows_of
 
 import data
 from data import RowLoader, get_batch
+from tokenmill.kept import KeptLoaders
 
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     """The module's loaders as in a new process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    data._loaders.clear()
-    data._positions.clear()
-    yield tmp_path
-    data._loaders.clear()
-    data._positions.clear()
+    monkeypatch.setattr(data, "_loaders", KeptLoaders(RowLoader))
+    return tmp_path
 
 
 def test_get_batch_keeps_one_loader_for_each_distinct_set_of_arguments(token_set, fresh):
@@ -27,7 +25,7 @@ def test_get_batch_keeps_one_loader_for_each_distinct_set_of_arguments(token_set
     for _ in range(5):
         assert rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set)) == rows_of(next(train))
         assert rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set)) == rows_of(next(val))
-    assert len(data._loaders) == 2
+    assert len(data.state_dict()["loaders"]) == 2
 
 
 def test_get_batch_finds_the_one_token_set_under_data_tokens(fresh):
