@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 import tyro
 
+from tokenmill.commands import exit_status
 from tokenmill.files import TEMPORARY, locked, remove_temporary_files
 from tokenmill.foreign import is_foreign, load_foreign
 from tokenmill.layouts import BLOCK_TOKENS, LAYOUTS, Split
@@ -248,12 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     config = tyro.extras.subcommand_cli_from_dict(
         {"out": Out, "in": In}, prog="python -m tokenmill.convert", args=arguments, description=__doc__
     )
-    try:
-        print(export(config) if isinstance(config, Out) else take_in(config))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_status(lambda: print(export(config) if isinstance(config, Out) else take_in(config)))
 
 
 if __name__ == "__main__":

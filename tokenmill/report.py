@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenmill import words
+from tokenmill.commands import exit_status
 from tokenmill.figures import PACKINGS, tally
 from tokenmill.files import write_file
 from tokenmill.page import Findings, render, tiles
@@ -80,18 +81,18 @@ def _facts(token_set: TokenSet) -> list[str]:
     return [f"{tile['exact']} {tile['name'].lower()}" for tile in tiles(token_set)]
 
 
+def write(config: Report) -> None:
+    """Writes the page and prints the short form. ValueError, FileNotFoundError or OSError as `find`, or on writing."""
+    found = find(config)
+    write_file(config.page, render(found, config.seq_len).encode())
+    print_short(config, found, Console(highlight=False, soft_wrap=True))
+    print(config.page)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page that the command line asks for, and prints its path last. The exit status."""
-    try:
-        config = tyro.cli(Report, prog="python -m tokenmill.report", args=arguments)
-        found = find(config)
-        write_file(config.page, render(found, config.seq_len).encode())
-        print_short(config, found, Console(highlight=False, soft_wrap=True))
-        print(config.page)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    config = tyro.cli(Report, prog="python -m tokenmill.report", args=arguments)
+    return exit_status(lambda: write(config))
 
 
 if __name__ == "__main__":

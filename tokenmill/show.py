@@ -23,6 +23,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from config import LoaderConfig
+from tokenmill.commands import exit_status
 from tokenmill.rows import Piece, pieces_of
 from tokenmill.shards import TokenSet
 from tokenmill.skipped import parse_skipped
@@ -254,13 +255,8 @@ def _show_document(config: Show, token_set: TokenSet, console: Console) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Shows what the command line asks for. The exit status."""
-    try:
-        config = tyro.cli(Show, prog="python -m tokenmill.show", args=arguments, description=__doc__)
-        show(config, Console(soft_wrap=True, highlight=False))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    config = tyro.cli(Show, prog="python -m tokenmill.show", args=arguments, description=__doc__)
+    return exit_status(lambda: show(config, Console(soft_wrap=True, highlight=False)))
 
 
 if __name__ == "__main__":
