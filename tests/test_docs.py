@@ -15,6 +15,7 @@ from making import ROOT, make_text, run_prepare, write_parquet
 from test_hub import environment
 
 import prepare_data
+import tokenmill
 from config import PRESETS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -188,3 +189,8 @@ def benchmark(name):
         return importlib.import_module(name)
     finally:
         sys.path.pop(0)
+
+
+def test_the_map_of_the_house_has_every_room():
+    words = set(re.findall(r"\w+", tokenmill.__doc__))
+    assert {path.stem for path in (ROOT / "tokenmill").glob("*.py")} - {"__init__"} <= words
