@@ -31,7 +31,7 @@ from tokenmill.position import VERSION, position_of, read_position
 from tokenmill.ranks import rank_and_world_size, require_same_on_all_ranks
 from tokenmill.shards import TokenSet, find_token_set
 from tokenmill.skipped import parse_skipped
-from tokenmill.transfer import Batch, make_transfer
+from tokenmill.transfer import Batch, find_device, make_transfer
 
 TOKENS_ROOT = Path("data/tokens")
 
@@ -54,7 +54,7 @@ class RowLoader:
 
     def __init__(self, tokens=None, split: str = "train", *, worker: tuple[int, int] = (0, 1), **settings):
         self.config = config = LoaderConfig(tokens=tokens, split=split, **settings)
-        self.device = _device(config.device)
+        self.device = find_device(config.device)
         self.rank, self.world_size = _rank_and_world_size(config)
         self.token_set = TokenSet(config.tokens or find_token_set(TOKENS_ROOT))
         self._worker, self._workers = worker  # of n DataLoader workers the k-th makes every n-th batch
@@ -213,15 +213,6 @@ def _batches(rows, transfer, config: LoaderConfig, rank: int, world_size: int, w
         batch = transfer.send(out)
         rows.skip(size * (workers - 1))  # the other workers' batches
         yield batch, rows.position, rows.epoch
-
-
-def _device(name) -> torch.device:
-    device = torch.device(name)
-    if device.type != "cuda":
-        return device
-    if not torch.cuda.is_available():
-        raise ValueError(f"device {str(device)!r}: this machine, or this build of torch, has no CUDA; use device='cpu'")
-    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def _rank_and_world_size(config: LoaderConfig) -> tuple[int, int]:

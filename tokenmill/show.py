@@ -142,10 +142,11 @@ class Drawing:
         """What the rows follow from, and how to leave them out."""
         loader = self.config.loader
         order = f"seed {loader.seed}" if loader.order["shuffle"] else "no shuffling"
-        packing = f"{loader.packing}, {loader.long_documents} long documents" * (loader.packing == "best_fit")
+        long = f", {loader.long_documents} long documents" if loader.packing == "best_fit" else ""
+        ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if self.config.row is None else ""
         self.print(
             f"{self.token_set.path.name}, {loader.split}: rows of {loader.seq_len:,} + 1 tokens, "
-            f"{packing or loader.packing}, {order}; {loader.batch_size} rows a rank, {loader.world_size} ranks"
+            f"{loader.packing}{long}, {order}{ranks}"
         )
         if places := _joined_places([row for _, row in rows]):
             self.print(f"to leave out what is shown: skip_rows={places!r}")

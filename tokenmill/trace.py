@@ -89,9 +89,9 @@ def source_row(token_set: TokenSet, entry: ShardEntry, document: int) -> str:
         if earlier.source == entry.source:
             before += _rows_read(token_set.record(earlier))
     if _rows_read(record) == record["documents"]:
-        kind = SUFFIX.search(entry.source)
-        lines = kind is not None and kind[1] == "jsonl"
-        return f"{entry.source} {'line' if lines else 'row'} {before + document + lines:,}"
+        suffix = SUFFIX.search(entry.source)
+        kind = {"jsonl": "line", "parquet": "row"}.get(suffix and suffix[1], "document")
+        return f"{entry.source} {kind} {before + document + (kind == 'line'):,}"
     return f"{entry.source} {_among_those_with_text(record, document, before)}"
 
 

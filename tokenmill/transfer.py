@@ -97,6 +97,16 @@ class CudaTransfer(Transfer):
         return narrow.to(torch.int64, memory_format=torch.contiguous_format).bitwise_and_(self._mask)
 
 
+def find_device(name) -> torch.device:
+    """The device of a name, CUDA's with its number. ValueError where there is no CUDA."""
+    device = torch.device(name)
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise ValueError(f"device {str(device)!r}: this machine, or this build of torch, has no CUDA; use device='cpu'")
+    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
 def make_transfer(device: torch.device, shape: tuple[int, int], dtype: np.dtype, bos_id: int | None, buffers: int):
     """The transfer for a device; `shape` is (B, T + 1), with a `bos_id` batches have document_ids."""
     if device.type == "cuda":
