@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_token_set
 
 from tokenmill import figures
 from tokenmill.figures import PACKINGS, Tally, tally
 from tokenmill.packing import plan_rows, plan_windows
-from tokenmill.specimen import Part, Specimen, _rows
+from tokenmill.shards import TokenSet
+from tokenmill.specimen import Part, Specimen, _rows, make_specimen
 
 PLANNED = [packing for packing in PACKINGS if packing != "nanochat"]
 lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=30)
@@ -139,3 +141,15 @@ def test_nanochat_s_rule_on_a_few_documents():
     rows = _rows("nanochat", np.array([5, 11, 2, 7, 3]), 8)
     part = lambda document, length, cropped=False: Part(document, 0, length, cropped=cropped)  # noqa: E731
     assert rows == [[part(3, 7), part(2, 1, True)], [part(0, 5), part(4, 3)], [part(1, 8, True)]]
+
+
+def test_a_specimen_has_64_rows_of_the_first_documents_and_of_long_ones_the_beginning(tmp_path):
+    short = make_token_set(tmp_path / "short", train=[[9] * 40, [], [7] * 500], val=[[3]])
+    specimen = make_specimen(TokenSet(short), "train", 17)
+    assert 62 <= len(specimen.rows["best_fit"]) <= 64
+    assert [int(shard.lengths[document]) for shard, document in specimen.documents] == specimen.lengths.tolist()
+    assert specimen.lengths.tolist()[:41] == [9] * 40 + [7]
+    assert not specimen.shortened
+
+    long = make_specimen(TokenSet(make_token_set(tmp_path / "long", train=[[5_000, 3]], val=[[3]])), "train", 17)
+    assert (long.lengths.tolist(), len(long.rows["best_fit"]), long.shortened) == ([64 * 17], 64, True)

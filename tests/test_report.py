@@ -330,7 +330,9 @@ def test_a_disk_that_is_full_leaves_nothing(folder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("lengths", [[[1]], [[2], [1], [3]], [[5000]], [[1] * 500], [[3] * 40, [], [900, 2]]])
+@pytest.mark.parametrize(
+    "lengths", [[[1]], [[2], [1], [3]], [[5000]], [[1] * 500], [[3] * 40, [], [900, 2]], [[90_000, 9]]]
+)
 def test_sets_of_every_shape_are_reported(browser, tmp_path, tokenizer, capsys, lengths):
     folder = make_token_set(tmp_path / "set", train=lengths, val=[[]], vocab=tokenizer.vocab_size)
     for path in folder.glob("shards/train*.bin"):  # its BOS is 0, and the tokenizer's another id

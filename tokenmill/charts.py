@@ -15,7 +15,8 @@ def length_charts(lengths: np.ndarray, seq_len: int) -> list[dict]:
     """The histogram of lengths, by documents and by tokens."""
     bins = histogram(lengths)
     edges = [(one.first, one.last) for one in bins]
-    mark = {"at": _place(seq_len, edges), "label": f"seq_len {seq_len:,}"} if _place(seq_len, edges) else None
+    place = _place(seq_len, edges)
+    mark = None if place is None else {"at": place, "label": f"seq_len {seq_len:,}"}
     ticks = [
         {"at": 100 * i / len(bins), "label": f"{one.first:,}" if one.first < 1000 else f"{one.first // 1024}k"}
         for i, one in enumerate(bins)

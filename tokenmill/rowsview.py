@@ -52,13 +52,14 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
     """What the page's script reads: the documents once, and the parts of them in each row."""
     text = {}  # id -> bytes
     documents = []
-    for shard, number in specimen.documents:
-        ids = shard.tokens[int(shard.offsets[number]) : int(shard.offsets[number + 1])].tolist()
+    for (shard, number), length in zip(specimen.documents, specimen.lengths.tolist(), strict=True):
+        begin, end = int(shard.offsets[number]), int(shard.offsets[number + 1])
+        ids = shard.tokens[begin : begin + length].tolist()
         pieces = [text.get(i) or text.setdefault(i, tokenizer.token(i)) for i in ids]
         documents.append(
             {
                 "name": source_row(token_set, shard.entry, number),
-                "tokens": len(ids),
+                "tokens": end - begin,
                 "bytes": _base64(b"".join(pieces)),
                 "lengths": _base64(np.array([len(piece) for piece in pieces], dtype="<u2").tobytes()),
             }

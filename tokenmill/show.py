@@ -32,9 +32,8 @@ from tokenmill.trace import TracedRow, Tracer, source_row, trace_nanochat
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-CONTROLS = {i: 0x2400 + i for i in range(32) if chr(i) not in "\n\t"} | {
-    0x7F: 0x2421
-}  # a text must not steer a terminal
+# a text must not steer a terminal: U+2400 and what follows are pictures of the control characters
+CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A few documents in the rows of every packing, to be looked at side by side.
 
 The first documents of a split, as many as best_fit packs into 64 rows, are packed as if they were a shard of
-their own, so that every packing shows the same documents. nanochat's loader has them all in its buffer, and deals
-them by its rule as long as they make whole rows.
+their own (of one that is longer than all these rows its beginning), so that every packing shows the same
+documents. nanochat's loader has them all in its buffer, and deals them by its rule as long as they make whole rows.
 """
 
 from dataclasses import dataclass
@@ -35,8 +35,14 @@ class Specimen:
     """The documents, and their rows under each packing."""
 
     documents: list[tuple[Shard, int]]
-    lengths: np.ndarray
+    lengths: np.ndarray  # of what is taken of each
     rows: dict[str, list[list[Part]]]
+
+    @property
+    def shortened(self) -> bool:
+        """Whether of some document only the beginning is taken."""
+        whole = [shard.lengths[document] for shard, document in self.documents]
+        return bool((self.lengths < whole).any())
 
     def dropped(self, packing: str) -> float:
         """Share of the documents' tokens that are in no row; with nanochat, of the documents in these rows."""
@@ -68,9 +74,10 @@ def _first_documents(token_set: TokenSet, split: str, tokens: int) -> tuple[list
     for entry in token_set.split(split):
         if entry.tokens and sum(lengths) < tokens:
             shard = token_set.open(entry)
-            fitting = max(1, int(np.searchsorted(np.cumsum(shard.lengths), tokens - sum(lengths), side="right")))
+            taken = np.minimum(shard.lengths, tokens)
+            fitting = max(1, int(np.searchsorted(np.cumsum(taken), tokens - sum(lengths), side="right")))
             documents += [(shard, document) for document in range(fitting)]
-            lengths += shard.lengths[:fitting].tolist()
+            lengths += taken[:fitting].tolist()
     return documents, np.array(lengths)
 
 
