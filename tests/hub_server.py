@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import threading
 import time
@@ -33,6 +34,12 @@ class Hub(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+
+def environment(url, tmp_path):
+    """In which the real client talks to the hub at this address, and keeps what it keeps below tmp_path."""
+    more = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "no_proxy": "127.0.0.1"}
+    return {**{key: value for key, value in os.environ.items() if key != "HF_TOKEN"}, **more}
 
 
 class _Handler(BaseHTTPRequestHandler):

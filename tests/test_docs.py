@@ -10,9 +10,8 @@ import subprocess
 import sys
 
 import pytest
-from hub_server import Hub
+from hub_server import Hub, environment
 from making import ROOT, make_text, run_prepare, write_parquet
-from test_hub import environment
 
 import prepare_data
 import tokenmill

@@ -1,14 +1,13 @@
 """A hub's files are listed once, fetched by the real client whatever goes wrong, and tokenized as they come."""
 
 import json
-import os
 import random
 import subprocess
 import sys
 import time
 
 import pytest
-from hub_server import Hub
+from hub_server import Hub, environment
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
 REPOSITORY = "owner/corpus"
@@ -34,11 +33,6 @@ def hub(tmp_path):
 @pytest.fixture
 def env(hub, tmp_path):
     return environment(hub.url, tmp_path)
-
-
-def environment(url, tmp_path):
-    more = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "no_proxy": "127.0.0.1"}
-    return {**{key: value for key, value in os.environ.items() if key != "HF_TOKEN"}, **more}
 
 
 @pytest.fixture

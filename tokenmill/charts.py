@@ -32,9 +32,7 @@ def token_chart(uses: np.ndarray, token_bytes: np.ndarray) -> dict:
     """How long the tokens of the text are, in bytes."""
     sizes = np.bincount(np.minimum(token_bytes, 16), weights=uses, minlength=17)[1:]
     edges = [(size, size) for size in range(1, 17)]
-    ticks = [
-        {"at": 100 * (size - 0.5) / 16, "label": f"{size}{'+' * (size == 16)} B"} for size in (1, 2, 4, 6, 8, 12, 16)
-    ]
+    ticks = [{"at": 100 * (size - 0.5) / 16, "label": f"{size}{'+' * (size == 16)} B"} for size in (1, 4, 8, 12, 16)]
     return chart("Share of tokens, by the bytes they stand for", edges, sizes, "tokens", ticks, None)
 
 
