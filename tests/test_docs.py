@@ -132,6 +132,8 @@ def real(word, cwd):
 
 def test_what_is_run_elsewhere_is_still_in_the_docs():
     assert set(ELSEWHERE) <= set(COMMANDS)
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(f"\n{command[5:]}:" in makefile for command in ELSEWHERE if command.startswith("make "))
     text = "\n".join(COMMANDS)
     assert all(large in text for large in SMALLER)
 

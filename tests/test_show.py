@@ -48,6 +48,17 @@ def test_a_row_s_number_and_its_place_are_the_same_row(token_set):
     assert row.place.startswith("1:"), "the second epoch too"
 
 
+def test_steps_are_counted_from_a_checkpoint_also_where_the_batches_were_others_before_it(token_set):
+    small, large = make_loader(token_set, batch_size=1), make_loader(token_set, batch_size=4)
+    for _ in range(7):
+        next(small)
+    place = "{epoch}:{shard}:{row}".format(**small.state_dict())
+    large.load_state_dict(small.state_dict())
+    for step in range(7, 20):
+        config = Show(token_set, step=step, since=(7, place), batch_size=2, world_size=2, seq_len=SEQ_LEN)
+        assert ids_of(shown_rows(config, TokenSet(token_set))) == rows_of(next(large))
+
+
 def test_pieces_say_what_they_are(token_set):
     """Fillers are told apart, and every token of every document is in just one other piece."""
     rows = make_loader(token_set).rows
@@ -171,7 +182,8 @@ def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
         (["--row", "x"], "--row must be a number, or a place as 0:12:100"),
         (["--row", "0:9:0"], "no such row: epoch 0, shard 9 of 3"),
         (["--document", "34"], "split 'train' has 33 documents, 0 to 32"),
-        (["--row", "0:0:1", "--packing", "nanochat"], "--row must be a number, of this rank's rows"),
+        (["--row", "0:0:1", "--packing", "nanochat"], "--row must be a number, not '0:0:1'"),
+        (["--step", "9", "--since", "5", "12"], "--since must be a place as 0:12:100 (epoch:shard:row), not '12'"),
         (["--batch", "0", "--rank", "3"], "rank must be from 0 to world_size - 1, found rank=3, world_size=1"),
         (["--row", "1", "--seq-len", "0"], "seq_len must be a whole number of at least 1"),
         (["--row", "1"], "tokenizer.json"),
@@ -191,7 +203,17 @@ def test_a_folder_that_is_no_token_set_and_a_split_without_documents_are_errors(
     assert (status, "split 'val' has no documents" in error) == (1, True)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--row", "1", "--step", "1"], ["--step", "-1"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--row", "1", "--step", "1"],
+        ["--step", "-1"],
+        ["--step", "4", "--since", "5", "0:0:1"],
+        ["--row", "4", "--since", "5", "0:0:1"],
+        ["--step", "6", "--since", "5", "0:0:1", "--packing", "nanochat"],
+    ],
+)
 def test_exactly_one_thing_is_asked_for(token_set, capsys, arguments):
     with pytest.raises(SystemExit):
         run(capsys, token_set, *arguments)

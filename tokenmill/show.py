@@ -27,6 +27,7 @@ from tokenmill.commands import exit_status
 from tokenmill.rows import Piece, pieces_of
 from tokenmill.shards import TokenSet
 from tokenmill.skipped import parse_skipped
+from tokenmill.stream import Position
 from tokenmill.tokenizer import Tokenizer
 from tokenmill.trace import TracedRow, Tracer, source_row, trace_nanochat
 
@@ -48,6 +49,7 @@ class Show:
     batch_size: int = 8  # rows of a rank at each call (of a step: times the passes that are accumulated)
     world_size: int = 1  # ranks
     rank: int = 0  # whose batch
+    since: tuple[int, str] | None = None  # a checkpoint's step and place, epoch:shard:row, to count batches from
     split: Literal["train", "val"] = "train"  # of which split
     seq_len: int = 2048  # tokens of an input
     packing: Literal["best_fit", "nanochat", "concat", "random"] = LoaderConfig.packing  # as in the training
@@ -64,6 +66,10 @@ class Show:
             raise ValueError(f"expected one of --row, --document, --batch and --step, found {len(asked)} of them")
         if asked != ["row"] and getattr(self, asked[0]) < 0:
             raise ValueError(f"--{asked[0]} counts from 0, found {getattr(self, asked[0])}")
+        if self.since is not None and (asked[0] not in ("batch", "step") or getattr(self, asked[0]) < self.since[0]):
+            raise ValueError(f"--since {self.since[0]} is for a --step or --batch from {self.since[0]} on")
+        if self.since is not None and self.packing == "nanochat":
+            raise ValueError("--since needs places, which nanochat's rows have none of; leave it out")
 
     @property
     def loader(self) -> LoaderConfig:
@@ -90,12 +96,20 @@ def rows_of(config: Show, token_set: TokenSet) -> Iterator[tuple[int | None, Tra
         order=loader.order,
         skipped=parse_skipped(loader.skip_rows),
     )
-    if config.row is not None:
-        place = _place(config.row)
-        yield None, tracer.row_at(*place) if len(place) == 3 else next(tracer.rows(place[0], 1))
-        return
-    call, rows_a_call = _call(config), config.batch_size * config.world_size
-    for index, traced in enumerate(tracer.rows(call * rows_a_call, rows_a_call)):
+    yield from _row(config, tracer) if config.row is not None else _rows_of_a_call(config, tracer)
+
+
+def _row(config: Show, tracer: Tracer) -> Iterator[tuple[None, TracedRow]]:
+    place = _place("--row", config.row, (1, 3))
+    yield None, tracer.row_at(*place) if len(place) == 3 else next(tracer.rows(place[0], 1))
+
+
+def _rows_of_a_call(config: Show, tracer: Tracer) -> Iterator[tuple[int, TracedRow]]:
+    done, start = 0, None
+    if config.since is not None:
+        done, start = config.since[0], Position(*_place("--since", config.since[1], (3,)))
+    rows_a_call = config.batch_size * config.world_size
+    for index, traced in enumerate(tracer.rows((_call(config) - done) * rows_a_call, rows_a_call, start)):
         rank = index % config.world_size
         if config.batch is None or rank == config.rank:
             yield rank, traced
@@ -107,7 +121,7 @@ def _nanochat_rows(config: Show, token_set: TokenSet) -> Iterator[tuple[int | No
         if config.row is None:
             first, count = _call(config) * config.batch_size, config.batch_size
         else:
-            (first,), count = _place(config.row, places=False), 1
+            (first,), count = _place("--row", config.row, (1,)), 1
         where = {"rank": rank, "world_size": config.world_size, "first": first, "count": count}
         for traced in trace_nanochat(token_set, config.split, config.seq_len + 1, **where):
             yield rank, traced
@@ -117,12 +131,12 @@ def _call(config: Show) -> int:
     return config.step if config.batch is None else config.batch
 
 
-def _place(row: str, places: bool = True) -> list[int]:
-    """A row's number, alone, or its epoch, shard and row."""
+def _place(flag: str, row: str, lengths: tuple[int, ...]) -> list[int]:
+    """A row's number, alone, or its epoch, shard and row; of these the `lengths` that make sense."""
     parts = row.replace(",", "").split(":")
-    if not all(part.isdecimal() for part in parts) or len(parts) not in ((1, 3) if places else (1,)):
-        what = "a number, or a place as 0:12:100 (epoch:shard:row)" if places else "a number, of this rank's rows"
-        raise ValueError(f"--row must be {what}, not {row!r}")
+    if not all(part.isdecimal() for part in parts) or len(parts) not in lengths:
+        what = {1: "a number", 3: "a place as 0:12:100 (epoch:shard:row)"}
+        raise ValueError(f"{flag} must be {', or '.join(what[length] for length in lengths)}, not {row!r}")
     return [int(part) for part in parts]
 
 

@@ -43,11 +43,13 @@ class Tracer:
             raise ValueError(f"{token_set.path}: split {split!r} has no documents, so no rows")
         self._settings = {"shuffle": order["shuffle"], "seed": order["seed"], "skipped": skipped}
 
-    def rows(self, first: int, count: int) -> Iterator[TracedRow]:
-        """`count` rows of the global order from its row `first` on."""
+    def rows(self, first: int, count: int, start: Position | None = None) -> Iterator[TracedRow]:
+        """`count` rows of the global order from its row `first` on, or from the `first` after a place."""
         stream = self._stream(lambda epoch, shard: self.plans.count_shard(shard))
+        if start is not None:
+            stream.seek(start)
         stream.skip(first)
-        yield from self._take(stream, first, count)
+        yield from self._take(stream, first if start is None else None, count)
 
     def row_at(self, epoch: int, shard: int, row: int) -> TracedRow:
         """The row at a place. ValueError where there is none."""
