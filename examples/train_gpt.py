@@ -43,7 +43,7 @@ class TrainConfig:
     warmup: int = 20  # steps
     val_every: int = 60  # steps between validations, which take val_batches batches
     val_batches: int = 8
-    checkpoint: Path | None = None  # written at the end, and gone on from where it is there
+    checkpoint: Path | None = None  # written with each validation and at the end; gone on from where it is there
     stop_at: int | None = None  # end after this step of all `steps`
     sample: int = 100  # tokens of text to write at the end; 0 writes none
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
@@ -222,8 +222,8 @@ def train(config: TrainConfig) -> None:
         if (step + 1) % config.val_every == 0 or step + 1 == config.steps:
             found = bits_per_byte(model, config, steps.amp)
             say(f"step {step + 1:4}  validation {found:.4f} bits per byte", flush=True)
-    if config.checkpoint and rank == 0:
-        save(config, model, optimizer, loader, last)
+        if config.checkpoint and rank == 0 and ((step + 1) % config.val_every == 0 or step + 1 == last):
+            save(config, model, optimizer, loader, step + 1)
     if config.sample and rank == 0:
         say("\n" + write(model, Tokenizer.load(loader.token_set.path / "tokenizer.json"), config))
     if ranks > 1:

@@ -51,3 +51,18 @@ def test_two_ranks_resumed_as_one_and_one_as_two_see_the_same_rows(prepared, str
         losses = [*map(float, column(first, "loss") + column(second, "loss"))]
         assert losses == pytest.approx([*map(float, column(straight, "loss"))], rel=1e-3)
         assert losses[-1] < losses[0]
+
+
+def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straight, tmp_path):
+    script = [sys.executable, "-u", str(ROOT / "examples" / "train_gpt.py"), "--tokens", str(prepared[1]), *SMALL]
+    with subprocess.Popen(
+        [*script, "--checkpoint", "at.pt"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as running:
+        for line in running.stdout:
+            if re.match(r"step +12 ", line):
+                running.kill()
+                break
+    rest = train(prepared[1], "--checkpoint", "at.pt", cwd=tmp_path)
+    assert "from step 10" in rest
+    for name in ("loss", "rows"):
+        assert column(rest, name) == column(straight, name)[10:]
