@@ -34,7 +34,7 @@ lint: .venv/installed
 # on what `make demo` made; SOURCE, TOKENIZER and TOKENS name others
 SOURCE ?= data/raw/stdlib
 TOKENIZER ?= data/tokenizers/stdlib-bpe8192.json
-TOKENS ?= $(wildcard data/tokens/stdlib-bpe8192-*)
+TOKENS ?= $(wildcard data/tokens/stdlib-bpe8192-*/)
 bench: .venv/installed
 	$(PY) benchmarks/packing.py $(TOKENS)
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
