@@ -162,3 +162,10 @@ def test_gpt2_and_r50k_base_are_one_tokenizer(gpt2):
     assert gpt2.fingerprint == other.fingerprint
     assert (gpt2.vocab_size, gpt2.bos_id, gpt2.bos_token) == (50257, 50256, "<|endoftext|>")
     assert gpt2.encode("hello world").tolist() == [31373, 995]
+
+
+def test_an_id_that_stands_for_nothing_is_named(tokenizer):
+    for ids in ([1, 60_000, 2], [60_000]):
+        with pytest.raises(ValueError, match="id 60,000 stands for nothing in tokenizer bpe400"):
+            tokenizer.decode(ids)
+    assert tokenizer.token(tokenizer.bos_id) == b"<|bos|>"

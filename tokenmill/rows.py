@@ -35,11 +35,12 @@ class Piece:
 
 def pieces_of(shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False) -> list[Piece]:
     """The pieces of a stretch of a shard's tokens, which may go over several documents."""
-    first, last = np.searchsorted(shard.offsets, [begin, begin + length - 1], side="right") - 1
-    bounds = [begin, *map(int, shard.offsets[first + 1 : last + 1]), begin + length]
-    starts = [begin - int(shard.offsets[first]), *[0] * int(last - first)]
+    ends = np.array([begin, begin + length - 1], shard.offsets.dtype)  # of one type, or all offsets are converted
+    first, last = (np.searchsorted(shard.offsets, ends, side="right") - 1).tolist()
+    bounds = [begin, *shard.offsets[first + 1 : last + 1].tolist(), begin + length]
+    starts = [begin - int(shard.offsets[first]), *[0] * (last - first)]
     return [
-        Piece(shard, int(first) + index, start, bounds[index + 1] - bounds[index], bos and not index, filler)
+        Piece(shard, first + index, start, bounds[index + 1] - bounds[index], bos and not index, filler)
         for index, start in enumerate(starts)
     ]
 

@@ -103,7 +103,11 @@ class Tokenizer:
 
     def decode(self, ids) -> str:
         """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as `token`."""
-        return b"".join(map(self.token, map(int, ids))).decode("utf-8", "replace")
+        ids = np.asarray(ids).tolist()
+        try:
+            return self.encoding.decode(ids)
+        except (KeyError, OverflowError):
+            return b"".join(map(self.token, ids)).decode("utf-8", "replace")  # says which
 
     def token(self, id: int) -> bytes:
         """The bytes that an id stands for; of a special token its name. ValueError where there is no such id."""
