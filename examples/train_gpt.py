@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # noqa: F401 (before a process group is there: see start_ranks)
 import torch.nn.functional as F
 import tyro
 from torch import nn
@@ -135,7 +136,12 @@ def checksum(inputs: torch.Tensor) -> int:
 
 
 def start_ranks(config: TrainConfig) -> tuple[int, int]:
-    """(rank, number of ranks), as torchrun says, talking to each other."""
+    """(rank, number of ranks), as torchrun says, talking to each other.
+
+    `torch.distributed.nn.functional`, which torch imports when it needs it, has the process group of that moment in
+    its default arguments for ever, so that destroy_process_group does not end gloo's threads; and one of these that
+    lets go of a tensor while Python ends aborts the process (pytorch/pytorch issue 190489). So it is imported before.
+    """
     ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     if ranks > 1:
         dist.init_process_group("nccl" if config.device == "cuda" else "gloo")

@@ -73,3 +73,22 @@ def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straigh
     assert "from step 10" in rest
     for name in ("loss", "rows"):
         assert column(rest, name) == column(straight, name)[10:]
+
+
+THREADS = """
+import os, sys
+sys.path.insert(0, {folder!r})
+import train_gpt, tyro
+train_gpt.train(tyro.cli(train_gpt.TrainConfig))
+names = [open(f"/proc/self/task/{{task}}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+print([name for name in names if "gloo" in name], file=open(f"threads.{{os.environ['RANK']}}", "w"))
+"""
+
+
+def test_no_thread_of_gloo_s_is_left_when_python_ends(prepared, tmp_path):
+    """One that lets go of a tensor then would abort the process, once in 40 runs on a busy machine."""
+    (tmp_path / "run.py").write_text(THREADS.format(folder=str(ROOT / "examples")))
+    runner = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "run.py"]
+    flags = ["--tokens", str(prepared[1]), *SMALL, "--batch-size", "2", "--sample", "0", "--stop-at", "10"]
+    subprocess.run([sys.executable, *runner, *flags], cwd=tmp_path, capture_output=True, timeout=300, check=True)
+    assert [(tmp_path / f"threads.{rank}").read_text() for rank in range(2)] == ["[]\n", "[]\n"]
