@@ -16,7 +16,7 @@ from tokenmill.shards import TokenSet
 from tokenmill.show import Show
 from tokenmill.show import rows_of as shown_rows
 from tokenmill.tokenizer import Tokenizer
-from tokenmill.trace import source_row
+from tokenmill.trace import SourceRows
 
 LOADER = {"batch_size": 2, "seq_len": SEQ_LEN}
 
@@ -145,7 +145,7 @@ def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_wa
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b", None, "c d", "", "e f", "g h"], row_group_size=3)
     done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
     token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
-    found = [source_row(token_set, token_set.entries[0], document) for document in range(4)]
+    found = [SourceRows(token_set).find(token_set.entries[0], document) for document in range(4)]
     assert found == [
         f"0.parquet row group {group}, document {nth} of those with text"
         for group, nth in [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -165,7 +165,7 @@ def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer
     for entry in train:
         shard = token_set.open(entry)
         text = tokenizer.decode(shard.tokens[1 : shard.offsets[1]])
-        assert source_row(token_set, entry, 0) == f"a.jsonl line {int(text.split()[-1]) + 1}"
+        assert SourceRows(token_set).find(entry, 0) == f"a.jsonl line {int(text.split()[-1]) + 1}"
 
 
 def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):

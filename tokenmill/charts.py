@@ -8,12 +8,11 @@ import math
 
 import numpy as np
 
-from tokenmill.statistics import histogram
+from tokenmill.statistics import Bin
 
 
-def length_charts(lengths: np.ndarray, seq_len: int) -> list[dict]:
-    """The histogram of lengths, by documents and by tokens."""
-    bins = histogram(lengths)
+def length_charts(bins: list[Bin], seq_len: int) -> list[dict]:
+    """A histogram of lengths, by documents and by tokens."""
     edges = [(one.first, one.last) for one in bins]
     place = _place(seq_len, edges)
     mark = None if place is None else {"at": place, "label": f"seq_len {seq_len:,}"}

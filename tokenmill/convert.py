@@ -27,7 +27,7 @@ from tokenmill.commands import exit_status
 from tokenmill.files import TEMPORARY, locked, remove_temporary_files
 from tokenmill.foreign import is_foreign, load_foreign
 from tokenmill.layouts import BLOCK_TOKENS, LAYOUTS, Split
-from tokenmill.shards import SPLITS, TEXT_COUNTS, ShardWriter, TokenSet, dtype_name, write_manifest
+from tokenmill.shards import SPLITS, TEXT_COUNTS, ShardWriter, TokenSet, dtype_name, in_blocks, write_manifest
 from tokenmill.tokenizer import Tokenizer, load_tokenizer
 
 Layout = Literal["nanogpt", "llm.c", "npy", "megatron", "parquet"]
@@ -80,7 +80,7 @@ def export(config: Out) -> Path:
 
 def _compare(split: Split, files: list) -> None:
     """ValueError where the files that were written do not have the split's tokens and documents."""
-    written = _digest(block for tokens, _ in files for block in _blocks(tokens))
+    written = _digest(block for tokens, _ in files for block in in_blocks(tokens, BLOCK_TOKENS))
     if written != _digest(split.blocks()):
         raise ValueError(f"{split.name}: what was written reads back as other tokens; is the disk in order?")
     lengths = [lengths for _, lengths in files if lengths is not None]
@@ -93,11 +93,6 @@ def _digest(blocks: Iterator[np.ndarray]) -> str:
     for block in blocks:
         digest.update(block.astype("<u4").data)
     return digest.hexdigest()
-
-
-def _blocks(tokens: np.ndarray) -> Iterator[np.ndarray]:
-    for first in range(0, len(tokens), BLOCK_TOKENS):
-        yield tokens[first : first + BLOCK_TOKENS]
 
 
 # ---------------------------------------------------------------------------- in
@@ -184,7 +179,7 @@ class _Intake:
     def _begins(self, path: Path, tokens: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
         """Where documents begin in a file, ascending; ValueError where an id is none of the tokenizer's."""
         found = [np.cumsum(lengths) - lengths] if lengths is not None else []
-        for first, block in zip(range(0, len(tokens), BLOCK_TOKENS), _blocks(tokens), strict=True):
+        for first, block in zip(range(0, len(tokens), BLOCK_TOKENS), in_blocks(tokens, BLOCK_TOKENS), strict=True):
             if len(wrong := np.flatnonzero((block >= self.tokenizer.vocab_size) | (block < 0))):
                 raise ValueError(
                     f"{path}: token {first + int(wrong[0]):,} is {int(block[wrong[0]])}, and tokenizer "

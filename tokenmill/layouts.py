@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenmill.shards import in_blocks
+
 BLOCK_TOKENS = 1 << 22
 SHARD_TOKENS = 100_000_000  # of llm.c's and build-nanogpt's files
 LLMC_HEADERS = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}  # by magic and version
@@ -41,8 +43,7 @@ class Split(NamedTuple):
     def blocks(self) -> Iterator[np.ndarray]:
         """The tokens, some million at a time."""
         for shard in self.shards:
-            for first in range(0, len(shard.tokens), BLOCK_TOKENS):
-                yield shard.tokens[first : first + BLOCK_TOKENS]
+            yield from in_blocks(shard.tokens, BLOCK_TOKENS)
 
     def files_of(self, size: int) -> Iterator[tuple[int, Iterator[np.ndarray]]]:
         """The tokens in runs of `size`, the last shorter: how many, and their blocks."""

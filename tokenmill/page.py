@@ -16,7 +16,7 @@ from tokenmill import charts, rowsview, words
 from tokenmill.figures import Tally
 from tokenmill.shards import SPLITS, TokenSet
 from tokenmill.specimen import Specimen
-from tokenmill.statistics import Statistics, histogram
+from tokenmill.statistics import Bin, Statistics, histogram
 from tokenmill.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -52,8 +52,9 @@ def tiles(token_set: TokenSet) -> list[dict]:
     return [*counted, {"name": "Tokens a byte", "value": f"{ratio:.3f}", "exact": f"{ratio:.6f}"}]
 
 
-def _bins(lengths: np.ndarray) -> list[dict]:
-    documents, tokens = len(lengths), lengths.sum()
+def _numbers(bins: list[Bin]) -> list[dict]:
+    """A histogram as a table."""
+    documents, tokens = (sum(getattr(one, what) for one in bins) for what in ("documents", "tokens"))
     return [
         {
             "name": charts.span(one.first, one.last),
@@ -62,7 +63,7 @@ def _bins(lengths: np.ndarray) -> list[dict]:
             "tokens": one.tokens,
             "tokens_share": one.tokens / tokens,
         }
-        for one in histogram(lengths)
+        for one in bins
     ]
 
 
@@ -91,6 +92,7 @@ def render(found: Findings, seq_len: int) -> str:
         lstrip_blocks=True,
     )
     token_bytes, lengths = found.tokenizer.token_bytes(), found.statistics.all_lengths
+    bins = histogram(lengths)
     unused_in_words, unused = words.of_unused(found.tokenizer, found.statistics.uses)
     return environment.get_template("report.html").render(
         name=found.token_set.path.resolve().name,
@@ -104,9 +106,9 @@ def render(found: Findings, seq_len: int) -> str:
         seq_len=seq_len,
         specimen=found.specimen,
         packings=rowsview.drawn_packings(found.specimen),
-        charts=charts.length_charts(lengths, seq_len),
+        charts=charts.length_charts(bins, seq_len),
         lengths_in_words=words.of_lengths(lengths, seq_len),
-        bins=_bins(lengths),
+        bins=_numbers(bins),
         tallies=found.tallies,
         tokens_in_words=words.of_tokens(found.statistics.uses, token_bytes),
         token_chart=charts.token_chart(found.statistics.uses, token_bytes),

@@ -6,7 +6,7 @@ place       epoch 0, shard 3, row 512
 skip_rows   0:2:100-163, where there are any
 """
 
-from tokenmill.skipped import Skipped, format_skipped, parse_skipped
+from tokenmill.skipped import Skipped, format_skipped
 
 VERSION = 1
 
@@ -34,4 +34,4 @@ def read_position(state: dict, identity: dict, place: dict[str, int], where) -> 
         raise ValueError(
             f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
         )
-    return {key: int(state[key]) for key in place}, format_skipped(parse_skipped(state.get("skip_rows", ())))
+    return {key: int(state[key]) for key in place}, list(state.get("skip_rows", ()))

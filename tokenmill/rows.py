@@ -8,6 +8,7 @@ The stretches stay in arrays, 18 bytes each, and become Python numbers a batch a
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,14 +36,18 @@ class Piece:
 
 def pieces_of(shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False) -> list[Piece]:
     """The pieces of a stretch of a shard's tokens, which may go over several documents."""
-    ends = np.array([begin, begin + length - 1], shard.offsets.dtype)  # of one type, or all offsets are converted
-    first, last = (np.searchsorted(shard.offsets, ends, side="right") - 1).tolist()
-    bounds = [begin, *shard.offsets[first + 1 : last + 1].tolist(), begin + length]
-    starts = [begin - int(shard.offsets[first]), *[0] * (last - first)]
-    return [
-        Piece(shard, first + index, start, bounds[index + 1] - bounds[index], bos and not index, filler)
-        for index, start in enumerate(starts)
-    ]
+    parts = cut_at_documents(shard.offsets, begin, length)
+    return [Piece(shard, *part, bos and not index, filler) for index, part in enumerate(parts)]
+
+
+def cut_at_documents(offsets: np.ndarray, begin: int, length: int) -> list[tuple[int, int, int]]:
+    """What a stretch of a token stream has of each document: (document, its first token there, tokens)."""
+    ends = np.array([begin, begin + length - 1], offsets.dtype)  # of one type, or all offsets are converted
+    first, last = (np.searchsorted(offsets, ends, side="right") - 1).tolist()
+    bounds = [begin, *offsets[first + 1 : last + 1].tolist(), begin + length]
+    starts = [begin - int(offsets[first]), *[0] * (last - first)]
+    lengths = [stop - start for start, stop in pairwise(bounds)]
+    return list(zip(range(first, last + 1), starts, lengths, strict=True))
 
 
 class ShardRows:

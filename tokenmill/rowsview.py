@@ -11,7 +11,7 @@ import numpy as np
 from tokenmill.shards import TokenSet
 from tokenmill.specimen import Part, Specimen
 from tokenmill.tokenizer import Tokenizer
-from tokenmill.trace import source_row
+from tokenmill.trace import SourceRows
 
 HUES = 12  # that templates/report.css has
 
@@ -50,7 +50,7 @@ def _caption(name: str, specimen: Specimen) -> str:
 
 def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -> dict:
     """What the page's script reads: the documents once, and the parts of them in each row."""
-    text = {}  # id -> bytes
+    sources, text = SourceRows(token_set), {}  # id -> bytes
     documents = []
     for (shard, number), length in zip(specimen.documents, specimen.lengths.tolist(), strict=True):
         begin, end = int(shard.offsets[number]), int(shard.offsets[number + 1])
@@ -58,7 +58,7 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
         pieces = [text.get(i) or text.setdefault(i, tokenizer.token(i)) for i in ids]
         documents.append(
             {
-                "name": source_row(token_set, shard.entry, number),
+                "name": sources.find(shard.entry, number),
                 "tokens": end - begin,
                 "bytes": _base64(b"".join(pieces)),
                 "lengths": _base64(np.array([len(piece) for piece in pieces], dtype="<u2").tobytes()),
@@ -68,7 +68,7 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
         {"name": name, "rows": [[_numbers(part) for part in row] for row in rows]}
         for name, rows in specimen.rows.items()
     ]
-    return {"bos": tokenizer.bos_token, "documents": documents, "packings": packings}
+    return {"bos": tokenizer.bos_token, "hues": HUES, "documents": documents, "packings": packings}
 
 
 def _numbers(part: Part) -> list[int]:

@@ -18,6 +18,7 @@ Left out: reading text, tokenizing, and which file is in which split.
 
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -207,6 +208,12 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except FileNotFoundError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def in_blocks(tokens: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Tokens, `size` at a time, so that a shard is never in memory as a whole."""
+    for first in range(0, len(tokens), size):
+        yield tokens[first : first + size]
 
 
 class TokenSet:

@@ -11,8 +11,6 @@ row is made of follows from the loader's settings, so give those of the training
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -26,10 +24,10 @@ from config import LoaderConfig
 from tokenmill.commands import exit_status
 from tokenmill.rows import Piece, pieces_of
 from tokenmill.shards import TokenSet
-from tokenmill.skipped import parse_skipped
+from tokenmill.skipped import format_skipped, parse_skipped
 from tokenmill.stream import Position
 from tokenmill.tokenizer import Tokenizer
-from tokenmill.trace import TracedRow, Tracer, source_row, trace_nanochat
+from tokenmill.trace import SourceRows, TracedRow, Tracer, trace_nanochat
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -149,7 +147,7 @@ class Drawing:
     def __init__(self, config: Show, token_set: TokenSet, console: Console):
         self.config, self.console, self.token_set = config, console, token_set
         self.tokenizer = Tokenizer.load(token_set.path / "tokenizer.json")
-        self.source = lru_cache(maxsize=None)(partial(source_row, token_set))
+        self.sources = SourceRows(token_set)
 
     def settings(self, rows: list[tuple[int | None, TracedRow]]) -> None:
         """What the rows follow from, and how to leave them out."""
@@ -161,7 +159,7 @@ class Drawing:
             f"{self.token_set.path.name}, {loader.split}: rows of {loader.seq_len:,} + 1 tokens, "
             f"{loader.packing}{long}, {order}{ranks}"
         )
-        if places := _joined_places([row for _, row in rows]):
+        if places := format_skipped(parse_skipped(row.place for _, row in rows if row.place is not None)):
             self.print(f"to leave out what is shown: skip_rows={places!r}")
 
     def bars(self, rows: list[tuple[int | None, TracedRow]]) -> None:
@@ -196,7 +194,7 @@ class Drawing:
         notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
         return (
             f"{piece.length:,} of {whole:,} tokens, {part}{notes}: document {piece.document:,} of shard "
-            f"{piece.shard.entry.name}, {self.source(piece.shard.entry, piece.document)}"
+            f"{piece.shard.entry.name}, {self.sources.find(piece.shard.entry, piece.document)}"
         )
 
 
@@ -224,16 +222,6 @@ def _name(rank: int | None, row: TracedRow) -> str:
     parts += [] if row.place is None else [f"at {row.place}"]
     parts += [] if rank is None else [f"rank {rank}"]
     return ", ".join(parts)
-
-
-def _joined_places(rows: list[TracedRow]) -> list[str]:
-    """The places of rows, as skip_rows takes them: consecutive ones joined."""
-    places = [row.place.rsplit(":", 1) for row in rows if row.place is not None]
-    found = []
-    for shard, numbers in groupby(enumerate(places), key=lambda p: (p[1][0], int(p[1][1]) - p[0])):
-        numbers = [place[1] for _, place in numbers]
-        found.append(f"{shard[0]}:{numbers[0]}" + (f"-{numbers[-1]}" if len(numbers) > 1 else ""))
-    return found
 
 
 # ---------------------------------------------------------------------------- the command

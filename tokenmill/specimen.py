@@ -13,6 +13,7 @@ import numpy as np
 from tokenmill.figures import PACKINGS
 from tokenmill.nanochat import BUFFER_DOCUMENTS, BestFitBuffer
 from tokenmill.packing import count_rows, plan_rows, plan_windows
+from tokenmill.rows import cut_at_documents
 from tokenmill.shards import Shard, TokenSet
 
 ROWS = 64
@@ -86,7 +87,8 @@ def _rows(packing: str, lengths: np.ndarray, row_len: int) -> list[list[Part]]:
         return _nanochat(lengths, row_len)
     if packing in ("concat", "random"):
         starts = plan_windows(int(lengths.sum()), row_len, seed=(0, 0, 0) if packing == "random" else None)
-        return [_window(int(start), row_len, np.cumsum(lengths)) for start in starts]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return [[Part(*part) for part in cut_at_documents(offsets, start, row_len)] for start in starts.tolist()]
     return _packed(lengths, row_len, "crop" if packing == "best_fit, crop" else "split")
 
 
@@ -108,15 +110,3 @@ def _nanochat(lengths: np.ndarray, row_len: int) -> list[list[Part]]:
     return [
         [Part(document, 0, taken, cropped=taken < int(lengths[document])) for document, taken in row] for row in whole
     ]
-
-
-def _window(start: int, row_len: int, ends: np.ndarray) -> list[Part]:
-    """The parts of documents in a window of their stream."""
-    parts, at = [], start
-    while at < start + row_len:
-        document = int(np.searchsorted(ends, at, side="right"))
-        begin = int(ends[document - 1]) if document else 0
-        stop = min(start + row_len, int(ends[document]))
-        parts.append(Part(document, at - begin, stop - at))
-        at = stop
-    return parts

@@ -5,12 +5,11 @@
 Every figure of `Statistics` is counted in the shards that were looked at, and says how many these were.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from tokenmill.shards import Shard, ShardEntry, TokenSet
+from tokenmill.shards import Shard, ShardEntry, TokenSet, in_blocks
 
 SAMPLE_TOKENS = 1 << 30
 BLOCK_TOKENS = 1 << 20
@@ -53,7 +52,7 @@ def look(token_set: TokenSet, split: str, progress=lambda tokens: None) -> Stati
     uses = np.zeros(token_set.tokenizer["vocab_size"], dtype=np.int64)
     for shard in shards:
         before = int(uses[token_set.bos_id])
-        for block in _blocks(shard):
+        for block in in_blocks(shard.tokens, BLOCK_TOKENS):
             found = np.bincount(block, minlength=len(uses))
             _require_ids(shard, found, len(uses))
             uses += found
@@ -92,11 +91,6 @@ def quantile_ids(uses: np.ndarray, share: float) -> int:
     """How many of the most frequent ids make up this share of all tokens."""
     most = np.cumsum(np.sort(uses)[::-1])
     return int(np.searchsorted(most, share * most[-1])) + 1
-
-
-def _blocks(shard: Shard) -> Iterator[np.ndarray]:
-    for first in range(0, len(shard.tokens), BLOCK_TOKENS):
-        yield shard.tokens[first : first + BLOCK_TOKENS]
 
 
 def _require_ids(shard: Shard, found: np.ndarray, vocab_size: int) -> None:

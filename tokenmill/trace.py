@@ -2,7 +2,7 @@
 
     trace(token_set, settings, first=24_690, count=2)     rows 24,690 and 24,691 of the global order
     trace_nanochat(token_set, ..., rank=0, first, count)  of nanochat's rows of one rank
-    source_row(token_set, entry, 17)                      "shard_00003.parquet row 1,041"
+    SourceRows(token_set).find(entry, 17)                 "shard_00003.parquet row 1,041"
 
 The rows before the first are counted, not planned: about 8 ms for a shard of 50,000 documents. A place
 (epoch, shard of the epoch, row) is gone to at once.
@@ -10,6 +10,8 @@ The rows before the first are counted, not planned: about 8 ms for a shard of 50
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import takewhile
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from tokenmill.nanochat import NanochatRows
 from tokenmill.planned import ShardPlans
 from tokenmill.rows import Piece
 from tokenmill.shards import ShardEntry, TokenSet
-from tokenmill.skipped import format_rows
+from tokenmill.skipped import Skipped, format_rows
 from tokenmill.stream import Position, RowStream
 
 
@@ -37,15 +39,16 @@ class Tracer:
     `order` is LoaderConfig.order, `skipped` what skip_rows left out from the beginning on.
     """
 
-    def __init__(self, token_set: TokenSet, split: str, row_len: int, *, packing: str, order: dict, skipped: dict):
+    def __init__(self, token_set: TokenSet, split: str, row_len: int, *, packing: str, order: dict, skipped: Skipped):
         self.plans = ShardPlans(token_set, split, row_len, packing=packing, **order)
         if not any(entry.tokens for entry in self.plans.shards):
             raise ValueError(f"{token_set.path}: split {split!r} has no documents, so no rows")
-        self._settings = {"shuffle": order["shuffle"], "seed": order["seed"], "skipped": skipped}
+        self._shuffling = {"shuffle": order["shuffle"], "seed": order["seed"]}
+        self._skipped = skipped
 
     def rows(self, first: int, count: int, start: Position | None = None) -> Iterator[TracedRow]:
         """`count` rows of the global order from its row `first` on, or from the `first` after a place."""
-        stream = self._stream(lambda epoch, shard: self.plans.count_shard(shard))
+        stream = self._stream(lambda epoch, shard: self.plans.count_shard(shard), self._skipped)
         if start is not None:
             stream.seek(start)
         stream.skip(first)
@@ -53,14 +56,13 @@ class Tracer:
 
     def row_at(self, epoch: int, shard: int, row: int) -> TracedRow:
         """The row at a place. ValueError where there is none."""
-        stream = self._stream(self.plans.count_rows)
-        stream.skipped = {}
+        stream = self._stream(self.plans.count_rows, {})
         stream.seek(Position(epoch, shard, row))
         (traced,) = self._take(stream, None, 1)
         return traced
 
-    def _stream(self, count_rows) -> RowStream:
-        return RowStream(len(self.plans.shards), count_rows, **self._settings)
+    def _stream(self, count_rows, skipped: Skipped) -> RowStream:
+        return RowStream(len(self.plans.shards), count_rows, skipped=skipped, **self._shuffling)
 
     def _take(self, stream: RowStream, number: int | None, count: int) -> Iterator[TracedRow]:
         for some in stream.take(count):
@@ -81,20 +83,29 @@ def trace_nanochat(
         yield TracedRow(number, None, rows.pieces())
 
 
-def source_row(token_set: TokenSet, entry: ShardEntry, document: int) -> str:
-    """Where a shard's document is from: the source file, and the row in it, from 0 (the line of a jsonl file from 1).
+class SourceRows:
+    """Where the documents of a token set are from; each shard's record is read once."""
 
-    Where documents of the shard were left out (null, empty), which of those with text it is.
-    """
-    record, before = token_set.record(entry), 0
-    for earlier in token_set.entries[: token_set.entries.index(entry)]:
-        if earlier.source == entry.source:
-            before += _rows_read(token_set.record(earlier))
-    if _rows_read(record) == record["documents"]:
-        suffix = SUFFIX.search(entry.source)
-        kind = {"jsonl": "line", "parquet": "row"}.get(suffix and suffix[1], "document")
-        return f"{entry.source} {kind} {before + document + (kind == 'line'):,}"
-    return f"{entry.source} {_among_those_with_text(record, document, before)}"
+    def __init__(self, token_set: TokenSet):
+        self._token_set = token_set
+        self._record, self._rows_before = lru_cache(None)(token_set.record), lru_cache(None)(self._count_rows_before)
+
+    def find(self, entry: ShardEntry, document: int) -> str:
+        """The source file of a shard's document, and the row in it, from 0 (the line of a jsonl file from 1).
+
+        Where documents of the shard were left out (null, empty), which of those with text it is.
+        """
+        record, before = self._record(entry), self._rows_before(entry)
+        if _rows_read(record) == record["documents"]:
+            suffix = SUFFIX.search(entry.source)
+            kind = {"jsonl": "line", "parquet": "row"}.get(suffix and suffix[1], "document")
+            return f"{entry.source} {kind} {before + document + (kind == 'line'):,}"
+        return f"{entry.source} {_among_those_with_text(record, document, before)}"
+
+    def _count_rows_before(self, entry: ShardEntry) -> int:
+        """Rows of the source file in the shards before this one."""
+        earlier = takewhile(lambda other: other.name != entry.name, self._token_set.entries)
+        return sum(_rows_read(self._record(other)) for other in earlier if other.source == entry.source)
 
 
 def _rows_read(record: dict) -> int:

@@ -50,11 +50,11 @@ function show(packing, row) {
   byId("reader-title").textContent = `${data.packings[packing].name}, row ${row}`;
   byId("pieces").replaceChildren(...parts.map((part) => {
     const item = element("li");
-    item.append(element("i", `d${part[0] % 12}`), element("span", "", factsOf(part)));
+    item.append(element("i", `d${part[0] % data.hues}`), element("span", "", factsOf(part)));
     return item;
   }));
   byId("text").replaceChildren(...parts.map(([number, first, count, inserted, filler]) => {
-    const span = element("span", `d${number % 12}${filler ? " f" : ""}`);
+    const span = element("span", `d${number % data.hues}${filler ? " f" : ""}`);
     const headed = first === 0;
     if (inserted) span.append(element("b", "inserted", data.bos));
     if (headed) span.append(element("b", "", textOf(number, 0, 1)));
