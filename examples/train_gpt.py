@@ -6,18 +6,22 @@ One optimizer step takes `total_rows` rows, whatever the number of ranks, so tha
 with 1, 2 or 4 as if nothing had happened: the rows of every step are the same, and a checksum of them is printed.
 """
 
+import contextlib
+import gc
 import math
 import os
 import sys
 import time
+import traceback
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # noqa: F401 (before a process group is there: see start_ranks)
+import torch.distributed.nn.functional  # noqa: F401 (before a process group is there: see process_group)
 import torch.nn.functional as F
 import tyro
 from torch import nn
@@ -135,19 +139,34 @@ def checksum(inputs: torch.Tensor) -> int:
     return sum(zlib.crc32(row.tobytes()) for row in inputs.cpu().numpy()) % (1 << 32)
 
 
-def start_ranks(config: TrainConfig) -> tuple[int, int]:
-    """(rank, number of ranks), as torchrun says, talking to each other.
+@contextlib.contextmanager
+def process_group(config: TrainConfig) -> Iterator[tuple[int, int]]:
+    """(rank, number of ranks), as torchrun says, talking to each other until the end.
 
-    `torch.distributed.nn.functional`, which torch imports when it needs it, has the process group of that moment in
-    its default arguments for ever, so that destroy_process_group does not end gloo's threads; and one of these that
-    lets go of a tensor while Python ends aborts the process (pytorch/pytorch issue 190489). So it is imported before.
+    Whoever lets go of the group last ends gloo's threads, and two of torch 2.13's ways to do so are wrong:
+
+    DDP's reducer does it with Python's lock held, for which one of these threads may wait: a hang. So DDP goes first,
+    with all that holds it: the caller's variables, a reference cycle that the first DDP of a process is left in, and
+    after an error the frames of its traceback.
+
+    `torch.distributed.nn.functional`, which torch imports when it needs it, keeps the group of that moment in its
+    default arguments, so that nobody ends the threads; one that lets go of a tensor while Python ends aborts the
+    process (pytorch/pytorch issue 190489). So it is imported before there is a group.
     """
     ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    if ranks > 1:
-        dist.init_process_group("nccl" if config.device == "cuda" else "gloo")
     if config.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    return rank, ranks
+    if ranks > 1:
+        dist.init_process_group("nccl" if config.device == "cuda" else "gloo")
+    try:
+        yield rank, ranks
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
+    finally:
+        if ranks > 1:
+            gc.collect()
+            dist.destroy_process_group()
 
 
 def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> int:
@@ -209,7 +228,12 @@ class Step:
 
 
 def train(config: TrainConfig) -> None:
-    rank, ranks = start_ranks(config)
+    """Trains as one of the ranks that torchrun started, or alone."""
+    with process_group(config) as (rank, ranks):
+        train_as(rank, ranks, config)  # a function of its own: when it is left, nothing holds DDP
+
+
+def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
     settings = {"batch_size": config.batch_size, "seq_len": config.seq_len, "device": config.device}
     loader = RowLoader(config.tokens, "train", **settings)
     torch.manual_seed(config.seed)
@@ -232,8 +256,6 @@ def train(config: TrainConfig) -> None:
             save(config, model, optimizer, loader, step + 1)
     if config.sample and rank == 0:
         say("\n" + write(model, Tokenizer.load(loader.token_set.path / "tokenizer.json"), config))
-    if ranks > 1:
-        dist.destroy_process_group()
 
 
 @torch.no_grad()
