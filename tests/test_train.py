@@ -77,7 +77,8 @@ def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straigh
 
 
 THREADS = """
-import os, sys, weakref
+import gc, os, sys, weakref
+gc.disable()  # what is in a cycle goes only where it is asked for
 sys.path.insert(0, {folder!r})
 import train_gpt, tyro
 DDP, models, destroy = train_gpt.nn.parallel.DistributedDataParallel, [], train_gpt.dist.destroy_process_group
