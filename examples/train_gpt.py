@@ -26,10 +26,9 @@ import torch.nn.functional as F
 import tyro
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a clone's tokenmill, where none is installed
 
-from data import RowLoader
-from tokenmill.tokenizer import Tokenizer
+from tokenmill import RowLoader, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -202,15 +201,12 @@ class Step:
                 f"total_rows {config.total_rows} is no multiple of {config.batch_size} rows x {ranks} ranks"
             )
         self.amp = torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
-        self.waited = 0.0  # seconds, for data
 
     def take(self, step: int) -> tuple[float, int]:
         """Loss, and checksum of the rows, over all ranks."""
         sums = torch.zeros(2, dtype=torch.float64, device=self.config.device)
         for number in range(self.passes):
-            asked = time.perf_counter()
             inputs, targets = next(self.batches)
-            self.waited += time.perf_counter() - asked
             if self.ranks > 1:
                 self.model.require_backward_grad_sync = number == self.passes - 1
             with self.amp:
@@ -237,7 +233,7 @@ def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
     settings = {"batch_size": config.batch_size, "seq_len": config.seq_len, "device": config.device}
     loader = RowLoader(config.tokens, "train", **settings)
     torch.manual_seed(config.seed)
-    model = GPT(loader.token_set.tokenizer["vocab_size"], config).to(config.device)
+    model = GPT(loader.vocab_size, config).to(config.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
     first = resume(config, model, optimizer, loader)
     steps = Step(config, model, optimizer, loader, ranks)
@@ -247,7 +243,7 @@ def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
     started, last = time.perf_counter(), config.stop_at or config.steps
     for step in range(first, last):
         loss, rows = steps.take(step)
-        waited = steps.waited / (time.perf_counter() - started)
+        waited = loader.waited / (time.perf_counter() - started)
         say(f"step {step + 1:4}  loss {loss:.6f}  rows {rows:08x}  waited for data {waited:.2%}", flush=True)
         if (step + 1) % config.val_every == 0 or step + 1 == config.steps:
             found = bits_per_byte(model, config, steps.amp)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from making import make_text, make_token_set, run_prepare, write_parquet
 
-from tokenmill.tokenizer import Tokenizer, train_tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -72,6 +72,6 @@ def gpt2() -> Tokenizer:
     if not (SHARED / "tiktoken_cache").is_dir():
         pytest.skip("no ../shared/tiktoken_cache beside this checkout")
     os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")
-    from tokenmill.tokenizer import load_tokenizer
+    from tokenmill.tokenize.tokenizer import load_tokenizer
 
     return load_tokenizer("gpt2")

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenmill.shards import TEXT_COUNTS, ShardWriter, write_manifest
+from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
+from tokenmill.store.token_sets import write_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 BOS, VOCAB = 0, 1000

@@ -4,10 +4,11 @@ from itertools import count
 
 import torch
 
-import config
-from data import RowLoader
-from tokenmill.packing import permutation, plan_rows, plan_windows
-from tokenmill.shards import TokenSet
+from tokenmill import RowLoader
+from tokenmill.batches.config import VAL_SEED
+from tokenmill.rows.order import permutation
+from tokenmill.rows.packing import plan_rows, plan_windows
+from tokenmill.store.token_sets import TokenSet
 
 PACKINGS = [
     {"packing": "best_fit"},
@@ -24,7 +25,7 @@ def reference_rows(path, split="train", packing="best_fit", long_documents="spli
     """All rows of the global order, one list of row_len ids after the other, for ever."""
     token_set = TokenSet(path)
     shards = [token_set.open(entry) for entry in token_set.split(split)]
-    shuffle, seed = (shuffle, seed) if split == "train" else (False, config.VAL_SEED)
+    shuffle, seed = (shuffle, seed) if split == "train" else (False, VAL_SEED)
     for epoch in count():
         order = permutation(len(shards), "shards", seed, epoch) if shuffle else range(len(shards))
         for number in order:

@@ -2,9 +2,9 @@
 
 import json
 
-from tokenmill.codepoints import TABLES, as_ranges, differing, join_showing_ranks
-from tokenmill.engines import ENGINES, PATTERNS, TIKTOKEN_VERSION, reference, table_name
-from tokenmill.tokenizer import Tokenizer
+from tokenmill.tokenize.codepoints import TABLES, as_ranges, differing, join_showing_ranks
+from tokenmill.tokenize.engines import ENGINES, PATTERNS, TIKTOKEN_VERSION, reference, table_name
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 PAIRS = [(engine, p) for engine in ENGINES.values() for p, key in PATTERNS.items() if key in engine.patterns]
 

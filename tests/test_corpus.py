@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from making import run_prepare, tree
 
-from data import RowLoader
-from tokenmill.shards import TokenSet
+from tokenmill import RowLoader
+from tokenmill.store.token_sets import TokenSet
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,17 @@ import pytest
 from hub_server import Hub, environment
 from making import ROOT, make_text, run_prepare, write_parquet
 
-import prepare_data
-import tokenmill
-from config import PRESETS
+from tokenmill import PRESETS
+from tokenmill.prepare.command import _parse
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {  # what is not run here, and what runs it
     "make demo": ".ci/run",
     "make train": "tests/test_train.py, in fewer steps",
     "pip install -r requirements.txt": "the Makefile, before any test",
+    "pip install '.[prepare,report]'": "tests/test_package.py, of a wheel",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
-    "python prepare_data.py --source my/parquet/files --cluster ray": "tests/test_ray.py, on a cluster of its own",
+    "python prepare_data.py --source my/parquet/files --cluster ray": "test_ray.py, on a cluster of its own",
 }
 SMALLER = {
     "files --tokenizer train:8192": "files --tokenizer train:400",
@@ -86,7 +86,7 @@ def workshop(gpt2, tokenizer, tokenizer_json, tmp_path_factory):
     name = run_prepare("--source", "my/parquet/files", "--name", "first", cwd=cwd).stdout.splitlines()[-1]
     theirs = {"nanogpt": "openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
     for layout, folder in theirs.items():
-        run([sys.executable, "-m", "tokenmill.convert", "out", layout, name, folder], cwd)
+        run([sys.executable, "-m", "tokenmill", "convert", "out", layout, name, folder], cwd)
     return cwd, name
 
 
@@ -127,6 +127,8 @@ def real(word, cwd):
         return [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     if "*" in word:
         return sorted(str(path.relative_to(cwd)) for path in cwd.glob(word))
+    if word == "tokenmill":
+        return [sys.executable, "-m", "tokenmill"]
     return [sys.executable if word == "python" else str(ROOT / word) if (ROOT / word).suffix == ".py" else word]
 
 
@@ -144,7 +146,7 @@ def test_what_is_run_elsewhere_is_still_in_the_docs():
 def test_the_demo_draws_and_decodes_a_batch(demo):
     (folder,) = (demo / "data" / "tokens").iterdir()
     flags = ["--batch", "0", "--batch-size", "3", "--seq-len", "512"]
-    shown = run([sys.executable, "-m", "tokenmill.show", folder, *flags], demo)
+    shown = run([sys.executable, "-m", "tokenmill", "show", folder, *flags], demo)
     assert len(re.findall(r"^row \d, at 0:0:\d, rank 0  A+", shown, re.MULTILINE)) == 3
     assert shown.count("    <|bos|>") >= 3
     assert "\x1b" not in shown, "plain where it is no terminal"
@@ -152,7 +154,8 @@ def test_the_demo_draws_and_decodes_a_batch(demo):
 
 def test_the_demo_preset_is_the_command_it_is_said_to_be():
     (command,) = [command for command in COMMANDS if "stdlib" in command]
-    assert prepare_data._parse(["demo"]) == prepare_data._parse(shlex.split(command)[2:])
+    expected = _parse(shlex.split(command)[2:], "prepare_data.py", PRESETS)
+    assert _parse(["demo"], "prepare_data.py", PRESETS) == expected
 
 
 def test_links_lead_somewhere():
@@ -192,8 +195,3 @@ def benchmark(name):
         return importlib.import_module(name)
     finally:
         sys.path.pop(0)
-
-
-def test_the_map_of_the_house_has_every_room():
-    words = set(re.findall(r"\w+", tokenmill.__doc__))
-    assert {path.stem for path in (ROOT / "tokenmill").glob("*.py")} - {"__init__"} <= words

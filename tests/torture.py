@@ -96,7 +96,7 @@ def wait_for_workers(group: int) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        from tokenmill.tokenizer import train_tokenizer
+        from tokenmill.tokenize.tokenizer import train_tokenizer
 
         path = Path(name) / "bpe400.json"
         train_tokenizer(make_text(documents=200, seed=0), 400, "bpe400").save(path)

@@ -1,15 +1,81 @@
-"""tokenmill: shards of text become training rows for language models. The rooms of the house:
+"""tokenmill: shards of text become training rows for language models.
 
-what lies on disk     shards (the bytes), files (that appear whole), tokenizer, foreign (other people's tokenizers)
-preparing             origin, sources, formats, units, parquet, lines (text comes in), hub, stdlib (from elsewhere),
-                      inventory, missing, make (what is to do, and doing it), workers, cluster (where), engines,
-                      codepoints (what tokenizes, proven), progress
-rows                  packing (lengths -> plan), rows (plan -> filled arrays), planned, nanochat (a split's rows),
-                      stream (which come next), skipped (which do not), position (what a checkpoint knows of it)
-batches               transfer (to the device), ahead (in a thread), ranks, kept (get_batch's loaders), documents
-looking               show, trace (the terminal), report, page, rowsview, charts, words, templates/ (a page),
-                      statistics, figures, specimen (what it says), verify (every byte), commands
-other people's files  convert, layouts
+    from tokenmill import get_batch, RowLoader      training: numpy and torch, nothing else
+    tokenmill prepare --source my/files             once, before: pip install 'tokenmill[prepare]'
 
-prepare_data.py, data.py and config.py, one level up, are what is run, imported and set.
+The house has wings; each says in its `__init__.py` what lives there. Arrows run downwards:
+
+    cli                                   the command
+    look/  exchange/                      what people look at; other people's files
+    batches/  prepare/                    rows -> tensors; text -> token sets
+    text/  tokenize/                      text comes in; text -> ids
+    store/  rows/                         bytes on disk; lengths -> rows
+    extras  checks                        optional packages; settings in one form: known by all
+
+A public name is loaded when it is first used, so that preparing does not wait for torch, nor training for pyarrow.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tokenmill.extras import naming_the_extra
+from tokenmill.prepare import prepare  # here, so that the name is the function's, whoever imports the wing later
+
+if TYPE_CHECKING:
+    from tokenmill.batches.documents import cu_seqlens, document_mask, position_ids
+    from tokenmill.batches.get_batch import get_batch, load_state_dict, state_dict
+    from tokenmill.batches.loader import RowLoader
+    from tokenmill.batches.packed_rows import PackedRows
+    from tokenmill.prepare.config import PRESETS, PrepareConfig
+    from tokenmill.prepare.outcomes import PreparationError
+    from tokenmill.store.token_sets import TokenSet, find_token_set
+    from tokenmill.tokenize.tokenizer import Tokenizer
+
+__version__ = "0.2.0"
+__all__ = [
+    "PRESETS",
+    "PackedRows",
+    "PreparationError",
+    "PrepareConfig",
+    "RowLoader",
+    "TokenSet",
+    "Tokenizer",
+    "__version__",
+    "cu_seqlens",
+    "document_mask",
+    "find_token_set",
+    "get_batch",
+    "load_state_dict",
+    "position_ids",
+    "prepare",
+    "state_dict",
+]
+_HOMES = {
+    "PRESETS": "prepare.config",
+    "PackedRows": "batches.packed_rows",
+    "PreparationError": "prepare.outcomes",
+    "PrepareConfig": "prepare.config",
+    "RowLoader": "batches.loader",
+    "TokenSet": "store.token_sets",
+    "Tokenizer": "tokenize.tokenizer",
+    "cu_seqlens": "batches.documents",
+    "document_mask": "batches.documents",
+    "find_token_set": "store.token_sets",
+    "get_batch": "batches.get_batch",
+    "load_state_dict": "batches.get_batch",
+    "position_ids": "batches.documents",
+    "state_dict": "batches.get_batch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with naming_the_extra():
+        found = getattr(import_module(f"tokenmill.{_HOMES[name]}"), name)
+    globals()[name] = found  # so that this is asked once
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

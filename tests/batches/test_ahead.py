@@ -1,0 +1,167 @@
+"""A thread runs ahead, just as far as it should, and never outlives its use."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from itertools import count
+
+import pytest
+from making import ROOT, wait_until
+
+from tokenmill.batches.ahead import Ahead
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("tokenmill")]
+
+
+def test_items_come_in_order_and_end():
+    assert list(Ahead(iter(range(100)), 3)) == list(range(100))
+
+
+def test_no_more_than_depth_items_are_made_before_they_are_asked_for():
+    made = []
+
+    def items():
+        for number in count():
+            made.append(number)
+            yield number
+
+    ahead = Ahead(items(), 3)
+    wait_until(lambda: len(made) == 3)
+    time.sleep(0.1)
+    assert len(made) == 3
+    next(ahead)
+    wait_until(lambda: len(made) == 4)
+    ahead.stop()
+
+
+def test_an_error_comes_after_the_items_before_it_with_its_cause_and_stays():
+    def items():
+        yield 1
+        try:
+            raise OSError("a disk")
+        except OSError as error:
+            raise ValueError("a row") from error
+
+    ahead = Ahead(items(), 2)
+    assert next(ahead) == 1
+    for _ in range(2):
+        with pytest.raises(ValueError, match="a row") as raised:
+            next(ahead)
+        assert str(raised.value.__cause__) == "a disk"
+        assert any(entry.name == "items" for entry in raised.traceback), "it tells where it happened"
+
+
+@pytest.mark.parametrize("taken", [0, 5])
+def test_stopping_or_dropping_it_ends_the_thread(taken):
+    wait_until(lambda: not threads())
+    for end in (lambda ahead: ahead.stop(), lambda ahead: None):
+        ahead = Ahead(count(), 2)
+        assert [next(ahead) for _ in range(taken)] == list(range(taken))
+        assert len(threads()) == 1
+        end(ahead)
+        del ahead
+        assert not threads()
+
+
+# ---------------------------------------------------------------------------- whole processes, with a loader
+
+PROGRAM = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from tokenmill import RowLoader, get_batch
+loader = RowLoader({tokens!r}, batch_size=2, seq_len=16, **{settings})
+"""
+
+
+def start(token_set, code, **settings):
+    program = PROGRAM.format(root=str(ROOT), tokens=str(token_set), settings=settings) + code
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "nanochat"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "next(loader)",  # in the middle of an epoch
+        "get_batch('train', 2, 16, tokens=loader.token_set.path)",  # held by the module
+        "iter(loader)",  # never started
+        "batches = [next(loader) for _ in range(50)]; del loader",
+        "next(loader); sys.exit()",
+    ],
+)
+def test_leaving_the_process_hangs_nothing(token_set, code, packing):
+    process = start(token_set, code, packing=packing)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_an_error_in_training_leaves_as_quickly(token_set):
+    process = start(token_set, "next(loader); raise RuntimeError('loss is nan')")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.strip().endswith("RuntimeError: loss is nan")
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_ctrl_c_ends_a_training_loop(token_set, prefetch):
+    process = start(token_set, "print('on', flush=True)\nfor batch in loader: pass", prefetch=prefetch)
+    assert process.stdout.readline() == "on\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert errors.strip().endswith("KeyboardInterrupt")
+
+
+def test_a_fork_goes_on_from_the_same_position(token_set):
+    code = """
+begin = loader.state_dict()
+expected = [next(loader)[0].tolist() for _ in range(10)]
+loader.load_state_dict(begin)
+for _ in range(5): next(loader)
+child = os.fork()
+same = [next(loader)[0].tolist() for _ in range(5)] == expected[5:]
+if child == 0:
+    os._exit(0 if same else 3)
+print(os.waitstatus_to_exitcode(os.wait()[1]), same)
+"""
+    printed, errors = start(token_set, code).communicate(timeout=60)
+    assert (printed, errors) == ("0 True\n", "")
+
+
+def test_a_fork_may_drop_what_ran_ahead_though_the_thread_held_its_lock(token_set):
+    code = """
+next(loader)
+with loader._batches._room._cond:  # as the thread does for a moment
+    child = os.fork()
+    if child == 0:
+        next(loader)
+        os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    printed, errors = start(token_set, code).communicate(timeout=60)
+    assert (printed, errors) == ("0\n", "")
+
+
+def test_loaders_that_are_dropped_leave_no_thread_and_no_open_file(token_set):
+    from tokenmill import RowLoader
+
+    def open_files():
+        return len(os.listdir("/proc/self/fd"))
+
+    next(RowLoader(token_set, batch_size=2, seq_len=16))
+    wait_until(lambda: not threads())
+    before = open_files()
+    for packing in ("best_fit", "concat", "nanochat") * 3:
+        loader = RowLoader(token_set, batch_size=2, seq_len=16, packing=packing)
+        next(loader)
+        loader.load_state_dict(loader.state_dict())
+        next(loader)
+    del loader
+    assert not threads(), "a process may fork right after it, without a thread that is on its way out"
+    wait_until(lambda: open_files() <= before)

@@ -1,0 +1,269 @@
+"""What a loader tells of itself, how it is closed, and what its parameters are."""
+
+import inspect
+import os
+import threading
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from making import make_token_set
+from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from tokenmill import PackedRows, RowLoader, TokenSet, find_token_set, get_batch
+from tokenmill.batches import get_batch as module
+from tokenmill.batches.config import LoaderConfig
+from tokenmill.batches.loader import FEW_DOCUMENTS
+from tokenmill.store.token_sets import ShardEntry
+
+
+def parameters(function) -> dict:
+    return {name: p for name, p in inspect.signature(function).parameters.items() if name != "self"}
+
+
+# ---------------------------------------------------------------------------- parameters
+
+
+def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defaults():
+    asked = {field.name for field in fields(LoaderConfig)}
+    ways = {RowLoader.__init__: set(), PackedRows.__init__: set(), get_batch: {"drop_last"}}
+    for way, without in ways.items():
+        spelled = parameters(way)
+        assert spelled.keys() == asked - without
+        for name, parameter in spelled.items():
+            assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
+            assert parameter.annotation is not inspect.Parameter.empty
+            if name not in ("batch_size", "seq_len", "split", "device"):
+                assert parameter.default == parameters(RowLoader.__init__)[name].default
+    assert {f.name: f.default for f in fields(LoaderConfig) if f.name not in ("batch_size", "seq_len")} == {
+        name: p.default for name, p in parameters(RowLoader.__init__).items() if name not in ("batch_size", "seq_len")
+    }
+
+
+def test_the_meaning_of_every_parameter_is_told():
+    told = RowLoader.__doc__
+    for name in parameters(RowLoader.__init__):
+        assert f"| {name} |" in told or f"| {name}, " in told or f", {name} |" in told
+
+
+def test_the_split_where_a_folder_belongs_is_told_what_to_write_instead(token_set, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for make in (RowLoader, PackedRows):
+        with pytest.raises(ValueError, match=r"found 'val', a split: write split='val'"):
+            make("val", batch_size=2, seq_len=SEQ_LEN)
+    os.symlink(token_set, tmp_path / "train")
+    assert next(RowLoader("train", batch_size=2, seq_len=SEQ_LEN))[0].shape == (2, SEQ_LEN), "a folder of that name"
+
+
+def test_numbers_of_other_libraries_mean_the_same_rows_and_the_same_position(token_set):
+    settings = {"batch_size": 2, "seq_len": SEQ_LEN, "seed": 7, "prefetch": 0, "rank": 0, "world_size": 1}
+    loader = RowLoader(token_set, **settings)
+    again = RowLoader(str(token_set), **{name: np.int64(value) for name, value in settings.items()})
+    for _ in range(6):
+        assert rows_of(next(again)) == rows_of(next(loader))
+        assert repr(again.state_dict()) == repr(loader.state_dict()), "plain numbers"
+
+
+@pytest.mark.parametrize("wrong", [2.0, "2", True, None])
+def test_what_is_no_whole_number_is_refused(token_set, wrong):
+    with pytest.raises((ValueError, TypeError), match="batch_size"):
+        RowLoader(token_set, batch_size=wrong, seq_len=SEQ_LEN)
+
+
+def test_texts_are_taken_wherever_paths_are(token_set):
+    assert TokenSet(str(token_set)).entries == TokenSet(token_set).entries
+    assert find_token_set(str(token_set.parent)) == token_set
+
+
+# ---------------------------------------------------------------------------- what it tells
+
+
+@pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}])
+def test_repr_says_set_split_rows_and_position_and_disturbs_nothing(token_set, settings):
+    loader, silent = make_loader(token_set, **settings), make_loader(token_set, **settings)
+    for _ in range(3):
+        said = repr(loader)
+        drawn = loader._repr_html_()
+        assert rows_of(next(loader)) == rows_of(next(silent))
+    assert str(token_set) in said
+    assert "'train'" in said
+    assert f"{loader.rows:,} rows" in said if loader.rows else "endless rows" in said
+    assert "16 + 1 tokens" in said
+    position = {"rows": 4} if settings["packing"] == "nanochat" else {"epoch": 0, "row": None}
+    assert all(f"{name} " in said if value is None else f"{name} {value}" in said for name, value in position.items())
+    assert drawn.count("display:flex") == 2, "a bar for each row of the next batch"
+
+
+def test_the_next_rows_are_drawn_with_their_documents(token_set):
+    loader = make_loader(token_set, shuffle=False)
+    drawn = loader._repr_html_()
+    pieces = loader._make_rows().pieces(2)
+    assert drawn.count(" tokens from ") == sum(map(len, pieces))
+    for piece in pieces[0]:
+        assert f"document {piece.document:,} of shard {piece.shard.entry.name}: {piece.length:,} tokens" in drawn
+
+
+def test_repr_of_a_large_set_does_not_count_its_rows(token_set):
+    loader = make_loader(token_set)
+    entry = ShardEntry("huge.000", "train", "huge", FEW_DOCUMENTS + 1, 32_000_000, 0, "", "")
+    loader.token_set.entries = [entry]  # whose files are not there to be read
+    assert "about 2,000,000 rows" in repr(loader)
+
+
+def test_vocab_size_is_the_tokenizer_s(token_set):
+    loader = make_loader(token_set)
+    assert loader.vocab_size == 1000
+    assert max(int(batch.max()) for batch in next(loader)) < loader.vocab_size
+
+
+def test_waited_grows_by_what_next_takes(token_set):
+    loader = make_loader(token_set, prefetch=0)
+    assert loader.waited == 0
+    started = time.perf_counter()
+    for _ in range(20):
+        next(loader)
+    assert 0 < loader.waited <= time.perf_counter() - started
+
+
+# ---------------------------------------------------------------------------- tokens seen
+
+
+@pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_tokens_seen_are_those_of_all_ranks_and_go_on_after_resuming(token_set, settings, prefetch):
+    ranks = [make_loader(token_set, rank=r, world_size=2, prefetch=prefetch, **settings) for r in range(2)]
+    for step in range(25):
+        assert [loader.tokens_seen for loader in ranks] == [step * 2 * 2 * SEQ_LEN] * 2
+        if step == 12:
+            positions = [loader.state_dict() for loader in ranks]
+            assert positions[0] == positions[1]
+            ranks = [make_loader(token_set, rank=r, world_size=2, prefetch=prefetch, **settings) for r in range(2)]
+            for loader in ranks:
+                loader.load_state_dict(positions[0])
+        for loader in ranks:
+            next(loader)
+
+
+@pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}, {"skip_rows": ["0:0:1-2", "1:1:0"]}])
+def test_an_older_position_without_tokens_seen_is_counted_and_stays_as_it_is(token_set, settings):
+    loader = make_loader(token_set, batch_size=1, **settings)
+    for _ in range(60):
+        next(loader)
+        old = {key: value for key, value in loader.state_dict().items() if key != "tokens_seen"}
+        again = make_loader(token_set, batch_size=1, **settings)
+        again.load_state_dict(old)
+        before = again.state_dict()
+        assert again.tokens_seen == loader.tokens_seen
+        assert again.state_dict() == before == old, "the same on a rank that asks and on one that does not"
+        next(again)
+        assert again.tokens_seen == loader.tokens_seen + SEQ_LEN
+
+
+def test_a_worker_s_position_counts_the_other_workers_batches(token_set):
+    rows = PackedRows(token_set, batch_size=2, seq_len=SEQ_LEN)
+    loader = StatefulDataLoader(rows, batch_size=None, num_workers=0)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    straight = make_loader(token_set)
+    for _ in range(5):
+        next(straight)
+    assert straight.tokens_seen == 5 * 2 * SEQ_LEN
+    assert f"'tokens_seen': {5 * 2 * SEQ_LEN}" in repr(loader.state_dict())
+
+
+# ---------------------------------------------------------------------------- len
+
+
+@pytest.mark.parametrize("settings", PACKINGS)
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize(("epochs", "world_size", "batch_size"), [(1, 1, 2), (2, 2, 3), (3, 1, 5)])
+def test_len_is_how_many_batches_there_are(token_set, settings, drop_last, epochs, world_size, batch_size):
+    counted = {"epochs": epochs, "drop_last": drop_last, "batch_size": batch_size, "world_size": world_size}
+    for rank in range(world_size):
+        loader = make_loader(token_set, **counted, **settings, rank=rank)
+        assert len(loader) == sum(1 for _ in loader)
+
+
+def test_len_leaves_out_what_is_skipped(token_set):
+    loader = make_loader(token_set, epochs=1, skip_rows=["0:0:0-3", "0:1:1", "1:0:0-3"], drop_last=False, batch_size=1)
+    assert len(loader) == len(list(loader)) == loader.rows - 5
+
+
+def test_an_endless_loader_has_no_len_and_is_true_all_the_same(token_set):
+    loader = make_loader(token_set)
+    with pytest.raises(TypeError, match=r"endless and has no len\(\); give epochs="):
+        len(loader)
+    assert loader
+    assert make_loader(token_set, epochs=1)
+
+
+# ---------------------------------------------------------------------------- close
+
+
+@pytest.mark.parametrize("settings", [{}, {"packing": "nanochat"}, {"prefetch": 0}])
+def test_a_closed_loader_has_no_thread_and_no_file_and_still_tells_its_position(tmp_path, settings):
+    def open_files():
+        return [os.readlink(f"/proc/self/map_files/{name}") for name in os.listdir("/proc/self/map_files")]
+
+    tokens = make_token_set(tmp_path / "own", train=[[9] * 30], val=[[9]])
+    before = threading.active_count()
+    with make_loader(tokens, **settings) as loader:
+        next(loader)
+        assert any(str(tokens) in path for path in open_files())
+        position = loader.state_dict()
+    assert threading.active_count() == before
+    assert not any(str(tokens) in path for path in open_files())
+    assert loader.state_dict() == position
+    assert repr(loader).endswith("; closed)")
+    with pytest.raises(ValueError, match=r"is closed; make another RowLoader"):
+        next(loader)
+    with pytest.raises(ValueError, match="is closed"):
+        loader.load_state_dict(position)
+    loader.close()
+    expected = make_loader(tokens, **settings)
+    expected.load_state_dict(position)
+    next(expected)
+
+
+# ---------------------------------------------------------------------------- DataLoader
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataloader_that_would_batch_batches_is_refused(token_set, kind, workers):
+    rows = PackedRows(token_set, batch_size=2, seq_len=SEQ_LEN)
+    with pytest.raises(
+        ValueError, match=r"PackedRows\(batch_size=2\) makes batches itself.*DataLoader\(..., batch_size=None\)"
+    ):
+        next(iter(kind(rows, batch_size=8, num_workers=workers)))
+    with pytest.raises(ValueError, match="batches of 1 of them"):
+        next(iter(kind(rows, num_workers=workers)))  # a DataLoader's own batch_size is 1
+    inputs, _ = next(iter(kind(rows, batch_size=None, num_workers=workers)))
+    assert inputs.shape == (2, SEQ_LEN)
+    singles = PackedRows(token_set, seq_len=SEQ_LEN)
+    assert next(iter(kind(singles, batch_size=8, num_workers=workers)))[0].shape == (8, SEQ_LEN)
+
+
+# ---------------------------------------------------------------------------- get_batch
+
+
+def test_settings_that_mean_the_same_are_one_loader(token_set, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    monkeypatch.chdir(token_set.parent)
+    os.symlink(token_set, tmp_path / "link")
+    expected = make_loader(token_set, batch_size=1)
+    tokens = [token_set, str(token_set), token_set.name, Path(token_set.name) / ".", f"{token_set}/", tmp_path / "link"]
+    for path in tokens:
+        assert rows_of(get_batch("train", 1, SEQ_LEN, tokens=path)) == rows_of(next(expected))
+    spelled = [{"seed": 1337}, {"packing": "best_fit"}, {"device": torch.device("cpu")}, {"skip_rows": []}]
+    for more in spelled:
+        assert rows_of(get_batch("train", np.int64(1), SEQ_LEN, tokens=token_set, **more)) == rows_of(next(expected))
+    assert len(module.state_dict()["loaders"]) == 1
+    get_batch("train", 1, SEQ_LEN, tokens=token_set, seed=1)
+    assert len(module.state_dict()["loaders"]) == 2

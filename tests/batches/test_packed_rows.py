@@ -1,0 +1,108 @@
+"""PyTorch's DataLoader and torchdata's StatefulDataLoader get the rows of RowLoader, each once, and go on mid-epoch."""
+
+import json
+import shutil
+from itertools import islice
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from tokenmill import PackedRows, RowLoader
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker", "ignore:'set_vital'")
+SEQ_LEN = 16
+WORKERS = [0, 1, 2, 3]
+
+
+def rows_of(batch):
+    inputs, targets = batch
+    return torch.cat([inputs, targets[..., -1:]], dim=-1).tolist()
+
+
+def make_dataset(token_set, batch_size=2, **settings):
+    return PackedRows(token_set, batch_size=batch_size, seq_len=SEQ_LEN, **settings)
+
+
+def make_loader(token_set, batch_size=2, **settings):
+    return RowLoader(token_set, batch_size=batch_size, seq_len=SEQ_LEN, **settings)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("settings", [{}, {"packing": "nanochat"}, {"rank": 1, "world_size": 2}])
+def test_batches_come_in_the_loader_s_order_with_any_number_of_workers(token_set, num_workers, settings):
+    loader = DataLoader(make_dataset(token_set, **settings), batch_size=None, num_workers=num_workers)
+    expected = make_loader(token_set, **settings)
+    assert [rows_of(b) for b in islice(loader, 20)] == [rows_of(b) for b in islice(expected, 20)]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_an_epoch_ends_with_nothing_twice_and_nothing_lost(token_set, num_workers, drop_last):
+    dataset = make_dataset(token_set, batch_size=3, epochs=1, drop_last=drop_last)
+    expected = make_loader(token_set, batch_size=3, epochs=1, drop_last=drop_last)
+    batches = [rows_of(batch) for batch in DataLoader(dataset, batch_size=None, num_workers=num_workers)]
+    assert batches == [rows_of(batch) for batch in expected]
+    assert len(batches) == expected.batches_per_epoch()
+    assert sum(map(len, batches)) == (expected.rows // 3 * 3 if drop_last else expected.rows)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_without_a_batch_size_rows_come_one_by_one_for_the_dataloader_to_batch(token_set, num_workers):
+    dataset = make_dataset(token_set, batch_size=None, epochs=1)
+    ordered = [rows_of(batch)[0] for batch in make_loader(token_set, batch_size=1, epochs=1)]
+    rows = [rows_of(row) for row in DataLoader(dataset, batch_size=None, num_workers=num_workers)]
+    assert rows == ordered
+    batched = [rows_of(batch) for batch in DataLoader(dataset, batch_size=4, num_workers=num_workers)]
+    assert sorted(row for batch in batched for row in batch) == sorted(ordered)
+    if num_workers < 2:
+        assert [row for batch in batched for row in batch] == ordered
+    else:
+        assert batched[0] == ordered[0 : 4 * num_workers : num_workers], "worker 0 strides rows as a rank does"
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("settings", [{}, {"packing": "nanochat"}, {"batch_size": None, "epochs": 2}])
+def test_a_stateful_dataloader_goes_on_mid_epoch(token_set, num_workers, settings):
+    def make():
+        return StatefulDataLoader(make_dataset(token_set, **settings), batch_size=None, num_workers=num_workers)
+
+    unbroken = [rows_of(batch) for batch in islice(make(), 25)]
+    for steps in (0, 1, 4, 7, 12):
+        loader, taken = make(), []
+        iterator = iter(loader)
+        for _ in range(steps):
+            taken.append(rows_of(next(iterator)))
+        state = json.loads(json.dumps(loader.state_dict()))
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert taken + [rows_of(batch) for batch in islice(resumed, 25 - steps)] == unbroken
+
+
+def test_workers_that_are_spawned_know_the_rank_of_their_parent(token_set, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dataset = make_dataset(token_set)
+    loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    iterator = iter(loader)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    expected = make_loader(token_set, rank=1, world_size=2)
+    assert [rows_of(next(iterator)) for _ in range(5)] == [rows_of(batch) for batch in islice(expected, 5)]
+
+
+def test_settings_that_make_no_sense_are_refused(token_set):
+    with pytest.raises(ValueError, match="PackedRows gives CPU tensors, found device='cuda'"):
+        make_dataset(token_set, device="cuda")
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, not 0"):
+        make_dataset(token_set, batch_size=0)
+
+
+def test_an_error_in_a_worker_surfaces(token_set, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(token_set, broken)
+    for path in broken.glob("shards/*.bin"):
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match="no such file, though the manifest lists it"):
+        next(iter(DataLoader(make_dataset(broken), batch_size=None, num_workers=1)))

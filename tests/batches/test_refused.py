@@ -1,0 +1,71 @@
+"""Settings and positions that make no sense are refused, with both values."""
+
+import pytest
+import torch
+from making import make_token_set
+from reference import SEED, SEQ_LEN, make_loader
+
+from tokenmill import RowLoader
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seq_len": 0}, "seq_len must be a whole number of at least 1, not 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
+        ({"packing": "worst_fit"}, "packing must be one of best_fit, nanochat, concat, random, not 'worst_fit'"),
+        ({"long_documents": "drop"}, "long_documents must be one of"),
+        ({"split": "test"}, "split must be one of train, val, not 'test'"),
+        ({"rank": 2, "world_size": 2}, "rank must be from 0 to world_size - 1"),
+        ({"rank": 1}, "rank and world_size go together"),
+        ({"batch_size": 1000}, "fewer than one batch of 1000 on each of 1 ranks"),
+        (
+            {"seq_len": 111, "packing": "concat"},
+            "shard train_1.000 has 60 tokens, fewer than a row of 111 .* use packing='best_fit'",
+        ),
+        ({"packing": "random", "documents": True}, "documents need a packing that knows them"),
+        ({"packing": "nanochat", "epochs": 1}, "epochs cannot be counted with packing 'nanochat'"),
+        ({"prefetch": -1}, "prefetch must be a whole number of at least 0, not -1"),
+        ({"epochs": 0}, "epochs must be a whole number of at least 1, not 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(token_set, settings, message):
+    with pytest.raises(ValueError, match=message):
+        RowLoader(token_set, **({"batch_size": 2, "seq_len": SEQ_LEN} | settings))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_where_there_is_none_is_refused(token_set):
+    with pytest.raises(ValueError, match="no CUDA; use device='cpu'"):
+        make_loader(token_set, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"seq_len": 8}, "seq_len is 16 in the position, 8 here"),
+        ({"packing": "concat"}, "packing is 'best_fit' in the position, 'concat' here"),
+        ({"seed": 1}, "seed is 1337 in the position, 1 here"),
+        ({"split": "val"}, "split is 'train' in the position, 'val' here"),
+    ],
+)
+def test_a_position_of_other_settings_is_refused_with_both_values(token_set, other, message):
+    state = make_loader(token_set).state_dict()
+    loader = RowLoader(token_set, **({"batch_size": 1, "seq_len": SEQ_LEN, "seed": SEED} | other))
+    with pytest.raises(ValueError, match=message):
+        loader.load_state_dict(state)
+
+
+def test_a_position_of_another_token_set_or_version_is_refused(token_set, tmp_path):
+    state = make_loader(token_set).state_dict()
+    loader = make_loader(make_token_set(tmp_path / "other", train=[[50] * 9], val=[[40]]))
+    with pytest.raises(ValueError, match=r"shards is '\w{16}' in the position, '\w{16}' here"):
+        loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="fingerprint is 'eeee' in the position, 'ffff"):
+        make_loader(token_set).load_state_dict(state | {"fingerprint": "eeee"})
+    with pytest.raises(ValueError, match="version is 99 in the position, 1 here.*made by a newer tokenmill"):
+        make_loader(token_set).load_state_dict(state | {"version": 99})
+    with pytest.raises(ValueError, match="no such row: epoch 0, shard 0 of 3, row 12345"):
+        make_loader(token_set).load_state_dict(state | {"row": 12345})
+    with pytest.raises(ValueError, match="row is missing from the position"):
+        make_loader(token_set).load_state_dict({key: value for key, value in state.items() if key != "row"})

@@ -1,0 +1,351 @@
+"""The report says what is in the token set, and in a real browser its rows open and show their text."""
+
+import base64
+import contextlib
+import json
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from browser import chromium
+from making import BOS, ROOT, make_token_set, run_prepare, tree, write_parquet
+
+from tokenmill import cli
+from tokenmill.look.figures import PACKINGS, tally
+from tokenmill.look.report import Report, find
+from tokenmill.look.specimen import make_specimen
+from tokenmill.look.statistics import histogram, look, quantile_ids, sample
+from tokenmill.look.words import visible
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+SEQ_LEN = 256
+
+
+def run(capsys, *arguments):
+    status = cli.main(["report", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+@pytest.fixture(scope="module")
+def folder(prepared, tmp_path_factory):
+    """A token set of its own, so that the page lies beside it alone."""
+    return shutil.copytree(prepared[1], tmp_path_factory.mktemp("reported") / prepared[1].name)
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    before = tree(folder)
+    assert cli.main(["report", str(folder), "--seq-len", str(SEQ_LEN)]) == 0
+    assert tree(folder) == before, "it only looks"
+    return folder.with_name(f"{folder.name}.html")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with contextlib.ExitStack() as stack:
+        try:
+            yield stack.enter_context(chromium())
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+
+
+def opened(browser, page, **settings):
+    """The page in a tab of its own, and what goes wrong in it."""
+    tab, wrong = browser.new_context(**settings).new_page(), []
+    tab.on("console", lambda message: wrong.append(message.text))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("request", lambda request: request.url.startswith("file:") or wrong.append(request.url))
+    tab.goto(page.as_uri())
+    return tab, wrong
+
+
+def decoded(folder, packing, number):
+    """The text of a row of the specimen, from the token set's tokens."""
+    token_set, tokenizer = TokenSet(folder), Tokenizer.load(folder / "tokenizer.json")
+    specimen = make_specimen(token_set, "train", SEQ_LEN + 1)
+    ids = []
+    for part in specimen.rows[packing][number]:
+        shard, document = specimen.documents[part.document]
+        begin = int(shard.offsets[document]) + part.start
+        ids += [tokenizer.bos_id] * part.bos + shard.tokens[begin : begin + part.length].tolist()
+    assert len(ids) == SEQ_LEN + 1
+    return tokenizer.decode(ids)
+
+
+# ---------------------------------------------------------------------------- in a browser
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (820, 1180), (390, 844)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(browser, page, size, scheme):
+    viewport = {"width": size[0], "height": size[1]}
+    tab, wrong = opened(browser, page, viewport=viewport, color_scheme=scheme)
+    assert tab.locator(".panel:visible .row").count() > 32
+    assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
+    red, green, blue = map(int, re.findall(r"\d+", tab.evaluate("getComputedStyle(document.body).backgroundColor"))[:3])
+    assert (red + green + blue > 600) == (scheme == "light")
+    bar = tab.locator(".panel:visible .row i").first
+    assert bar.evaluate("bar => getComputedStyle(bar).backgroundColor").startswith("oklch("), "a colour of its own"
+    assert wrong == []
+
+
+def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(browser, folder, page):
+    tab, wrong = opened(browser, page)
+    for index, packing in enumerate(PACKINGS):
+        tab.locator(f"label[for=packing-{index}]").click()
+        rows = tab.locator(".panel:visible .row")
+        for number in (0, rows.count() // 2, rows.count() - 1):
+            rows.nth(number).click()
+            assert tab.locator("#reader-title").text_content() == f"{packing}, row {number}"
+            assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, packing, number)
+            assert tab.locator("#pieces li").count() == rows.nth(number).locator("i").count()
+            tab.locator("#close").click()
+            assert tab.locator("#reader").is_hidden()
+    assert wrong == []
+
+
+def test_all_of_it_works_by_keyboard(browser, folder, page):
+    tab, wrong = opened(browser, page)
+    tab.locator("#packing-0").focus()
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator(".panel:visible").get_attribute("data-packing") == "1"
+    tab.keyboard.press("ArrowLeft")
+    tab.keyboard.press("Tab")
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "End", "Home", "PageDown"):
+        tab.keyboard.press(key)
+    assert tab.evaluate("document.activeElement.dataset.row") == "10"
+    tab.keyboard.press("Enter")
+    assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, "best_fit", 10)
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowLeft")
+    assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, "best_fit", 11)
+    tab.keyboard.press("Escape")
+    assert tab.locator("#reader").is_hidden()
+    tab.wait_for_function("document.activeElement.dataset.row === '11'")  # where one left off
+    assert wrong == []
+
+
+def test_without_javascript_everything_shows_but_the_text_of_rows(browser, folder, page):
+    tab, wrong = opened(browser, page, java_script_enabled=False)
+    text = tab.locator("body").inner_text()
+    token_set = TokenSet(folder)
+    for entries in (token_set.split("train"), token_set.split("val")):
+        assert f"{sum(entry.tokens for entry in entries):,}" in text
+    assert "tokenmill show" in text
+    assert tab.locator(".bars s").count() > 20
+    for index in range(len(PACKINGS)):
+        tab.locator(f"label[for=packing-{index}]").click()
+        assert tab.locator(".panel:visible").get_attribute("data-packing") == str(index)
+        assert tab.locator(".panel:visible .row").count() > 8
+    assert wrong == []
+
+
+def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json):
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)> &amp; \u2028 é"
+    for number in range(2):
+        write_parquet(tmp_path / "<b>in" / f"{number}.parquet", [evil] * 40)
+    done = run_prepare("--source", "<b>in", "--name", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    assert cli.main(["report", str(folder), "--seq-len", "512", "--out", str(tmp_path / "page.html")]) == 0
+    tab, wrong = opened(browser, tmp_path / "page.html")
+    tab.locator(".panel:visible .row").first.click()
+    assert f"<|bos|>{evil}<|bos|>" in tab.locator("#text").evaluate("text => text.textContent")
+    assert wrong == []
+
+
+# ---------------------------------------------------------------------------- the figures
+
+
+def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
+    html = page.read_text()
+    assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", html), "nothing from elsewhere"
+    found = find(Report(folder, SEQ_LEN))
+    lengths = [found.token_set.open(entry).lengths for entry in found.token_set.split("train")]
+    for seq_len in (SEQ_LEN, 1024, 2048, 4096, 8192):
+        assert f"seq_len {seq_len:,}</caption>" in html
+        for packing in PACKINGS:
+            expected = tally(packing, lengths, seq_len + 1)
+            assert found.tallies[seq_len][packing] == expected
+            assert f"<td>{expected.with_beginning:.1%}</td>" in html
+    data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
+    assert [packing["name"] for packing in data["packings"]] == list(PACKINGS)
+
+
+def test_the_short_form_is_printed_with_the_page_s_path_last(folder, page, capsys):
+    status, printed, _ = run(capsys, folder, "--seq-len", SEQ_LEN)
+    token_set = TokenSet(folder)
+    assert status == 0
+    assert printed.splitlines()[-1] == str(page)
+    assert f"{token_set.manifest['tokens']:,} tokens" in printed
+    assert "best_fit" in printed
+
+
+def test_what_was_left_out_is_said(tmp_path, tokenizer_json, capsys):
+    for number in range(2):
+        write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b c", None, "", "", "d e f"] * 9)
+    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    printed = run(capsys, folder)[1]
+    html = folder.with_name(f"{folder.name}.html").read_text()
+    for text in (printed, html):
+        assert "18 null documents were left out: they have no text" in text
+        assert "36 empty documents were left out" in text
+
+
+def test_the_statistics_are_counted(folder):
+    token_set = TokenSet(folder)
+    shards = [token_set.open(entry) for entry in token_set.split("train")]
+    found = look(token_set, "train")
+    tokens = np.concatenate([shard.tokens for shard in shards])
+    assert found.uses.tolist() == [int((tokens == i).sum()) for i in range(token_set.tokenizer["vocab_size"])]
+    bins, lengths = histogram(found.all_lengths), found.all_lengths
+    assert [(one.documents, one.tokens) for one in bins] == [
+        (int(inside.sum()), int(lengths[inside].sum()))
+        for one in bins
+        for inside in [(lengths >= one.first) & (lengths <= one.last)]
+    ]
+    assert all(a.last + 1 == b.first for a, b in zip(bins, bins[1:], strict=False))
+    assert sum(one.documents for one in bins) == len(lengths)
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 2, 3, 4, 5, 6, 7, 8, 9], [5], [1 << 40], [2, 100_000]])
+def test_every_length_has_its_bin(lengths):
+    bins = histogram(np.array(lengths))
+    assert all(one.first <= one.last for one in bins)
+    assert sum(one.documents for one in bins) == len(lengths)
+    assert all(any(one.first <= length <= one.last for one in bins) for length in lengths)
+
+
+def test_of_a_large_set_some_shards_are_looked_at_evenly_spread(token_set, monkeypatch):
+    token_set = TokenSet(token_set)
+    (entry, *_) = token_set.split("train")
+
+    def sampled(tokens):
+        entries = [replace(entry, name=str(number), tokens=size) for number, size in enumerate(tokens)]
+        monkeypatch.setattr(token_set, "entries", entries)
+        return [int(entry.name) for entry in sample(token_set, "train")]
+
+    numbers = sampled([50_000_000] * 20_000)
+    assert 15 < len(numbers) < 30
+    assert np.ptp(np.diff(numbers)) <= 1
+    assert sampled([5, 0, 5, 5]) == [0, 2, 3]
+    assert len(sampled([1 << 40] * 3)) == 1
+
+
+def test_how_many_ids_make_a_share():
+    assert [quantile_ids(np.array([1, 0, 5, 4]), share) for share in (0.5, 0.51, 0.9, 1)] == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("token", "text"),
+    [(b" the", "␣the"), (b"\n\t\r", "⏎→␍"), (b"\xe2\x80", r"\xe2\x80"), ("水".encode(), "水"), (b"\x1b", r"\x1b")],
+)
+def test_tokens_are_made_visible(token, text):
+    assert visible(token) == text
+
+
+# ---------------------------------------------------------------------------- bad input
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "set")
+
+
+def refused(capsys, folder, *messages):
+    status, _, error = run(capsys, folder)
+    assert status == 1
+    assert error.startswith("error: ")
+    for message in messages:
+        assert message in error
+    assert not list(folder.parent.glob("*.html*")), "no page, nor the beginning of one"
+
+
+def test_an_unfinished_set_is_refused(copy, capsys):
+    (copy / "manifest.json").unlink()
+    refused(capsys, copy, "expected a finished token set", "run `tokenmill prepare`")
+
+
+def test_a_missing_tokenizer_is_named(copy, capsys):
+    (copy / "tokenizer.json").unlink()
+    refused(capsys, copy, "tokenizer.json", "expected")
+
+
+def test_a_truncated_shard_is_named(copy, capsys):
+    path = sorted(copy.glob("shards/*.bin"))[0]
+    path.write_bytes(path.read_bytes()[:-2])
+    refused(capsys, copy, str(path), "expected", "found")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(60_000, "expected ids below 400, found 60,000"), (None, "expected one BOS")]
+)
+def test_ids_beyond_the_vocabulary_and_a_missing_bos_are_damage(copy, capsys, value, message):
+    path = sorted(copy.glob("shards/*.bin"))[0]
+    tokens = np.fromfile(path, np.uint16)
+    tokens[0] = tokens[1] if value is None else value
+    tokens.tofile(path)
+    refused(capsys, copy, str(path), message, "tokenmill verify")
+
+
+def test_an_id_that_stands_for_nothing_is_damage(copy, capsys):
+    whole = json.loads((copy / "tokenizer.json").read_text())
+    tokens = {token: rank for token, rank in whole["ranks"].items() if rank != 300}
+    holed = Tokenizer("holed", whole["pattern"], {}, whole["special_tokens"], whole["bos_token"])
+    holed.ranks.update({base64.b64decode(token): rank for token, rank in tokens.items()})
+    holed.save(copy / "tokenizer.json")
+    path = sorted(copy.glob("shards/*.bin"))[0]
+    tokens = np.fromfile(path, np.uint16)
+    tokens[1] = 300
+    tokens.tofile(path)
+    refused(capsys, copy, "id 300 stands for nothing in tokenizer holed")
+
+
+def test_a_set_without_documents_is_refused(tmp_path, tokenizer, capsys):
+    folder = make_token_set(tmp_path / "set", train=[[]], val=[[3]])
+    tokenizer.save(folder / "tokenizer.json")
+    refused(capsys, folder, "split 'train' has no documents")
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(folder, tmp_path, capsys):
+    status, _, error = run(capsys, folder, "--out", tmp_path / "nowhere" / "page.html")
+    assert (status, "nowhere: cannot be written to" in error) == (1, True)
+
+
+def test_a_disk_that_is_full_leaves_nothing(folder, tmp_path):
+    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # noqa: E731
+    command = [sys.executable, "-m", "tokenmill", "report", str(folder), "--out", str(tmp_path / "page.html")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=full)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "lengths", [[[1]], [[2], [1], [3]], [[5000]], [[1] * 500], [[3] * 40, [], [900, 2]], [[90_000, 9]]]
+)
+def test_sets_of_every_shape_are_reported(browser, tmp_path, tokenizer, capsys, lengths):
+    folder = make_token_set(tmp_path / "set", train=lengths, val=[[]], vocab=tokenizer.vocab_size)
+    for path in folder.glob("shards/train*.bin"):  # its BOS is 0, and the tokenizer's another id
+        tokens = np.fromfile(path, np.uint16)
+        np.where(tokens == BOS, tokenizer.bos_id, np.where(tokens == tokenizer.bos_id, 1, tokens)).astype(
+            np.uint16
+        ).tofile(path)
+    tokenizer.save(folder / "tokenizer.json")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"tokenizer": tokenizer.facts()}))
+    assert run(capsys, folder, "--seq-len", 16)[0] == 0
+    tab, wrong = opened(browser, tmp_path / "set.html")
+    if tab.locator(".panel:visible .row").count():
+        tab.locator(".panel:visible .row").first.click()
+        assert tab.locator("#text").evaluate("text => text.textContent").startswith("<|bos|>")
+    assert wrong == []

@@ -1,0 +1,224 @@
+"""`show` decodes just the rows that a loader gives, and says where they are from."""
+
+import re
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from making import BOS, ROOT, make_token_set, run_prepare, write_parquet
+from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
+
+from tokenmill import RowLoader, cli
+from tokenmill.look.show import Show
+from tokenmill.look.show import rows_of as shown_rows
+from tokenmill.look.trace import SourceRows
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+LOADER = {"batch_size": 2, "seq_len": SEQ_LEN}
+
+
+def ids_of(rows):
+    return [[i for piece in row.pieces for i in piece.tokens(BOS).tolist()] for _, row in rows]
+
+
+@pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}])
+@pytest.mark.parametrize(("split", "ranks"), [("train", [0, 1]), ("val", [0])])
+def test_a_step_s_rows_are_those_that_the_loaders_of_its_ranks_get(token_set, settings, split, ranks):
+    settings = settings | {"world_size": len(ranks), "split": split}
+    loaders = [make_loader(token_set, rank=rank, **settings) for rank in ranks]
+    for step in range(9):
+        batches = [rows_of(next(loader)) for loader in loaders]
+        found = list(shown_rows(Show(token_set, step=step, **LOADER, **settings), TokenSet(token_set)))
+        for rank in ranks:
+            assert ids_of([row for row in found if row[0] == rank]) == batches[rank]
+        of_the_last = shown_rows(Show(token_set, batch=step, rank=ranks[-1], **LOADER, **settings), TokenSet(token_set))
+        assert ids_of(of_the_last) == batches[-1]
+
+
+def test_a_row_s_number_and_its_place_are_the_same_row(token_set):
+    loader = make_loader(token_set, batch_size=1)
+    for number in range(45):
+        ((_, row),) = shown_rows(Show(token_set, row=str(number), seq_len=SEQ_LEN), TokenSet(token_set))
+        ((_, again),) = shown_rows(Show(token_set, row=row.place, seq_len=SEQ_LEN), TokenSet(token_set))
+        assert ids_of([(0, row)]) == ids_of([(0, again)]) == rows_of(next(loader))
+    assert row.place.startswith("1:"), "the second epoch too"
+
+
+def test_steps_are_counted_from_a_checkpoint_also_where_the_batches_were_others_before_it(token_set):
+    small, large = make_loader(token_set, batch_size=1), make_loader(token_set, batch_size=4)
+    for _ in range(7):
+        next(small)
+    place = "{epoch}:{shard}:{row}".format(**small.state_dict())
+    large.load_state_dict(small.state_dict())
+    for step in range(7, 20):
+        config = Show(token_set, step=step, since=(7, place), batch_size=2, world_size=2, seq_len=SEQ_LEN)
+        assert ids_of(shown_rows(config, TokenSet(token_set))) == rows_of(next(large))
+
+
+def test_pieces_say_what_they_are(token_set):
+    """Fillers are told apart, and every token of every document is in just one other piece."""
+    rows = make_loader(token_set).rows
+    seen = set()
+    for _, row in shown_rows(Show(token_set, batch=0, batch_size=rows, seq_len=SEQ_LEN), TokenSet(token_set)):
+        assert sum(piece.length + piece.bos for piece in row.pieces) == SEQ_LEN + 1
+        for piece in row.pieces:
+            assert piece.bos == (piece.start > 0)
+            places = {(piece.shard.entry.name, piece.document, piece.start + i) for i in range(piece.length)}
+            if not piece.filler:
+                assert not places & seen
+                seen |= places
+    assert len(seen) == sum(entry.tokens for entry in TokenSet(token_set).split("train"))
+
+
+# ---------------------------------------------------------------------------- in the terminal
+
+
+def run(capsys, *arguments):
+    status = cli.main(["show", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+@pytest.fixture(scope="module")
+def texts(prepared):
+    source, token_set = prepared
+    names = sorted(path.name for path in source.iterdir())
+    return {name: pq.read_table(source / name)["text"].to_pylist() for name in names}
+
+
+def test_a_row_is_printed_with_its_text_and_the_rows_of_the_source_file(prepared, texts, capsys):
+    _, token_set = prepared
+    status, printed, _ = run(capsys, token_set, "--row", 17, "--seq-len", 256)
+    assert status == 0
+    loader = RowLoader(token_set, batch_size=1, seq_len=256)
+    for _ in range(18):
+        batch = rows_of(next(loader))
+    tokenizer = Tokenizer.load(token_set / "tokenizer.json")
+    body = printed.partition("\nrow 17, at 0:0:17\n")[2]
+    pieces = re.findall(
+        r"^  [A-Z] [\d,]+ of ([\d,]+) tokens, (.*): document .*, (\S+) row ([\d,]+)\n", body, re.MULTILINE
+    )
+    text = re.sub(r"^  [A-Z] [\d,]+ of .* row [\d,]+\n", "\0", body, flags=re.MULTILINE)
+    assert text.replace("\0", "").replace("\n", "") == tokenizer.decode(batch[0]).replace("\n", "")
+    assert len(pieces) > 1
+    for (whole, _, name, row), shown in zip(pieces, text.split("\0")[1:], strict=True):
+        source = texts[name][int(row.replace(",", ""))]
+        assert len(tokenizer.encode(source)) + 1 == int(whole.replace(",", ""))
+        assert shown.removeprefix("<|bos|>").strip() in source
+
+
+def test_a_step_s_rows_are_printed_with_what_skip_rows_takes(prepared, capsys):
+    _, token_set = prepared
+    status, printed, _ = run(capsys, token_set, "--step", 3, "--batch-size", 2, "--world-size", 4, "--seq-len", 64)
+    assert status == 0
+    places = re.search(r"skip_rows=(\[.*\])", printed)[1]
+    loader = RowLoader(token_set, batch_size=8, seq_len=64)
+    without = RowLoader(token_set, batch_size=8, seq_len=64, skip_rows=eval(places))
+    batches = [rows_of(next(loader)) for _ in range(6)]
+    assert [rows_of(next(without)) for _ in range(5)] == batches[:3] + batches[4:]
+    assert len(re.findall(r"^row \d+, at 0:0:\d+, rank [0-3]  [A-Za-z]+$", printed, re.MULTILINE)) == 8
+
+
+def test_token_ids_are_printed_on_request(prepared, capsys):
+    _, token_set = prepared
+    status, printed, _ = run(capsys, token_set, "--row", 0, "--seq-len", 64, "--ids")
+    row = rows_of(next(RowLoader(token_set, batch_size=1, seq_len=64)))[0]
+    found = [int(i) for line in printed.splitlines() if re.fullmatch(r"[\d ]{3,}", line) for i in line.split()]
+    assert (status, found) == (0, row)
+
+
+def test_a_document_is_printed_whole(prepared, texts, capsys):
+    _, token_set = prepared
+    for number in (0, 700, 2099):
+        status, printed, _ = run(capsys, token_set, "--document", number)
+        name, row = f"shard_{number // 700}.parquet", number % 700
+        assert status == 0
+        assert f"{name} row {row:,}\n<|bos|>{texts[name][row]}" in printed
+
+
+def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(tmp_path, tokenizer_json):
+    for number in range(2):
+        write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b", None, "c d", "", "e f", "g h"], row_group_size=3)
+    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+    found = [SourceRows(token_set).find(token_set.entries[0], document) for document in range(4)]
+    assert found == [
+        f"0.parquet row group {group}, document {nth} of those with text"
+        for group, nth in [(0, 0), (0, 1), (1, 0), (1, 1)]
+    ]
+
+
+def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer_json):
+    for name in ("a", "b"):
+        lines = "".join(f'{{"text": "{name} document {i}"}}\n' for i in range(300))
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{name}.jsonl").write_text(lines)
+    flags = ("--tokenizer", tokenizer_json, "--shard-text-bytes", 2000)
+    done = run_prepare("--source", "in", *flags, cwd=tmp_path)
+    token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+    train, tokenizer = token_set.split("train"), Tokenizer.load(token_set.path / "tokenizer.json")
+    assert len(train) > 3
+    for entry in train:
+        shard = token_set.open(entry)
+        text = tokenizer.decode(shard.tokens[1 : shard.offsets[1]])
+        assert SourceRows(token_set).find(entry, 0) == f"a.jsonl line {int(text.split()[-1]) + 1}"
+
+
+def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
+    for number in range(2):
+        write_parquet(tmp_path / "in" / f"{number}.parquet", ["red \x1b[31m\r\x7f\n\tand on"])
+    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    _, printed, _ = run(capsys, tmp_path / done.stdout.splitlines()[-1], "--document", 0)
+    assert "<|bos|>red ␛[31m␍␡\n\tand on\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--row", "x"], "--row must be a number, or a place as 0:12:100"),
+        (["--row", "0:9:0"], "no such row: epoch 0, shard 9 of 3"),
+        (["--document", "34"], "split 'train' has 33 documents, 0 to 32"),
+        (["--row", "0:0:1", "--packing", "nanochat"], "--row must be a number, not '0:0:1'"),
+        (["--step", "9", "--since", "5", "12"], "--since must be a place as 0:12:100 (epoch:shard:row), not '12'"),
+        (["--batch", "0", "--rank", "3"], "rank must be from 0 to world_size - 1, found rank=3, world_size=1"),
+        (["--row", "1", "--seq-len", "0"], "seq_len must be a whole number of at least 1"),
+        (["--row", "1"], "tokenizer.json"),
+    ],
+)
+def test_what_is_not_there_is_an_error_that_says_so(token_set, capsys, arguments, message):
+    status, _, error = run(capsys, token_set, *arguments)
+    assert status == 1
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_a_folder_that_is_no_token_set_and_a_split_without_documents_are_errors(tmp_path, capsys):
+    assert "found no such folder" in run(capsys, tmp_path / "nowhere", "--row", 1)[2]
+    empty = make_token_set(tmp_path / "set", train=[[3]], val=[[]])
+    status, _, error = run(capsys, empty, "--row", 1, "--split", "val")
+    assert (status, "split 'val' has no documents" in error) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--row", "1", "--step", "1"],
+        ["--step", "-1"],
+        ["--step", "4", "--since", "5", "0:0:1"],
+        ["--row", "4", "--since", "5", "0:0:1"],
+        ["--step", "6", "--since", "5", "0:0:1", "--packing", "nanochat"],
+    ],
+)
+def test_exactly_one_thing_is_asked_for(token_set, capsys, arguments):
+    with pytest.raises(SystemExit):
+        run(capsys, token_set, *arguments)
+    assert "--" in capsys.readouterr().err
+
+
+def test_it_starts_without_torch():
+    """So that a step is found in under a second."""
+    code = "import sys, tokenmill.look.show; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"

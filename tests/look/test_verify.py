@@ -1,0 +1,160 @@
+"""Any flipped bit is found and named, and what is taken out is made anew, byte for byte."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from making import BOS, ROOT, VOCAB, make_token_set, run_prepare, tree
+
+from tokenmill.look.verify import flipped_bit, verify
+from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
+from tokenmill.store.token_sets import write_manifest
+
+
+@pytest.fixture
+def own(token_set, tmp_path):
+    """A copy of the small token set, with the tokenizer that its manifest names left out."""
+    shutil.copytree(token_set, tmp_path / "own")
+    return tmp_path / "own"
+
+
+@pytest.fixture
+def own_prepared(prepared, tmp_path):
+    shutil.copytree(prepared[1], tmp_path / prepared[1].name)
+    return tmp_path / prepared[1].name
+
+
+def run_verify(path, *flags):
+    command = [sys.executable, "-m", "tokenmill", "verify", str(path), *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def flip(path, bit):
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def shard_problems(path):
+    return {name: found for name, found in verify(path, workers=1).items() if name}
+
+
+@given(st.integers(0, 8 * 3000 - 1), st.binary(min_size=3000, max_size=3000))
+def test_the_place_of_a_flipped_bit_follows_from_the_checksums(place, data):
+    damaged = bytearray(data)
+    damaged[place // 8] ^= 1 << place % 8
+    assert flipped_bit(zlib.crc32(data) ^ zlib.crc32(damaged), len(data)) == place
+
+
+def test_two_flipped_bits_are_not_taken_for_one():
+    data = bytes(3000)
+    damaged = bytearray(data)
+    damaged[7], damaged[2000] = 1, 1
+    assert flipped_bit(zlib.crc32(data) ^ zlib.crc32(damaged), len(data)) is None
+
+
+def test_a_whole_set_has_nothing_wrong(prepared):
+    done = run_verify(prepared[1])
+    assert (done.returncode, done.stdout.strip()) == (0, f"{prepared[1]}: 8 shards, 0 bad, read in full")
+
+
+def test_every_flipped_bit_is_found_and_named_with_shard_and_place(own):
+    rng = random.Random(0)
+    paths = sorted([*own.glob("shards/*.bin"), *own.glob("shards/*.idx")])
+    for path in paths * 4:
+        bit = rng.randrange(8 * path.stat().st_size)
+        flip(path, bit)
+        named = f"{path.suffix}: bit {bit % 8} of byte {bit // 8:,} is flipped"
+        assert named in shard_problems(own)[path.stem], named
+        flip(path, bit)
+    assert shard_problems(own) == {}
+
+
+def test_damage_beyond_the_first_mib_is_named_where_it_is(tmp_path):
+    path = make_token_set(tmp_path / "set", train=[[1000] * 1500], val=[[9]])
+    file = path / "shards" / "train_0.000.bin"
+    flip(file, 8 * 2_000_001 + 3)
+    assert shard_problems(path)["train_0.000"][-1] == ".bin: bit 3 of byte 2,000,001 is flipped"
+    flip(file, 8 * 2_100_000)
+    assert ".bin: bytes 1,048,576 to 2,097,151 are not what was written" not in shard_problems(path)["train_0.000"]
+    flip(file, 8 * 2_000_100)
+    assert ".bin: bytes 1,048,576 to 2,097,151 are not what was written" in shard_problems(path)["train_0.000"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "message"),
+    [
+        ([BOS, 5, BOS, 6, 7], [2, 3], None),
+        ([BOS, 5, 4, 6, 7], [2, 3], ".bin: document 1 has no BOS at token 2"),
+        ([BOS, 5, BOS, 6, BOS], [2, 3], ".bin: BOS at token 4, where no document begins"),
+        ([BOS, 5, BOS, VOCAB, 7], [2, 3], ".bin: token 3 is 1000, the vocabulary has 1,000"),
+        ([BOS, 5, BOS, 6, 7], [2, 0, 3], ".idx: offset 2 is not above the one before it"),
+    ],
+)
+def test_what_was_written_wrong_is_found_though_its_checksums_are_right(tmp_path, tokens, lengths, message):
+    with ShardWriter(make_token_set(tmp_path / "set", train=[[9]], val=[[9]]), "other.000", "uint16") as writer:
+        writer.write(np.array(tokens), lengths)
+        counts = dict.fromkeys(TEXT_COUNTS, 0)
+        record = writer.finish(counts | {"source": {"file": "other"}, "fingerprint": "f" * 64})
+    facts = json.loads((tmp_path / "set" / "manifest.json").read_text())["tokenizer"]
+    write_manifest(tmp_path / "set", "synthetic", facts, [(record, "train")])
+    assert shard_problems(tmp_path / "set") == ({"other.000": [message]} if message else {})
+
+
+@pytest.mark.parametrize("flags", [(), ("--quick",)])
+def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too(own_prepared, flags):
+    bins, idxs, records = (sorted(own_prepared.glob(f"shards/*.{suffix}")) for suffix in ("bin", "idx", "json"))
+    bins[0].unlink()
+    idxs[1].write_bytes(idxs[1].read_bytes()[:-8])
+    record = json.loads(records[2].read_text())
+    records[2].write_text(json.dumps(record | {"tokens": record["tokens"] + 1}))
+    records[3].write_text("{")
+    (own_prepared / "token_bytes.npy").unlink()
+    done = run_verify(own_prepared, *flags)
+    assert done.returncode == 1
+    for expected in (
+        f"{bins[0].stem}: ",
+        f"{bins[1].stem}: .idx: expected",
+        f"{bins[2].stem}: record: tokens is",
+        f"{bins[3].stem}: ",
+        "the set: ",
+        "8 shards, 4 bad",
+    ):
+        assert expected in done.stdout
+    assert bins[4].stem not in done.stdout
+
+
+def test_a_quick_look_reads_no_tokens(own_prepared):
+    flip(next(own_prepared.glob("shards/*.bin")), 0)
+    assert run_verify(own_prepared, "--quick").returncode == 0
+    assert run_verify(own_prepared).returncode == 1
+
+
+def test_bad_shards_are_taken_out_and_made_anew_byte_for_byte(prepared, tokenizer_json, tmp_path):
+    corpus, path = prepared
+    shutil.copytree(path.parents[2], tmp_path / "cwd")
+    own = tmp_path / "cwd" / path.relative_to(path.parents[2])
+    whole = tree(own)
+    bad = sorted(own.glob("shards/*.bin"))[2]
+    flip(bad, 12_345)
+    done = run_verify(own, "--drop-bad")
+    assert done.returncode == 1
+    assert f"took out {bad.stem}" in done.stdout
+    assert run_verify(own).returncode == 1, "it is no token set until it is prepared again"
+    flags = ["--source", "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", "50000"]
+    done = run_prepare(*flags, cwd=tmp_path / "cwd")
+    assert "7 of 8 shards are there, 1 to make" in done.stderr
+    assert tree(own) == whole
+
+
+def test_a_path_without_a_token_set_is_an_error(tmp_path):
+    done = run_verify(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "expected a finished token set, found a folder without manifest.json" in done.stderr

@@ -1,0 +1,77 @@
+"""On a real Ray cluster of two raylets the bytes are those of one machine, though one of them is killed midway."""
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
+ray = pytest.importorskip("ray", reason="no ray: pip install -r requirements-test.txt")
+
+
+@pytest.fixture
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args=NODE)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def flags(tokenizer_json, tmp_path):
+    for number in range(30):
+        write_parquet(tmp_path / "corpus" / f"shard_{number:02d}.parquet", make_text(documents=700, seed=number))
+    return ["--source", str(tmp_path / "corpus"), "--tokenizer", tokenizer_json, "--engine", "tiktoken"]
+
+
+def environment(cluster):
+    return {**os.environ, "RAY_ADDRESS": cluster.address}
+
+
+def at_work(node) -> list[psutil.Process]:
+    """The processes of a raylet that do one of our tasks."""
+    (raylet,) = node.all_processes["raylet"]
+    children = psutil.Process(raylet.process.pid).children(recursive=True)
+    return [child for child in children if "_work" in " ".join(child.cmdline())]
+
+
+def test_one_of_two_raylets_is_killed_midway(cluster, flags, tmp_path):
+    doomed = cluster.add_node(**NODE)
+    cwd = tmp_path / "cluster"
+    cwd.mkdir()
+    command = [sys.executable, str(ROOT / "prepare_data.py"), *flags, "--cluster", "ray"]
+    process = subprocess.Popen(command, cwd=cwd, env=environment(cluster), stdout=-1, stderr=-1, text=True)
+    wait_until(lambda: at_work(doomed) and list(cwd.glob("data/tokens/*/shards/*.json")), seconds=200)
+    cluster.remove_node(doomed, allow_graceful=False)
+    done = len(list(cwd.glob("data/tokens/*/shards/*.json")))
+    printed, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    assert 0 < done < 30, "it was killed midway"
+    assert "with Ray and tiktoken" in errors
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    expected = run_prepare(*flags, cwd=alone).stdout.splitlines()
+    assert printed.splitlines()[-len(expected) :] == expected, "after what Ray says of its raylet"
+    assert tree(cwd / expected[-1]) == tree(alone / expected[-1])
+
+
+def test_what_fails_on_the_cluster_is_told_as_on_one_machine(cluster, flags, tmp_path):
+    good = write_parquet(tmp_path / "corpus" / "bad.parquet", make_text(documents=300, seed=0)).read_bytes()
+    (tmp_path / "corpus" / "bad.parquet").write_bytes(good[:1000] + bytes(2000) + good[3000:])
+    done = run_prepare(*flags, "--cluster", "ray", cwd=tmp_path, env=environment(cluster), check=False)
+    assert done.returncode == 1
+    assert "failed: shard bad.000: " in done.stderr
+    assert "bad.parquet: expected a whole parquet file, found damage" in done.stderr
+    assert len(list(tmp_path.glob("data/tokens/*/shards/*.json"))) == 30
+
+
+def test_no_cluster_is_a_clear_error(flags, tmp_path):
+    env = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9"}
+    done = run_prepare(*flags, "--cluster", "ray", cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 1
+    assert "--cluster ray: no cluster could be reached" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,147 @@
+"""The bytes on disk are those of the documented format, and damage is named."""
+
+import json
+
+import numpy as np
+import pytest
+from making import BOS, make_token_set, tree
+
+from tokenmill.store.files import AtomicFile, write_json
+from tokenmill.store.shards import ShardWriter, dtype_name, finished_record
+from tokenmill.store.token_sets import TokenSet, find_token_set
+
+FACTS = {"source": {"file": "a.parquet"}, "fingerprint": "f"}
+
+
+def test_a_shard_is_plain_uint16_ids_and_uint64_offsets(tmp_path):
+    with ShardWriter(tmp_path, "a.000", "uint16") as writer:
+        writer.write(np.array([50256, 15496, 995, 0, 50256, 40], np.uint32), [4, 2])
+        writer.write(np.array([50256, 64, 65], np.uint32), [3])
+        record = writer.finish(FACTS)
+    assert np.fromfile(tmp_path / "shards/a.000.bin", "<u2").tolist() == [
+        50256,
+        15496,
+        995,
+        0,
+        50256,
+        40,
+        50256,
+        64,
+        65,
+    ]
+    assert np.fromfile(tmp_path / "shards/a.000.idx", "<u8").tolist() == [0, 4, 6, 9]
+    assert record == json.loads((tmp_path / "shards/a.000.json").read_text())
+    assert (record["documents"], record["tokens"], record["bin"]["bytes"]) == (3, 9, 18)
+    assert finished_record(tmp_path, "a.000") == record
+
+
+def test_a_writer_that_is_left_before_finish_leaves_nothing(tmp_path):
+    with ShardWriter(tmp_path, "a.000", "uint16") as writer:
+        writer.write(np.array([1]), [1])
+    assert tree(tmp_path) == {}
+    assert finished_record(tmp_path, "a.000") is None
+
+
+def test_a_shard_whose_files_are_gone_or_of_another_size_is_not_finished(tmp_path):
+    with ShardWriter(tmp_path, "a.000", "uint16") as writer:
+        writer.write(np.array([1, 2]), [2])
+        writer.finish(FACTS)
+    path = tmp_path / "shards/a.000.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert finished_record(tmp_path, "a.000") is None
+    path.unlink()
+    assert finished_record(tmp_path, "a.000") is None
+
+
+def test_an_atomic_file_leaves_the_old_one_until_it_is_committed(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with AtomicFile(path) as file:
+        file.write(b"half")
+    assert tree(tmp_path) == {"file": b"old"}
+    with AtomicFile(path) as file:
+        file.write(b"new")
+        file.commit()
+    assert tree(tmp_path) == {"file": b"new"}
+
+
+def test_json_that_says_the_same_is_not_written_again(tmp_path):
+    write_json(tmp_path / "a.json", {"a": 1})
+    before = (tmp_path / "a.json").stat().st_ino
+    write_json(tmp_path / "a.json", {"a": 1})
+    assert (tmp_path / "a.json").stat().st_ino == before
+
+
+def test_a_token_set_maps_its_documents(tmp_path):
+    path = make_token_set(tmp_path / "set", train=[[3, 5]], val=[[2]])
+    token_set = TokenSet(path)
+    shard = token_set.open(token_set.split("train")[0])
+    assert shard.lengths.tolist() == [3, 5]
+    assert shard.tokens[shard.offsets[:-1].astype(int)].tolist() == [BOS, BOS]
+    assert np.array_equal(np.memmap(shard.path, np.uint16, mode="r"), shard.tokens)  # just works
+    assert [entry.split for entry in token_set.entries] == ["train", "val"]
+
+
+def test_vocabularies_over_65536_are_stored_as_uint32(tmp_path):
+    assert (dtype_name(65_536), dtype_name(65_537)) == ("uint16", "uint32")
+    token_set = TokenSet(make_token_set(tmp_path / "set", train=[[50]], val=[[50]], vocab=200_000))
+    shard = token_set.open(token_set.entries[0])
+    assert shard.tokens.dtype == np.uint32
+    assert shard.tokens.max() > 65_535
+
+
+def test_a_shard_without_documents_is_a_shard(tmp_path):
+    token_set = TokenSet(make_token_set(tmp_path / "set", train=[[]], val=[[2]]))
+    shard = token_set.open(token_set.entries[0])
+    assert (len(shard.tokens), shard.lengths.tolist()) == (0, [])
+
+
+def test_a_folder_without_manifest_is_no_token_set(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder; run `tokenmill prepare`, or prepare_data"):
+        TokenSet(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"a folder without manifest\.json; run `tokenmill prepare`"):
+        TokenSet(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["{", '{"format": "tokenmill-tokens", "version": 2}', "[]"])
+def test_a_manifest_that_is_broken_or_of_another_version_is_refused(tmp_path, damage):
+    path = make_token_set(tmp_path / "set", train=[[3]], val=[[2]])
+    (path / "manifest.json").write_text(damage)
+    with pytest.raises(ValueError, match=r"manifest\.json: expected .* found"):
+        TokenSet(path)
+
+
+def test_files_that_are_not_what_the_manifest_says_are_named(tmp_path):
+    token_set = TokenSet(make_token_set(tmp_path / "set", train=[[3, 4]], val=[[2]]))
+    entry = token_set.entries[0]
+    path = token_set.path / "shards" / f"{entry.name}.bin"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-2])
+    with pytest.raises(ValueError, match=r"train_0\.000\.bin: expected 14 bytes, found 12; .*prepare again"):
+        token_set.open(entry)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"train_0\.000\.bin: no such file"):
+        token_set.open(entry)
+    path.write_bytes(whole)
+    path.with_suffix(".idx").write_bytes(np.array([0, 9, 7], "<u8").tobytes())
+    with pytest.raises(ValueError, match=r"train_0\.000\.idx: expected offsets increasing from 0 to 7"):
+        token_set.open(entry).lengths  # noqa: B018
+
+
+def test_the_one_token_set_is_found_and_several_are_listed(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"run `tokenmill prepare` \(in a clone `python prepare_data\.py`\)"):
+        find_token_set(tmp_path / "tokens")
+    one = make_token_set(tmp_path / "tokens" / "one", train=[[3]], val=[[2]])
+    assert find_token_set(tmp_path / "tokens") == one
+    make_token_set(tmp_path / "tokens" / "two", train=[[3]], val=[[2]])
+    with pytest.raises(ValueError, match=r"several token sets(.|\n)*one(.|\n)*two"):
+        find_token_set(tmp_path / "tokens")
+
+
+def test_the_digest_of_a_split_changes_with_its_shards_alone(tmp_path):
+    one = TokenSet(make_token_set(tmp_path / "one", train=[[3]], val=[[2]]))
+    two = TokenSet(make_token_set(tmp_path / "two", train=[[3]], val=[[2], [2]]))
+    assert one.digest("train") == two.digest("train")
+    assert one.digest("val") != two.digest("val")
+    with pytest.raises(ValueError, match="split must be one of"):
+        one.digest("test")

@@ -1,0 +1,148 @@
+"""One command: what it lists, how it ends, and how a preset is named."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from making import ROOT
+
+from tokenmill import PRESETS, PrepareConfig, __version__, cli, prepare
+from tokenmill.exchange.convert import In, Out, export, take_in
+from tokenmill.look.report import Report
+from tokenmill.look.verify import verify
+from tokenmill.prepare import command
+
+
+def run(*arguments, cwd=ROOT, face=("-m", "tokenmill"), **more):
+    words = [sys.executable, *face, *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=120, **more)
+
+
+def flat(text):
+    """Help without its boxes and line breaks."""
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+
+
+# ---------------------------------------------------------------------------- the command itself
+
+
+def test_help_lists_every_verb_and_each_verb_has_help_of_its_own(capsys):
+    assert cli.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    for verb, about in cli.VERBS.items():
+        assert re.search(rf"^  {verb} +{re.escape(about.help)}$", said, re.MULTILINE)
+        done = run(verb, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"usage: tokenmill {verb}" in done.stdout
+
+
+def test_nothing_asked_for_is_the_help_and_a_status_of_its_own(capsys):
+    assert cli.main([]) == 2
+    assert "usage: tokenmill COMMAND" in capsys.readouterr().out
+
+
+def test_the_version_is_the_package_s(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tokenmill {__version__}\n"
+
+
+def test_an_unknown_verb_is_answered_with_those_that_there_are(capsys):
+    assert cli.main(["reprot", "data"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said == "error: no command 'reprot', there are prepare, show, report, verify, convert; did you mean report?\n"
+    )
+
+
+@pytest.mark.parametrize("verb", ["show", "report", "verify"])
+def test_what_a_user_can_mend_is_one_line_and_no_traceback(verb, tmp_path):
+    done = run(verb, tmp_path / "nowhere", *(["--row", "1"] if verb == "show" else []))
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: .*nowhere: expected a finished token set, found no such folder; .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("words", [["show", "--batch", "0", "--batch-size", "64", "--full"], ["verify"]])
+def test_a_reader_that_stops_early_is_told_nothing(prepared, words):
+    words = [words[0], str(prepared[1]), *words[1:]]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "tokenmill", *words], cwd=ROOT, **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+# ---------------------------------------------------------------------------- presets
+
+
+def test_presets_are_named_in_the_help_with_what_they_set():
+    for face in (("-m", "tokenmill", "prepare"), ("prepare_data.py",)):
+        said = flat(run("--help", face=face).stdout)
+        assert "[PRESET]" in said
+        assert "demo: --source stdlib --tokenizer train:8192" in said
+        assert "climbmix: --source karpathy/climbmix-400b-shuffle --num-shards 170 --val-file last" in said
+        assert "fineweb-edu: the default, --source karpathy/fineweb-edu-100b-shuffle --num-shards 46" in said
+
+
+def test_a_preset_that_there_is_not_is_answered_with_those_that_there_are(tmp_path):
+    done = run("fineweb", cwd=tmp_path, face=(ROOT / "prepare_data.py",))
+    assert done.returncode == 1
+    assert "error: no preset 'fineweb', there are fineweb-edu, climbmix, demo; did you mean fineweb-edu?" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_flags_change_a_preset():
+    config = command._parse(["demo", "--workers", "3"], "prepare", PRESETS)
+    assert (config.source, config.tokenizer, config.workers) == ("stdlib", "train:8192", 3)
+
+
+def test_a_clone_s_user_adds_presets_in_config_py(tmp_path):
+    """The clone's config.py, with a line of the user's own."""
+    for name in ("prepare_data.py", "config.py"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    with open(tmp_path / "config.py", "a") as file:
+        file.write('PRESETS["mine"] = PrepareConfig(source="my/files", tokenizer="train:32768")\n')
+    done = run("--help", cwd=tmp_path, face=("prepare_data.py",), env=dict(os.environ, PYTHONPATH=str(ROOT)))
+    assert "mine: --source my/files --tokenizer train:32768" in flat(done.stdout)
+
+
+# ---------------------------------------------------------------------------- the faces, and Python's way
+
+
+def test_the_faces_give_what_the_package_has():
+    import config
+    import data
+    import tokenmill
+
+    assert config.PRESETS == tokenmill.PRESETS
+    assert all(getattr(data, name) is getattr(tokenmill, name) for name in data.__all__)
+    assert {"get_batch", "RowLoader", "PackedRows", "state_dict", "load_state_dict"} == set(data.__all__)
+    for face in ("config.py", "data.py", "prepare_data.py"):
+        assert len((ROOT / face).read_text().splitlines()) <= 16, "a few lines that a newcomer understands at once"
+
+
+def test_texts_and_paths_prepare_the_same_wherever_one_is_named(source, tokenizer_json, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = {"source": str(source), "tokenizer": tokenizer_json, "tokens_root": "as/text", "workers": 1}
+    paths = {"source": source, "tokens_root": tmp_path / "as" / "path"}
+    first, second = prepare(PrepareConfig(**texts)), prepare(PrepareConfig(**texts | paths))
+    assert first.folder.parts[:2] == ("as", "text")
+    assert (first.folder / "manifest.json").read_bytes() == (second.folder / "manifest.json").read_bytes()
+
+
+def test_a_tokenizer_is_trained_below_a_text_as_well(tmp_path, source):
+    root = str(tmp_path / "tokens")
+    folder, _ = prepare(PrepareConfig(source=source, tokenizer="train:300", tokens_root=root, workers=1))
+    assert (tmp_path / "tokenizers" / "corpus-bpe300.json").exists()
+    assert folder.parent == tmp_path / "tokens"
+
+
+def test_texts_are_taken_for_paths_by_what_looks_and_converts_too(prepared, tokenizer_json, tmp_path):
+    tokens, out = str(prepared[1]), str(tmp_path / "out")
+    assert verify(tokens, quick=True) == {}
+    assert Report(tokens).page == prepared[1].with_name(f"{prepared[1].name}.html")
+    assert Report(tokens, out="page.html").page.name == "page.html"
+    export(Out("nanogpt", tokens, out))
+    files = (f"{out}/train.bin", f"{out}/val.bin")
+    folder = take_in(In("nanogpt", files, tokenizer_json, "back", (files[1],), tokens_root=str(tmp_path / "back")))
+    assert verify(str(folder)) == {}

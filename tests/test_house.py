@@ -1,0 +1,143 @@
+"""The house: wings know only what lies below them, and training loads numpy and torch alone."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import pytest
+from making import ROOT
+
+PACKAGE = ROOT / "tokenmill"
+KNOWN = {  # what each part of the package may import of it
+    "extras": set(),
+    "checks": set(),
+    "store": set(),
+    "rows": set(),
+    "text": {"store"},
+    "tokenize": {"store"},
+    "prepare": {"store", "text", "tokenize"},
+    "batches": {"store", "rows"},
+    "look": {"store", "rows", "text", "tokenize", "prepare", "batches"},
+    "exchange": {"store", "text", "tokenize"},
+    "cli": set(),  # its verbs are imported by name, when they are asked for
+    "__main__": {"cli"},
+    "__init__": {"prepare"},
+}
+BY_ALL = {"extras", "checks"}
+FACES = {"config", "data", "prepare_data"}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path) -> set[str]:
+    """The modules that a file imports, wherever in it, but for those that only a type checker reads."""
+    found = set()
+    tree = ast.parse(path.read_text())
+    unread = {id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in unread:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def is_type_checking(node) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def test_every_part_of_the_package_has_its_arrows_told():
+    assert {part_of(path) for path in MODULES} == set(KNOWN)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(PACKAGE)) for path in MODULES])
+def test_a_wing_knows_only_what_lies_below_it(path):
+    part = part_of(path)
+    names = imports(path)
+    assert not {name.partition(".")[0] for name in names} & FACES, "the package imports none of the three faces"
+    known = {name.split(".")[1] for name in names if name.startswith("tokenmill.")} - {"__version__"}
+    assert known <= KNOWN[part] | BY_ALL | {part}
+
+
+def test_the_arrows_make_no_circle():
+    above = dict(KNOWN)
+    while above:
+        lowest = {part for part, known in above.items() if not known & above.keys()}
+        assert lowest, f"a circle among {set(above)}"
+        above = {part: known for part, known in above.items() if part not in lowest}
+
+
+@pytest.mark.parametrize("wing", sorted({p.parent for p in MODULES} - {PACKAGE}), ids=lambda wing: wing.name)
+def test_a_wing_says_what_lives_in_it_and_what_it_must_never_know(wing):
+    told = ast.get_docstring(ast.parse((wing / "__init__.py").read_text()))
+    words = set(re.findall(r"\w+", told))
+    assert {path.stem for path in wing.glob("*.py")} - {"__init__"} <= words, "every room is told"
+    assert "omes in" in told
+    assert "oes out" in told
+    assert "It must never" in told
+
+
+def test_the_map_of_the_house_has_every_wing():
+    told = ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text()))
+    assert set(KNOWN) - {"__main__", "__init__"} <= set(re.findall(r"\w+", told))
+
+
+def test_tests_mirror_the_wings():
+    wings = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")} - {ROOT / "tests"}
+    assert {folder.name for folder in folders} == wings
+
+
+# ---------------------------------------------------------------------------- what is loaded
+
+HEAVY = {"torch", "tiktoken", "regex", "pyarrow", "fsspec", "tokenizers", "gigatoken", "fastokens", "huggingface_hub"}
+HEAVY |= {"rich", "tyro", "jinja2", "multiprocess", "orjson", "tqdm", "rustbpe"}
+
+
+def loaded_by(code: str, *flags: str) -> set[str]:
+    code += "\nimport sys; print('\\n'.join({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, *flags, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["RowLoader", "PackedRows", "get_batch", "TokenSet", "document_mask", "state_dict"])
+def test_training_loads_numpy_and_torch_and_nothing_else_of_weight(name):
+    of_torch = loaded_by("import numpy, torch, torch.utils.data, torch.distributed")
+    assert loaded_by(f"from tokenmill import {name}") - of_torch & HEAVY - of_torch == set()
+
+
+def test_preparing_and_looking_do_not_wait_for_torch():
+    for module in ("prepare.command", "prepare.make", "look.show", "look.report", "look.verify", "exchange.convert"):
+        assert "torch" not in loaded_by(f"import tokenmill.{module}")
+    assert not loaded_by("import tokenmill, tokenmill.cli; tokenmill.cli.main(['--help'])") & HEAVY
+
+
+def test_a_wing_that_was_imported_does_not_hide_the_function_of_its_name():
+    loaded_by("import tokenmill.prepare.run, tokenmill; from tokenmill import PrepareConfig, prepare; prepare.__code__")
+    loaded_by("from tokenmill import PRESETS; import tokenmill; tokenmill.prepare.__code__")
+
+
+# ---------------------------------------------------------------------------- the public face
+
+
+def test_every_public_name_is_told_to_type_checkers_and_found_at_its_home():
+    import tokenmill
+
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (typed,) = [node for node in tree.body if is_type_checking(node)]
+    told = {alias.name: node.module.removeprefix("tokenmill.") for node in typed.body for alias in node.names}
+    assert told == tokenmill._HOMES
+    assert sorted(tokenmill.__all__) == sorted([*told, "prepare", "__version__"])
+    for name in tokenmill.__all__:
+        assert getattr(tokenmill, name) is not None
+    assert set(dir(tokenmill)) == set(tokenmill.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'RowLoaders'"):
+        _ = tokenmill.RowLoaders

@@ -1,0 +1,221 @@
+"""A hub's files are listed once, fetched by the real client whatever goes wrong, and tokenized as they come."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+from hub_server import Hub, environment
+from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
+
+REPOSITORY = "owner/corpus"
+NAMES = [f"shard_{number}.parquet" for number in range(4)]
+
+
+def make_files(folder, first_seed=0):
+    files = {"README.md": b"a data set"}
+    for number, name in enumerate(NAMES):
+        path = write_parquet(folder / name, make_text(documents=60, seed=first_seed + number), row_group_size=20)
+        files[name] = path.read_bytes()
+    return files
+
+
+@pytest.fixture
+def hub(tmp_path):
+    server = Hub(REPOSITORY, make_files(tmp_path / "there"))
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def env(hub, tmp_path):
+    return environment(hub.url, tmp_path)
+
+
+@pytest.fixture
+def flags(tokenizer_json):
+    return ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--num-shards"]
+
+
+def token_set(done, cwd):
+    return tree(cwd / done.stdout.splitlines()[-1])
+
+
+def shards(files):
+    return {name: data for name, data in files.items() if name.endswith((".bin", ".idx", ".json")) and "shards" in name}
+
+
+def test_the_first_files_in_name_order_are_fetched_once_and_more_later(hub, env, flags, tmp_path):
+    done = run_prepare(*flags, 2, cwd=tmp_path, env=env)
+    assert sorted(hub.fetched) == NAMES[:2]
+    assert (tmp_path / "data/raw/owner--corpus/shard_1.parquet").read_bytes() == hub.commits[hub.main][NAMES[1]]
+    assert done.stdout.splitlines()[-1].startswith("data/tokens/corpus-bpe400-")
+    assert "fetched shard_1.parquet, 0.0 MB" in done.stderr
+    run_prepare(*flags, 2, cwd=tmp_path, env=env)
+    more = run_prepare(*flags, 3, cwd=tmp_path, env=env)
+    assert sorted(hub.fetched) == NAMES[:3]
+    assert "2 of 2 shards are there, 0 to make, and 1 files to fetch first" in more.stderr
+    local = run_prepare("--source", tmp_path / "there", *flags[2:], 9, "--val-file", NAMES[2], cwd=tmp_path)
+    found, expected = shards(token_set(more, tmp_path)), shards(token_set(local, tmp_path))
+    assert found == {name: data for name, data in expected.items() if "shard_3" not in name}
+
+
+@pytest.mark.parametrize("trouble", ["503", "drop", "truncated", "wrong"])
+def test_what_goes_wrong_on_the_way_is_tried_again(hub, env, flags, tmp_path, trouble):
+    hub.troubles = {NAMES[0]: [trouble], NAMES[1]: [trouble]}
+    done = run_prepare(*flags, 2, "--download-workers", 2, cwd=tmp_path, env=env)
+    for name in NAMES[:2]:
+        assert (tmp_path / "data/raw/owner--corpus" / name).read_bytes() == hub.commits[hub.main][name]
+        assert hub.fetched.count(name) >= 2
+    if trouble == "wrong":
+        assert "fetching shard_0.parquet again in 1 s (expected the hash " in done.stderr
+
+
+def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, flags, tmp_path):
+    hub.troubles = {NAMES[1]: ["wrong"] * 100}
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tokenmill.text import hub; hub.ATTEMPTS = 2\n"
+    code += f"from tokenmill import cli; sys.exit(cli.main({['prepare', *map(str, flags), '3']!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "failed: shard_1.parquet: owner/corpus: fetching shard_1.parquet failed (expected the hash" in done.stderr
+    assert "Traceback" not in done.stderr
+    raw = tmp_path / "data/raw/owner--corpus"
+    assert sorted(path.name for path in raw.glob("*.parquet")) == [NAMES[0], NAMES[2]]
+    hub.troubles = {}
+    done = run_prepare(*flags, 3, cwd=tmp_path, env=env)
+    assert "2 of 2 shards are there" in done.stderr
+
+
+def test_tokenizing_begins_with_the_first_file_that_is_there(hub, env, flags, tmp_path):
+    def wait(name):
+        deadline = time.monotonic() + 60
+        while name != NAMES[0] and not list(tmp_path.glob("data/tokens/*/shards/shard_0.000.json")):
+            assert time.monotonic() < deadline, "no shard before all files were there"
+            time.sleep(0.01)
+
+    hub.wait_before = wait
+    run_prepare(*flags, 4, cwd=tmp_path, env=env)
+    assert sorted(hub.fetched) == NAMES
+
+
+def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_fetched(hub, env, flags, tmp_path):
+    large = random.Random(0).randbytes(24_000_000).hex()  # the client writes 10 MB at a time
+    path = write_parquet(tmp_path / "large.parquet", [large[at : at + 100_000] for at in range(0, len(large), 100_000)])
+    hub.commits[hub.main][NAMES[0]] = path.read_bytes()
+    hub.troubles = {NAMES[0]: ["stall"]}
+    command = [sys.executable, ROOT / "prepare_data.py", *flags, "2"]
+    process = subprocess.Popen([*map(str, command)], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+    incoming = tmp_path / "data/raw/owner--corpus/.incoming"
+    size = len(hub.commits[hub.main][NAMES[0]])
+    wait_until(lambda: [p for p in incoming.rglob("*.incomplete") if 0 < p.stat().st_size < size])
+    process.kill()
+    process.wait()
+    hub.troubles = {NAMES[0]: ["drop"]}
+    run_prepare(*flags, 2, cwd=tmp_path, env=env)
+    assert hub.ranges == [(NAMES[0], 10 << 20)], "the second request is for the rest only"
+    assert list(incoming.iterdir()) == []
+    assert (tmp_path / "data/raw/owner--corpus" / NAMES[0]).read_bytes() == hub.commits[hub.main][NAMES[0]]
+
+
+def test_no_keep_raw_deletes_files_once_their_shards_are_made_and_asks_for_none_again(hub, env, flags, tmp_path):
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    for folder in (kept, other):
+        folder.mkdir()
+    expected = token_set(run_prepare(*flags, 3, cwd=kept, env=env), kept)
+    done = run_prepare(*flags, 3, "--no-keep-raw", cwd=other, env=env)
+    assert token_set(done, other) == expected
+    assert list((other / "data/raw").rglob("*.parquet")) == []
+    hub.fetched.clear()
+    again = run_prepare(*flags, 3, "--no-keep-raw", cwd=other, env=env)
+    assert (hub.fetched, token_set(again, other)) == ([], expected)
+    (other / again.stdout.splitlines()[-1] / "shards/shard_1.000.bin").unlink()
+    assert token_set(run_prepare(*flags, 3, "--no-keep-raw", cwd=other, env=env), other) == expected
+    assert hub.fetched == [NAMES[1]]
+
+
+def test_parts_fetch_each_its_own_files(hub, env, flags, tmp_path):
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    for folder in (whole, parted):
+        folder.mkdir()
+    expected = token_set(run_prepare(*flags, 4, cwd=whole, env=env), whole)
+    fetched = []
+    for part in ("2/2", "1/2"):
+        hub.fetched.clear()
+        done = run_prepare(*flags, 4, "--part", part, "--no-keep-raw", cwd=parted, env=env)
+        fetched.append(sorted(hub.fetched))
+    assert fetched == [NAMES[1::2], NAMES[::2]]
+    assert token_set(done, parted) == expected
+
+
+def test_later_runs_mean_the_files_of_the_first_whatever_the_branch_has_become(hub, env, flags, tmp_path):
+    first = token_set(run_prepare(*flags, 3, cwd=tmp_path, env=env), tmp_path)
+    assert json.loads(first["manifest.json"])["hub"]["commit"] == "a" * 40
+    hub.commits["b" * 40] = make_files(tmp_path / "new", first_seed=50)
+    hub.main = "b" * 40
+    more = token_set(run_prepare(*flags, 4, cwd=tmp_path, env=env), tmp_path)
+    assert json.loads(more["manifest.json"])["hub"]["commit"] == "a" * 40
+    subprocess.run(["rm", "-r", tmp_path / "data/raw"], check=True)
+    assert token_set(run_prepare(*flags, 4, cwd=tmp_path, env=env), tmp_path) == more, "the manifest tells the commit"
+    newer = run_prepare(*flags, 4, "--revision", "b" * 40, "--name", "newer", cwd=tmp_path, env=env)
+    assert json.loads(token_set(newer, tmp_path)["manifest.json"])["hub"]["commit"] == "b" * 40
+    assert shards(token_set(newer, tmp_path)) != shards(more)
+    gone = run_prepare(*flags, 4, "--revision", "v9", cwd=tmp_path, env=env, check=False)
+    assert "owner/corpus: has no revision 'v9'; check --revision" in gone.stderr
+
+
+def test_the_climbmix_preset_validates_on_the_repository_s_last_file(hub, env, tokenizer_json, tmp_path):
+    hub.repository = "karpathy/climbmix-400b-shuffle"
+    done = run_prepare("climbmix", "--num-shards", 2, "--tokenizer", tokenizer_json, cwd=tmp_path, env=env)
+    manifest = json.loads(token_set(done, tmp_path)["manifest.json"])
+    assert [(shard["source"], shard["split"]) for shard in manifest["shards"]] == [
+        (NAMES[0], "train"),
+        (NAMES[1], "train"),
+        (NAMES[3], "val"),
+    ]
+    assert sorted(hub.fetched) == [NAMES[0], NAMES[1], NAMES[3]]
+
+
+def test_a_trained_tokenizer_reads_files_as_they_come(hub, env, tmp_path):
+    done = run_prepare("--source", REPOSITORY, "--num-shards", 3, "--tokenizer", "train:300", cwd=tmp_path, env=env)
+    assert "training a tokenizer of 300 tokens" in done.stderr
+    assert sorted(hub.fetched) == NAMES[:3]
+
+
+def test_a_private_repository_takes_the_usual_token(hub, env, flags, tmp_path):
+    hub.token = "hf_secret"
+    done = run_prepare(*flags, 2, cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 1
+    assert "no such dataset repository on the hub (for a private one, log in with `hf auth login`)" in done.stderr
+    run_prepare(*flags, 2, cwd=tmp_path, env={**env, "HF_TOKEN": "hf_secret"})
+
+
+def test_a_repository_that_is_not_there_or_too_small_is_an_error(env, tokenizer_json, tmp_path):
+    flags = ("--tokenizer", tokenizer_json, "--source")
+    done = run_prepare(*flags, "owner/nothing", cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 1
+    assert "owner/nothing: no such local file or folder, and no such dataset repository on the hub" in done.stderr
+    done = run_prepare(*flags, REPOSITORY, cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 1
+    assert "owner/corpus: expected 46 files, found 4 at commit aaaaaaaa; lower --num-shards" in done.stderr
+
+
+def test_a_hub_that_does_not_answer_is_an_error_that_says_what_to_do(flags, tmp_path):
+    env = environment("http://127.0.0.1:9", tmp_path)
+    done = run_prepare(*flags, 2, cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 1
+    assert "the Hugging Face hub could not be reached" in done.stderr
+    assert "--source data/raw/owner--corpus" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_hf_url_is_read_in_place_to_the_same_shards(env, flags, tmp_path):
+    fetched, in_place = tmp_path / "fetched", tmp_path / "in_place"
+    for folder in (fetched, in_place):
+        folder.mkdir()
+    expected = token_set(run_prepare(*flags, 4, cwd=fetched, env=env), fetched)
+    done = run_prepare("--source", f"hf://datasets/{REPOSITORY}", *flags[2:4], cwd=in_place, env=env)
+    assert shards(token_set(done, in_place)) == shards(expected)
+    assert not (in_place / "data" / "raw").exists()

@@ -1,0 +1,190 @@
+"""Every engine gives tiktoken's ids, and one that does not is found out."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import make_text, run_prepare, tree
+from tables import PAIRS, differing_code_points
+
+from tokenmill.tokenize import engines
+from tokenmill.tokenize.codepoints import CodePoints, as_ranges
+from tokenmill.tokenize.engines import (
+    CL100K_PATTERN,
+    ENGINES,
+    GPT2_PATTERN,
+    PATTERNS,
+    Encoder,
+    choose_encoder,
+    table_name,
+)
+from tokenmill.tokenize.tokenizer import NANOCHAT_PATTERN
+
+IDS = [f"{engine.name}-{PATTERNS[pattern]}" for engine, pattern in PAIRS]
+EXCEPTIONAL = "\u180e\u088f\ua7ce\U000323b0"  # classed otherwise by fastokens, and by gigatoken
+ODD = st.sampled_from(
+    [" ", "\n", "\r\n", "'s", "'S", "ſ", "'ſ", "1", "é", "水", "😀", "\u00a0", *EXCEPTIONAL, "<|bos|>"]
+)
+
+
+def documents(texts):
+    return pa.array(texts, pa.large_string())
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=IDS)
+def encoder(request, tokenizer):
+    engine, pattern = request.param
+    return Encoder(replace(tokenizer, pattern=pattern), engine.name)
+
+
+def expected(encoder, texts):
+    bos = encoder.tokenizer.bos_id
+    return [[bos, *encoder.tokenizer.encode(text).tolist()] for text in texts]
+
+
+def encoded(encoder, column):
+    tokens, lengths, _ = encoder.encode(column)
+    assert (tokens.dtype, len(lengths)) == (np.uint16, len(column))
+    return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if len(lengths) else []
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.lists(ODD | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)).map("".join), max_size=6))
+def test_documents_are_bos_and_then_tiktoken_s_ids(encoder, texts):
+    assert encoded(encoder, documents(texts)) == expected(encoder, texts)
+
+
+def test_a_slice_of_a_longer_column_is_its_own_documents(encoder):
+    texts = ["one", EXCEPTIONAL, "two", "three " + EXCEPTIONAL, "four"]
+    assert encoded(encoder, documents(texts)[1:4]) == expected(encoder, texts[1:4])
+
+
+def test_an_engine_that_has_taken_too_much_memory_is_made_anew_and_gives_the_same(encoder, monkeypatch):
+    monkeypatch.setattr(engines, "CACHE_BYTES", -(1 << 40))
+    made, texts = encoder._fast, make_text(5, seed=2)
+    assert encoded(encoder, documents(texts)) == expected(encoder, texts)
+    assert encoder._fast is not made
+
+
+def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
+    engine = ENGINES[encoder.engine]
+    (first, _), *_ = as_ranges(np.flatnonzero(CodePoints.load(table_name(engine, GPT2_PATTERN))._wanted).tolist())
+    assert encoder.encode(documents(["plain", f"x{chr(first)}", "水 é", chr(first)]))[2] == 2
+
+
+# the planes that have characters, and the first of the private ones; `make tables` takes all
+PLANES = [*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF1000)]
+
+
+@pytest.mark.parametrize(("engine", "pattern"), PAIRS[:1] + PAIRS[-1:], ids=IDS[:1] + IDS[-1:])
+def test_the_shipped_table_is_what_the_engines_differ_in(engine, pattern):
+    shipped = CodePoints.load(table_name(engine, pattern))
+    assert differing_code_points(engine, pattern, PLANES) == np.flatnonzero(shipped._wanted).tolist()
+
+
+def test_the_patterns_are_tiktoken_s_own():
+    import tiktoken_ext.openai_public as public
+
+    assert public.r50k_pat_str == GPT2_PATTERN
+    assert CL100K_PATTERN in Path(public.__file__).read_text()
+    assert list(PATTERNS) == [GPT2_PATTERN, CL100K_PATTERN, NANOCHAT_PATTERN]
+
+
+@given(st.lists(st.text("ab é水😀" + EXCEPTIONAL, max_size=6), max_size=6), st.integers(0, 6), st.integers(0, 6))
+def test_code_points_are_found_where_they_are(texts, first, last):
+    wanted = CodePoints(map(ord, EXCEPTIONAL + "水"))
+    found = wanted.find(documents(texts)[first:last]).tolist()
+    assert found == [bool(set(text) & set(EXCEPTIONAL + "水")) for text in texts[first:last]]
+
+
+def test_an_engine_that_differs_is_found_out_with_a_short_text(tokenizer):
+    encoder = Encoder(replace(tokenizer, pattern=GPT2_PATTERN), "gigatoken")
+    right = encoder._fast
+
+    def wrong(column):  # it takes "mill" for "mall"
+        return right(documents([text.replace("mill", "mall") for text in column.to_pylist()]))
+
+    encoder._fast = wrong
+    texts = documents(["good", "a long text about a windmill and more, and yet more words", "fine"])
+    tokens, lengths, _ = encoder.encode(texts)
+    encoder.prove(texts, tokens, lengths, [0, 2])
+    with pytest.raises(ValueError, match=r"gigatoken and tiktoken encode 'mill' differently: \[.*--engine tik"):
+        encoder.prove(texts, tokens, lengths, [1])
+
+
+def choose_engine(*arguments):
+    encoder, why = choose_encoder(*arguments)
+    return encoder.engine, why
+
+
+def test_auto_takes_the_fastest_engine_that_is_proven_with_the_pattern(tokenizer):
+    first = documents(make_text(20, seed=1))
+    assert choose_engine("auto", replace(tokenizer, pattern=GPT2_PATTERN), first) == ("gigatoken", "")
+    assert choose_engine("auto", tokenizer, first) == ("fastokens", "")
+    assert choose_engine("tiktoken", tokenizer, first) == ("tiktoken", "")
+    engine, why = choose_engine("auto", replace(tokenizer, pattern=r"\w+|\W+"), first)
+    assert engine == "tiktoken"
+    assert why.count("is not proven with the split pattern of tokenizer bpe400") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"version": "9.9"}, "fastokens is proven with fastokens 9.9, found 0.3.5"),
+        ({"name": "no-such-package"}, r"no-such-package is not installed \(pip install no-such-package==0.3.5\)"),
+    ],
+)
+def test_a_package_that_is_missing_or_another_version_is_not_used(tokenizer, monkeypatch, change, reason):
+    other = replace(ENGINES["fastokens"], **change)
+    monkeypatch.setattr(engines, "ENGINES", {other.name: other})
+    engine, why = choose_engine("auto", tokenizer, documents([]))
+    assert engine == "tiktoken"
+    assert re.search(reason, why)
+    with pytest.raises(ValueError, match=f"--engine {other.name}: {reason}; use --engine auto or tiktoken"):
+        choose_engine(other.name, tokenizer, documents([]))
+
+
+def test_a_vocabulary_that_an_engine_cannot_load_goes_to_tiktoken(tokenizer):
+    sparse = {token: rank if rank < 300 else rank + 1 for token, rank in tokenizer.ranks.items()}
+    engine, why = choose_engine("auto", replace(tokenizer, ranks=sparse, pattern=GPT2_PATTERN), documents(["fine"]))
+    assert engine in ("fastokens", "tiktoken")
+    assert engine == "fastokens" or "gigatoken cannot load the vocabulary of bpe400" in why
+
+
+def test_the_first_documents_are_proven_before_an_engine_is_used(tokenizer, monkeypatch):
+    def make(ranks, pattern):
+        right = ENGINES["fastokens"].make(ranks, pattern)
+        return lambda column: right(documents([text.replace("mill", "mall") for text in column.to_pylist()]))
+
+    faulty = replace(ENGINES["fastokens"], make=make)
+    monkeypatch.setattr(engines, "ENGINES", {"fastokens": faulty})
+    assert choose_engine("auto", tokenizer, documents(["fine"]))[0] == "fastokens"
+    engine, why = choose_engine("auto", tokenizer, documents(["a windmill"]))
+    assert (engine, why[:47]) == ("tiktoken", "fastokens and tiktoken encode 'mill' differently"[:47])
+
+
+def test_the_engine_changes_no_byte_of_the_token_set(source, tokenizer_json, tmp_path):
+    trees, said = {}, {}
+    for engine in ("tiktoken", "fastokens", "auto"):
+        cwd = tmp_path / engine
+        cwd.mkdir()
+        done = run_prepare("--source", source, "--tokenizer", tokenizer_json, "--engine", engine, cwd=cwd)
+        trees[engine], said[engine] = tree(cwd / "data"), done.stderr
+    assert trees["tiktoken"] == trees["fastokens"] == trees["auto"]
+    assert "with 2 workers and tiktoken" in said["tiktoken"]
+    assert "with 2 workers and fastokens" in said["auto"]
+
+
+def test_an_engine_that_cannot_be_used_is_refused_by_name(source, tokenizer_json, tmp_path):
+    flags = ("--source", source, "--tokenizer", tokenizer_json)
+    done = run_prepare(*flags, "--engine", "gigatoken", cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "--engine gigatoken: gigatoken is not proven with the split pattern of tokenizer bpe400" in done.stderr
+    done = run_prepare(*flags, "--engine", "fast", cwd=tmp_path, check=False)
+    assert done.returncode != 0
+    assert all(name in done.stderr for name in ("auto", "tiktoken", "gigatoken", "fastokens"))

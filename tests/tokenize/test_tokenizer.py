@@ -1,0 +1,171 @@
+"""Ids are tiktoken's own, document by document; nothing makes a document disappear."""
+
+import random
+
+import pytest
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+from making import make_text
+
+from tokenmill.tokenize import tokenizer as module
+from tokenmill.tokenize.tokenizer import NANOCHAT_PATTERN, Tokenizer, load_tokenizer, train_tokenizer
+
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+CL100K_PATTERN = (
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"""
+    r"""| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
+)
+
+
+def tiktoken_ids(tokenizer, text):
+    """The reference: a tiktoken Encoding of its own, and its `encode_ordinary`."""
+    encoding = tiktoken.Encoding(
+        "reference", pat_str=tokenizer.pattern, mergeable_ranks=tokenizer.ranks, special_tokens={}
+    )
+    return encoding.encode_ordinary(text)
+
+
+@given(st.text(st.characters(), max_size=100))
+def test_a_text_has_tiktoken_s_ids(tokenizer, text):
+    assert tokenizer.encode(text).tolist() == tiktoken_ids(tokenizer, text)
+
+
+def test_text_that_spells_a_special_token_is_ordinary_text(tokenizer):
+    ids = tokenizer.encode("<|bos|> x <|bos|><|user_start|>")
+    assert not set(ids.tolist()) & set(tokenizer.special_tokens.values())
+    assert tokenizer.decode(ids) == "<|bos|> x <|bos|><|user_start|>"
+
+
+def test_lone_surrogates_become_replacement_characters(tokenizer):
+    text = "a\ud800b\udfffc"
+    assert tokenizer.decode(tokenizer.encode(text)) == "a\ufffdb\ufffdc"
+    assert tokenizer.encode(text).tolist() == tiktoken_ids(tokenizer, text)
+
+
+def test_a_surrogate_pair_is_the_character_that_it_stands_for(tokenizer):
+    assert tokenizer.decode(tokenizer.encode("\ud83d\ude00")) == "😀"
+
+
+@pytest.mark.parametrize("run", [" " * 1_500_000, "\t" * 1_500_000, " \n" * 800_000, "\u3000" * 1_200_000])
+@pytest.mark.parametrize("text", ["word{}word <|bos|>", "{}x", "y{}", "a {} 1{}b"])
+def test_whitespace_runs_that_overflow_tiktoken_are_encoded_whole(tokenizer, run, text):
+    text = text.format(run, run)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_such_a_run_does_overflow_tiktoken(tokenizer):
+    with pytest.raises(BaseException, match="(?i)regex|stack|overflow"):
+        tiktoken_ids(tokenizer, "x" + " " * 1_500_000 + "y")
+
+
+@pytest.mark.parametrize("pattern", [NANOCHAT_PATTERN, GPT2_PATTERN, CL100K_PATTERN])
+def test_splitting_around_long_pieces_changes_no_id(tokenizer, pattern, monkeypatch):
+    monkeypatch.setattr(module, "LONG_PIECE", 4)  # so that many pieces of a small text are long
+    encoding = tiktoken.Encoding("any", pat_str=pattern, mergeable_ranks=tokenizer.ranks, special_tokens={})
+    rng, bits = (
+        random.Random(0),
+        ["  ", " ", "\n", "\r\n", "\t", "a", "the", "'ll", "12", "1984", "!", "....", "\u3000", "\x1c", "水"],
+    )
+    for _ in range(3000):
+        text = "".join(rng.choices(bits, k=rng.randint(0, 12)))
+        assert module._encode_in_stretches(encoding, pattern, text).tolist() == encoding.encode_ordinary(text), repr(
+            text
+        )
+
+
+def test_an_error_that_is_not_the_regex_engine_s_is_not_swallowed(tokenizer):
+    with pytest.raises(TypeError):
+        tokenizer.encode(None)
+
+
+def test_a_tokenizer_is_saved_whole(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.json")
+    loaded = Tokenizer.load(tmp_path / "t.json")
+    assert (loaded, loaded.fingerprint) == (tokenizer, tokenizer.fingerprint)
+    assert load_tokenizer(str(tmp_path / "t.json")) == tokenizer
+
+
+def test_a_tokenizer_file_that_was_changed_is_refused(tokenizer, tmp_path):
+    path = tmp_path / "t.json"
+    tokenizer.save(path)
+    path.write_text(path.read_text().replace('"<|user_end|>": 393', '"<|user_end|>": 999'))
+    with pytest.raises(ValueError, match=r"t\.json: expected fingerprint \w+, found \w+"):
+        Tokenizer.load(path)
+
+
+def test_the_fingerprint_changes_with_whatever_can_change_an_id_and_not_with_the_name(tokenizer):
+    def other(**changes):
+        fields = ("name", "pattern", "ranks", "special_tokens", "bos_token")
+        return Tokenizer(**{name: getattr(tokenizer, name) for name in fields} | changes).fingerprint
+
+    ranks = dict(zip(tokenizer.ranks, reversed(tokenizer.ranks.values()), strict=True))
+    changed = [
+        other(pattern="x"),
+        other(ranks=ranks),
+        other(special_tokens={"<|bos|>": 5}),
+        other(bos_token="<|user_end|>"),
+    ]
+    assert other(name="another") == tokenizer.fingerprint
+    assert len({tokenizer.fingerprint, *changed}) == 5
+
+
+def test_token_bytes_are_the_bytes_of_text_of_each_id(tokenizer):
+    table = tokenizer.token_bytes()
+    assert table.shape == (tokenizer.vocab_size,)
+    assert all(table[id] == 0 for id in tokenizer.special_tokens.values())
+    text = make_text(documents=1, seed=3)[0]
+    assert table[tokenizer.encode(text)].sum() == len(text.encode())
+
+
+def test_training_gives_the_tokens_asked_for_special_ones_among_them_and_the_same_each_time():
+    texts = make_text(documents=50, seed=1)
+    one, two = (train_tokenizer(texts, 300, "t") for _ in range(2))
+    assert one.vocab_size == 300
+    assert one.bos_token == "<|bos|>"
+    assert one.bos_id == 300 - 9
+    assert one.fingerprint == two.fingerprint
+
+
+@pytest.mark.parametrize(("size", "message"), [(264, "at least 265"), (5000, "the text gives only")])
+def test_a_vocabulary_that_cannot_be_trained_is_refused(size, message):
+    with pytest.raises(ValueError, match=message):
+        train_tokenizer(["ab ab abc"], size, "t")
+
+
+def test_an_unknown_tokenizer_lists_the_known():
+    with pytest.raises(ValueError, match=r"unknown tokenizer 'gpt7'.*train:N.*cl100k_base.*gpt2.*r50k_base"):
+        load_tokenizer("gpt7")
+
+
+def test_a_missing_tokenizer_file_is_named():
+    with pytest.raises(FileNotFoundError, match=r"nowhere/t\.json"):
+        load_tokenizer("nowhere/t.json")
+
+
+def test_without_network_and_cache_the_error_is_one_short_paragraph(monkeypatch, tmp_path):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    # nothing answers on this port, so it fails at once with or without a network
+    for proxy in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(ConnectionError, match=r"not cached.*TIKTOKEN_CACHE_DIR.*--tokenizer train:") as caught:
+        load_tokenizer("o200k_base")
+    assert len(str(caught.value)) < 600
+    assert "\n" not in str(caught.value)
+
+
+def test_gpt2_and_r50k_base_are_one_tokenizer(gpt2):
+    other = load_tokenizer("r50k_base")
+    assert (gpt2.name, other.name) == ("gpt2", "gpt2")
+    assert gpt2.fingerprint == other.fingerprint
+    assert (gpt2.vocab_size, gpt2.bos_id, gpt2.bos_token) == (50257, 50256, "<|endoftext|>")
+    assert gpt2.encode("hello world").tolist() == [31373, 995]
+
+
+def test_an_id_that_stands_for_nothing_is_named(tokenizer):
+    for ids in ([1, 60_000, 2], [60_000]):
+        with pytest.raises(ValueError, match="id 60,000 stands for nothing in tokenizer bpe400"):
+            tokenizer.decode(ids)
+    assert tokenizer.token(tokenizer.bos_id) == b"<|bos|>"

@@ -1,0 +1,14 @@
+"""Rows to tensors: what training imports.
+
+Comes in: a token set, settings (config). Goes out: (inputs, targets) on a device, and a position.
+
+    loader            RowLoader; get_batch and packed_rows are other ways to have one
+    planned           the rows of a split, shard by shard; nanochat_rows: nanochat's
+    shard_rows        the rows of one shard, copied from its memory map; pieces: what they are made of
+    transfer          to a device; ahead: in a thread
+    ranks             which rank this is, and whether all agree
+    documents         ids, positions and masks of the documents of a batch
+    notebook          the next rows, drawn
+
+It must never know text, tokenizers or parquet: numpy and torch are all it loads.
+"""

@@ -1,0 +1,94 @@
+"""What a loader is told, in one form however it was said, and checked when it is made.
+
+What each setting means is told where it is said, in `RowLoader` (loader.py).
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from tokenmill.checks import one_of, whole_number
+from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
+from tokenmill.rows.skipped import format_skipped, parse_skipped
+from tokenmill.store.shards import SPLITS, Split
+
+Packing = Literal["best_fit", "nanochat", "concat", "random"]
+PACKINGS = get_args(Packing)
+VAL_SEED = 0  # fixed: the first N validation batches are the same fair sample in every run
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderConfig:
+    """Which rows training gets, and where. Two that mean the same are equal: 32 and np.int64(32), "a" and Path("a")."""
+
+    tokens: str | os.PathLike[str] | None = None
+    split: Split = "train"
+    batch_size: int
+    seq_len: int
+    device: Any = "cpu"
+    packing: Packing = "best_fit"
+    long_documents: LongDocuments = "split"
+    shuffle: bool = True
+    seed: int = 1337
+    skip_rows: Iterable[str] = ()
+    epochs: int | None = None
+    drop_last: bool = True
+    documents: bool = False
+    prefetch: int = 2
+    rank: int | None = None
+    world_size: int | None = None
+
+    def __post_init__(self) -> None:
+        self._require_folder_first()
+        for field, known in (("split", SPLITS), ("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS)):
+            one_of(field, getattr(self, field), known)
+        smallest = {"batch_size": 1, "seq_len": 1, "prefetch": 0, "epochs": 1, "seed": None, "rank": 0, "world_size": 1}
+        for field, least in smallest.items():
+            if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size"):
+                self._set(field, whole_number(field, getattr(self, field), least))
+        for field in ("shuffle", "drop_last", "documents"):
+            self._set(field, bool(getattr(self, field)))
+        self._set("tokens", None if self.tokens is None else Path(self.tokens))
+        self._set("skip_rows", tuple(format_skipped(parse_skipped(self.skip_rows))))
+        self._require_sense()
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)  # frozen for everybody else
+
+    def _require_folder_first(self) -> None:
+        """RowLoader("train") takes the split for a folder."""
+        if isinstance(self.tokens, str) and self.tokens in SPLITS and not Path(self.tokens, "manifest.json").exists():
+            raise ValueError(
+                f"the first argument is a token set's folder, found {self.tokens!r}, a split: write split={self.tokens!r}, "
+                f"with the one token set under data/tokens, or the folder first: ('data/tokens/NAME', {self.tokens!r}, ...)"
+            )
+
+    def _require_sense(self) -> None:
+        if self.packing == "nanochat" and self.epochs is not None:
+            raise ValueError(
+                "epochs cannot be counted with packing 'nanochat', whose rows go on from one into the next"
+            )
+        if self.skip_rows and self.packing == "nanochat":
+            raise ValueError(
+                "skip_rows cannot be left out with packing 'nanochat', whose rows have no places of their own"
+            )
+        if self.packing == "random" and self.documents:
+            raise ValueError("documents need a packing that knows them: packing 'random' cuts anywhere; use best_fit")
+        if (self.rank is None) != (self.world_size is None):
+            raise ValueError(f"rank and world_size go together, found rank={self.rank}, world_size={self.world_size}")
+        if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
+            raise ValueError(
+                f"rank must be from 0 to world_size - 1, found rank={self.rank}, world_size={self.world_size}"
+            )
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What, beside packing and seq_len, the order of planned rows follows from."""
+        train = self.split == "train"
+        return {
+            "long_documents": self.long_documents,
+            "shuffle": self.shuffle and train,
+            "seed": self.seed if train else VAL_SEED,
+        }

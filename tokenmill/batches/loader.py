@@ -1,0 +1,410 @@
+"""RowLoader: batches of a token set for one rank, resumable to the exact row.
+
+    loader = RowLoader("data/tokens/NAME", "train", batch_size=32, seq_len=2048, device="cuda")
+    for inputs, targets in loader:
+        checkpoint["data"] = loader.state_dict()      # the same dict on every rank
+
+A loader is a chain: rows (planned.py or nanochat_rows.py) are dealt to this rank and copied out of the memory map,
+transferred to the device (transfer.py), a few batches ahead in a thread (ahead.py). Nothing is stored beside the
+tokens: the position is (epoch, shard, row) and what must match for it to mean anything, and going there plans one
+shard anew. Packings and order are told in rows/packing.py, rows/nanochat.py and rows/stream.py.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
+
+import torch
+from torch.utils.data import get_worker_info
+
+from tokenmill.batches.ahead import Ahead
+from tokenmill.batches.config import LoaderConfig, Packing
+from tokenmill.batches.nanochat_rows import NanochatRows
+from tokenmill.batches.notebook import draw
+from tokenmill.batches.planned import PlannedRows, ShardPlans
+from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks
+from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
+from tokenmill.rows.packing import LongDocuments
+from tokenmill.rows.position import VERSION, position_of, read_position
+from tokenmill.rows.skipped import parse_skipped
+from tokenmill.store.shards import Split
+from tokenmill.store.token_sets import TokenSet, find_token_set
+
+TOKENS_ROOT = Path("data/tokens")
+FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a second or two
+
+Pair = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
+Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # and document_ids
+Item = TypeVar("Item", bound=tuple[torch.Tensor, ...])
+
+
+class RowLoader(Iterator[Item], Generic[Item]):
+    """Batches of one split for one rank: an iterator of (inputs, targets), each (B, T) int64.
+
+    Inputs are a row's first `seq_len` tokens, targets its last. Batches stay valid for as long as they are held.
+
+    It is endless, or ends after `epochs` epochs; `iter` on one that has ended begins anew, on any other goes on.
+    Used as a context manager, or closed, it ends its thread and lets go of its files; so does dropping it.
+
+    | parameter | |
+    | --- | --- |
+    | tokens | the token set's folder; by default the one token set under data/tokens |
+    | split | "train" or "val" |
+    | batch_size | rows of this rank at each call: B |
+    | seq_len | tokens of an input: T; a row has one more |
+    | device | where the batches go, as torch names it |
+    | packing | how rows are made: "best_fit", "nanochat", "concat" or "random" (docs/packing.md) |
+    | long_documents | best_fit: "split" a document longer than a row, or "crop" it |
+    | shuffle | train: another order at every epoch; False: shards in order, every epoch the same |
+    | seed | of every random order |
+    | skip_rows | rows to leave out, as `tokenmill show` names them: ["0:12:100-163"] |
+    | epochs | how many the iteration has; by default it is endless |
+    | drop_last | with epochs: drop the last rows, fewer than a batch of all ranks, or return them in shorter batches |
+    | documents | batches are (inputs, targets, document_ids): which document of its row a token is of, (B, T) int32 |
+    | prefetch | batches that a thread makes ahead; 0 makes each when it is asked for |
+    | rank, world_size | by default torch.distributed's, torchrun's, or 0 of 1 |
+
+    With drop_last=False the last batch may on some ranks be shorter by a row and even empty, so that all ranks make the
+    same number of calls.
+
+    Raises FileNotFoundError where there is no token set; ValueError where a setting makes no sense, a file is not what
+    the manifest says, or the split has fewer rows than one batch of all ranks. What goes wrong in the thread is raised
+    by the next call; the one after tries again.
+    """
+
+    # fmt: off
+    @overload
+    def __init__(
+        self: "RowLoader[Pair]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
+        epochs: int | None = None, drop_last: bool = True, documents: Literal[False] = False, prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "RowLoader[Triple]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
+        epochs: int | None = None, drop_last: bool = True, documents: Literal[True], prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "RowLoader[tuple[torch.Tensor, ...]]", tokens: str | os.PathLike[str] | None = None,
+        split: Split = "train", *,
+        batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
+        epochs: int | None = None, drop_last: bool = True, documents: bool, prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None,
+    ) -> None: ...
+    # fmt: on
+
+    def __init__(
+        self,
+        tokens: str | os.PathLike[str] | None = None,
+        split: Split = "train",
+        *,
+        batch_size: int,
+        seq_len: int,
+        device: str | int | torch.device = "cpu",
+        packing: Packing = "best_fit",
+        long_documents: LongDocuments = "split",
+        shuffle: bool = True,
+        seed: int = 1337,
+        skip_rows: Iterable[str] = (),
+        epochs: int | None = None,
+        drop_last: bool = True,
+        documents: bool = False,
+        prefetch: int = 2,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._set_up(LoaderConfig(**settings))
+
+    @classmethod
+    def of(cls, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> Self:
+        """A loader of these settings; the k-th of n DataLoader workers makes every n-th batch, from the k-th on."""
+        loader = cls.__new__(cls)
+        loader._set_up(config, worker)
+        return loader
+
+    def _set_up(self, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> None:
+        self.config = config
+        self.waited = 0.0  # seconds that `next` has waited for batches
+        self.device = find_device(config.device)
+        self.rank, self.world_size = rank_of(config)
+        self.token_set = TokenSet(config.tokens or find_token_set(TOKENS_ROOT))
+        self._worker, self._workers = worker
+        self._skipped = parse_skipped(config.skip_rows)
+        self._batches: Iterator[tuple[Batch, _Place]] | None = None
+        self._closed = False
+        self._start: dict[str, int] = {}
+        self._seen_at_start: int | None = None
+        self._pid = os.getpid()
+        rows = self._make_rows()
+        self._rows: PlannedRows | NanochatRows | None = rows  # what `_batches` deals from, once it is there
+        self._require_one_batch(rows)
+        if config.rank is None and get_worker_info() is None:  # a worker must leave its parent's connections alone
+            require_same_on_all_ranks("batch_size", repr(self.identity), config.batch_size)
+        self._begin()
+
+    # ------------------------------------------------------------------------ what a loader tells
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next row, from 0; with nanochat, that in which this rank reads documents."""
+        return self._epoch
+
+    @property
+    def tokens_seen(self) -> int:
+        """Input tokens that all ranks together were given since training began, resumed positions included."""
+        if self._seen_at_start is None:  # an older position did not say
+            self._seen_at_start = self._make_rows(ahead=False).rows_before(self._start) * self.config.seq_len
+        return self._seen_at_start + self._passed * self.config.seq_len
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids the tokenizer has: all tokens are below."""
+        return int(self.token_set.tokenizer["vocab_size"])
+
+    @cached_property
+    def rows(self) -> int | None:
+        """Rows of one epoch, of all ranks, with those to skip; None with nanochat, whose rows do not end with an epoch.
+
+        With best_fit all lengths of the split are read and packed once: about 10 ms for 60,000 documents.
+        """
+        return None if self.config.packing == "nanochat" else self._make_plans().count()
+
+    def batches_per_epoch(self, world_size: int | None = None) -> int | None:
+        """Calls in which `world_size` ranks (by default as many as there are) take an epoch's rows."""
+        return None if self.rows is None else self._calls(self.rows, world_size or self.world_size)
+
+    def __len__(self) -> int:
+        """Batches of a whole iteration, where `epochs` are counted; TypeError for an endless loader."""
+        epochs = self.config.epochs
+        if epochs is None or self.rows is None:
+            raise TypeError("this loader is endless and has no len(); give epochs=, or ask for batches_per_epoch()")
+        skipped = sum(len(rows) for (epoch, _), many in self._skipped.items() if epoch < epochs for rows in many)
+        return self._calls(self.rows * epochs - skipped, self.world_size)
+
+    def __bool__(self) -> bool:
+        return True  # and not whether it has a len
+
+    def _calls(self, rows: int, world_size: int) -> int:
+        rows_a_call = self.config.batch_size * world_size
+        return rows // rows_a_call if self.config.drop_last else -(-rows // rows_a_call)
+
+    def __repr__(self) -> str:
+        config, counted = self.config, self._counted_rows()
+        place = ", ".join(f"{name} {value:,}" for name, value in self._position.items())
+        return (
+            f"RowLoader({str(self.token_set.path)!r}, {config.split!r}: {counted} of {config.seq_len:,} + 1 tokens, "
+            f"{config.packing}; batches of {config.batch_size:,} for rank {self.rank} of {self.world_size}; "
+            f"next: {place}{'; closed' * self._closed})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The rows of the next batch, drawn, in a notebook."""
+        rows = self._make_rows(ahead=False)
+        rows.seek(self._position)
+        return draw(repr(self), rows.pieces(self.config.batch_size))
+
+    def _counted_rows(self) -> str:
+        """How many rows an epoch has, or about so many where counting would take long."""
+        entries = self.token_set.split(self.config.split)
+        if self.config.packing == "nanochat":
+            return "endless rows"
+        if "rows" in vars(self) or sum(entry.documents for entry in entries) <= FEW_DOCUMENTS:
+            return f"{self.rows:,} rows"
+        return f"about {sum(entry.tokens for entry in entries) // self.config.seq_len:,} rows"
+
+    # ------------------------------------------------------------------------ iterating
+
+    def __iter__(self) -> Self:
+        if self._ended:
+            self._begin()
+        return self
+
+    def __next__(self) -> Item:
+        asked = time.perf_counter()
+        try:
+            batch, (self._position, self._epoch, self._passed) = next(self._running())
+        except BaseException as error:
+            self._ended = isinstance(error, StopIteration)
+            self._stop()
+            raise
+        finally:
+            self.waited += time.perf_counter() - asked
+        return batch.receive()  # type: ignore[return-value]  # of two or three tensors, as `documents` says
+
+    def close(self) -> None:
+        """Ends the thread and lets go of the files; the position can still be asked for. Again, it does nothing."""
+        self._stop()
+        self._rows, self._closed = None, True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------ the position
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the batch that was returned last: plain numbers and strings, the same on every rank."""
+        seen = self.tokens_seen if self._says_seen else None
+        return position_of(self.identity, self._position, self._skipped, seen)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on with exactly the next row, on this number of ranks or, but for nanochat, another.
+
+        Rows that the position knows to be skipped stay so; this loader's own skip_rows are skipped from here on too.
+        ValueError, naming both values, where the position is of another token set or other settings.
+        """
+        position = read_position(state, self.identity, self._position, self.token_set.path)
+        skipped = parse_skipped([*position.skip_rows, *self.config.skip_rows])
+        if skipped != self._skipped:
+            self._stop()
+            self._skipped, self._rows = skipped, None
+        self._go_to(position.place, position.tokens_seen)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must match for a position to mean the same row."""
+        nanochat = self.config.packing == "nanochat"
+        return {
+            "version": VERSION,
+            "fingerprint": self.token_set.tokenizer["fingerprint"],
+            "split": self.config.split,
+            "shards": self.token_set.digest(self.config.split),
+            "seq_len": self.config.seq_len,
+            "packing": self.config.packing,
+            **({"world_size": self.world_size} if nanochat else self.config.order),
+            **({} if self._workers == 1 else {"worker": self._worker, "workers": self._workers}),
+        }
+
+    # ------------------------------------------------------------------------ the chain
+
+    def _make_rows(self, ahead: bool = True) -> PlannedRows | NanochatRows:
+        config = self.config
+        if config.packing == "nanochat":
+            return NanochatRows(
+                self.token_set, config.split, config.seq_len + 1, rank=self.rank, world_size=self.world_size
+            )
+        return PlannedRows(
+            self._make_plans(ahead),
+            rank=self.rank,
+            world_size=self.world_size,
+            epochs=config.epochs,
+            skipped=self._skipped,
+        )
+
+    def _make_plans(self, ahead: bool = True) -> ShardPlans:
+        config = self.config
+        return ShardPlans(
+            self.token_set,
+            config.split,
+            config.seq_len + 1,
+            packing=config.packing,
+            ahead=ahead and config.prefetch > 0,
+            **config.order,
+        )
+
+    def _begin(self) -> None:
+        """Goes to the first row, in a DataLoader worker to that of its first batch."""
+        self._go_to(dict.fromkeys(self._rows_at_hand().position, 0), 0)
+        rows = self._rows_at_hand()
+        rows.skip(self._worker * self.config.batch_size)
+        self._position, self._passed = rows.position, rows.passed
+
+    def _go_to(self, position: dict[str, int], seen: int | None) -> None:
+        self._stop()
+        rows = self._rows_at_hand()
+        rows.seek(position)
+        self._position, self._epoch, self._ended = position, rows.epoch, False
+        # of tokens seen: those before this start, unless an older position does not say, and rows since; where it does
+        # not, no later position says so either, as they are the same on every rank, whoever asks for tokens_seen
+        self._start, self._seen_at_start, self._says_seen, self._passed = position, seen, seen is not None, 0
+
+    def _rows_at_hand(self) -> PlannedRows | NanochatRows:
+        if self._closed:
+            self._raise_closed()
+        if self._rows is None:
+            self._rows = self._make_rows()
+        return self._rows
+
+    def _raise_closed(self) -> NoReturn:
+        raise ValueError(f"{self!r} is closed; make another RowLoader, and give it this one's state_dict()")
+
+    def _running(self) -> "Iterator[tuple[Batch, _Place]]":
+        """The batches from the position on, each with the place after it."""
+        if self._batches is not None and self._pid != os.getpid():
+            self._batches = self._rows = None  # this is a fork, and the thread did not come along
+        if self._batches is None:
+            rows = self._rows_at_hand()
+            rows.seek(self._position)
+            batches = _batches(rows, self._transfer(), self.config, self.rank, self._workers, self._passed)
+            self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
+            self._pid = os.getpid()
+        return self._batches
+
+    def _stop(self) -> None:
+        """Ends what runs ahead, and leaves it the rows that it dealt from: they are past the position."""
+        if isinstance(self._batches, Ahead):
+            self._batches.stop()
+        if self._batches is not None:
+            self._batches = self._rows = None
+
+    def _transfer(self) -> Transfer:
+        config, bos_id = self.config, self.token_set.bos_id if self.config.documents else None
+        shape = (config.batch_size, config.seq_len + 1)
+        return make_transfer(self.device, shape, self.token_set.numpy_dtype, bos_id, max(2, config.prefetch))
+
+    def _require_one_batch(self, rows: PlannedRows | NanochatRows) -> None:
+        if isinstance(rows, NanochatRows):
+            return  # endless wherever the rank has a document
+        whole_batch = self.config.epochs is None or self.config.drop_last
+        needed = self.config.batch_size * self.world_size if whole_batch else 1
+        found = rows.plans.count(up_to=needed)
+        if found < needed:
+            raise ValueError(
+                f"{self.token_set.path}: split {self.config.split!r} has {found} rows of {self.config.seq_len} + 1 "
+                f"tokens, fewer than one batch of {self.config.batch_size} on each of {self.world_size} ranks; "
+                "lower batch_size or seq_len, or prepare more text"
+            )
+
+
+_Place = tuple[dict[str, int], int, int]  # position, epoch, rows of all ranks since the loader's start
+
+
+def _batches(
+    rows: PlannedRows | NanochatRows,
+    transfer: Transfer,
+    config: LoaderConfig,
+    rank: int,
+    workers: int,
+    passed: int,
+) -> Iterator[tuple[Batch, _Place]]:
+    """Deals and transfers batch after batch, each with the place after it. `passed` rows came before the first."""
+    size = config.batch_size
+    whole = size * rows.world_size
+    while (available := rows.available(size)) == whole or (available and not config.drop_last):
+        out = transfer.buffer()[: len(range(rank, available, rows.world_size))]
+        rows.deal(size, out)
+        batch = transfer.send(out)
+        rows.skip(size * (workers - 1))  # the other workers' batches
+        yield batch, (rows.position, rows.epoch, passed + rows.passed)
+
+
+def rank_of(config: LoaderConfig) -> tuple[int, int]:
+    """(rank, world_size): those that were given, or this process's."""
+    if config.rank is None or config.world_size is None:
+        return rank_and_world_size()
+    return config.rank, config.world_size

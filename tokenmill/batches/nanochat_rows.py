@@ -1,0 +1,165 @@
+"""nanochat's rows of a token set, token for token, for one rank: where its documents come from, and their copying.
+
+Rank r of W reads, file by file in name order and epoch after epoch, the row groups r, r + W, r + 2W ... in refills
+of up to 128 documents that never cross a row group (nanochat, `dataloader.py`). rows/nanochat.py picks of them.
+A document's place is whole numbers that grow: visit of a shard << 32 | document in it.
+
+The position is the rows dealt so far: going there picks them again without copying, from lengths. The
+picks depend on how many ranks there are, so it holds for that number alone.
+
+Left out: an empty text is a document of BOS alone in nanochat; token sets have none.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import count, groupby
+
+import numpy as np
+
+from tokenmill.batches.pieces import Piece, pieces_of
+from tokenmill.batches.shard_rows import not_bos
+from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.store.shards import Shard, ShardEntry
+from tokenmill.store.token_sets import TokenSet
+
+SHARDS_HELD = 8  # open at once; the longest documents stay in the buffer while many shards go by
+DOCUMENT = 32  # bits below a place's visit
+
+
+class RankDocuments:
+    """The documents of one rank, epoch after epoch, without end: refills for the buffer, and where their tokens are.
+
+    ValueError where the rank has no row group with a document in any file: nanochat would look for ever.
+    """
+
+    def __init__(self, token_set: TokenSet, split: str, rank: int, world_size: int):
+        self.token_set, self.rank, self.world_size = token_set, rank, world_size
+        self.epoch = 0  # of the last refill
+        self._files = [list(shards) for _, shards in groupby(token_set.split(split), key=lambda entry: entry.source)]
+        self._visits: list[ShardEntry] = []  # the shard of each visit
+        self._shard = lru_cache(SHARDS_HELD)(token_set.open)
+        if not any(True for file in self._files for _ in self._row_groups(file)):
+            raise ValueError(
+                f"{token_set.path}: packing 'nanochat' deals whole row groups to ranks, and rank {rank} of "
+                f"{world_size} gets none of split {split!r}; use fewer ranks, packing='best_fit', "
+                "or source files of more row groups"
+            )
+
+    def refills(self) -> Iterator[list[tuple[int, int]]]:
+        """(length, place) of up to 128 documents of one row group, again and again."""
+        for epoch in count():
+            self.epoch = epoch
+            for file in self._files:
+                for entry, groups in self._row_groups(file):
+                    yield from self._refills_of(entry, groups)
+
+    def find(self, place: int) -> tuple[Shard, int]:
+        """The shard of a document, and its first token there."""
+        visit, document = place >> DOCUMENT, place & (1 << DOCUMENT) - 1
+        shard = self._shard(self._visits[visit])
+        return shard, shard.offsets.data[document]
+
+    def _refills_of(self, entry: ShardEntry, groups: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        lengths, base = self._shard(entry).lengths, len(self._visits) << DOCUMENT
+        self._visits.append(entry)
+        for first, last in groups:
+            for start in range(first, last, REFILL_DOCUMENTS):
+                stop = min(start + REFILL_DOCUMENTS, last)
+                yield list(zip(lengths[start:stop].tolist(), range(base + start, base + stop), strict=True))
+
+    def _row_groups(self, file: list[ShardEntry]) -> Iterator[tuple[ShardEntry, list[tuple[int, int]]]]:
+        """This rank's row groups in the shards of a source file: (first, last) document of each."""
+        for entry in file:
+            source = self.token_set.record(entry)["source"]
+            if "row_groups" not in source:
+                raise ValueError(
+                    f"{self.token_set.path}: the record of shard {entry.name} does not say which row groups it holds, "
+                    "and packing 'nanochat' deals row groups to ranks; use packing='best_fit'"
+                )
+            ends = np.cumsum(source["row_group_documents"]).tolist()
+            spans = zip(source["row_groups"], [0, *ends[:-1]], ends, strict=True)
+            mine = [(first, last) for group, first, last in spans if group % self.world_size == self.rank]
+            if any(first < last for first, last in mine):
+                yield entry, mine
+
+
+class NanochatRows:
+    """The rows of one split for one rank, as nanochat deals them; the same verbs as `PlannedRows`.
+
+    One epoch is a pass of this rank through its row groups; rows do not end with one.
+    """
+
+    def __init__(self, token_set: TokenSet, split: str, row_len: int, *, rank: int, world_size: int):
+        self.world_size, self._bos_id = world_size, token_set.bos_id
+        self._begin = lambda: RankDocuments(token_set, split, rank, world_size)
+        self._row_len = row_len
+        self._dealt = self._sought = 0
+        self._start()
+
+    @property
+    def position(self) -> dict[str, int]:
+        """The rows that each rank was dealt."""
+        return {"rows": self._dealt}
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this rank reads documents of, from 0."""
+        return self._documents.epoch
+
+    def seek(self, position: dict[str, int]) -> None:
+        """Goes to a position by picking the rows before it: from here on, or again where it lies behind."""
+        if position["rows"] < 0:
+            raise ValueError(f"no such row: {position['rows']}")
+        if position["rows"] < self._dealt:
+            self._start()
+        self.skip(position["rows"] - self._dealt)
+        self._sought = self._dealt
+
+    @property
+    def passed(self) -> int:
+        """Rows of all ranks that were dealt or skipped since the last seek."""
+        return (self._dealt - self._sought) * self.world_size
+
+    def rows_before(self, position: dict[str, int]) -> int:
+        """Rows of all ranks that come before a position."""
+        return position["rows"] * self.world_size
+
+    def available(self, count: int) -> int:
+        """All of them: nanochat's rows do not end."""
+        return count * self.world_size
+
+    def skip(self, count: int) -> None:
+        """Moves past the next `count` rows of every rank."""
+        for _ in range(count):
+            self._buffer.next_row()
+        self._dealt += count
+
+    def deal(self, count: int, out: np.ndarray) -> None:
+        """Fills out, (count, row_len), with this rank's next rows."""
+        unchanged = set()  # checked once a batch
+        for row in out:
+            target, at = row.data, 0
+            for place, taken in self._buffer.next_row():
+                shard, begin = self._documents.find(place)
+                if shard not in unchanged:
+                    shard.require_unchanged()
+                    unchanged.add(shard)
+                target[at : at + taken] = shard.tokens.data[begin : begin + taken]
+                if target[at] != self._bos_id:
+                    raise not_bos(target[at], self._bos_id, shard)
+                at += taken
+        self._dealt += count
+
+    def pieces(self, count: int) -> list[list[Piece]]:
+        """What this rank's next `count` rows are made of, for people to look at; moves past them."""
+        self._dealt += count
+        picked = [self._buffer.next_row() for _ in range(count)]
+        return [
+            [piece for place, taken in row for piece in pieces_of(*self._documents.find(place), taken)]
+            for row in picked
+        ]
+
+    def _start(self) -> None:
+        self._dealt = self._sought = 0
+        self._documents = self._begin()
+        self._buffer = BestFitBuffer(self._documents.refills(), self._row_len)

@@ -1,0 +1,115 @@
+"""PackedRows: RowLoader's batches as a dataset, for PyTorch's DataLoader and what is built on it.
+
+A DataLoader adds nothing to the batches but processes; so it must not batch what is batched already:
+
+    DataLoader(PackedRows(batch_size=2, seq_len=64), batch_size=None)     (2, 64) each
+    DataLoader(PackedRows(batch_size=2, seq_len=64), batch_size=8)        would be (8, 2, 64): refused
+    DataLoader(PackedRows(seq_len=64), batch_size=8)                      (8, 64) each, of single rows
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from tokenmill.batches.config import LoaderConfig, Packing
+from tokenmill.batches.loader import TOKENS_ROOT, RowLoader, rank_of
+from tokenmill.rows.packing import LongDocuments
+from tokenmill.store.shards import Split
+from tokenmill.store.token_sets import find_token_set
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class PackedRows(IterableDataset[Tensors]):
+    """The same batches as a dataset, for DataLoader and what is built on it.
+
+        DataLoader(PackedRows(tokens, batch_size=32, seq_len=2048), batch_size=None, num_workers=2)
+
+    Parameters are RowLoader's, but for the device: a DataLoader hands over CPU tensors, so "cpu" is the only one. In a
+    worker process, which makes batches ahead itself, `prefetch` is 0.
+
+    An item is a batch, and item i comes from worker i % num_workers, so the order is that of RowLoader with any number
+    of workers. Without batch_size an item is one row, each (T,), for a DataLoader that makes the batches: every row
+    once too, though with n workers each batch is one worker's, rows k, k + n, k + 2n ...
+
+    Its iterators have state_dict and load_state_dict, which torchdata's StatefulDataLoader calls.
+
+    Raises what RowLoader does, where iterating begins; ValueError where a DataLoader makes batches of batches.
+    """
+
+    def __init__(
+        self,
+        tokens: str | os.PathLike[str] | None = None,
+        split: Split = "train",
+        *,
+        batch_size: int | None = None,
+        seq_len: int,
+        device: str | int | torch.device = "cpu",
+        packing: Packing = "best_fit",
+        long_documents: LongDocuments = "split",
+        shuffle: bool = True,
+        seed: int = 1337,
+        skip_rows: Iterable[str] = (),
+        epochs: int | None = None,
+        drop_last: bool = True,
+        documents: bool = False,
+        prefetch: int = 2,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._loader: type[RowLoader[Tensors]] = _Batches if batch_size is not None else _SingleRows
+        self.config = LoaderConfig(**settings | {"batch_size": 1 if batch_size is None else batch_size})
+        if str(device) != "cpu":
+            raise ValueError(f"PackedRows gives CPU tensors, found device={device!r}; leave it out")
+        if tokens is None:
+            self.config = replace(self.config, tokens=find_token_set(TOKENS_ROOT))
+
+    def __iter__(self) -> RowLoader[Tensors]:
+        worker = get_worker_info()
+        if worker is None:
+            return self._loader.of(self.config)
+        return self._loader.of(self._of_this_rank(), (worker.id, worker.num_workers))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker in another process gets: it cannot ask which rank it works for."""
+        return vars(self) | {"config": self._of_this_rank()}
+
+    def _of_this_rank(self) -> LoaderConfig:
+        rank, world_size = rank_of(self.config)
+        return replace(self.config, rank=rank, world_size=world_size, prefetch=0)  # the DataLoader makes batches ahead
+
+
+class _Batch(tuple[torch.Tensor, ...]):
+    """A batch that is not to be made a part of another."""
+
+
+def _refuse(batches: list[_Batch], **_: Any) -> NoReturn:
+    size, many = len(batches[0][0]), len(batches)
+    raise ValueError(
+        f"PackedRows(batch_size={size}) makes batches itself, and this DataLoader would make batches of {many} of "
+        f"them: write DataLoader(..., batch_size=None), or leave out PackedRows' batch_size"
+    )
+
+
+default_collate_fn_map[_Batch] = _refuse
+
+
+class _Batches(RowLoader[Tensors]):
+    def __next__(self) -> Tensors:
+        return _Batch(super().__next__())
+
+
+class _SingleRows(RowLoader[Tensors]):
+    """Rows one by one, (T,) each."""
+
+    def __next__(self) -> Tensors:
+        tensors = super().__next__()
+        if not len(tensors[0]):
+            raise StopIteration  # drop_last=False, and this rank has no row of the last ones
+        return tuple(tensor[0] for tensor in tensors)

@@ -1,0 +1,11 @@
+"""What people look at: rows decoded, a report, figures, and whether every byte is what was written.
+
+Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of what is damaged.
+
+    show          `tokenmill show`: rows, batches, steps, documents; trace: from a step to its documents
+    report        `tokenmill report`: page puts together charts, rowsview and words; templates/ has its HTML
+    statistics    what is counted in a set; figures: what each packing does; specimen: a few documents in all packings
+    verify        `tokenmill verify`
+
+It must never change what it looks at, but for shards that verify is told to take out.
+"""

@@ -1,0 +1,63 @@
+"""Bars for the report: widths and heights in percent, that the template only has to set.
+
+A histogram of lengths has a bar for each of its bins (statistics.py), so its axis is a log scale with four bars an
+octave; gridlines are at round shares.
+"""
+
+import math
+
+import numpy as np
+
+from tokenmill.look.statistics import Bin
+
+
+def length_charts(bins: list[Bin], seq_len: int) -> list[dict]:
+    """A histogram of lengths, by documents and by tokens."""
+    edges = [(one.first, one.last) for one in bins]
+    place = _place(seq_len, edges)
+    mark = None if place is None else {"at": place, "label": f"seq_len {seq_len:,}"}
+    ticks = [
+        {"at": 100 * i / len(bins), "label": f"{one.first:,}" if one.first < 1000 else f"{one.first // 1024}k"}
+        for i, one in enumerate(bins)
+        if one.first & (one.first - 1) == 0 and one.first.bit_length() % 3 == 1
+    ]
+    return [
+        chart(f"Share of {what}, by length", edges, [getattr(one, what) for one in bins], what, ticks, mark)
+        for what in ("documents", "tokens")
+    ]
+
+
+def token_chart(uses: np.ndarray, token_bytes: np.ndarray) -> dict:
+    """How long the tokens of the text are, in bytes."""
+    sizes = np.bincount(np.minimum(token_bytes, 16), weights=uses, minlength=17)[1:]
+    edges = [(size, size) for size in range(1, 17)]
+    ticks = [{"at": 100 * (size - 0.5) / 16, "label": f"{size}{'+' * (size == 16)} B"} for size in (1, 4, 8, 12, 16)]
+    return chart("Share of tokens, by the bytes they stand for", edges, sizes, "tokens", ticks, None)
+
+
+def chart(title: str, edges: list[tuple[int, int]], values, what: str, ticks: list[dict], mark: dict | None) -> dict:
+    """Bars for the template: heights in percent of the plot, which ends a little above the highest."""
+    shares = np.asarray(values, dtype=float) / max(1, np.sum(values))
+    top = max(shares.max() * 1.05, 1e-9)
+    step = next(s for s in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if top / s <= 4 or s == 1.0)
+    lines = [{"at": 100 * k * step / top, "label": f"{100 * k * step:g}%"} for k in range(1, int(top / step) + 1)]
+    bars = [
+        {"title": f"{span(*edge)}: {int(value):,} {what}, {part:.2%}", "height": round(100 * part / top, 3)}
+        for edge, value, part in zip(edges, values, shares, strict=True)
+    ]
+    highest = int(np.argmax(shares))
+    label = f"{title}. The highest bar is {span(*edges[highest])}, with {shares[highest]:.1%}."
+    return {"title": title, "label": label, "bars": bars, "lines": lines, "ticks": ticks, "mark": mark}
+
+
+def span(first: int, last: int) -> str:
+    """A bin in words."""
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def _place(length: int, edges: list[tuple[int, int]]) -> float | None:
+    """Where a length lies on the axis of the bins, in percent; None where it is on none."""
+    for index, (first, last) in enumerate(edges):
+        if first <= length <= last:
+            return 100 * (index + math.log(length / first) / math.log((last + 1) / first)) / len(edges)
+    return None

@@ -1,0 +1,121 @@
+"""The report's page: what was found becomes templates/report.html.
+
+Jinja2 does the drawing: bars are HTML boxes of computed widths, so they need no JavaScript, take the reader's
+light or dark colours, keep their letters readable on a phone, and weigh little. A plotting library gives fixed
+pictures (matplotlib) or nothing at all without megabytes of JavaScript (Plotly, Vega).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import numpy as np
+
+from tokenmill.look import charts, rowsview, words
+from tokenmill.look.figures import Tally
+from tokenmill.look.specimen import Specimen
+from tokenmill.look.statistics import Bin, Statistics, histogram
+from tokenmill.store.shards import SPLITS
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+TEMPLATES = Path(__file__).parent / "templates"
+FREQUENT = 32  # tokens that are listed
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a report says."""
+
+    token_set: TokenSet
+    tokenizer: Tokenizer
+    statistics: Statistics
+    tallies: dict[int, dict[str, Tally]]  # seq_len -> packing
+    specimen: Specimen
+
+
+def splits(token_set: TokenSet) -> Iterator[dict]:
+    for name in SPLITS:
+        entries = token_set.split(name)
+        sums = {count: sum(getattr(e, count) for e in entries) for count in ("documents", "tokens", "text_bytes")}
+        yield {"name": name, "shards": len(entries)} | sums
+
+
+def tiles(token_set: TokenSet) -> list[dict]:
+    manifest = token_set.manifest
+    documents, tokens, text = (manifest[count] for count in ("documents", "tokens", "text_bytes"))
+    size = tokens * token_set.numpy_dtype.itemsize + 8 * (documents + len(token_set.entries))
+    found = {"Documents": documents, "Tokens": tokens, "Bytes on disk": size, "Bytes of text": text}
+    found["Shards"] = len(token_set.entries)
+    counted = [{"name": name, "value": words.short(value), "exact": f"{value:,}"} for name, value in found.items()]
+    ratio = tokens / max(1, text)
+    return [*counted, {"name": "Tokens a byte", "value": f"{ratio:.3f}", "exact": f"{ratio:.6f}"}]
+
+
+def _numbers(bins: list[Bin]) -> list[dict]:
+    """A histogram as a table."""
+    documents, tokens = (sum(getattr(one, what) for one in bins) for what in ("documents", "tokens"))
+    return [
+        {
+            "name": charts.span(one.first, one.last),
+            "documents": one.documents,
+            "documents_share": one.documents / documents,
+            "tokens": one.tokens,
+            "tokens_share": one.tokens / tokens,
+        }
+        for one in bins
+    ]
+
+
+def _frequent(found: Findings) -> list[dict]:
+    uses = found.statistics.uses
+    most = [int(i) for i in np.argsort(-uses, kind="stable")[:FREQUENT] if uses[i]]
+    return [
+        {
+            "text": words.visible(found.tokenizer.token(i)),
+            "id": i,
+            "uses": int(uses[i]),
+            "share": uses[i] / uses.sum(),
+            "part": round(100 * uses[i] / uses.max(), 2),
+        }
+        for i in most
+    ]
+
+
+def render(found: Findings, seq_len: int) -> str:
+    """The page, with rows of seq_len drawn."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    token_bytes, lengths = found.tokenizer.token_bytes(), found.statistics.all_lengths
+    bins = histogram(lengths)
+    unused_in_words, unused = words.of_unused(found.tokenizer, found.statistics.uses)
+    return environment.get_template("report.html").render(
+        name=found.token_set.path.resolve().name,
+        path=found.token_set.path,
+        dtype=found.token_set.dtype,
+        tokenizer=found.token_set.tokenizer,
+        tiles=tiles(found.token_set),
+        splits=list(splits(found.token_set)),
+        left_out=words.left_out(found.token_set.manifest),
+        looked_at=words.looked_at(found.statistics),
+        seq_len=seq_len,
+        specimen=found.specimen,
+        packings=rowsview.drawn_packings(found.specimen),
+        charts=charts.length_charts(bins, seq_len),
+        lengths_in_words=words.of_lengths(lengths, seq_len),
+        bins=_numbers(bins),
+        tallies=found.tallies,
+        tokens_in_words=words.of_tokens(found.statistics.uses, token_bytes),
+        token_chart=charts.token_chart(found.statistics.uses, token_bytes),
+        frequent=_frequent(found),
+        unused_in_words=unused_in_words,
+        unused=unused,
+        most_unused=words.UNUSED,
+        data=rowsview.reader_data(found.token_set, found.tokenizer, found.specimen),
+    )

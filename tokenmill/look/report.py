@@ -1,0 +1,92 @@
+"""A token set to be looked at: `tokenmill report data/tokens/NAME`
+
+Writes one HTML page beside the token set, which needs no network and opens from disk, and prints the short form.
+What it says is counted and packed from the real lengths and tokens (statistics.py, figures.py, specimen.py);
+page.py makes the page of it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from tokenmill.look import words
+from tokenmill.look.figures import PACKINGS, tally
+from tokenmill.look.page import Findings, render, tiles
+from tokenmill.look.specimen import make_specimen
+from tokenmill.look.statistics import look, sample
+from tokenmill.prepare.progress import Bars, Meter
+from tokenmill.store.files import write_file
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+SEQ_LENS = (1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A token set to be looked at: one HTML page beside it, which needs no network, and the short form here.
+
+    Lengths, what each packing does to them, rows drawn and to be read, and what the tokens are.
+    """
+
+    tokens: tyro.conf.Positional[Path]  # the token set's folder
+    seq_len: int = 2048  # tokens of an input in the rows that are drawn
+    out: Path | None = None  # the page; by default the folder's name with .html, beside it
+
+    def __post_init__(self):
+        if self.seq_len < 1:
+            raise ValueError(f"seq_len must be at least 1, not {self.seq_len}")
+
+    @property
+    def page(self) -> Path:
+        folder = Path(self.tokens).resolve()
+        return Path(self.out) if self.out else folder.with_name(f"{folder.name}.html")
+
+
+def find(config: Report) -> Findings:
+    """Reads the token set. ValueError or FileNotFoundError where it is unfinished or damaged, or has no documents."""
+    token_set = TokenSet(config.tokens)
+    tokenizer = Tokenizer.load(token_set.path / "tokenizer.json")
+    to_read = sum(entry.tokens for entry in sample(token_set, "train"))
+    with Bars() as bars, Meter(bars, "reading", to_read) as meter:
+        statistics = look(token_set, "train", lambda tokens: meter.add(0, tokens, 0, tokens))
+    seq_lens = sorted({*SEQ_LENS, config.seq_len})
+    tallies = {t: {packing: tally(packing, statistics.lengths, t + 1) for packing in PACKINGS} for t in seq_lens}
+    return Findings(token_set, tokenizer, statistics, tallies, make_specimen(token_set, "train", config.seq_len + 1))
+
+
+def print_short(config: Report, found: Findings, console: Console) -> None:
+    """The short form: the set at a glance, and what each packing does to it."""
+    lengths = found.statistics.all_lengths
+    console.print(f"{found.token_set.path.resolve().name}: {', '.join(_facts(found.token_set))}")
+    for line in words.left_out(found.token_set.manifest):
+        console.print(line)
+    console.print(f"{words.looked_at(found.statistics)} {words.of_lengths(lengths, config.seq_len)}")
+    console.print(words.of_tokens(found.statistics.uses, found.tokenizer.token_bytes()))
+    console.print(words.of_unused(found.tokenizer, found.statistics.uses)[0])
+    columns = ("dropped", "filler", "cut", "with beginning", "rows on BOS", "pieces a row")
+    table = Table(f"seq_len {config.seq_len:,}", *columns)
+    for name, one in found.tallies[config.seq_len].items():
+        shares = (one.dropped, one.filler, one.cut, one.with_beginning, one.on_bos)
+        table.add_row(name, *(f"{share:.2%}" for share in shares), f"{one.pieces_a_row:.2f}")
+    console.print(table)
+
+
+def _facts(token_set: TokenSet) -> list[str]:
+    return [f"{tile['exact']} {tile['name'].lower()}" for tile in tiles(token_set)]
+
+
+def write(config: Report) -> None:
+    """Writes the page and prints the short form. ValueError, FileNotFoundError or OSError as `find`, or on writing."""
+    found = find(config)
+    write_file(config.page, render(found, config.seq_len).encode())
+    print_short(config, found, Console(highlight=False, soft_wrap=True))
+    print(config.page)
+
+
+def main(arguments: list[str], prog: str) -> None:
+    """Writes the page that the command line asks for, and prints its path last."""
+    write(tyro.cli(Report, prog=prog, args=arguments))

@@ -1,0 +1,80 @@
+"""Rows to be looked at: how each part of a specimen's rows is drawn, and what the page's script reads them from.
+
+The page has every document of the specimen once, as its bytes and the bytes of each token, and each packing's rows
+as parts of them, so that it holds a text once however many packings show it.
+"""
+
+import base64
+
+import numpy as np
+
+from tokenmill.look.specimen import Part, Specimen
+from tokenmill.look.trace import SourceRows
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+HUES = 12  # that templates/report.css has
+
+
+def classes(part: Part) -> str:
+    """How a part of a row is drawn."""
+    marks = {"b": part.bos, "f": part.filler, "h": part.start > 0 and not part.bos, "x": part.cropped}
+    return " ".join([f"d{part.document % HUES}", *(name for name, true in marks.items() if true)])
+
+
+def drawn_packings(specimen: Specimen) -> list[dict]:
+    """Every packing's rows for the template."""
+    return [
+        {
+            "name": name,
+            "caption": _caption(name, specimen),
+            "rows": [[{"classes": classes(part), "width": part.length + part.bos} for part in row] for row in rows],
+        }
+        for name, rows in specimen.rows.items()
+    ]
+
+
+def _caption(name: str, specimen: Specimen) -> str:
+    rows, dropped = specimen.rows[name], specimen.dropped(name)
+    inside = sum(row[0].start > 0 and not row[0].bos for row in rows)
+    filler = sum(part.length for row in rows for part in row if part.filler)
+    return ", ".join(
+        [
+            f"{len(rows)} rows",
+            f"{dropped:.1%} of the documents' tokens in none" if dropped else "every token of the documents in them",
+            f"{inside} of them begin inside a document" if inside else "all of them begin with BOS",
+            *([f"{filler / sum(part.length for row in rows for part in row):.1%} filler"] if filler else []),
+        ]
+    )
+
+
+def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -> dict:
+    """What the page's script reads: the documents once, and the parts of them in each row."""
+    sources = SourceRows(token_set)
+    text: dict[int, bytes] = {}
+    documents = []
+    for (shard, number), length in zip(specimen.documents, specimen.lengths.tolist(), strict=True):
+        begin, end = int(shard.offsets[number]), int(shard.offsets[number + 1])
+        ids = shard.tokens[begin : begin + length].tolist()
+        pieces = [text.get(i) or text.setdefault(i, tokenizer.token(i)) for i in ids]
+        documents.append(
+            {
+                "name": sources.find(shard.entry, number),
+                "tokens": end - begin,
+                "bytes": _base64(b"".join(pieces)),
+                "lengths": _base64(np.array([len(piece) for piece in pieces], dtype="<u2").tobytes()),
+            }
+        )
+    packings = [
+        {"name": name, "rows": [[_numbers(part) for part in row] for row in rows]}
+        for name, rows in specimen.rows.items()
+    ]
+    return {"bos": tokenizer.bos_token, "hues": HUES, "documents": documents, "packings": packings}
+
+
+def _numbers(part: Part) -> list[int]:
+    return [part.document, part.start, part.length, int(part.bos), int(part.filler), int(part.cropped)]
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,236 @@
+"""Is a token set what was written? `tokenmill verify PATH`
+
+Every byte of every shard is read: checksums, offsets that increase, BOS where each document begins and nowhere
+else, ids below the vocabulary, counts that agree with the record and the manifest. A shard's record has the CRC-32
+of each MiB; where one differs, the place of a single flipped bit follows from the difference alone:
+
+    crc(damaged) ^ crc(whole) = the CRC register of one bit and the zero bytes after it
+
+so the register is run backwards until one bit is left. Damage of more than a bit is named by its MiB.
+
+    --quick       files, sizes, records and manifest only
+    --drop-bad    takes bad shards out; the next preparation makes those, and only those, anew
+
+Left out: whether the tokens are those of the text. Preparing proves that while it has the text.
+"""
+
+import os
+import zlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from tokenmill.prepare.outcomes import Failure
+from tokenmill.prepare.progress import Bars, Meter
+from tokenmill.prepare.workers import run_tasks
+from tokenmill.store.files import BLOCK_BYTES, Checksums, locked
+from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+SUFFIXES = ("bin", "idx")
+
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    """Checks every byte of a token set. Exit status 0 where all is well, 1 where not."""
+
+    path: tyro.conf.Positional[Path]  # the token set's folder
+    quick: bool = False  # only files, sizes, records and manifest
+    drop_bad: bool = False  # take bad shards out of the set; preparing again makes them anew
+    workers: int = 2  # processes
+
+
+def verify(path: str | os.PathLike[str], *, quick: bool = False, workers: int = 2) -> dict[str, list[str]]:
+    """What is wrong with each bad shard, and with the set as a whole under "": empty where all is well.
+
+    Raises FileNotFoundError or ValueError where there is no token set at all.
+    """
+    path = Path(path)
+    token_set = TokenSet(path)
+    problems = {"": _problems_of_the_set(token_set)}
+    for entry in token_set.entries:
+        problems[entry.name] = _problems_of_the_files(token_set, entry)
+    readable = [entry for entry in token_set.entries if not quick and not problems[entry.name]]
+    with Bars() as bars, Meter(bars, "verifying", sum(entry.tokens for entry in readable)) as meter:
+        tasks = sorted(readable, key=lambda entry: -entry.tokens)
+        outcomes = run_tasks(check_shard, tasks, partial(_open, path), max(1, min(workers, len(tasks))), meter.add)
+    for entry, outcome in zip(tasks, outcomes, strict=True):
+        problems[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
+    return {name: found for name, found in problems.items() if found}
+
+
+def _open(path: Path, entry: ShardEntry) -> TokenSet:
+    return TokenSet(path)
+
+
+def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
+    """What is wrong with the bytes of one shard; runs in a worker."""
+    record = token_set.record(entry)
+    problems: list[str] = []
+    checksums = {suffix: Checksums() for suffix in SUFFIXES}
+    offsets = np.fromfile(shard_path(token_set.path, entry.name, "idx"), OFFSET)
+    checksums["idx"].update(offsets.data)
+    starts, at, documents = offsets[:-1], 0, 0
+    path = shard_path(token_set.path, entry.name, "bin")
+    tokens = np.memmap(path, token_set.numpy_dtype, mode="r") if entry.tokens else np.empty(0, token_set.numpy_dtype)
+    for first in range(0, entry.tokens, BLOCK_BYTES):
+        block = tokens[first : first + BLOCK_BYTES]
+        checksums["bin"].update(block.data)
+        if not problems:
+            problems += _problems_of_ids(token_set, block, first)
+            begun = int(np.searchsorted(starts, first + len(block)))
+            problems += _problems_of_starts(token_set, block, starts[at:begun], first, at)
+            at = begun
+        report(at - documents, len(block), block.nbytes, len(block))
+        documents = at
+    for suffix in SUFFIXES:
+        problems += _problems_of_bytes(checksums[suffix].facts(), record[suffix], suffix)
+    return [*_problems_of_offsets(offsets, entry), *problems]
+
+
+def drop(path: str | os.PathLike[str], names: list[str]) -> None:
+    """Takes shards out of a set, which is unfinished from then on until it is prepared again."""
+    path = Path(path)
+    with locked(path):
+        (path / "manifest.json").unlink()
+        for name in names:
+            for suffix in ("json", *SUFFIXES):
+                shard_path(path, name, suffix).unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------------- what can be wrong
+
+
+def _problems_of_the_set(token_set: TokenSet) -> list[str]:
+    problems, facts = [], token_set.tokenizer
+    try:
+        tokenizer = Tokenizer.load(token_set.path / "tokenizer.json")
+        if tokenizer.facts() != facts:
+            problems.append(f"tokenizer.json: expected {facts}, found {tokenizer.facts()}")
+        found = np.load(token_set.path / "token_bytes.npy")
+        if not np.array_equal(found, tokenizer.token_bytes()):
+            problems.append("token_bytes.npy: expected the bytes of tokenizer.json's tokens, found others")
+    except (OSError, ValueError, KeyError) as error:
+        problems.append(str(error))
+    for count in ("documents", "tokens", "text_bytes"):
+        total = sum(getattr(entry, count) for entry in token_set.entries)
+        if token_set.manifest[count] != total:
+            problems.append(f"manifest.json: {count} is {token_set.manifest[count]:,}, its shards have {total:,}")
+    return problems
+
+
+def _problems_of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
+    try:
+        record = token_set.record(entry)
+        expected = {
+            "bin": entry.tokens * token_set.numpy_dtype.itemsize,
+            "idx": (entry.documents + 1) * OFFSET.itemsize,
+        }
+        problems = [
+            f"record: {key} is {record[key]}, the manifest has {getattr(entry, key)}"
+            for key in COUNTS
+            if hasattr(entry, key) and record[key] != getattr(entry, key)
+        ]
+        if record["fingerprint"] != token_set.tokenizer["fingerprint"]:
+            problems.append("record: its fingerprint is not the token set's")
+        for suffix in SUFFIXES:
+            if record[suffix]["sha256"] != getattr(entry, f"{suffix}_sha256"):
+                problems.append(f"record: the SHA-256 of .{suffix} is not the manifest's")
+            found = shard_path(token_set.path, entry.name, suffix).stat().st_size
+            if not found == expected[suffix] == record[suffix]["bytes"]:
+                problems.append(f".{suffix}: expected {expected[suffix]:,} bytes, found {found:,}")
+        return problems
+    except (OSError, ValueError) as error:
+        return [str(error)]
+    except KeyError as error:
+        return [f"record: {error} is missing"]
+
+
+def _problems_of_offsets(offsets: np.ndarray, entry: ShardEntry) -> list[str]:
+    if (offsets[0], offsets[-1]) != (0, entry.tokens):
+        return [f".idx: expected offsets from 0 to {entry.tokens:,}, found {offsets[0]:,} to {offsets[-1]:,}"]
+    wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
+    return [f".idx: offset {wrong[0] + 1:,} is not above the one before it"] if len(wrong) else []
+
+
+def _problems_of_ids(token_set: TokenSet, block: np.ndarray, first: int) -> list[str]:
+    vocab_size = token_set.tokenizer["vocab_size"]
+    if int(block.max()) < vocab_size:
+        return []
+    at = int(np.argmax(block >= vocab_size))
+    return [f".bin: token {first + at:,} is {block[at]}, the vocabulary has {vocab_size:,}"]
+
+
+def _problems_of_starts(
+    token_set: TokenSet, block: np.ndarray, starts: np.ndarray, first: int, number: int
+) -> list[str]:
+    """BOS where documents begin and nowhere else; `number` is the first document that begins in the block."""
+    found = np.flatnonzero(block == token_set.bos_id) + first
+    if np.array_equal(found, starts):
+        return []
+    missing, extra = np.setdiff1d(starts, found), np.setdiff1d(found, starts)
+    if len(missing):
+        return [
+            f".bin: document {number + int(np.searchsorted(starts, missing[0])):,} has no BOS at token {missing[0]:,}"
+        ]
+    return [f".bin: BOS at token {extra[0]:,}, where no document begins"] if len(extra) else []
+
+
+def _problems_of_bytes(found: dict, expected: dict, suffix: str) -> list[str]:
+    if found["sha256"] == expected["sha256"]:
+        return []
+    problems = []
+    for number, (crc, right) in enumerate(zip(found["crc32"], expected.get("crc32", []), strict=False)):
+        if crc != right:
+            first = number * BLOCK_BYTES
+            length = min(BLOCK_BYTES, found["bytes"] - first)
+            place = flipped_bit(crc ^ right, length)
+            where = (
+                f"bytes {first:,} to {first + length - 1:,} are not what was written"
+                if place is None
+                else f"bit {place % 8} of byte {first + place // 8:,} is flipped"
+            )
+            problems.append(f".{suffix}: {where}")
+    return problems or [f".{suffix}: its SHA-256 is not the one in its record"]
+
+
+# ---------------------------------------------------------------------------- the place of a flipped bit
+
+
+def _crc_table() -> list[int]:
+    """The CRC-32 register after one byte, from 0: zlib's, without its inversion at both ends."""
+    return [zlib.crc32(bytes([byte]), 0xFFFFFFFF) ^ 0xFFFFFFFF for byte in range(256)]
+
+
+def flipped_bit(difference: int, length: int) -> int | None:
+    """The one bit whose flip in `length` bytes changes their CRC-32 by `difference`: 8 * byte + bit; or None."""
+    table = _crc_table()
+    by_top_byte = {entry >> 24: byte for byte, entry in enumerate(table)}  # each byte's is another
+    single = {table[1 << bit]: bit for bit in range(8)}
+    for byte in range(length - 1, -1, -1):
+        if difference in single:
+            return 8 * byte + single[difference]
+        index = by_top_byte[difference >> 24]  # undo one zero byte
+        difference = ((difference ^ table[index]) << 8 | index) & 0xFFFFFFFF
+    return None
+
+
+def main(arguments: list[str], prog: str) -> int:
+    """Prints what is wrong, a line each; the exit status."""
+    config = tyro.cli(VerifyConfig, prog=prog, args=arguments)
+    problems = verify(config.path, quick=config.quick, workers=config.workers)
+    for name, found in problems.items():
+        for problem in found:
+            print(f"{name or 'the set'}: {problem}")
+    shards, bad = len(TokenSet(config.path).entries), sorted(name for name in problems if name)
+    print(f"{config.path}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
+    if bad and config.drop_bad:
+        drop(config.path, bad)
+        print(f"took out {', '.join(bad)}; run the preparation again to make them anew")
+    elif bad:
+        print("run again with --drop-bad to take them out, then prepare again to make them anew")
+    return 1 if problems else 0

@@ -1,0 +1,41 @@
+"""What came of a preparation: a token set's folder; or what went wrong, as a value that crosses from a worker."""
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenmill.extras import what_to_install
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a task has no result: one line for the user, and a traceback where it looks like a bug."""
+
+    reason: str
+    traceback: str = ""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What to tell of an error: its message where a user can do something about it, else a traceback too."""
+    if isinstance(error, ModuleNotFoundError) and (advice := what_to_install(error.name)):
+        return Failure(f"{advice}, where the worker runs")
+    expected = isinstance(error, ValueError | OSError | MemoryError)
+    reason = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
+    return Failure(reason, "" if expected else "".join(traceback.format_exception(error)))
+
+
+class PreparationError(Exception):
+    """Some shards could not be made; the others are done. Holds (what, Failure) for each."""
+
+    def __init__(self, failures: list[tuple[str, Failure]]):
+        reasons = "; ".join(f"{what}: {failure.reason}" for what, failure in failures)
+        super().__init__(f"{len(failures)} failed, all others are done: {reasons}")
+        self.failures = failures
+
+
+class Prepared(NamedTuple):
+    """A token set's folder, and how many of its shards other parts have yet to make."""
+
+    folder: Path
+    missing: int

@@ -1,0 +1,54 @@
+"""Turns shards of text into token shards, once.
+
+    source files -> units of work -> worker processes -> shards -> manifest.json
+
+A unit is one shard's worth of a source file. Each worker streams its unit's documents, tokenizes,
+writes, hashes and renames; tokens never cross a process boundary. The parent plans, watches and
+shows progress. What is on disk already is not made again, so running the same command after a
+crash, or with more source files, does only what is missing; another tokenizer is another folder.
+"""
+
+import contextlib
+from pathlib import Path
+
+from tokenmill.prepare.config import PrepareConfig
+from tokenmill.prepare.inventory import Inventory
+from tokenmill.prepare.missing import look_again, make_missing
+from tokenmill.prepare.origin import find_source
+from tokenmill.prepare.outcomes import PreparationError, Prepared
+from tokenmill.prepare.progress import Bars
+from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer
+from tokenmill.store.files import locked, remove_temporary_files
+from tokenmill.store.token_sets import write_manifest
+from tokenmill.tokenize.engines import require_engine
+
+
+def prepare(config: PrepareConfig) -> Prepared:
+    """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all is there.
+
+    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
+    before work starts, PreparationError for what went wrong with single files or shards.
+    """
+    with Bars() as bars, contextlib.closing(find_source(config, bars)) as source:
+        tokenizer = find_tokenizer(config, source, bars.say)
+        require_engine(config.engine, tokenizer)
+        folder = Path(config.tokens_root) / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
+        alone = config.part_of_all[1] == 1
+        with locked(folder, shared=not alone):  # parts work side by side
+            if alone:
+                remove_temporary_files(folder, folder / "shards")
+            save_tokenizer(folder, tokenizer)
+            stock = Inventory(folder, tokenizer.fingerprint, config.reading, config.shard_text_bytes)
+            failures = make_missing(stock, source, config, bars)
+            if alone:
+                remove_temporary_files(folder, folder / "shards")
+            if failures:
+                raise PreparationError(failures)
+            look_again(stock, source)
+            missing = stock.missing(source.files)
+            if missing and config.finish:
+                raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
+            if not missing:
+                entries = stock.entries(source.files)
+                write_manifest(folder, config.dataset, tokenizer.facts(), entries, source.facts())
+    return Prepared(folder, len(missing))

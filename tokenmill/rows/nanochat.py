@@ -1,0 +1,44 @@
+"""nanochat's BOS best-fit rule, pick for pick, from document lengths alone.
+
+A buffer is refilled before each pick while it has fewer than 1,000 documents. A row of `row_len` takes the longest
+buffered document that fits, the first of equals, again and again; when none fits, the beginning of the shortest
+closes the row and the rest of that document is dropped. (nanochat, `dataloader.py`.)
+
+nanochat scans its buffer for each pick. Here it is one sorted list of whole numbers, bisected:
+
+    key = length << 64 | (2**64 - 1 - place)          place: a whole number that grows from document to document
+    buffer, in order of arrival      5a 3b 5c 2d
+    sorted keys                      2d 3b 5c 5a      of equals the first to come is the last in the list
+    room for 6: the last key below 7 << 64 is 5a;  room for 1: nothing; the shortest is 2d
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+BUFFER_DOCUMENTS, REFILL_DOCUMENTS = 1000, 128
+LENGTH = 64  # bits below a key's length
+PLACE = (1 << LENGTH) - 1
+
+
+class BestFitBuffer:
+    """Picks documents for rows. `refills` are lists of (length, place), places increasing."""
+
+    def __init__(self, refills: Iterator[list[tuple[int, int]]], row_len: int):
+        self.refills, self.row_len = refills, row_len
+        self._keys: list[int] = []  # ascending
+
+    def next_row(self) -> list[tuple[int, int]]:
+        """The next row: (place, tokens taken from its beginning) of each document."""
+        keys, row, room = self._keys, [], self.row_len
+        while room:
+            while len(keys) < BUFFER_DOCUMENTS:
+                keys += [length << LENGTH | PLACE - place for length, place in next(self.refills)]
+                keys.sort()  # two ascending stretches and a short one: close to a merge
+            fit = bisect_left(keys, room + 1 << LENGTH)
+            if not fit:
+                fit = bisect_left(keys, (keys[0] >> LENGTH) + 1 << LENGTH)  # the first of the shortest
+            key = keys.pop(fit - 1)
+            taken = min(key >> LENGTH, room)
+            row.append((PLACE - (key & PLACE), taken))
+            room -= taken
+        return row

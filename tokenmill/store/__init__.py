@@ -1,0 +1,10 @@
+"""Bytes on disk: token sets, their shards, and files that appear whole.
+
+Comes in: tokens, lengths, records. Goes out: memory-mapped arrays, manifests.
+
+    files         files that appear whole or not at all; checksums, locks, JSON with its version
+    shards        one shard: its three files, written and mapped
+    token_sets    a folder of shards with a manifest
+
+It must never know what a text, a tokenizer or a row is.
+"""

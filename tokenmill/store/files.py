@@ -1,0 +1,159 @@
+"""Files that appear whole, or not at all.
+
+Everything tokenmill writes goes to a temporary name in the same folder, is flushed to disk and
+renamed, so that a crash at any instant leaves the old file, the new one, or a `.tmp` that nothing
+reads. The JSON among them says its format and version first.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # bytes, or a contiguous array
+
+VERSION = 1
+TEMPORARY = ".tmp"
+BLOCK_BYTES = 1 << 20  # of which each has a CRC-32
+
+
+class Checksums:
+    """A file's bytes, SHA-256, and the CRC-32 of each MiB, which tells where damage is (verify.py)."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.crc32: list[int] = []
+        self._digest = hashlib.sha256()
+
+    def update(self, data: "Buffer") -> None:
+        """Takes the next bytes, of any contiguous buffer."""
+        left = memoryview(data).cast("B")
+        self._digest.update(left)
+        while len(left):
+            room = -self.bytes % BLOCK_BYTES
+            if not room:
+                self.crc32.append(0)
+                room = BLOCK_BYTES
+            self.crc32[-1] = zlib.crc32(left[:room], self.crc32[-1])
+            self.bytes += len(left[:room])
+            left = left[room:]
+
+    def facts(self) -> dict[str, Any]:
+        return {"bytes": self.bytes, "sha256": self._digest.hexdigest(), "crc32": self.crc32}
+
+
+class AtomicFile:
+    """A file that appears at `path` whole and on disk, with its checksums known, or not at all."""
+
+    def __init__(self, path: Path):
+        self.path, self._checksums = path, Checksums()
+        # a name of its own: the dying worker of a killed run may still be writing the same shard
+        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
+        try:
+            self._file = open(self._temporary, "wb")  # noqa: SIM115 (closed by commit or discard)
+        except OSError as error:
+            raise OSError(
+                f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
+            ) from error
+
+    def write(self, data: "Buffer") -> None:
+        self._file.write(data)
+        self._checksums.update(data)
+
+    def commit(self) -> dict[str, Any]:
+        """Makes the file count; returns its {"bytes", "sha256", "crc32"}."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        if hasattr(os, "posix_fadvise"):  # the next file is written several times faster into memory that is warm
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self._file.close()
+        os.replace(self._temporary, self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the rename itself must survive a power cut
+        finally:
+            os.close(folder)
+        return self._checksums.facts()
+
+    def discard(self) -> None:
+        """Removes what is not committed; does nothing after `commit`."""
+        try:
+            self._file.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()
+
+
+def write_file(path: Path, data: "Buffer") -> dict[str, Any]:
+    """Writes data (bytes or a contiguous array) to path in one rename: its {"bytes", "sha256", "crc32"}."""
+    with AtomicFile(path) as file:
+        file.write(data)
+        return file.commit()
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Writes value as JSON in one rename; a file that says the same already stays untouched."""
+    data = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+    if not (path.exists() and path.read_bytes() == data):
+        write_file(path, data)
+
+
+def read_json(path: Path, kind: str) -> dict[str, Any]:
+    """Reads what `write_json` wrote; FileNotFoundError, or ValueError where it is no such file of this version."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: expected a {kind}, found no such file; prepare again") from error
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: expected a {kind}, found broken JSON ({error}); delete it and prepare again"
+        ) from error
+    found = (value.get("format"), value.get("version")) if isinstance(value, dict) else None
+    if found != (f"tokenmill-{kind}", VERSION):
+        raise ValueError(f"{path}: expected format tokenmill-{kind}, version {VERSION}, found {found}")
+    return value
+
+
+def header(kind: str) -> dict[str, Any]:
+    """What every JSON file of the format begins with."""
+    return {"format": f"tokenmill-{kind}", "version": VERSION}
+
+
+@contextlib.contextmanager
+def locked(folder: Path, shared: bool = False) -> Iterator[None]:
+    """Makes the folder and keeps other processes that change it out; the lock dies with its process.
+
+    `shared` lets in others that share. OSError where another keeps this one out.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{folder}: cannot be made ({error.strerror}); choose another --tokens-root") from error
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(f"{folder}: another preparation is writing here; wait for it to end") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_temporary_files(*folders: Path) -> None:
+    """Clears what killed runs left in these folders."""
+    for folder in folders:
+        for path in folder.glob(f"*{TEMPORARY}"):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,186 @@
+"""The bytes of one shard on disk; nothing else knows the format.
+
+A shard is three files in a token set's folder (token_sets.py); three documents of 4, 2 and 3 tokens
+(BOS counted, here 50256) look like this:
+
+    shards/shard_00000.000.bin   50256 15496 995 0  50256 40  50256 64 65   little-endian uint16
+    shards/shard_00000.000.idx   0 4 6 9                                    little-endian uint64
+    shards/shard_00000.000.json  the record: source, counts, sizes, checksums; its rename makes the shard count
+
+Files appear whole or not at all (files.py). Nothing in them depends on time, machine or number of
+workers: the same input gives the same bytes.
+
+Left out: reading text, tokenizing, and which file is in which split.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+
+from tokenmill.store.files import AtomicFile, header, read_json, write_file, write_json
+
+Split = Literal["train", "val"]
+SPLITS = get_args(Split)
+DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+OFFSET = np.dtype("<u8")
+# what was left out is counted too: null and empty documents, broken lines; repaired: what was not UTF-8 became U+FFFD
+TEXT_COUNTS = ("text_bytes", "null_documents", "empty_documents", "repaired_documents", "broken_lines")
+COUNTS = ("documents", "tokens", *TEXT_COUNTS)
+
+
+def dtype_name(vocab_size: int) -> str:
+    """The narrowest type that holds every id below vocab_size: "uint16" up to 65,536."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
+class ShardWriter:
+    """Writes one shard, a few documents at a time. Nothing counts before `finish`.
+
+    with ShardWriter(folder, "shard_00000.000", "uint16") as writer:
+        writer.write(tokens, lengths)
+        writer.finish({"source": ...})
+    """
+
+    def __init__(self, folder: Path, name: str, dtype: str):
+        self.folder, self.name, self.dtype = folder, name, dtype
+        self.num_documents = self.num_tokens = 0
+        self._lengths = [np.zeros(1, dtype=OFFSET)]
+        (folder / "shards").mkdir(exist_ok=True)
+        self._bin = AtomicFile(shard_path(folder, name, "bin"))
+
+    def write(self, tokens: np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
+        """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
+        self._bin.write(np.ascontiguousarray(tokens, dtype=DTYPES[self.dtype]).data)
+        self._lengths.append(np.asarray(lengths, dtype=OFFSET))
+        self.num_documents += len(lengths)
+        self.num_tokens += len(tokens)
+
+    def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Makes the shard count; returns its record: the counts, the checksums, and `facts`."""
+        offsets = np.cumsum(np.concatenate(self._lengths), dtype=OFFSET)
+        assert offsets[-1] == self.num_tokens, "the lengths do not add up to the tokens"
+        record = header("shard") | {
+            "name": self.name,
+            "dtype": self.dtype,
+            "documents": self.num_documents,
+            "tokens": self.num_tokens,
+            **facts,
+            "bin": self._bin.commit(),
+            "idx": write_file(shard_path(self.folder, self.name, "idx"), offsets.data),
+        }
+        write_json(shard_path(self.folder, self.name, "json"), record)
+        return record
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Leaves nothing of a shard that is not finished."""
+        self._bin.discard()
+
+
+def shard_path(folder: Path, name: str, suffix: str) -> Path:
+    """Where a shard's `bin`, `idx` or `json` lies in a token set."""
+    return folder / "shards" / f"{name}.{suffix}"
+
+
+def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
+    """The record of a shard that is done, or None: no record, or files of another size than it says."""
+    path = shard_path(folder, name, "json")
+    if not path.exists():
+        return None
+    record = read_json(path, "shard")
+    files = [(shard_path(folder, name, suffix), record[suffix]["bytes"]) for suffix in ("bin", "idx")]
+    return record if all(f.exists() and f.stat().st_size == size for f, size in files) else None
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """What the manifest says of one shard."""
+
+    name: str
+    split: Split
+    source: str  # the source file's name
+    documents: int
+    tokens: int
+    text_bytes: int  # UTF-8 bytes of the documents' text
+    bin_sha256: str
+    idx_sha256: str
+
+
+class Shard:
+    """One shard, memory-mapped: `tokens` (num_tokens,), `offsets` (num_documents + 1,).
+
+    Raises FileNotFoundError or ValueError where the files are not what the manifest says. The ends of
+    the offsets are checked when a shard is opened, that they increase when `lengths` reads them.
+    """
+
+    def __init__(self, folder: Path, entry: ShardEntry, dtype: str):
+        self.entry = entry
+        self.path = shard_path(folder, entry.name, "bin")
+        self.tokens = _map(self.path, DTYPES[dtype], entry.tokens)
+        self.offsets = _map(self.path.with_suffix(".idx"), OFFSET, entry.documents + 1)
+        self.stamp = _stamp(self.path)
+        if (int(self.offsets[0]), int(self.offsets[-1])) != (0, entry.tokens):
+            raise self._damaged_offsets()
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document, BOS counted: (num_documents,) int64."""
+        lengths = np.diff(self.offsets.astype(np.int64))
+        if (lengths < 1).any():
+            raise self._damaged_offsets()
+        return lengths
+
+    def require_unchanged(self) -> None:
+        """ValueError where the tokens' file is no longer the one that was opened.
+
+        Reading past the end of a mapped file that was truncated kills a process, so this comes first.
+        """
+        if _stamp(self.path) != self.stamp:
+            raise ValueError(
+                f"{self.path}: deleted, truncated or replaced while it was being read; "
+                "what comes next is not what was prepared. Put the file back, or prepare again, and resume"
+            )
+
+    def _damaged_offsets(self) -> ValueError:
+        path = self.path.with_suffix(".idx")
+        return ValueError(
+            f"{path}: expected offsets increasing from 0 to {self.entry.tokens}, "
+            f"found damage; delete {path.with_suffix('.json')} and prepare again"
+        )
+
+
+def _map(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
+    """Maps exactly `count` numbers of a file, read-only."""
+    advice = "the shard is damaged; delete its .json record and prepare again"
+    expected = count * dtype.itemsize
+    try:
+        if (found := path.stat().st_size) != expected:
+            raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
+        return np.memmap(path, dtype, mode="r") if count else np.empty(0, dtype)
+    except FileNotFoundError as error:  # at either
+        raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}") from error
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes where a file is written to, truncated or replaced; None where it is gone."""
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def in_blocks(tokens: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Tokens, `size` at a time, so that a shard is never in memory as a whole."""
+    for first in range(0, len(tokens), size):
+        yield tokens[first : first + size]

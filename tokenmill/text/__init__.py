@@ -1,0 +1,12 @@
+"""Text comes in: files of documents become units of work, and these batches of documents.
+
+Comes in: what a user names (a folder, a file, a glob, a URL, a repository on the hub). Goes out: Arrow arrays of text.
+
+    sources       files found, and split into train and val; plan_units and read_documents for every format
+    formats       told by a file's name
+    units         what all formats share: a source file, a unit of work, a batch of documents
+    parquet       row groups; lines: jsonl and txt, plain or compressed
+    hub           files of a repository on the Hugging Face hub; stdlib: text that every machine has
+
+It must never know tokens.
+"""

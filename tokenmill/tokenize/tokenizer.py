@@ -1,0 +1,246 @@
+"""Load, train, save and fingerprint a tokenizer; a text -> token ids.
+
+A tokenizer is a split pattern, the byte strings of its tokens with their ids (BPE ranks), its
+special tokens, and which of these is BOS. tiktoken does the encoding and is the reference:
+
+    "Hi <|endoftext|>"  ->  50256 17250 1279 91 437 1659 5239 91 29      (gpt2)
+
+Text that spells a special token is ordinary text, so BOS is only ever what we put first.
+
+Two kinds of text make tiktoken fail, and neither loses a document. Lone surrogates become U+FFFD,
+as tiktoken's own `encode_ordinary` has it. A run of about a million whitespace characters overflows
+its regex engine's stack; such a document is split by the same pattern with the `regex` module, and
+only where a piece begins, so that no merge could have crossed (`_encode_in_stretches`).
+
+Left out: BOS and faster engines (engines.py), and other people's tokenizer files (foreign.py).
+"""
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import regex
+import tiktoken
+
+from tokenmill.store.files import header, read_json, write_json
+
+# gpt2 and r50k_base are the same 50,257 tokens; tiktoken has the second in one file
+ALIASES = {"gpt2": "r50k_base"}
+BOS_TOKENS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
+
+# tiktoken's split patterns, as of the pinned version
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+CL100K_PATTERN = (
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
+    r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
+)
+
+# nanochat's split pattern and special tokens (nanochat/tokenizer.py)
+NANOCHAT_PATTERN = (
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"""
+    r"""| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"""
+)
+NANOCHAT_SPECIAL_TOKENS = (
+    "<|bos|>",
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
+LONG_PIECE = 10_000  # characters; far below what overflows the regex engine, far above any word
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A byte-level BPE tokenizer. Ids are below `vocab_size`; some of these may stand for nothing."""
+
+    name: str
+    pattern: str
+    ranks: dict[bytes, int] = field(repr=False)
+    special_tokens: dict[str, int] = field(repr=False)
+    bos_token: str
+
+    @property
+    def bos_id(self) -> int:
+        return self.special_tokens[self.bos_token]
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return 1 + max(max(self.ranks.values()), max(self.special_tokens.values()))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over everything that can change a token id; the name cannot."""
+        ranks = sorted((rank, token.hex()) for token, rank in self.ranks.items())
+        special = sorted(self.special_tokens.items())
+        whole = json.dumps([self.pattern, ranks, special, self.bos_token])
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+    @cached_property
+    def encoding(self) -> tiktoken.Encoding:
+        return tiktoken.Encoding(
+            self.name, pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special_tokens
+        )
+
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of a text, without BOS: (num_tokens,) uint32."""
+        try:
+            return self.encoding.encode_to_numpy(text, disallowed_special=())
+        except UnicodeEncodeError:  # lone surrogates
+            return self.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        except BaseException as error:  # a ValueError since tiktoken 0.12, before it a Rust panic
+            if not (isinstance(error, ValueError) or type(error).__name__ == "PanicException"):
+                raise
+            return _encode_in_stretches(self.encoding, self.pattern, text)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as `token`."""
+        numbers = np.asarray(ids).tolist()
+        try:
+            return self.encoding.decode(numbers)
+        except (KeyError, OverflowError):
+            return b"".join(map(self.token, numbers)).decode("utf-8", "replace")  # says which
+
+    def token(self, id: int) -> bytes:
+        """The bytes that an id stands for; of a special token its name. ValueError where there is no such id."""
+        try:
+            return self.encoding.decode_single_token_bytes(id)
+        except (KeyError, OverflowError) as error:
+            raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens") from error
+
+    def token_bytes(self) -> np.ndarray:
+        """Bytes of text that each id stands for, 0 for special tokens: (vocab_size,) int32."""
+        lengths = np.zeros(self.vocab_size, dtype="<i4")
+        for token, rank in self.ranks.items():
+            lengths[rank] = len(token)
+        return lengths
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of its tokenizer."""
+        keys = ("name", "fingerprint", "vocab_size", "bos_token", "bos_id")
+        return {key: getattr(self, key) for key in keys}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the whole tokenizer as JSON."""
+        ranks = sorted(self.ranks.items(), key=lambda item: item[1])
+        whole = header("tokenizer") | {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "pattern": self.pattern,
+            "bos_token": self.bos_token,
+            "special_tokens": self.special_tokens,
+            "ranks": {base64.b64encode(token).decode(): rank for token, rank in ranks},
+        }
+        write_json(Path(path), whole)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
+        """Reads what `save` wrote. ValueError where the file is another, or its fingerprint is off."""
+        whole = read_json(Path(path), "tokenizer")
+        ranks = {base64.b64decode(token): rank for token, rank in whole["ranks"].items()}
+        tokenizer = cls(whole["name"], whole["pattern"], ranks, whole["special_tokens"], whole["bos_token"])
+        if tokenizer.fingerprint != whole["fingerprint"]:
+            raise ValueError(
+                f"{path}: expected fingerprint {whole['fingerprint']}, found {tokenizer.fingerprint}: "
+                "the file was changed or damaged; make it anew"
+            )
+        return tokenizer
+
+
+def _encode_in_stretches(encoding: tiktoken.Encoding, pattern: str, text: str) -> np.ndarray:
+    """Encodes a text on which tiktoken's regex engine gives up.
+
+    A piece is one match of the split pattern; merges happen within a piece. Long pieces are merged
+    one by one, and the stretches of text between them go to tiktoken whole. The pattern looks
+    beyond a match's end only from whitespace, `\\s+(?!\\S)`, so a stretch must not end in it: its
+    last pieces are merged one by one too where they are whitespace.
+    """
+    parts: list[Sequence[int] | np.ndarray] = []
+    stretch: list[str] = []
+
+    def close_stretch() -> None:
+        tail = len(stretch)
+        while tail and stretch[tail - 1].isspace():
+            tail -= 1
+        parts.append(encoding.encode_to_numpy("".join(stretch[:tail]), disallowed_special=()))
+        parts.extend(encoding._encode_single_piece(piece) for piece in stretch[tail:])
+        stretch.clear()
+
+    for piece in regex.findall(pattern, text):
+        if len(piece) < LONG_PIECE:
+            stretch.append(piece)
+        else:
+            close_stretch()
+            parts.append(encoding._encode_single_piece(piece))
+    close_stretch()
+    return np.concatenate([np.asarray(part, dtype=np.uint32) for part in parts])
+
+
+def load_tokenizer(spec: str) -> Tokenizer:
+    """A tokenizer by its tiktoken name, or from a tokenizer.json that tokenmill wrote.
+
+    Raises ValueError for a name that tiktoken does not know, FileNotFoundError for a missing file,
+    ConnectionError where the vocabulary is neither cached nor to be had.
+    """
+    if spec.endswith(".json"):
+        return Tokenizer.load(Path(spec))
+    known = sorted({*ALIASES, *tiktoken.list_encoding_names()})
+    if spec not in known:
+        raise ValueError(
+            f"unknown tokenizer {spec!r}; expected train:N (N tokens, trained on the source), "
+            f"the path of a tokenizer.json that tokenmill wrote, or one of {', '.join(known)}"
+        )
+    encoding = _load_encoding(ALIASES.get(spec, spec))
+    special = dict(encoding._special_tokens)
+    bos_token = next(token for token in BOS_TOKENS if token in special)
+    name = next((alias for alias, target in ALIASES.items() if target == spec), spec)
+    return Tokenizer(name, encoding._pat_str, encoding._mergeable_ranks, special, bos_token)
+
+
+def _load_encoding(name: str) -> tiktoken.Encoding:
+    try:
+        return tiktoken.get_encoding(name)
+    except Exception as error:  # requests', an OSError for the cache, a ValueError for a wrong hash
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConnectionError(
+            f"the vocabulary of {name} is not cached here and could not be downloaded ({reason:.100}...). "
+            "Run once with a network; or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has cached it; "
+            "or train a tokenizer on your own text, which needs no network: --tokenizer train:32768"
+        ) from error
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int, name: str) -> Tokenizer:
+    """Trains a byte-level BPE of `vocab_size` tokens, nanochat's special tokens among them, with rustbpe.
+
+    `texts` is an iterable of strings. ValueError where vocab_size has no room for the 256 bytes and
+    the special tokens, or the texts are too few for so many tokens.
+    """
+    smallest = 256 + len(NANOCHAT_SPECIAL_TOKENS)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"a tokenizer of {vocab_size} tokens: expected at least {smallest}, 256 bytes and special tokens"
+        )
+    import rustbpe  # needed for training alone
+
+    trainer = rustbpe.Tokenizer()
+    num_ranks = vocab_size - len(NANOCHAT_SPECIAL_TOKENS)
+    trainer.train_from_iterator(iter(texts), num_ranks, pattern=NANOCHAT_PATTERN)
+    ranks = {bytes(token): rank for token, rank in trainer.get_mergeable_ranks()}
+    if len(ranks) < num_ranks:
+        raise ValueError(
+            f"the text gives only {len(ranks) + len(NANOCHAT_SPECIAL_TOKENS):,} tokens, expected {vocab_size:,}; "
+            "train on more text, or ask for fewer tokens"
+        )
+    special = {token: len(ranks) + i for i, token in enumerate(NANOCHAT_SPECIAL_TOKENS)}
+    return Tokenizer(name, NANOCHAT_PATTERN, ranks, special, NANOCHAT_SPECIAL_TOKENS[0])
