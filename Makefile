@@ -8,9 +8,9 @@ PY := .venv/bin/python
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
 	@cat .venv/demo.txt
-	$(PY) -m tokenmill.show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --seq-len 8192
+	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --seq-len 8192
 
-test: .venv/cluster
+test: .venv/tools
 	$(PY) -m pytest
 
 # a few million parameters, for two or three minutes, on what `make demo` makes
@@ -19,39 +19,40 @@ train: .venv/installed
 	$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)"
 
 # a quarter of an hour: 200 kills at random moments
-torture: .venv/installed
-	PYTHONPATH=. $(PY) tests/torture.py 200
+torture: .venv/tools
+	PYTHONPATH=.:tests $(PY) tests/torture.py 200
 
 # the README's, with a Chromium
-picture: .venv/installed
+picture: .venv/tools
 	[ -e .venv/demo.txt ] || $(MAKE) demo
 	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)"
 
-lint: .venv/installed
+lint: .venv/tools
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m mypy
 
 # on what `make demo` made; SOURCE, TOKENIZER and TOKENS name others
 SOURCE ?= data/raw/stdlib
 TOKENIZER ?= data/tokenizers/stdlib-bpe8192.json
 TOKENS ?= $(wildcard data/tokens/stdlib-bpe8192-*/)
-bench: .venv/installed
+bench: .venv/tools
 	$(PY) benchmarks/packing.py $(TOKENS)
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
 	$(PY) benchmarks/loader.py
 
 # after a change of an engine's or tiktoken's pinned version
-tables: .venv/installed
-	PYTHONPATH=. $(PY) tests/tables.py
+tables: .venv/tools
+	PYTHONPATH=.:tests $(PY) tests/tables.py
 
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install --quiet --requirement requirements.txt
 	touch $@
 
-# Ray, on which the tests prepare too
-.venv/cluster: requirements-cluster.txt .venv/installed
-	$(PY) -m pip install --quiet --requirement requirements-cluster.txt
+# what the tests need
+.venv/tools: requirements-test.txt .venv/installed
+	$(PY) -m pip install --quiet --requirement requirements-test.txt
 	touch $@
 
 # what is prepared stays: it may have taken a day

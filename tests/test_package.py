@@ -1,0 +1,265 @@
+"""The wheel, installed for a stranger: in an empty folder that has a data.py, a data/ and a config.py of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from making import ROOT, make_text, write_parquet
+
+from tokenmill import __version__
+from tokenmill.extras import EXTRAS
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+# imported by other names than they are installed by
+NEWEST = ("3.14", "3.13", "3.12")
+QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+
+
+def names(requirements):
+    """numpy>=1.26 -> numpy; ray[default]>=2.40 -> ray"""
+    found = set()
+    for line in requirements:
+        name = line.partition("[")[0]
+        for sign in "=<>!~ ":
+            name = name.partition(sign)[0]
+        found.add(name)
+    return found
+
+
+# ---------------------------------------------------------------------------- what is declared
+
+
+def test_the_extras_are_those_that_errors_name():
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert {extra: names(extras[extra]) for extra in EXTRAS} == EXTRAS
+    (everything,) = extras["all"]
+    assert everything == f"tokenmill[{','.join(EXTRAS)}]"
+
+
+def test_training_needs_numpy_and_torch_alone():
+    assert names(PROJECT["project"]["dependencies"]) == {"numpy", "torch"}
+
+
+def test_what_is_pinned_is_what_is_declared():
+    """requirements.txt is what `make demo` installs; requirements-test.txt the tools of the development group."""
+    pinned = pins("requirements.txt")
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert pinned.keys() == {"numpy", "torch"} | names(extras["prepare"]) | names(extras["report"])
+    assert pins("requirements-test.txt").keys() == names(PROJECT["dependency-groups"]["dev"])
+    for line in extras["prepare"]:
+        if "==" in line:
+            assert line in (ROOT / "requirements.txt").read_text().splitlines()
+
+
+def pins(file):
+    lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text().splitlines()]
+    assert all("==" in line for line in lines if line), f"{file} pins every version"
+    return {next(iter(names([line]))): line for line in lines if line}
+
+
+# ---------------------------------------------------------------------------- installed
+
+MISSING = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r} and {where}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built of what git tracks or would."""
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "tokenmill", source / "tokenmill", ignore=shutil.ignore_patterns("__pycache__"))
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source], cwd=folder)
+    (found,) = folder.glob("tokenmill-*.whl")
+    assert found.name == f"tokenmill-{__version__}-py3-none-any.whl"
+    return found
+
+
+def pythons():
+    """This Python, and the newest that this machine has."""
+    newer = [found for version in NEWEST if (found := find_python(version))]
+    return [sys.executable, *newer[:1]]
+
+
+def find_python(version):
+    homes = [Path.home() / ".pyenv" / "versions", Path("/usr")]
+    found = [str(path) for home in homes for path in sorted(home.glob(f"{version}*/bin/python3"))]
+    found += [path] if (path := shutil.which(f"python{version}")) else []
+    works = (path for path in found if subprocess.run([path, "-c", "import venv"], capture_output=True).returncode == 0)
+    return next(works, None)
+
+
+class Stranger:
+    """Somebody's machine: a virtual environment with the wheel, and a folder with modules of their own."""
+
+    def __init__(self, folder, python, wheel):
+        self.cwd = folder / "project"
+        self.own = python == sys.executable
+        (self.cwd / "data").mkdir(parents=True)
+        for name in ("data.py", "config.py", "data/__init__.py"):
+            (self.cwd / name).write_text("raise SystemExit('tokenmill imports a module of the user')\n")
+        for number in range(3):
+            write_parquet(self.cwd / "text" / f"{number}.parquet", make_text(60, seed=number), row_group_size=20)
+        run([python, "-m", "venv", folder / "venv"], cwd=folder)
+        self.bin = folder / "venv" / "bin"
+        self.install(wheel)
+
+    def install(self, wheel):
+        """With this Python, whose torch is installed beside the tests, dependencies are those; else all but torch's."""
+        self.pip("--no-deps", wheel)
+        site = next((self.bin.parent / "lib").glob("python*/site-packages"))
+        if self.own:
+            packages = [path for path in sys.path if path.endswith("site-packages")]
+            (site / "of-the-tests.pth").write_text("\n".join(packages) + "\n")
+        else:
+            extras = PROJECT["project"]["optional-dependencies"]
+            self.pip("-c", ROOT / "requirements.txt", "numpy", *sorted({*extras["prepare"], *extras["report"]}))
+
+    def pip(self, *arguments):
+        run([self.bin / "python", "-m", "pip", "install", "--quiet", *arguments], cwd=self.cwd)
+
+    def run(self, *command, check=True, absent=(), where="True"):
+        """Runs a command of the environment; `absent` modules cannot be imported where `where` holds."""
+        env = dict(os.environ, **QUIET)
+        env.pop("PYTHONPATH", None)
+        if absent:
+            site = self.cwd.parent / "sitecustomize"
+            site.mkdir(exist_ok=True)
+            (site / "sitecustomize.py").write_text(MISSING.format(absent=set(absent), where=where))
+            env["PYTHONPATH"] = str(site)
+        return run([self.bin / command[0], *command[1:]], cwd=self.cwd, env=env, check=check)
+
+    def prepare(self, *flags, **more):
+        command = ["tokenmill", "prepare", "--source", "text", "--tokenizer", "train:300", "--workers", "2", *flags]
+        return self.run(*command, **more)
+
+
+def run(command, cwd, env=None, check=True):
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
+    assert not check or done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done
+
+
+@pytest.fixture(scope="module", params=pythons(), ids=lambda path: Path(path).parent.parent.name)
+def stranger(request, tmp_path_factory, wheel):
+    return Stranger(tmp_path_factory.mktemp("stranger"), request.param, wheel)
+
+
+@pytest.fixture(scope="module")
+def tokens(stranger):
+    """A token set that the stranger prepared, with two spawned workers."""
+    return stranger.prepare().stdout.splitlines()[-1]
+
+
+LOAD = """
+import tokenmill, torch
+from tokenmill import PackedRows, RowLoader, get_batch
+loader = RowLoader({tokens!r}, batch_size=2, seq_len=64, documents=True)
+inputs, targets, documents = next(loader)
+assert inputs.shape == targets.shape == documents.shape == (2, 64)
+inputs, targets = get_batch("val", 1, 32, tokens={tokens!r})
+assert len(list(PackedRows({tokens!r}, batch_size=2, seq_len=64, epochs=1))) > 3
+print(tokenmill.__file__)
+"""
+
+
+def test_it_is_installed_and_not_the_clone_s(stranger):
+    found = stranger.run("python", "-c", "import tokenmill; print(tokenmill.__file__)").stdout
+    assert Path(found.strip()).is_relative_to(stranger.bin.parent)
+    assert stranger.run("tokenmill", "--version").stdout == f"tokenmill {__version__}\n"
+    assert stranger.run("python", "-m", "tokenmill", "--version").stdout == f"tokenmill {__version__}\n"
+
+
+def test_a_stranger_loads_what_the_stranger_prepared(stranger, tokens):
+    if not stranger.own:
+        pytest.skip("torch for this Python is several gigabytes here; tried by hand")
+    assert str(stranger.bin.parent) in stranger.run("python", "-c", LOAD.format(tokens=tokens)).stdout
+
+
+def test_a_stranger_looks_verifies_and_converts(stranger, tokens):
+    assert "row 3" in stranger.run("tokenmill", "show", tokens, "--row", "3", "--seq-len", "64").stdout
+    page = stranger.run("tokenmill", "report", tokens, "--seq-len", "64").stdout.splitlines()[-1]
+    assert "<svg" in (text := (stranger.cwd / page).read_text()) or "<div" in text
+    assert "0 bad, read in full" in stranger.run("tokenmill", "verify", tokens).stdout
+    stranger.run("tokenmill", "convert", "out", "nanogpt", tokens, "as-nanogpt")
+    assert (stranger.cwd / "as-nanogpt" / "train.bin").stat().st_size > 1000
+
+
+def test_a_script_without_a_guard_prepares_once(stranger):
+    """Spawned workers run a parent's script again, unless they are kept from it."""
+    (stranger.cwd / "script.py").write_text(
+        "print('the script runs')\n"
+        "from tokenmill import PrepareConfig, prepare\n"
+        "config = PrepareConfig(source='text', tokenizer='train:300', name='own', tokens_root='own', workers=2)\n"
+        "print(prepare(config))\n"
+    )
+    said = stranger.run("python", "script.py").stdout
+    assert said.count("the script runs") == 1
+    (manifest,) = (stranger.cwd / "own").glob("own-*/manifest.json")
+    assert json.loads(manifest.read_text())["documents"] == 180
+
+
+# ---------------------------------------------------------------------------- a missing extra
+
+PIP = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]')"
+
+
+@pytest.mark.parametrize(
+    ("verb", "module", "extra"),
+    [
+        ("prepare", "pyarrow", "prepare"),
+        ("prepare", "tyro", "prepare"),
+        ("show", "rich", "report"),
+        ("report", "jinja2", "report"),
+        ("verify", "multiprocess", "report"),
+        ("convert", "tiktoken", "prepare"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_line_for_pip(stranger, verb, module, extra):
+    done = stranger.run("tokenmill", verb, "--help", check=False, absent={module})
+    assert done.returncode == 1
+    assert done.stderr == f"error: {module} is not installed; {PIP.format(extra, extra)}\n"
+
+
+def test_help_and_version_need_no_extra(stranger):
+    everything = {module for modules in EXTRAS.values() for module in modules} | {"torch", "numpy"}
+    said = stranger.run("tokenmill", "--help", absent=everything).stdout
+    assert all(f"  {verb} " in said for verb in ("prepare", "show", "report", "verify", "convert"))
+    assert stranger.run("tokenmill", "--version", absent=everything).stdout
+
+
+def test_a_missing_extra_is_named_where_a_script_asks_for_the_name(stranger):
+    code = "from tokenmill import PrepareConfig, prepare; prepare(PrepareConfig(source='text'))"
+    for asked, module in ((code, "pyarrow"), ("from tokenmill import Tokenizer", "tiktoken")):
+        done = stranger.run("python", "-c", asked, check=False, absent={module})
+        assert f"{module} is not installed; {PIP.format('prepare', 'prepare')}" in done.stderr.splitlines()[-1]
+
+
+def test_a_package_that_only_a_worker_lacks_is_named_too(stranger):
+    """As on a node of a cluster."""
+    worker = "'spawn_main' in ' '.join(sys.orig_argv)"
+    for module in ("pyarrow", "tiktoken"):
+        done = stranger.prepare("--name", "lacking", check=False, absent={module}, where=worker)
+        assert done.returncode == 1
+        assert f"{module} is not installed; {PIP.format('prepare', 'prepare')}, where the worker runs" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_another_url_than_the_extra_remote_knows_is_named(stranger):
+    done = stranger.run("tokenmill", "prepare", "--source", "s3://bucket/x", check=False, absent={"s3fs"})
+    assert done.returncode == 1
+    assert PIP.format("remote", "remote") in done.stderr

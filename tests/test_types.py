@@ -1,0 +1,72 @@
+"""A type checker is content with the package, strictly with its public face, and users see its types."""
+
+import os
+import subprocess
+import sys
+
+from making import ROOT
+
+USER = """
+from typing import assert_type
+
+import torch
+
+from tokenmill import PackedRows, PrepareConfig, RowLoader, TokenSet, Tokenizer, get_batch, prepare
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def flag() -> bool:
+    return True
+
+
+assert_type(next(RowLoader(batch_size=2, seq_len=8)), Pair)
+assert_type(next(RowLoader("a", "val", batch_size=2, seq_len=8, documents=True)), Triple)
+assert_type(next(RowLoader("a", batch_size=2, seq_len=8, documents=flag())), tuple[torch.Tensor, ...])
+assert_type(get_batch("train", 2, 8), Pair)
+assert_type(get_batch("train", 2, 8, "cuda", documents=True), Triple)
+with RowLoader(batch_size=2, seq_len=8, epochs=1) as loader:
+    for inputs, targets in loader:
+        assert_type(inputs, torch.Tensor)
+    assert_type(len(loader), int)
+    assert_type(loader.tokens_seen, int)
+    assert_type(loader.waited, float)
+    assert_type(loader.vocab_size, int)
+for tensors in PackedRows(seq_len=8):
+    assert_type(tensors, tuple[torch.Tensor, ...])
+prepare(PrepareConfig(source="a", tokens_root="b"))
+Tokenizer.load("a").save("b")
+assert_type(TokenSet("a").bos_id, int)
+"""
+WRONG = {
+    'RowLoader(batch_size=2, seq_len=8, packing="worst_fit")': "No overload variant",
+    "RowLoader(batch_size=2)": "No overload variant",
+    'get_batch("test", 2, 8)': "No overload variant",
+    "PackedRows(sequence_length=8)": 'Unexpected keyword argument "sequence_length"',
+    "inputs, targets, more = get_batch('train', 2, 8)": "Need more than 2 values to unpack",
+}
+
+
+def mypy(*arguments, cwd=ROOT, env=None):
+    command = [sys.executable, "-m", "mypy", *arguments]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_whole_package_is_clean_and_its_public_face_strictly_so():
+    status, said = mypy()
+    assert status == 0, said
+    assert "Success: no issues found" in said
+
+
+def test_a_user_s_code_sees_the_types_and_what_is_wrong_is_told(tmp_path):
+    lines = [f"    {code}" for code in WRONG]
+    (tmp_path / "user.py").write_text("\n".join([USER, "def wrong() -> None:", *lines, ""]))
+    env = dict(os.environ, MYPYPATH=str(ROOT))
+    status, said = mypy("--strict", "--follow-imports=silent", "user.py", cwd=tmp_path, env=env)
+    errors = [line for line in said.splitlines() if " error: " in line]
+    assert status == 1
+    assert len(errors) == len(WRONG), said
+    for line, expected in zip(errors, WRONG.values(), strict=True):
+        assert expected in line
