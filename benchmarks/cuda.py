@@ -6,6 +6,7 @@ A step is a row of matrix products that takes 5 or 20 ms. Steps that ask the loa
 with steps that use one batch again and again; what the first take longer is the wait.
 """
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data import RowLoader
+from tokenmill import RowLoader
 
 BATCH_SIZE, SEQ_LEN, ROUNDS = 32, 2048, 9
 TOKENS = BATCH_SIZE * SEQ_LEN
@@ -82,4 +83,6 @@ def main(tokens: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tokens", nargs="?", help="the token set's folder; by default the one under data/tokens")
+    main(parser.parse_args().tokens)

@@ -6,6 +6,7 @@ Int64 batches of 32 x 2,048 on the CPU, from a token set prepared of ../shared/c
 library), in the page cache. All contenders take turns, and medians of the rounds are given.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -24,15 +25,17 @@ import rivals
 import sets
 from packing import ROW_LEN, fineweb_edu_lengths
 
-from data import RowLoader
-from tokenmill.nanochat import REFILL_DOCUMENTS, BestFitBuffer
-from tokenmill.packing import plan_rows
-from tokenmill.shards import TokenSet
-from tokenmill.tokenizer import Tokenizer
+from tokenmill import RowLoader
+from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.packing import plan_rows
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 BATCH_SIZE, SEQ_LEN = 32, ROW_LEN - 1
 TOKENS = BATCH_SIZE * SEQ_LEN
-QUICK = "--quick" in sys.argv
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; prints, and writes nothing")
+QUICK = parser.parse_args().quick
 ROUNDS, SECONDS = (3, 0.2) if QUICK else (7, 0.5)
 RANK_SPEED = 100_000  # tokens/s that a rank trains with
 
@@ -171,7 +174,7 @@ def planning() -> list[str]:
 MEASURE = """
 import sys, time
 sys.path.insert(0, {root!r})
-from data import RowLoader
+from tokenmill import RowLoader
 def private():
     return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) / 1e3
 imported, started = private(), time.perf_counter()
@@ -203,7 +206,7 @@ def measure(tokens: Path, code: str, batch_size: int = BATCH_SIZE, seq_len: int 
 
 
 def opening(folder: Path) -> list[str]:
-    lines = ["| after `import data`, best_fit | first batch | resume mid-epoch |", "| --- | --- | --- |"]
+    lines = ["| after `import tokenmill`, best_fit | first batch | resume mid-epoch |", "| --- | --- | --- |"]
     for num_shards in (10, 20_000):
         tokens = sets.sparse(folder / str(num_shards), num_shards)
         first, resume = (np.median([measure(tokens, code) for _ in range(ROUNDS)]) for code in (FIRST, RESUME))

@@ -2,9 +2,10 @@
 
     python benchmarks/packing.py [TOKENS]        lengths of a token set, besides simulated FineWeb-Edu
 
-Only lengths are needed; how each packing is run is told in tokenmill/figures.py.
+Only lengths are needed; how each packing is run is told in tokenmill/look/figures.py.
 """
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -13,9 +14,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tokenmill.figures import tally
-from tokenmill.packing import plan_rows
-from tokenmill.shards import TokenSet
+from tokenmill.look.figures import tally
+from tokenmill.rows.packing import plan_rows
+from tokenmill.store.token_sets import TokenSet
 
 ROW_LEN = 2049
 NAMES = {
@@ -64,9 +65,11 @@ def planning_speed(lengths: np.ndarray, runs: int = 9) -> None:
 
 
 if __name__ == "__main__":
-    simulated = fineweb_edu_lengths()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tokens", nargs="*", help="token sets whose lengths are packed too")
+    simulated, arguments = fineweb_edu_lengths(), parser.parse_args()
     table("FineWeb-Edu-like lengths (simulated)", [simulated])
-    for path in sys.argv[1:]:
+    for path in arguments.tokens:
         token_set = TokenSet(path)
         table(path, [token_set.open(entry).lengths for entry in token_set.split("train")])
     planning_speed(simulated)

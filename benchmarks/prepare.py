@@ -7,6 +7,7 @@ is that of all its processes. Engines remember text that they have seen, so give
 it: a few hundred MB, as starting takes about a second. Only tokenmill, and what is called written, writes anything.
 """
 
+import argparse
 import contextlib
 import os
 import subprocess
@@ -24,13 +25,12 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from config import PrepareConfig
-from prepare_data import prepare
-from tokenmill.engines import ENGINES, _rank_file, choose_encoder, sample
-from tokenmill.formats import Reading
-from tokenmill.shards import TEXT_COUNTS, ShardWriter, dtype_name
-from tokenmill.sources import SourceFile, local_files, plan_units, read_documents
-from tokenmill.tokenizer import load_tokenizer
+from tokenmill import PrepareConfig, prepare
+from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, dtype_name
+from tokenmill.text.formats import Reading
+from tokenmill.text.sources import SourceFile, local_files, plan_units, read_documents
+from tokenmill.tokenize.engines import ENGINES, _rank_file, choose_encoder, sample
+from tokenmill.tokenize.tokenizer import load_tokenizer
 
 PROCESSES = 2
 
@@ -205,11 +205,11 @@ def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
     return lines + [f"| {stage} | {spent / total:.0%} |" for stage, spent in seconds.items()]
 
 
-def main(source: str, tokenizer: str = "gpt2", runs: str = "5", *only: str) -> None:
+def main(source: str, tokenizer: str, runs: int, only: list[str]) -> None:
     loop_name = next(iter(METHODS))
     methods = [name for name in METHODS if not only or name in (loop_name, *only)]
     text_bytes = sum(pa.array([len(text.encode()) for text in texts(source)]).to_numpy())
-    rounds = [{name: measure(name, source, tokenizer) for name in methods} for _ in range(int(runs))]
+    rounds = [{name: measure(name, source, tokenizer) for name in methods} for _ in range(runs)]
     loop = np.median([one[loop_name][0] for one in rounds])
     lines = [
         f"{text_bytes / 1e6:,.0f} MB of text, {Path(tokenizer).name}, {os.cpu_count()} cores, medians of {runs}.",
@@ -231,7 +231,12 @@ def main(source: str, tokenizer: str = "gpt2", runs: str = "5", *only: str) -> N
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--method":
+    if sys.argv[1:2] == ["--method"]:
         METHODS[sys.argv[2]](*sys.argv[3:])
     else:
-        main(*sys.argv[1:])
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("source", help="a folder of parquet files")
+        parser.add_argument("tokenizer", nargs="?", default="gpt2", help="as prepare's --tokenizer")
+        parser.add_argument("runs", nargs="?", type=int, default=5, help="of each method; medians are given")
+        parser.add_argument("only", nargs="*", metavar="METHOD", help=f"these alone: {', '.join(METHODS)}")
+        main(**vars(parser.parse_args()))

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from packing import fineweb_edu_lengths
 
-from tokenmill.shards import TEXT_COUNTS, write_manifest
+from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.store.token_sets import write_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
