@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from browser import chromium
 
-from tokenmill import report
+from tokenmill import cli
 
 DOCS = Path(__file__).resolve().parent
 SEQ_LEN, ROWS, WIDTH = 8192, 24, 860
@@ -39,7 +39,7 @@ def take(page: Path, scheme: str, picture: Path) -> None:
 def main(token_set: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
-        if report.main([token_set, "--seq-len", str(SEQ_LEN), "--out", str(page)]):
+        if cli.main(["report", token_set, "--seq-len", str(SEQ_LEN), "--out", str(page)]):
             sys.exit(1)
         for scheme in ("light", "dark"):
             take(page, scheme, DOCS / f"rows-{scheme}.png")
