@@ -63,9 +63,11 @@ def test_what_a_user_can_mend_is_one_line_and_no_traceback(verb, tmp_path):
     assert re.fullmatch(r"error: .*nowhere: expected a finished token set, found no such folder; .*\n", done.stderr)
 
 
-@pytest.mark.parametrize("words", [["show", "--batch", "0", "--batch-size", "64", "--full"], ["verify"]])
+@pytest.mark.parametrize(
+    "words", [["show", "TOKENS", "--batch", "0", "--batch-size", "64", "--full"], ["verify", "TOKENS"], ["--help"]]
+)
 def test_a_reader_that_stops_early_is_told_nothing(prepared, words):
-    words = [words[0], str(prepared[1]), *words[1:]]
+    words = [word.replace("TOKENS", str(prepared[1])) for word in words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-m", "tokenmill", *words], cwd=ROOT, **pipes) as process:
         process.stdout.close()
@@ -86,9 +88,14 @@ def test_presets_are_named_in_the_help_with_what_they_set():
 
 def test_a_preset_that_there_is_not_is_answered_with_those_that_there_are(tmp_path):
     done = run("fineweb", cwd=tmp_path, face=(ROOT / "prepare_data.py",))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "error: no preset 'fineweb', there are fineweb-edu, climbmix, demo; did you mean fineweb-edu?" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_preset_that_is_no_config_is_named():
+    with pytest.raises(ValueError, match=r"preset 'bad' must be a PrepareConfig\(...\), not {'source': 'x'}"):
+        command._parse(["demo"], "prepare", PRESETS | {"bad": {"source": "x"}})
 
 
 def test_flags_change_a_preset():

@@ -21,6 +21,14 @@ def flag() -> bool:
     return True
 
 
+class Trainer:
+    def __init__(self, loader: RowLoader) -> None:
+        self.loader = loader
+
+    def step(self) -> Pair:
+        return next(self.loader)
+
+
 assert_type(next(RowLoader(batch_size=2, seq_len=8)), Pair)
 assert_type(next(RowLoader("a", "val", batch_size=2, seq_len=8, documents=True)), Triple)
 assert_type(next(RowLoader("a", batch_size=2, seq_len=8, documents=flag())), tuple[torch.Tensor, ...])
@@ -43,6 +51,7 @@ WRONG = {
     'RowLoader(batch_size=2, seq_len=8, packing="worst_fit")': "No overload variant",
     "RowLoader(batch_size=2)": "No overload variant",
     'get_batch("test", 2, 8)': "No overload variant",
+    "from tokenmill import RowLodaer": 'Module "tokenmill" has no attribute "RowLodaer"',
     "PackedRows(sequence_length=8)": 'Unexpected keyword argument "sequence_length"',
     "inputs, targets, more = get_batch('train', 2, 8)": "Need more than 2 values to unpack",
 }

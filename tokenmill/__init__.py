@@ -68,13 +68,15 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with naming_the_extra():
-        found = getattr(import_module(f"tokenmill.{_HOMES[name]}"), name)
-    globals()[name] = found  # so that this is asked once
-    return found
+if not TYPE_CHECKING:  # or a checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with naming_the_extra():
+            found = getattr(import_module(f"tokenmill.{_HOMES[name]}"), name)
+        globals()[name] = found  # so that this is asked once
+        return found
 
 
 def __dir__() -> list[str]:

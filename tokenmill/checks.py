@@ -17,6 +17,13 @@ def whole_number(name: str, value: Any, smallest: int | None = None) -> int:
     return number
 
 
+def truth(name: str, value: Any) -> bool:
+    """True or False of any library as Python's own. ValueError for others: "False" would be true."""
+    if value not in (True, False):
+        raise ValueError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
+
+
 def one_of(name: str, value: Any, known: Collection[str]) -> None:
     """ValueError where a setting is none of those that there are."""
     if value not in known:

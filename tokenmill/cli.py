@@ -14,6 +14,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,19 +42,12 @@ VERBS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Does what the command line says. The exit status."""
-    first, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
-    if first in VERBS:
-        return run(first, rest, f"tokenmill {first}")
-    if first == "--version":
-        print(f"tokenmill {__version__}")
-        return 0
-    if first in ("", "-h", "--help", "help"):
-        print(help_page())
-        return 0 if first else 2
-    meant = difflib.get_close_matches(first, VERBS, 1)
-    hint = f"; did you mean {meant[0]}?" if meant else ""
-    print(f"error: no command {first!r}, there are {', '.join(VERBS)}{hint}", file=sys.stderr)
-    return 2
+    return _ending(lambda: _choose(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
+    """Runs one command, under the name `prog`. The exit status."""
+    return _ending(lambda: _run(verb, arguments, prog, **more))
 
 
 def help_page() -> str:
@@ -72,13 +66,35 @@ def help_page() -> str:
     )
 
 
-def run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
-    """Runs one command: its exit status, 1 after an error, printed, that the user can mend, 130 after Ctrl-C."""
+def _choose(arguments: list[str]) -> int:
+    first, *rest = arguments or [""]
+    if first in VERBS:
+        return _run(first, rest, f"tokenmill {first}")
+    if first == "--version":
+        print(f"tokenmill {__version__}")
+        return 0
+    if first in ("", "-h", "--help", "help"):
+        print(help_page())
+        return 0 if first else 2
+    meant = difflib.get_close_matches(first, VERBS, 1)
+    hint = f"; did you mean {meant[0]}?" if meant else ""
+    print(f"error: no command {first!r}, there are {', '.join(VERBS)}{hint}", file=sys.stderr)
+    return 2
+
+
+def _run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
+    with naming_the_extra(VERBS[verb].extra):
+        status: int | None = importlib.import_module(VERBS[verb].module).main(arguments, prog, **more)
+    return status or 0
+
+
+def _ending(command: Callable[[], int]) -> int:
+    """The exit status of a command, after an error that the user can mend is told."""
     try:
-        with naming_the_extra(VERBS[verb].extra):
-            status: int = importlib.import_module(VERBS[verb].module).main(arguments, prog, **more) or 0
-        sys.stdout.flush()
-        return status
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:  # `tokenmill verify ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at its end
         return 128 + signal.SIGPIPE

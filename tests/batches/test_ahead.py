@@ -118,6 +118,41 @@ def test_ctrl_c_ends_a_training_loop(token_set, prefetch):
     assert errors.strip().endswith("KeyboardInterrupt")
 
 
+SLOW = """
+from tokenmill.batches.planned import PlannedRows
+deal, slowly = PlannedRows.deal, [True, True, True, True]
+def slow(rows, count, out):
+    if slowly:
+        slowly.pop()
+        time.sleep(0.7)
+    deal(rows, count, out)
+expected = [next(loader)[0].tolist() for _ in range(8)]
+PlannedRows.deal = slow
+loader = RowLoader(loader.token_set.path, batch_size=2, seq_len=16, prefetch=2)
+interrupts = 0
+print("ready", flush=True)
+got = []
+while len(got) < 8:
+    try:
+        got.append(next(loader)[0].tolist())
+    except KeyboardInterrupt:
+        interrupts += 1
+print(got == expected, interrupts)
+"""
+
+
+def test_a_second_ctrl_c_while_the_first_is_handled_loses_no_row_and_hangs_nothing(token_set):
+    process = start(token_set, SLOW)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)  # `next` waits
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)  # and this one comes while the thread is waited for
+    printed, errors = process.communicate(timeout=60)
+    assert (printed.split()[0], process.returncode) == ("True", 0), errors
+    assert int(printed.split()[1]) >= 1
+
+
 def test_a_fork_goes_on_from_the_same_position(token_set):
     code = """
 begin = loader.state_dict()

@@ -2,6 +2,8 @@
 
 import inspect
 import os
+import shutil
+import signal
 import threading
 import time
 from dataclasses import fields
@@ -10,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import make_token_set
+from making import make_token_set, wait_until
 from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -19,6 +21,7 @@ from tokenmill import PackedRows, RowLoader, TokenSet, find_token_set, get_batch
 from tokenmill.batches import get_batch as module
 from tokenmill.batches.config import LoaderConfig
 from tokenmill.batches.loader import FEW_DOCUMENTS
+from tokenmill.batches.planned import PlannedRows
 from tokenmill.store.token_sets import ShardEntry
 
 
@@ -62,11 +65,24 @@ def test_the_split_where_a_folder_belongs_is_told_what_to_write_instead(token_se
 
 def test_numbers_of_other_libraries_mean_the_same_rows_and_the_same_position(token_set):
     settings = {"batch_size": 2, "seq_len": SEQ_LEN, "seed": 7, "prefetch": 0, "rank": 0, "world_size": 1}
-    loader = RowLoader(token_set, **settings)
-    again = RowLoader(str(token_set), **{name: np.int64(value) for name, value in settings.items()})
+    loader = RowLoader(token_set, shuffle=True, **settings)
+    other = {name: np.int64(value) for name, value in settings.items()}
+    again = RowLoader(str(token_set), np.str_("train"), shuffle=np.bool_(True), **other)
     for _ in range(6):
         assert rows_of(next(again)) == rows_of(next(loader))
         assert repr(again.state_dict()) == repr(loader.state_dict()), "plain numbers"
+
+
+@pytest.mark.parametrize("name", ["shuffle", "drop_last", "documents"])
+def test_a_text_is_no_truth(token_set, name):
+    with pytest.raises(ValueError, match=f"{name} must be True or False, not 'False'"):
+        make_loader(token_set, **{name: "False"})
+
+
+def test_no_folder_is_not_this_folder(token_set, monkeypatch):
+    monkeypatch.chdir(token_set)
+    with pytest.raises(ValueError, match="tokens must be a token set's folder, not ''"):
+        RowLoader("", batch_size=2, seq_len=SEQ_LEN)
 
 
 @pytest.mark.parametrize("wrong", [2.0, "2", True, None])
@@ -149,6 +165,16 @@ def test_tokens_seen_are_those_of_all_ranks_and_go_on_after_resuming(token_set, 
             next(loader)
 
 
+def test_rows_that_are_skipped_from_here_on_were_seen_before(token_set):
+    loader = make_loader(token_set, batch_size=1)
+    for _ in range(4):
+        next(loader)
+    old = {key: value for key, value in loader.state_dict().items() if key != "tokens_seen"}
+    again = make_loader(token_set, batch_size=1, skip_rows=["0:0:0-1"])
+    again.load_state_dict(old)
+    assert again.tokens_seen == loader.tokens_seen
+
+
 @pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}, {"skip_rows": ["0:0:1-2", "1:1:0"]}])
 def test_an_older_position_without_tokens_seen_is_counted_and_stays_as_it_is(token_set, settings):
     loader = make_loader(token_set, batch_size=1, **settings)
@@ -195,6 +221,12 @@ def test_len_leaves_out_what_is_skipped(token_set):
     assert len(loader) == len(list(loader)) == loader.rows - 5
 
 
+@pytest.mark.parametrize("places", [["0:3:0"], ["0:99:0-99"], ["1:0:0", "7:3:1"]])
+def test_a_shard_that_no_epoch_has_is_refused_not_ignored(token_set, places):
+    with pytest.raises(ValueError, match=r"skip_rows \d+:\d+:[\d-]+: an epoch has 3 shards"):
+        make_loader(token_set, skip_rows=places)
+
+
 def test_an_endless_loader_has_no_len_and_is_true_all_the_same(token_set):
     loader = make_loader(token_set)
     with pytest.raises(TypeError, match=r"endless and has no len\(\); give epochs="):
@@ -221,7 +253,7 @@ def test_a_closed_loader_has_no_thread_and_no_file_and_still_tells_its_position(
     assert not any(str(tokens) in path for path in open_files())
     assert loader.state_dict() == position
     assert repr(loader).endswith("; closed)")
-    with pytest.raises(ValueError, match=r"is closed; make another RowLoader"):
+    with pytest.raises(ValueError, match=r"own, 'train', is closed; make another"):
         next(loader)
     with pytest.raises(ValueError, match="is closed"):
         loader.load_state_dict(position)
@@ -229,6 +261,81 @@ def test_a_closed_loader_has_no_thread_and_no_file_and_still_tells_its_position(
     expected = make_loader(tokens, **settings)
     expected.load_state_dict(position)
     next(expected)
+
+
+def test_closing_in_another_thread_ends_a_next_that_waits(token_set, monkeypatch):
+    """Which would wait for ever for a thread that has left."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(rows, count, out):
+        asked.set()
+        go_on.wait(20)
+
+    monkeypatch.setattr(PlannedRows, "deal", slow)
+    loader, said = make_loader(token_set), []
+
+    def take():
+        try:
+            next(loader)
+        except ValueError as error:
+            said.append(str(error))
+
+    taker = threading.Thread(target=take, daemon=True)
+    taker.start()
+    assert asked.wait(20)
+    closer = threading.Thread(target=loader.close, daemon=True)
+    closer.start()
+    wait_until(lambda: loader._closed)
+    go_on.set()
+    closer.join(20)
+    taker.join(20)
+    assert not taker.is_alive()
+    assert "is closed" in said[0]
+
+
+def test_a_closed_loader_tells_that_it_is_though_its_files_are_gone(tmp_path):
+    tokens = make_token_set(tmp_path / "own", train=[[9] * 30], val=[[9]])
+    loader = make_loader(tokens)
+    next(loader)
+    loader.close()
+    shutil.rmtree(tokens)
+    with pytest.raises(ValueError, match="is closed"):
+        next(loader)
+    assert "about 16 rows" in repr(loader)
+
+
+def test_a_position_that_is_refused_changes_nothing(token_set):
+    other = make_loader(token_set, skip_rows=["0:1:0-1"])
+    next(other)
+    position = other.state_dict() | {"row": 99_999}
+    loader = make_loader(token_set)
+    next(loader)
+    before, expected = loader.state_dict(), make_loader(token_set)
+    with pytest.raises(ValueError, match="no such row"):
+        loader.load_state_dict(position)
+    assert loader.state_dict() == before
+    next(expected)
+    for _ in range(20):
+        assert rows_of(next(loader)) == rows_of(next(expected))
+
+
+def test_a_fork_between_a_position_and_its_first_batch_goes_on(token_set):
+    """The planner's thread, which seeking began, is the parent's alone."""
+    position = make_loader(token_set, batch_size=1)
+    next(position)
+    loader = make_loader(token_set, batch_size=1)
+    loader.load_state_dict(position.state_dict())
+    expected = rows_of(next(position))
+    readable, writable = os.pipe()
+    if not (child := os.fork()):
+        signal.alarm(20)
+        os.write(writable, repr(rows_of(next(loader))).encode())
+        os._exit(0)
+    os.close(writable)
+    with open(readable) as told:
+        assert told.read() == repr(expected)
+    assert os.waitpid(child, 0)[1] == 0
+    assert rows_of(next(loader)) == expected, "and the parent too"
 
 
 # ---------------------------------------------------------------------------- DataLoader
@@ -267,3 +374,52 @@ def test_settings_that_mean_the_same_are_one_loader(token_set, monkeypatch, tmp_
     assert len(module.state_dict()["loaders"]) == 1
     get_batch("train", 1, SEQ_LEN, tokens=token_set, seed=1)
     assert len(module.state_dict()["loaders"]) == 2
+
+
+def test_a_name_means_another_folder_elsewhere(token_set, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    other = make_token_set(tmp_path / "b" / "tokens", train=[[17] * 9], val=[[17]], seed=5)
+    (tmp_path / "a").mkdir()
+    os.symlink(token_set, tmp_path / "a" / "tokens")
+    expected = {"a": make_loader(token_set, batch_size=1), "b": make_loader(other, batch_size=1)}
+    for folder in ("a", "b", "a"):
+        monkeypatch.chdir(tmp_path / folder)
+        assert rows_of(get_batch("train", 1, SEQ_LEN, tokens="tokens")) == rows_of(next(expected[folder]))
+
+
+def test_settings_that_change_no_row_are_one_loader(token_set, monkeypatch):
+    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    expected = make_loader(token_set, batch_size=1)
+    for more in ({}, {"rank": 0, "world_size": 1}, {"device": "cpu:0"}, {"shuffle": np.bool_(True)}):
+        assert rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set, **more)) == rows_of(next(expected))
+    expected = RowLoader(token_set, "val", batch_size=1, seq_len=SEQ_LEN)
+    for more in ({}, {"seed": 5}, {"shuffle": False}):
+        assert rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set, **more)) == rows_of(next(expected))
+
+
+def test_a_rank_that_is_told_later_is_heeded(token_set, monkeypatch):
+    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    get_batch("train", 1, SEQ_LEN, tokens=token_set)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    expected = make_loader(token_set, batch_size=1, rank=1, world_size=2)
+    assert rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set)) == rows_of(next(expected))
+
+
+def test_positions_of_the_same_rows_find_their_own_loader_whichever_is_asked_for_first(token_set, monkeypatch):
+    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+
+    def step(size):
+        return rows_of(get_batch("train", size, SEQ_LEN, tokens=token_set))
+
+    for _ in range(7):
+        step(2)
+    step(1)
+    state = module.state_dict()
+    expected = {2: step(2), 1: step(1)}
+    for order in ((1, 2), (2, 1)):
+        module.load_state_dict(state)
+        assert {size: step(size) for size in order} == expected
+    module.load_state_dict(state)
+    with pytest.raises(ValueError, match="2 loaded positions of split 'train' fit this get_batch, and none was saved"):
+        step(3)

@@ -55,7 +55,8 @@ def test_a_part_that_is_none_is_refused(flags, tmp_path, part):
     assert "part must be I/N" in done.stderr
 
 
-def test_parts_do_not_each_train_a_tokenizer(source, tmp_path):
-    done = run_prepare("--source", source, "--tokenizer", "train:300", "--part", "1/2", cwd=tmp_path, check=False)
+@pytest.mark.parametrize("flag", [("--part", "1/2"), ("--finish",)])
+def test_parts_do_not_each_train_a_tokenizer(source, tmp_path, flag):
+    done = run_prepare("--source", source, "--tokenizer", "train:300", *flag, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "no tokenizer yet, and parts must share one" in done.stderr

@@ -67,6 +67,16 @@ def test_no_tasks_need_no_workers(tmp_path):
     assert run([], tmp_path) == ([], [0, 0])
 
 
+def test_tasks_run_from_another_thread_too(tmp_path):
+    """Where signals cannot be set for a process that is to be born."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(run(["a", "b"], tmp_path)))
+    thread.start()
+    thread.join(60)
+    ((outcomes, _),) = found
+    assert [what for what, _ in outcomes] == ["a", "b"]
+
+
 def start_sleepers(tmp_path):
     """A parent with two workers asleep, in a process group of its own; and the workers' pids."""
     code = (

@@ -1,5 +1,6 @@
 """The rows dealt are one global order, whatever the number of ranks, and any place in it can be returned to."""
 
+import tracemalloc
 from itertools import islice
 
 import pytest
@@ -75,3 +76,15 @@ def test_shards_come_in_another_order_each_epoch_and_unshuffled_in_theirs():
 def test_a_position_where_there_is_no_row_is_refused(position):
     with pytest.raises(ValueError, match="no such row"):
         make_stream([2, 2], shuffle=False).seek(position)
+
+
+def test_skipping_far_holds_no_more_than_skipping_near():
+    stream = RowStream(3, lambda epoch, shard: 1, shuffle=True, seed=0)
+    tracemalloc.start()
+    try:
+        stream.skip(30_000)
+        assert tracemalloc.get_traced_memory()[1] < 100_000, "bytes; a record of every shard would be megabytes"
+    finally:
+        tracemalloc.stop()
+    assert stream.position.epoch == 10_000
+    assert stream.passed == 30_000

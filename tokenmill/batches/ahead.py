@@ -32,7 +32,7 @@ class Ahead(Generic[Item]):
         thread = threading.Thread(
             target=_run, args=(items, self._ready, self._room, stopped), daemon=True, name="tokenmill-ahead"
         )
-        self.stop = weakref.finalize(self, _stop, thread, self._room, stopped, os.getpid())
+        self.stop = weakref.finalize(self, _stop, thread, self._ready, self._room, stopped, os.getpid())
         thread.start()
 
     def __iter__(self) -> "Ahead[Item]":
@@ -61,11 +61,14 @@ def _run(items: Iterator, ready: SimpleQueue, room: threading.Semaphore, stopped
             return
 
 
-def _stop(thread: threading.Thread, room: threading.Semaphore, stopped: threading.Event, pid: int) -> None:
+def _stop(
+    thread: threading.Thread, ready: SimpleQueue, room: threading.Semaphore, stopped: threading.Event, pid: int
+) -> None:
     """Ends the thread, and waits until it has left; called once, by `stop`, the collector or the process's end."""
     if os.getpid() != pid:
         return  # a fork: the thread did not come along, but locks that it held are held here for ever
     stopped.set()
     room.release()
+    ready.put((None, RuntimeError("stopped")))  # for a caller in another thread that waits for an item
     if thread is not threading.current_thread():  # the collector runs in any thread
         thread.join(SECONDS_TO_LEAVE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tokenmill.checks import one_of, whole_number
+from tokenmill.checks import one_of, truth, whole_number
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
 from tokenmill.rows.skipped import format_skipped, parse_skipped
 from tokenmill.store.shards import SPLITS, Split
@@ -49,7 +49,8 @@ class LoaderConfig:
             if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size"):
                 self._set(field, whole_number(field, getattr(self, field), least))
         for field in ("shuffle", "drop_last", "documents"):
-            self._set(field, bool(getattr(self, field)))
+            self._set(field, truth(field, getattr(self, field)))
+        self._set("split", str(self.split))
         self._set("tokens", None if self.tokens is None else Path(self.tokens))
         self._set("skip_rows", tuple(format_skipped(parse_skipped(self.skip_rows))))
         self._require_sense()
@@ -59,6 +60,8 @@ class LoaderConfig:
 
     def _require_folder_first(self) -> None:
         """RowLoader("train") takes the split for a folder."""
+        if self.tokens == "":
+            raise ValueError("tokens must be a token set's folder, not ''; leave it out for the one under data/tokens")
         if isinstance(self.tokens, str) and self.tokens in SPLITS and not Path(self.tokens, "manifest.json").exists():
             raise ValueError(
                 f"the first argument is a token set's folder, found {self.tokens!r}, a split: write split={self.tokens!r}, "

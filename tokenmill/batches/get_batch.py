@@ -4,7 +4,7 @@
     checkpoint["data"] = state_dict()
 
 Settings that mean the same are one loader: a token set by two paths, 32 and np.int64(32), "cuda" and "cuda:0", a
-default that is written out.
+default that is written out. Which folder a link leads to is looked up when it is asked for first.
 """
 
 import os
@@ -15,7 +15,8 @@ from typing import Any, Literal, overload
 import torch
 
 from tokenmill.batches.config import LoaderConfig, Packing
-from tokenmill.batches.loader import TOKENS_ROOT, Pair, RowLoader, Triple
+from tokenmill.batches.loader import TOKENS_ROOT, Pair, RowLoader, Triple, rank_of
+from tokenmill.batches.ranks import rank_and_world_size
 from tokenmill.batches.transfer import find_device
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import VERSION
@@ -37,13 +38,17 @@ class KeptLoaders:
         """The loader of these settings, always the same keys; a new one goes to the position that waits for it."""
         if not isinstance(settings["skip_rows"], str):  # a text is refused, with what to write
             settings["skip_rows"] = tuple(settings["skip_rows"])
-        key = tuple(settings.values())
+        rank = rank_and_world_size() if settings["rank"] is None else None  # which torch.distributed may come to tell
+        tokens = settings["tokens"]
+        here = None if tokens is not None and os.path.isabs(tokens) else os.getcwd()
+        key = (*settings.values(), rank, here)
         if key not in self._asked:
             self._asked[key] = self._find(LoaderConfig(**settings))
         return self._asked[key]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"version": VERSION, "loaders": [x.state_dict() for x in self._loaders.values()] + self._waiting}
+        loaders = [loader.state_dict() | _told_apart(loader) for loader in self._loaders.values()]
+        return {"version": VERSION, "loaders": loaders + self._waiting}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """ValueError for a state that `state_dict` did not make."""
@@ -58,10 +63,12 @@ class KeptLoaders:
     def _find(self, config: LoaderConfig) -> RowLoader[Tensors]:
         if config.epochs is not None:
             raise ValueError("get_batch is endless; for epochs, iterate over a RowLoader")
-        tokens = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT))
-        meant = replace(config, tokens=tokens, device=find_device(config.device))
+        tokens, device = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT)), find_device(config.device)
+        config, (rank, world_size) = replace(config, tokens=tokens, device=device), rank_of(config)
+        order = {name: value for name, value in config.order.items() if name in ("seed", "shuffle")}
+        meant = replace(config, rank=rank, world_size=world_size, **order)
         if meant not in self._loaders:
-            loader = RowLoader[Tensors].of(meant)
+            loader = RowLoader[Tensors].of(config)
             self._resume(loader)
             self._loaders[meant] = loader
         return self._loaders[meant]
@@ -71,10 +78,22 @@ class KeptLoaders:
         candidates = [position for position in self._waiting if position["split"] == loader.config.split]
         if not candidates:
             return
+        told = _told_apart(loader)
         fitting = [position for position in candidates if loader.identity.items() <= position.items()]
-        position = (fitting or candidates)[0]
+        same = [position for position in fitting if told.items() <= position.items()]
+        if len(fitting) > 1 and not same and all(told.keys() <= position.keys() for position in fitting):
+            raise ValueError(
+                f"{len(fitting)} loaded positions of split {loader.config.split!r} fit this get_batch, and none was "
+                f"saved with {told}, so that which is its own cannot be told; call it as before, or use RowLoader"
+            )
+        position = (same or fitting or candidates)[0]
         loader.load_state_dict(position)  # refuses, with both values, where none fits
         self._waiting.remove(position)
+
+
+def _told_apart(loader: RowLoader[Tensors]) -> dict[str, Any]:
+    """What tells loaders apart whose positions mean the same rows."""
+    return {"batch_size": loader.config.batch_size, "documents": loader.config.documents}
 
 
 _loaders = KeptLoaders()

@@ -10,12 +10,13 @@ tokens: the position is (epoch, shard, row) and what must match for it to mean a
 shard anew. Packings and order are told in rows/packing.py, rows/nanochat.py and rows/stream.py.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overload
 
 import torch
 from torch.utils.data import get_worker_info
@@ -38,7 +39,14 @@ FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a sec
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # and document_ids
-Item = TypeVar("Item", bound=tuple[torch.Tensor, ...])
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # Python's own has no default before 3.13
+
+    Item = TypeVar("Item", bound=tuple[torch.Tensor, ...], default=Pair)
+else:
+    from typing import TypeVar
+
+    Item = TypeVar("Item")
 
 
 class RowLoader(Iterator[Item], Generic[Item]):
@@ -147,6 +155,7 @@ class RowLoader(Iterator[Item], Generic[Item]):
         self._closed = False
         self._start: dict[str, int] = {}
         self._seen_at_start: int | None = None
+        self._skipped_at_start = self._skipped
         self._pid = os.getpid()
         rows = self._make_rows()
         self._rows: PlannedRows | NanochatRows | None = rows  # what `_batches` deals from, once it is there
@@ -164,9 +173,13 @@ class RowLoader(Iterator[Item], Generic[Item]):
 
     @property
     def tokens_seen(self) -> int:
-        """Input tokens that all ranks together were given since training began, resumed positions included."""
+        """Input tokens that all ranks together were given since the first row, resumed positions included.
+
+        Where an iteration that ended begins anew, it counts from 0 again, as the position does.
+        """
         if self._seen_at_start is None:  # an older position did not say
-            self._seen_at_start = self._make_rows(ahead=False).rows_before(self._start) * self.config.seq_len
+            rows = self._make_rows(ahead=False).rows_before(self._start, self._skipped_at_start)
+            self._seen_at_start = rows * self.config.seq_len
         return self._seen_at_start + self._passed * self.config.seq_len
 
     @property
@@ -192,7 +205,7 @@ class RowLoader(Iterator[Item], Generic[Item]):
         if epochs is None or self.rows is None:
             raise TypeError("this loader is endless and has no len(); give epochs=, or ask for batches_per_epoch()")
         skipped = sum(len(rows) for (epoch, _), many in self._skipped.items() if epoch < epochs for rows in many)
-        return self._calls(self.rows * epochs - skipped, self.world_size)
+        return self._calls(max(0, self.rows * epochs - skipped), self.world_size)
 
     def __bool__(self) -> bool:
         return True  # and not whether it has a len
@@ -222,7 +235,8 @@ class RowLoader(Iterator[Item], Generic[Item]):
         if self.config.packing == "nanochat":
             return "endless rows"
         if "rows" in vars(self) or sum(entry.documents for entry in entries) <= FEW_DOCUMENTS:
-            return f"{self.rows:,} rows"
+            with contextlib.suppress(OSError, ValueError):  # a file that is gone is told where rows are asked for
+                return f"{self.rows:,} rows"
         return f"about {sum(entry.tokens for entry in entries) // self.config.seq_len:,} rows"
 
     # ------------------------------------------------------------------------ iterating
@@ -239,6 +253,8 @@ class RowLoader(Iterator[Item], Generic[Item]):
         except BaseException as error:
             self._ended = isinstance(error, StopIteration)
             self._stop()
+            if self._closed:
+                self._raise_closed()  # by another thread, in the middle
             raise
         finally:
             self.waited += time.perf_counter() - asked
@@ -246,8 +262,9 @@ class RowLoader(Iterator[Item], Generic[Item]):
 
     def close(self) -> None:
         """Ends the thread and lets go of the files; the position can still be asked for. Again, it does nothing."""
+        self._closed = True  # first: a `next` of another thread that is ended now asks why
         self._stop()
-        self._rows, self._closed = None, True
+        self._rows = None
 
     def __enter__(self) -> Self:
         return self
@@ -268,12 +285,21 @@ class RowLoader(Iterator[Item], Generic[Item]):
         Rows that the position knows to be skipped stay so; this loader's own skip_rows are skipped from here on too.
         ValueError, naming both values, where the position is of another token set or other settings.
         """
+        if self._closed:
+            self._raise_closed()
         position = read_position(state, self.identity, self._position, self.token_set.path)
-        skipped = parse_skipped([*position.skip_rows, *self.config.skip_rows])
-        if skipped != self._skipped:
+        before, skipped = self._skipped, parse_skipped([*position.skip_rows, *self.config.skip_rows])
+        if skipped == before:
+            self._go_to(position.place, position.tokens_seen)
+        else:
             self._stop()
             self._skipped, self._rows = skipped, None
-        self._go_to(position.place, position.tokens_seen)
+            try:
+                self._go_to(position.place, position.tokens_seen)
+            except BaseException:
+                self._skipped, self._rows = before, None  # a position that is refused changes nothing
+                raise
+        self._skipped_at_start = parse_skipped(position.skip_rows)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -336,31 +362,39 @@ class RowLoader(Iterator[Item], Generic[Item]):
     def _rows_at_hand(self) -> PlannedRows | NanochatRows:
         if self._closed:
             self._raise_closed()
+        self._leave_the_parent_s()
         if self._rows is None:
             self._rows = self._make_rows()
         return self._rows
 
     def _raise_closed(self) -> NoReturn:
-        raise ValueError(f"{self!r} is closed; make another RowLoader, and give it this one's state_dict()")
+        raise ValueError(
+            f"this RowLoader of {self.token_set.path}, {self.config.split!r}, is closed; make another, and give it "
+            "this one's state_dict()"
+        )
+
+    def _leave_the_parent_s(self) -> None:
+        """In a fork: threads did not come along, so nothing of what uses them is used."""
+        if self._pid != os.getpid():
+            self._batches, self._rows, self._pid = None, None, os.getpid()
 
     def _running(self) -> "Iterator[tuple[Batch, _Place]]":
         """The batches from the position on, each with the place after it."""
-        if self._batches is not None and self._pid != os.getpid():
-            self._batches = self._rows = None  # this is a fork, and the thread did not come along
+        self._leave_the_parent_s()
         if self._batches is None:
             rows = self._rows_at_hand()
             rows.seek(self._position)
             batches = _batches(rows, self._transfer(), self.config, self.rank, self._workers, self._passed)
             self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
-            self._pid = os.getpid()
         return self._batches
 
     def _stop(self) -> None:
         """Ends what runs ahead, and leaves it the rows that it dealt from: they are past the position."""
-        if isinstance(self._batches, Ahead):
-            self._batches.stop()
-        if self._batches is not None:
-            self._batches = self._rows = None
+        batches, self._batches = self._batches, None  # first, as a second Ctrl-C may come while this one waits
+        if batches is not None:
+            self._rows = None
+        if isinstance(batches, Ahead):
+            batches.stop()
 
     def _transfer(self) -> Transfer:
         config, bos_id = self.config, self.token_set.bos_id if self.config.documents else None

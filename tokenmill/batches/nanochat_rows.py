@@ -19,6 +19,7 @@ import numpy as np
 from tokenmill.batches.pieces import Piece, pieces_of
 from tokenmill.batches.shard_rows import not_bos
 from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.skipped import Skipped
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
@@ -120,7 +121,7 @@ class NanochatRows:
         """Rows of all ranks that were dealt or skipped since the last seek."""
         return (self._dealt - self._sought) * self.world_size
 
-    def rows_before(self, position: dict[str, int]) -> int:
+    def rows_before(self, position: dict[str, int], skipped: Skipped) -> int:
         """Rows of all ranks that come before a position."""
         return position["rows"] * self.world_size
 

@@ -201,9 +201,9 @@ class PlannedRows:
         """Rows of all ranks that were dealt or skipped since the last seek."""
         return self._stream.passed
 
-    def rows_before(self, position: dict[str, int]) -> int:
-        """Rows of all ranks that come before a position: all lengths up to it are read and packed."""
-        return self._stream.rows_before(Position(**position), self.plans.count_shard)
+    def rows_before(self, position: dict[str, int], skipped: Skipped) -> int:
+        """Rows of all ranks that come before a position, without those `skipped`: lengths up to it are packed."""
+        return self._stream.rows_before(Position(**position), self.plans.count_shard, skipped)
 
     def seek(self, position: dict[str, int]) -> None:
         """Goes to a position. ValueError where there is no such row."""

@@ -101,7 +101,7 @@ def find_device(name: str | int | torch.device) -> torch.device:
     """The device of a name, CUDA's with its number. ValueError where there is no CUDA."""
     device = torch.device(name)
     if device.type != "cuda":
-        return device
+        return torch.device("cpu") if device.type == "cpu" else device  # "cpu:0" is the same
     if not torch.cuda.is_available():
         raise ValueError(f"device {str(device)!r}: this machine, or this build of torch, has no CUDA; use device='cpu'")
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())

@@ -3,7 +3,7 @@
     tokenmill convert out llm.c data/tokens/NAME FOLDER
     tokenmill convert in llm.c fineweb10B/*.bin --tokenizer gpt2 --name fineweb10B
 
-The layouts are in layouts.py. What is written is read back and compared before the folder gets its name. What is
+What is written is read back and compared before the folder gets its name. What is
 taken in has its documents from the index where the layout has one, else from the BOS (or EOT) tokens between them,
 also across files: a document that goes on in the next file stays one.
 

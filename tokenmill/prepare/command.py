@@ -42,9 +42,11 @@ def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]
         if name not in presets:
             meant = difflib.get_close_matches(name, presets, 1, 0.5)
             hint = f"; did you mean {meant[0]}?" if meant else ""
-            raise ValueError(
-                f"no preset {name!r}, there are {', '.join(presets)}{hint} (other text is named by --source {name})"
-            )
+            _say(f"error: no preset {name!r}, there are {', '.join(presets)}{hint} (text is named by --source {name})")
+            sys.exit(2)
+    for name, preset in presets.items():
+        if not isinstance(preset, PrepareConfig):
+            raise ValueError(f"preset {name!r} must be a PrepareConfig(...), not {preset!r}; mend it in config.py")
     default = presets[named[0]] if named else PrepareConfig()
     described = f"{PrepareConfig.__doc__}\n\nA preset may stand before the flags:\n{_listed(presets)}"
     prog = f"{prog} {named[0] if named else '[PRESET]'}"

@@ -47,8 +47,10 @@ def _own_tokenizer(config: PrepareConfig, source: Source, say: Callable[[str], N
     if path.exists():
         say(f"using the tokenizer trained before: {path} (delete it to train anew)")
         return Tokenizer.load(path)
-    if config.part_of_all[1] > 1:
-        raise ValueError(f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first")
+    if config.part_of_all[1] > 1 or config.finish:
+        raise ValueError(
+            f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part and --finish first"
+        )
     say(f"training a tokenizer of {int(size):,} tokens on {config.source}")
     started = time.monotonic()
     tokenizer = train_tokenizer(_training_texts(config, source), int(size), f"bpe{size}")

@@ -17,6 +17,7 @@ import contextlib
 import pickle
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -189,15 +190,26 @@ def _start(work: bytes) -> _Worker:
     context = multiprocess.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-    # Ctrl-C reaches the whole process group; workers are born ignoring it, and the parent stops them
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with _without_main():
-            process.start()
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    with _born_deaf_to_ctrl_c(), _without_main():
+        process.start()
     theirs.close()  # so that the pipe is closed for good when the process dies
     return _Worker(process, ours)
+
+
+@contextlib.contextmanager
+def _born_deaf_to_ctrl_c():
+    """Ctrl-C reaches the whole process group; workers ignore it, and the parent stops them.
+
+    Only a main thread may say so for a process that is still to be born; of another thread's, `_serve` does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager
@@ -213,6 +225,7 @@ def _without_main():
 
 def _serve(connection, work: bytes) -> None:
     """The life of a worker: tasks come in, progress and outcomes go out, until the parent hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     state = None
     with contextlib.suppress(EOFError, ConnectionError):
         while True:

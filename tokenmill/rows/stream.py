@@ -67,6 +67,9 @@ class RowStream:
         self.shuffle, self.seed, self.epochs = shuffle, seed, epochs
         self.rank, self.world_size = rank, world_size
         self.skipped = skipped or {}
+        for (epoch, shard), (rows, *_) in self.skipped.items():
+            if shard >= num_shards:
+                raise ValueError(f"skip_rows {format_rows(epoch, shard, rows)}: an epoch has {num_shards} shards")
         self.position = Position()
         self.passed = 0  # rows of all ranks since the last seek
         self._order_of = (-1, np.arange(num_shards))
@@ -97,8 +100,10 @@ class RowStream:
 
     def skip(self, count: int) -> None:
         """Moves the position past `count` rows of all ranks together, or to the end of the last epoch."""
-        for some, after in list(self._walk(count)):
-            self.position, self.passed = after, self.passed + len(some.numbers)
+        at, passed = self.position, 0
+        for some, at in self._walk(count):  # noqa: B007 (at is where the walk ends)
+            passed += len(some.numbers)
+        self.position, self.passed = at, self.passed + passed
 
     def seek(self, position: Position) -> None:
         """Goes to a position. ValueError where there is no such row."""
@@ -108,16 +113,19 @@ class RowStream:
             raise ValueError(f"no such row: epoch {epoch}, shard {shard} of {self.num_shards}, row {row}")
         self.position, self.passed = position, 0
 
-    def rows_before(self, position: Position, count_rows: Callable[[int], int]) -> int:
-        """How many rows of the global order come before a position; `count_rows` counts a shard's without planning."""
+    def rows_before(self, position: Position, count_rows: Callable[[int], int], skipped: Skipped) -> int:
+        """How many rows of the global order come before a position, but for those `skipped`.
+
+        `count_rows` counts a shard's rows without planning it.
+        """
 
         def rows_of(epoch: int, shards: int) -> int:
             return sum(count_rows(int(shard)) for shard in self.order(epoch)[:shards])
 
         whole_epochs = position.epoch * rows_of(0, self.num_shards) if position.epoch else 0
         here = (position.epoch, position.shard, position.row)
-        skipped = sum((*at, row) < here for at, many in self.skipped.items() for rows in many for row in rows)
-        return whole_epochs + rows_of(position.epoch, position.shard) + position.row - skipped
+        left_out = sum((*at, row) < here for at, many in skipped.items() for rows in many for row in rows)
+        return whole_epochs + rows_of(position.epoch, position.shard) + position.row - left_out
 
     def next_shard(self) -> tuple[int, int]:
         """The shard after the one of the position: (epoch, its place in the split)."""

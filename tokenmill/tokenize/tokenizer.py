@@ -199,7 +199,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
     if spec not in known:
         raise ValueError(
             f"unknown tokenizer {spec!r}; expected train:N (N tokens, trained on the source), "
-            f"the path of a tokenizer.json that tokenmill wrote, or one of {', '.join(known)}"
+            "the path of a tokenizer.json (tokenmill's or Hugging Face's) or of nanochat's tokenizer.pkl, "
+            f"or one of {', '.join(known)}"
         )
     encoding = _load_encoding(ALIASES.get(spec, spec))
     special = dict(encoding._special_tokens)
