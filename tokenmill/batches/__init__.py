@@ -3,6 +3,7 @@
 Comes in: a token set, settings (config). Goes out: (inputs, targets) on a device, and a position.
 
     loader            RowLoader; get_batch and packed_rows are other ways to have one
+    chain             rows dealt, transferred, made ahead: how its batches are made
     planned           the rows of a split, shard by shard; nanochat_rows: nanochat's
     shard_rows        the rows of one shard, copied from its memory map; pieces: what they are made of
     transfer          to a device; ahead: in a thread

@@ -14,8 +14,9 @@ from typing import Any, Literal, overload
 
 import torch
 
+from tokenmill.batches.chain import TOKENS_ROOT, rank_of
 from tokenmill.batches.config import LoaderConfig, Packing
-from tokenmill.batches.loader import TOKENS_ROOT, Pair, RowLoader, Triple, rank_of
+from tokenmill.batches.loader import Pair, RowLoader, Triple
 from tokenmill.batches.ranks import rank_and_world_size
 from tokenmill.batches.transfer import find_device
 from tokenmill.rows.packing import LongDocuments

@@ -4,8 +4,7 @@
     for inputs, targets in loader:
         checkpoint["data"] = loader.state_dict()      # the same dict on every rank
 
-A loader is a chain: rows (planned.py or nanochat_rows.py) are dealt to this rank and copied out of the memory map,
-transferred to the device (transfer.py), a few batches ahead in a thread (ahead.py). Nothing is stored beside the
+Here is what a user says to it and what it tells; how batches are made is chain.py's. Nothing is stored beside the
 tokens: the position is (epoch, shard, row) and what must match for it to mean anything, and going there plans one
 shard anew. Packings and order are told in rows/packing.py, rows/nanochat.py and rows/stream.py.
 """
@@ -15,26 +14,18 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 import torch
-from torch.utils.data import get_worker_info
 
-from tokenmill.batches.ahead import Ahead
+from tokenmill.batches.chain import Chain
 from tokenmill.batches.config import LoaderConfig, Packing
-from tokenmill.batches.nanochat_rows import NanochatRows
 from tokenmill.batches.notebook import draw
-from tokenmill.batches.planned import PlannedRows, ShardPlans
-from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks
-from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
 from tokenmill.rows.packing import LongDocuments
-from tokenmill.rows.position import VERSION, position_of, read_position
+from tokenmill.rows.position import position_of, read_position
 from tokenmill.rows.skipped import parse_skipped
 from tokenmill.store.shards import Split
-from tokenmill.store.token_sets import TokenSet, find_token_set
 
-TOKENS_ROOT = Path("data/tokens")
 FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a second or two
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
@@ -49,7 +40,7 @@ else:
     Item = TypeVar("Item")
 
 
-class RowLoader(Iterator[Item], Generic[Item]):
+class RowLoader(Chain, Iterator[Item], Generic[Item]):
     """Batches of one split for one rank: an iterator of (inputs, targets), each (B, T) int64.
 
     Inputs are a row's first `seq_len` tokens, targets its last. Batches stay valid for as long as they are held.
@@ -82,6 +73,8 @@ class RowLoader(Iterator[Item], Generic[Item]):
     the manifest says, or the split has fewer rows than one batch of all ranks. What goes wrong in the thread is raised
     by the next call; the one after tries again.
     """
+
+    waited: float = 0.0  # seconds that `next` has waited for batches
 
     # fmt: off
     @overload
@@ -142,27 +135,6 @@ class RowLoader(Iterator[Item], Generic[Item]):
         loader = cls.__new__(cls)
         loader._set_up(config, worker)
         return loader
-
-    def _set_up(self, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> None:
-        self.config = config
-        self.waited = 0.0  # seconds that `next` has waited for batches
-        self.device = find_device(config.device)
-        self.rank, self.world_size = rank_of(config)
-        self.token_set = TokenSet(config.tokens or find_token_set(TOKENS_ROOT))
-        self._worker, self._workers = worker
-        self._skipped = parse_skipped(config.skip_rows)
-        self._batches: Iterator[tuple[Batch, _Place]] | None = None
-        self._closed = False
-        self._start: dict[str, int] = {}
-        self._seen_at_start: int | None = None
-        self._skipped_at_start = self._skipped
-        self._pid = os.getpid()
-        rows = self._make_rows()
-        self._rows: PlannedRows | NanochatRows | None = rows  # what `_batches` deals from, once it is there
-        self._require_one_batch(rows)
-        if config.rank is None and get_worker_info() is None:  # a worker must leave its parent's connections alone
-            require_same_on_all_ranks("batch_size", repr(self.identity), config.batch_size)
-        self._begin()
 
     # ------------------------------------------------------------------------ what a loader tells
 
@@ -300,145 +272,3 @@ class RowLoader(Iterator[Item], Generic[Item]):
                 self._skipped, self._rows = before, None  # a position that is refused changes nothing
                 raise
         self._skipped_at_start = parse_skipped(position.skip_rows)
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """What must match for a position to mean the same row."""
-        nanochat = self.config.packing == "nanochat"
-        return {
-            "version": VERSION,
-            "fingerprint": self.token_set.tokenizer["fingerprint"],
-            "split": self.config.split,
-            "shards": self.token_set.digest(self.config.split),
-            "seq_len": self.config.seq_len,
-            "packing": self.config.packing,
-            **({"world_size": self.world_size} if nanochat else self.config.order),
-            **({} if self._workers == 1 else {"worker": self._worker, "workers": self._workers}),
-        }
-
-    # ------------------------------------------------------------------------ the chain
-
-    def _make_rows(self, ahead: bool = True) -> PlannedRows | NanochatRows:
-        config = self.config
-        if config.packing == "nanochat":
-            return NanochatRows(
-                self.token_set, config.split, config.seq_len + 1, rank=self.rank, world_size=self.world_size
-            )
-        return PlannedRows(
-            self._make_plans(ahead),
-            rank=self.rank,
-            world_size=self.world_size,
-            epochs=config.epochs,
-            skipped=self._skipped,
-        )
-
-    def _make_plans(self, ahead: bool = True) -> ShardPlans:
-        config = self.config
-        return ShardPlans(
-            self.token_set,
-            config.split,
-            config.seq_len + 1,
-            packing=config.packing,
-            ahead=ahead and config.prefetch > 0,
-            **config.order,
-        )
-
-    def _begin(self) -> None:
-        """Goes to the first row, in a DataLoader worker to that of its first batch."""
-        self._go_to(dict.fromkeys(self._rows_at_hand().position, 0), 0)
-        rows = self._rows_at_hand()
-        rows.skip(self._worker * self.config.batch_size)
-        self._position, self._passed = rows.position, rows.passed
-
-    def _go_to(self, position: dict[str, int], seen: int | None) -> None:
-        self._stop()
-        rows = self._rows_at_hand()
-        rows.seek(position)
-        self._position, self._epoch, self._ended = position, rows.epoch, False
-        # of tokens seen: those before this start, unless an older position does not say, and rows since; where it does
-        # not, no later position says so either, as they are the same on every rank, whoever asks for tokens_seen
-        self._start, self._seen_at_start, self._says_seen, self._passed = position, seen, seen is not None, 0
-
-    def _rows_at_hand(self) -> PlannedRows | NanochatRows:
-        if self._closed:
-            self._raise_closed()
-        self._leave_the_parent_s()
-        if self._rows is None:
-            self._rows = self._make_rows()
-        return self._rows
-
-    def _raise_closed(self) -> NoReturn:
-        raise ValueError(
-            f"this RowLoader of {self.token_set.path}, {self.config.split!r}, is closed; make another, and give it "
-            "this one's state_dict()"
-        )
-
-    def _leave_the_parent_s(self) -> None:
-        """In a fork: threads did not come along, so nothing of what uses them is used."""
-        if self._pid != os.getpid():
-            self._batches, self._rows, self._pid = None, None, os.getpid()
-
-    def _running(self) -> "Iterator[tuple[Batch, _Place]]":
-        """The batches from the position on, each with the place after it."""
-        self._leave_the_parent_s()
-        if self._batches is None:
-            rows = self._rows_at_hand()
-            rows.seek(self._position)
-            batches = _batches(rows, self._transfer(), self.config, self.rank, self._workers, self._passed)
-            self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
-        return self._batches
-
-    def _stop(self) -> None:
-        """Ends what runs ahead, and leaves it the rows that it dealt from: they are past the position."""
-        batches, self._batches = self._batches, None  # first, as a second Ctrl-C may come while this one waits
-        if batches is not None:
-            self._rows = None
-        if isinstance(batches, Ahead):
-            batches.stop()
-
-    def _transfer(self) -> Transfer:
-        config, bos_id = self.config, self.token_set.bos_id if self.config.documents else None
-        shape = (config.batch_size, config.seq_len + 1)
-        return make_transfer(self.device, shape, self.token_set.numpy_dtype, bos_id, max(2, config.prefetch))
-
-    def _require_one_batch(self, rows: PlannedRows | NanochatRows) -> None:
-        if isinstance(rows, NanochatRows):
-            return  # endless wherever the rank has a document
-        whole_batch = self.config.epochs is None or self.config.drop_last
-        needed = self.config.batch_size * self.world_size if whole_batch else 1
-        found = rows.plans.count(up_to=needed)
-        if found < needed:
-            raise ValueError(
-                f"{self.token_set.path}: split {self.config.split!r} has {found} rows of {self.config.seq_len} + 1 "
-                f"tokens, fewer than one batch of {self.config.batch_size} on each of {self.world_size} ranks; "
-                "lower batch_size or seq_len, or prepare more text"
-            )
-
-
-_Place = tuple[dict[str, int], int, int]  # position, epoch, rows of all ranks since the loader's start
-
-
-def _batches(
-    rows: PlannedRows | NanochatRows,
-    transfer: Transfer,
-    config: LoaderConfig,
-    rank: int,
-    workers: int,
-    passed: int,
-) -> Iterator[tuple[Batch, _Place]]:
-    """Deals and transfers batch after batch, each with the place after it. `passed` rows came before the first."""
-    size = config.batch_size
-    whole = size * rows.world_size
-    while (available := rows.available(size)) == whole or (available and not config.drop_last):
-        out = transfer.buffer()[: len(range(rank, available, rows.world_size))]
-        rows.deal(size, out)
-        batch = transfer.send(out)
-        rows.skip(size * (workers - 1))  # the other workers' batches
-        yield batch, (rows.position, rows.epoch, passed + rows.passed)
-
-
-def rank_of(config: LoaderConfig) -> tuple[int, int]:
-    """(rank, world_size): those that were given, or this process's."""
-    if config.rank is None or config.world_size is None:
-        return rank_and_world_size()
-    return config.rank, config.world_size

@@ -16,8 +16,9 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from tokenmill.batches.chain import TOKENS_ROOT, rank_of
 from tokenmill.batches.config import LoaderConfig, Packing
-from tokenmill.batches.loader import TOKENS_ROOT, RowLoader, rank_of
+from tokenmill.batches.loader import RowLoader
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import find_token_set
