@@ -325,17 +325,18 @@ def test_a_fork_between_a_position_and_its_first_batch_goes_on(token_set):
     next(position)
     loader = make_loader(token_set, batch_size=1)
     loader.load_state_dict(position.state_dict())
-    expected = rows_of(next(position))
+    expected = [rows_of(next(position)) for _ in range(40)]  # over all shards, each planned when its turn comes
     readable, writable = os.pipe()
     if not (child := os.fork()):
         signal.alarm(20)
-        os.write(writable, repr(rows_of(next(loader))).encode())
+        with open(writable, "w") as told:
+            told.write(repr([rows_of(next(loader)) for _ in range(40)]))
         os._exit(0)
     os.close(writable)
     with open(readable) as told:
         assert told.read() == repr(expected)
     assert os.waitpid(child, 0)[1] == 0
-    assert rows_of(next(loader)) == expected, "and the parent too"
+    assert [rows_of(next(loader)) for _ in range(40)] == expected, "and the parent too"
 
 
 # ---------------------------------------------------------------------------- DataLoader
