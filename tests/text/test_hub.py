@@ -76,7 +76,8 @@ def test_what_goes_wrong_on_the_way_is_tried_again(hub, env, flags, tmp_path, tr
 
 def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, flags, tmp_path):
     hub.troubles = {NAMES[1]: ["wrong"] * 100}
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tokenmill.text import hub; hub.ATTEMPTS = 2\n"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    code += "from tokenmill.text import downloads; downloads.ATTEMPTS = 2\n"
     code += f"from tokenmill import cli; sys.exit(cli.main({['prepare', *map(str, flags), '3']!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 1

@@ -8,6 +8,7 @@ from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.progress import Bars
 from tokenmill.store.files import read_json
 from tokenmill.text import hub
+from tokenmill.text.downloads import Downloads
 from tokenmill.text.sources import local_files, split_files
 from tokenmill.text.stdlib import write_stdlib
 from tokenmill.text.units import SourceFile
@@ -18,7 +19,7 @@ class Source:
     """The source's files in their order; those of a hub repository may still have to be fetched."""
 
     files: list[SourceFile]
-    downloads: hub.Downloads | None = None
+    downloads: Downloads | None = None
 
     def close(self) -> None:
         if self.downloads is not None:
@@ -83,7 +84,7 @@ def _hub_source(config: PrepareConfig, bars: Bars) -> Source:
     if val_file in names and val_file not in taken:
         taken.append(val_file)
     files = split_files({name: folder / name for name in taken}, val_file)
-    return Source(files, hub.Downloads(listing, folder, config.download_workers, bars))
+    return Source(files, Downloads(listing, folder, config.download_workers, bars))
 
 
 def _commit_of_an_earlier_set(config: PrepareConfig) -> str | None:

@@ -6,7 +6,8 @@ Comes in: what a user names (a folder, a file, a glob, a URL, a repository on th
     formats       told by a file's name
     units         what all formats share: a source file, a unit of work, a batch of documents
     parquet       row groups; lines: jsonl and txt, plain or compressed
-    hub           files of a repository on the Hugging Face hub; stdlib: text that every machine has
+    hub           files of a repository on the Hugging Face hub, listed; downloads: fetched
+    stdlib        text that every machine has
 
 It must never know tokens.
 """
