@@ -41,8 +41,9 @@ with RowLoader(batch_size=2, seq_len=8, epochs=1) as loader:
     assert_type(loader.tokens_seen, int)
     assert_type(loader.waited, float)
     assert_type(loader.vocab_size, int)
-for tensors in PackedRows(seq_len=8):
-    assert_type(tensors, tuple[torch.Tensor, ...])
+for pair in PackedRows(seq_len=8):
+    assert_type(pair, Pair)
+assert_type(next(iter(PackedRows("a", batch_size=2, seq_len=8, documents=True))), Triple)
 prepare(PrepareConfig(source="a", tokens_root="b"))
 Tokenizer.load("a").save("b")
 assert_type(TokenSet("a").bos_id, int)

@@ -10,7 +10,7 @@ A DataLoader adds nothing to the batches but processes; so it must not batch wha
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, Generic, Literal, NoReturn, overload
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -18,7 +18,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tokenmill.batches.chain import TOKENS_ROOT, rank_of
 from tokenmill.batches.config import LoaderConfig, Packing
-from tokenmill.batches.loader import RowLoader
+from tokenmill.batches.loader import Item, Pair, RowLoader, Triple
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import find_token_set
@@ -26,7 +26,7 @@ from tokenmill.store.token_sets import find_token_set
 Tensors = tuple[torch.Tensor, ...]
 
 
-class PackedRows(IterableDataset[Tensors]):
+class PackedRows(IterableDataset[Item], Generic[Item]):
     """The same batches as a dataset, for DataLoader and what is built on it.
 
         DataLoader(PackedRows(tokens, batch_size=32, seq_len=2048), batch_size=None, num_workers=2)
@@ -42,6 +42,35 @@ class PackedRows(IterableDataset[Tensors]):
 
     Raises what RowLoader does, where iterating begins; ValueError where a DataLoader makes batches of batches.
     """
+
+    # fmt: off
+    @overload
+    def __init__(
+        self: "PackedRows[Pair]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
+        packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        skip_rows: Iterable[str] = (), epochs: int | None = None, drop_last: bool = True,
+        documents: Literal[False] = False, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "PackedRows[Triple]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
+        packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        skip_rows: Iterable[str] = (), epochs: int | None = None, drop_last: bool = True,
+        documents: Literal[True], prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "PackedRows[Tensors]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
+        packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        skip_rows: Iterable[str] = (), epochs: int | None = None, drop_last: bool = True,
+        documents: bool, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+    ) -> None: ...
+    # fmt: on
 
     def __init__(
         self,
@@ -64,14 +93,14 @@ class PackedRows(IterableDataset[Tensors]):
         world_size: int | None = None,
     ) -> None:
         settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self._loader: type[RowLoader[Tensors]] = _Batches if batch_size is not None else _SingleRows
+        self._loader: type[RowLoader[Any]] = _Batches if batch_size is not None else _SingleRows
         self.config = LoaderConfig(**settings | {"batch_size": 1 if batch_size is None else batch_size})
         if str(device) != "cpu":
             raise ValueError(f"PackedRows gives CPU tensors, found device={device!r}; leave it out")
         if tokens is None:
             self.config = replace(self.config, tokens=find_token_set(TOKENS_ROOT))
 
-    def __iter__(self) -> RowLoader[Tensors]:
+    def __iter__(self) -> RowLoader[Item]:
         worker = get_worker_info()
         if worker is None:
             return self._loader.of(self.config)

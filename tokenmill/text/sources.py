@@ -1,8 +1,8 @@
 """Where text comes from: files of documents -> units of work -> batches of documents.
 
 `local_files` finds what the user named, below a folder or a URL (downloads.py fetches such files first, stdlib.py
-writes them), and `split_files` puts them in name order, the last one for validation. `plan_units` cuts a file into units
-of work, one shard each, by `shard_text_bytes` of text, so the cut depends on the data and never on the machine.
+writes them), and `split_files` puts them in name order, the last one for validation. `plan_units` cuts a file into
+units of work, one shard each, by `shard_text_bytes` of text, so the cut depends on the data and never on the machine.
 `read_documents` streams a unit's text some MB at a time; null and empty documents are left out and counted.
 """
 
