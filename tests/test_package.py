@@ -15,7 +15,6 @@ from tokenmill import __version__
 from tokenmill.extras import EXTRAS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-# imported by other names than they are installed by
 NEWEST = ("3.14", "3.13", "3.12")
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
 
