@@ -23,13 +23,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import regex
-import tiktoken
 
+from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, read_json, write_json
+
+if TYPE_CHECKING:
+    import tiktoken
 
 # gpt2 and r50k_base are the same 50,257 tokens; tiktoken has the second in one file
 ALIASES = {"gpt2": "r50k_base"}
@@ -88,10 +91,11 @@ class Tokenizer:
         return hashlib.sha256(whole.encode()).hexdigest()
 
     @cached_property
-    def encoding(self) -> tiktoken.Encoding:
-        return tiktoken.Encoding(
+    def encoding(self) -> "tiktoken.Encoding":
+        encoding: tiktoken.Encoding = _tiktoken().Encoding(
             self.name, pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special_tokens
         )
+        return encoding
 
     def encode(self, text: str) -> np.ndarray:
         """Ids of a text, without BOS: (num_tokens,) uint32."""
@@ -158,7 +162,7 @@ class Tokenizer:
         return tokenizer
 
 
-def _encode_in_stretches(encoding: tiktoken.Encoding, pattern: str, text: str) -> np.ndarray:
+def _encode_in_stretches(encoding: "tiktoken.Encoding", pattern: str, text: str) -> np.ndarray:
     """Encodes a text on which tiktoken's regex engine gives up.
 
     A piece is one match of the split pattern; merges happen within a piece. Long pieces are merged
@@ -166,6 +170,8 @@ def _encode_in_stretches(encoding: tiktoken.Encoding, pattern: str, text: str) -
     beyond a match's end only from whitespace, `\\s+(?!\\S)`, so a stretch must not end in it: its
     last pieces are merged one by one too where they are whitespace.
     """
+    with naming_the_extra():
+        import regex
     parts: list[Sequence[int] | np.ndarray] = []
     stretch: list[str] = []
 
@@ -195,7 +201,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
     """
     if spec.endswith(".json"):
         return Tokenizer.load(Path(spec))
-    known = sorted({*ALIASES, *tiktoken.list_encoding_names()})
+    known = sorted({*ALIASES, *_tiktoken().list_encoding_names()})
     if spec not in known:
         raise ValueError(
             f"unknown tokenizer {spec!r}; expected train:N (N tokens, trained on the source), "
@@ -209,9 +215,18 @@ def load_tokenizer(spec: str) -> Tokenizer:
     return Tokenizer(name, encoding._pat_str, encoding._mergeable_ranks, special, bos_token)
 
 
-def _load_encoding(name: str) -> tiktoken.Encoding:
+def _tiktoken() -> ModuleType:
+    """The package, loaded when it is first needed: a tokenizer can be read, and told of, without it."""
+    with naming_the_extra():
+        import tiktoken
+    return tiktoken
+
+
+def _load_encoding(name: str) -> "tiktoken.Encoding":
+    package = _tiktoken()
     try:
-        return tiktoken.get_encoding(name)
+        encoding: tiktoken.Encoding = package.get_encoding(name)
+        return encoding
     except Exception as error:  # requests', an OSError for the cache, a ValueError for a wrong hash
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConnectionError(
