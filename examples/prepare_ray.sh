@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prepares on a Ray cluster whose nodes share /shared and have the packages of the extras
-# `prepare` and `ray` (pip install '.[prepare,ray]'). Run it from the repository's root, where RAY_ADDRESS names the dashboard:
+# `prepare` and `ray` (pip install '.[prepare,ray]'). Run it from the repository's root, where RAY_ADDRESS names the
+# dashboard:
 #
 #     RAY_ADDRESS=http://head:8265 bash examples/prepare_ray.sh /shared/fineweb-edu /shared/tokens
 #

@@ -32,6 +32,9 @@ Place = tuple[dict[str, int], int, int]  # position, epoch, rows of all ranks si
 class Chain:
     """The rows of a loader's settings for one rank, and where it stands in them."""
 
+    _start: dict[str, int]  # the position from which on `_passed` rows are counted
+    _seen_at_start: int | None  # input tokens before it, where they are known
+
     def _set_up(self, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> None:
         self.config = config
         self.device = find_device(config.device)
@@ -41,8 +44,6 @@ class Chain:
         self._skipped = parse_skipped(config.skip_rows)
         self._batches: Iterator[tuple[Batch, Place]] | None = None
         self._closed = False
-        self._start: dict[str, int] = {}
-        self._seen_at_start: int | None = None
         self._skipped_at_start = self._skipped
         self._pid = os.getpid()
         rows = self._make_rows()

@@ -5,9 +5,9 @@ What each setting means is told where it is said, in `RowLoader` (loader.py).
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from tokenmill.checks import one_of, truth, whole_number
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
@@ -40,6 +40,11 @@ class LoaderConfig:
     rank: int | None = None
     world_size: int | None = None
 
+    @classmethod
+    def of(cls, arguments: dict[str, Any]) -> Self:
+        """The settings among the `locals()` of a function that spells them out."""
+        return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
+
     def __post_init__(self) -> None:
         self._require_folder_first()
         for field, known in (("split", SPLITS), ("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS)):
@@ -64,8 +69,9 @@ class LoaderConfig:
             raise ValueError("tokens must be a token set's folder, not ''; leave it out for the one under data/tokens")
         if isinstance(self.tokens, str) and self.tokens in SPLITS and not Path(self.tokens, "manifest.json").exists():
             raise ValueError(
-                f"the first argument is a token set's folder, found {self.tokens!r}, a split: write split={self.tokens!r}, "
-                f"with the one token set under data/tokens, or the folder first: ('data/tokens/NAME', {self.tokens!r}, ...)"
+                f"the first argument is a token set's folder, found {self.tokens!r}, a split: write "
+                f"split={self.tokens!r}, with the one token set under data/tokens, or the folder first: "
+                f"('data/tokens/NAME', {self.tokens!r}, ...)"
             )
 
     def _require_sense(self) -> None:

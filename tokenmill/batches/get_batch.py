@@ -16,15 +16,13 @@ import torch
 
 from tokenmill.batches.chain import TOKENS_ROOT, rank_of
 from tokenmill.batches.config import LoaderConfig, Packing
-from tokenmill.batches.loader import Pair, RowLoader, Triple
+from tokenmill.batches.loader import Pair, RowLoader, Tensors, Triple
 from tokenmill.batches.ranks import rank_and_world_size
 from tokenmill.batches.transfer import find_device
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import VERSION
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import find_token_set
-
-Tensors = tuple[torch.Tensor, ...]
 
 
 class KeptLoaders:

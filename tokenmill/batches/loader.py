@@ -30,10 +30,11 @@ FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a sec
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # and document_ids
+Tensors = tuple[torch.Tensor, ...]  # either
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # Python's own has no default before 3.13
 
-    Item = TypeVar("Item", bound=tuple[torch.Tensor, ...], default=Pair)
+    Item = TypeVar("Item", bound=Tensors, default=Pair)
 else:
     from typing import TypeVar
 
@@ -97,7 +98,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     @overload
     def __init__(
-        self: "RowLoader[tuple[torch.Tensor, ...]]", tokens: str | os.PathLike[str] | None = None,
+        self: "RowLoader[Tensors]", tokens: str | os.PathLike[str] | None = None,
         split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
         long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
@@ -126,8 +127,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self._set_up(LoaderConfig(**settings))
+        self._set_up(LoaderConfig.of(locals()))
 
     @classmethod
     def of(cls, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> Self:

@@ -18,12 +18,10 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tokenmill.batches.chain import TOKENS_ROOT, rank_of
 from tokenmill.batches.config import LoaderConfig, Packing
-from tokenmill.batches.loader import Item, Pair, RowLoader, Triple
+from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import find_token_set
-
-Tensors = tuple[torch.Tensor, ...]
 
 
 class PackedRows(IterableDataset[Item], Generic[Item]):
@@ -92,9 +90,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self._loader: type[RowLoader[Any]] = _Batches if batch_size is not None else _SingleRows
-        self.config = LoaderConfig(**settings | {"batch_size": 1 if batch_size is None else batch_size})
+        self.config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})
         if str(device) != "cpu":
             raise ValueError(f"PackedRows gives CPU tensors, found device={device!r}; leave it out")
         if tokens is None:

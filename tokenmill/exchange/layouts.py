@@ -25,10 +25,8 @@ from tokenmill.store.shards import in_blocks
 
 BLOCK_TOKENS = 1 << 22
 SHARD_TOKENS = 100_000_000  # of llm.c's and build-nanogpt's files
-LLMC_HEADERS: dict[tuple[int, ...], np.dtype] = {
-    (20240520, 1): np.dtype("<u2"),
-    (20240801, 7): np.dtype("<u4"),
-}  # by magic and version
+# by magic and version
+LLMC_HEADERS: dict[tuple[int, ...], np.dtype] = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 LLMC_HEADER_BYTES = 256 * 4
 MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 MEGATRON_HEADER = struct.Struct("<9sQBQQ")  # magic, version, type, sequences, documents
