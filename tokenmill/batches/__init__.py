@@ -4,8 +4,8 @@ Comes in: a token set, settings (config). Goes out: (inputs, targets) on a devic
 
     loader            RowLoader; get_batch and packed_rows are other ways to have one
     chain             rows dealt, transferred, made ahead: how its batches are made
-    planned           the rows of a split, shard by shard; nanochat_rows: nanochat's
-    shard_rows        the rows of one shard, copied from its memory map; pieces: what they are made of
+    planned           the rows of a split, window by window; nanochat_rows: nanochat's
+    window_rows       the rows of one window, copied from memory maps; pieces: what they are made of
     transfer          to a device; ahead: in a thread
     ranks             which rank this is, and whether all agree
     documents         ids, positions and masks of the documents of a batch

@@ -5,7 +5,9 @@
 
 The thread holds no reference to the `Ahead`, so that dropping it ends the thread, as leaving the
 process does: a thread that is inside NumPy or torch while Python shuts down would crash it. Nothing polls: the
-thread waits for room, the caller for an item.
+thread waits for room, the caller for an item, each at a `SimpleQueue`. These are C: a Ctrl-C, or a signal handler that
+raises, may come anywhere in the caller, and finds no lock of Python's `threading` half taken that would be held for ever.
+An iterator that works long on one item yields PAUSE now and then, so that it can be stopped there.
 """
 
 import os
@@ -16,23 +18,30 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 SECONDS_TO_LEAVE = 10  # at the process's end, for a thread that waits for a disk
-
+PAUSE = object()  # no item yet
 
 Item = TypeVar("Item")
+
+
+class _Shared:
+    """What the thread and its user both see."""
+
+    def __init__(self, depth: int):
+        self.ready: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self.room: SimpleQueue[None] = SimpleQueue()
+        self.stopped = False
+        for _ in range(depth):
+            self.room.put(None)
 
 
 class Ahead(Generic[Item]):
     """An iterator over `items`, which a daemon thread takes at most `depth` ahead."""
 
-    def __init__(self, items: Iterator[Item], depth: int):
-        self._ready: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        self._room = threading.Semaphore(depth)
+    def __init__(self, items: Iterator[Item], depth: int, name: str = "tokenmill-ahead"):
+        self._shared = _Shared(depth)
         self._over: BaseException | None = None  # what ended it: an error, or StopIteration
-        stopped = threading.Event()
-        thread = threading.Thread(
-            target=_run, args=(items, self._ready, self._room, stopped), daemon=True, name="tokenmill-ahead"
-        )
-        self.stop = weakref.finalize(self, _stop, thread, self._ready, self._room, stopped, os.getpid())
+        thread = threading.Thread(target=_run, args=(items, self._shared), daemon=True, name=name)
+        self.stop = weakref.finalize(self, _stop, thread, self._shared, os.getpid())
         thread.start()
 
     def __iter__(self) -> "Ahead[Item]":
@@ -42,33 +51,34 @@ class Ahead(Generic[Item]):
         """The next item. An error of the thread is raised here, and again at every later call."""
         if self._over is None:
             item: Item
-            item, self._over = self._ready.get()
-            self._room.release()
+            item, self._over = self._shared.ready.get()
+            self._shared.room.put(None)
         if self._over is not None:
             raise self._over
         return item
 
 
-def _run(items: Iterator, ready: SimpleQueue, room: threading.Semaphore, stopped: threading.Event) -> None:
+def _run(items: Iterator, shared: _Shared) -> None:
     while True:
-        room.acquire()
-        if stopped.is_set():
-            return
-        try:
-            ready.put((next(items), None))
-        except BaseException as error:  # the caller's to raise; StopIteration too
-            ready.put((None, error))
-            return
+        shared.room.get()
+        item = PAUSE
+        while item is PAUSE:
+            if shared.stopped:
+                return
+            try:
+                item = next(items)
+            except BaseException as error:  # the caller's to raise; StopIteration too
+                shared.ready.put((None, error))
+                return
+        shared.ready.put((item, None))
 
 
-def _stop(
-    thread: threading.Thread, ready: SimpleQueue, room: threading.Semaphore, stopped: threading.Event, pid: int
-) -> None:
+def _stop(thread: threading.Thread, shared: _Shared, pid: int) -> None:
     """Ends the thread, and waits until it has left; called once, by `stop`, the collector or the process's end."""
     if os.getpid() != pid:
-        return  # a fork: the thread did not come along, but locks that it held are held here for ever
-    stopped.set()
-    room.release()
-    ready.put((None, RuntimeError("stopped")))  # for a caller in another thread that waits for an item
+        return  # a fork: the thread did not come along
+    shared.stopped = True
+    shared.room.put(None)
+    shared.ready.put((None, RuntimeError("stopped")))  # for a caller in another thread that waits for an item
     if thread is not threading.current_thread():  # the collector runs in any thread
         thread.join(SECONDS_TO_LEAVE)

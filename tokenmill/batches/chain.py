@@ -2,38 +2,49 @@
 
     planned.py or nanochat_rows.py   ->   _batches   ->   transfer.py   ->   ahead.py   ->   RowLoader.__next__
 
-Every batch comes with the place after it, so where the chain stands is where the batch that was returned last left
+Every batch comes with the state after it, so where the chain stands is where the batch that was returned last left
 it, whatever was made ahead. To go elsewhere, or on after an error, a Ctrl-C or a fork, the chain is dropped and begun
 anew from that place: nothing else has to be remembered.
 """
 
 import os
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
-
-from torch.utils.data import get_worker_info
+from typing import Any, NamedTuple, NoReturn
 
 from tokenmill.batches.ahead import Ahead
 from tokenmill.batches.config import LoaderConfig
 from tokenmill.batches.nanochat_rows import NanochatRows
-from tokenmill.batches.planned import PlannedRows, ShardPlans
-from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks
+from tokenmill.batches.planned import PlannedRows, WindowPlans
+from tokenmill.batches.ranks import rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
 from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
-from tokenmill.rows.position import VERSION
-from tokenmill.rows.skipped import parse_skipped
+from tokenmill.rows.position import Pasts, Position, identity_of
+from tokenmill.rows.skipped import Skipped, parse_skipped
+from tokenmill.rows.stream import no_such_rows
 from tokenmill.store.token_sets import TokenSet, find_token_set
 
 TOKENS_ROOT = Path("data/tokens")
-Place = tuple[dict[str, int], int, int]  # position, epoch, rows of all ranks since the loader's start
+
+
+class State(NamedTuple):
+    """Where a loader stands, in one value: a signal handler may ask at any instant."""
+
+    place: dict[str, int]
+    epoch: int
+    tokens_seen: int
+    begun: bool  # whether a batch was asked for since the iteration began, or was gone to
 
 
 class Chain:
     """The rows of a loader's settings for one rank, and where it stands in them."""
 
-    _start: dict[str, int]  # the position from which on `_passed` rows are counted
-    _seen_at_start: int | None  # input tokens before it, where they are known
+    _state: State
+    _until: int | None = None  # the epoch before which the iteration ends
+    _skipped: Skipped
+    _pasts: Pasts  # of the windows that were begun with rows of another length
 
     def _set_up(self, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> None:
         self.config = config
@@ -41,32 +52,39 @@ class Chain:
         self.rank, self.world_size = rank_of(config)
         self.token_set = TokenSet(config.tokens or find_token_set(TOKENS_ROOT))
         self._worker, self._workers = worker
-        self._skipped = parse_skipped(config.skip_rows)
-        self._batches: Iterator[tuple[Batch, Place]] | None = None
-        self._closed = False
-        self._skipped_at_start = self._skipped
-        self._pid = os.getpid()
-        rows = self._make_rows()
-        self._rows: PlannedRows | NanochatRows | None = rows  # what `_batches` deals from, once it is there
-        self._require_one_batch(rows)
-        if config.rank is None and get_worker_info() is None:  # a worker must leave its parent's connections alone
-            require_same_on_all_ranks("batch_size", repr(self.identity), config.batch_size)
-        self._begin()
+        self._batches: Iterator[tuple[Batch, State]] | None = None
+        self._rows: PlannedRows | NanochatRows | None = None  # what `_batches` deals from
+        self._closed, self._ended = False, False
+        self._pid, self._lock = os.getpid(), threading.RLock()  # reentrant: for a signal handler in `next`
+        self._former: tuple[int, TokenSet] | None = None  # the set as it was in an epoch that began before it grew
+        self._skipped, self._pasts = parse_skipped(config.skip_rows or ()), {}
+        self._counted: dict[int, int] = {}  # rows of the epochs that were counted
+        self._require_rows()
+        if config.rank is None:
+            require_same_on_all_ranks(self._followed())
+        self._begin(0, 0)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What must match for a position to mean the same row."""
-        nanochat = self.config.packing == "nanochat"
-        return {
-            "version": VERSION,
-            "fingerprint": self.token_set.tokenizer["fingerprint"],
-            "split": self.config.split,
-            "shards": self.token_set.digest(self.config.split),
-            "seq_len": self.config.seq_len,
-            "packing": self.config.packing,
-            **({"world_size": self.world_size} if nanochat else self.config.order),
-            **({} if self._workers == 1 else {"worker": self._worker, "workers": self._workers}),
-        }
+        config, nanochat = self.config, self.config.packing == "nanochat"
+        fingerprint = self.token_set.tokenizer["fingerprint"]
+        identity = identity_of(fingerprint, config.split, config.packing, {} if nanochat else config.order)
+        strict = {"manifest": self.token_set.digest, "seq_len": config.seq_len}
+        if nanochat:
+            return identity | strict | {"world_size": self.world_size}
+        if self._workers == 1:
+            return identity
+        # each of several workers knows of its own batches alone, so a resumed run must make the same ones
+        calls = {"rows_a_call": config.batch_size * self.world_size, "worker": self._worker, "workers": self._workers}
+        return identity | strict | calls
+
+    def _followed(self) -> dict[str, Any]:
+        """All that the order of this loader's rows follows from, over all ranks."""
+        names = ("batch_size", "seq_len", "epochs", "drop_last", "skip_rows")
+        return (
+            self.identity | {"manifest": self.token_set.digest} | {name: getattr(self.config, name) for name in names}
+        )
 
     def _make_rows(self, ahead: bool = True) -> PlannedRows | NanochatRows:
         config = self.config
@@ -75,39 +93,84 @@ class Chain:
                 self.token_set, config.split, config.seq_len + 1, rank=self.rank, world_size=self.world_size
             )
         return PlannedRows(
-            self._make_plans(ahead),
+            self._make_plans(),
             rank=self.rank,
             world_size=self.world_size,
-            epochs=config.epochs,
+            until=self._until,
             skipped=self._skipped,
+            ahead=ahead and config.prefetch > 0,
         )
 
-    def _make_plans(self, ahead: bool = True) -> ShardPlans:
+    def _make_plans(self, token_set: TokenSet | None = None) -> WindowPlans:
         config = self.config
-        return ShardPlans(
-            self.token_set,
+        return WindowPlans(
+            token_set or self.token_set,
             config.split,
             config.seq_len + 1,
             packing=config.packing,
-            ahead=ahead and config.prefetch > 0,
+            former=self._former,
+            pasts=self._pasts,
             **config.order,
         )
 
-    def _begin(self) -> None:
-        """Goes to the first row, in a DataLoader worker to that of its first batch."""
-        self._go_to(dict.fromkeys(self._rows_at_hand().position, 0), 0)
-        rows = self._rows_at_hand()
-        rows.skip(self._worker * self.config.batch_size)
-        self._position, self._passed = rows.position, rows.passed
+    # ------------------------------------------------------------------------ going to a place
 
-    def _go_to(self, position: dict[str, int], seen: int | None) -> None:
+    def _begin(self, epoch: int, seen: int) -> None:
+        """Goes to the first row of an epoch, in a DataLoader worker to that of its first batch."""
+        self._until = None if self.config.epochs is None else epoch + self.config.epochs
+        nanochat = self.config.packing == "nanochat"
+        self._go_to({"rows": 0} if nanochat else {"epoch": epoch, "window": 0, "row": 0}, seen)
+        if self._worker:
+            rows = self._rows_at_hand()
+            rows.skip(self._worker * self.config.batch_size)
+            seen += rows.passed * self.config.seq_len
+            self._state = State(rows.position, rows.epoch, seen, begun=False)
+
+    def _go_to(self, place: dict[str, int], seen: int) -> None:
         self._stop()
+        self._rows = None
         rows = self._rows_at_hand()
-        rows.seek(position)
-        self._position, self._epoch, self._ended = position, rows.epoch, False
-        # of tokens seen: those before this start, unless an older position does not say, and rows since; where it does
-        # not, no later position says so either, as they are the same on every rank, whoever asks for tokens_seen
-        self._start, self._seen_at_start, self._says_seen, self._passed = position, seen, seen is not None, 0
+        rows.seek(place)
+        self._state, self._ended = State(place, rows.epoch, seen, begun=False), False
+
+    def _go_to_position(self, position: Position) -> None:
+        """Goes on from a position that fits; one that does not changes nothing, and raises ValueError."""
+        before = (self._former, self._skipped, self._pasts, self._until, self._state)
+        try:
+            self._follow(position)
+        except BaseException:
+            self._former, self._skipped, self._pasts, self._until, self._state = before
+            self._stop()
+            self._rows = None
+            raise
+
+    def _follow(self, position: Position) -> None:
+        if self.config.packing != "nanochat":
+            if self.config.skip_rows is not None:
+                position = position.skipping(parse_skipped(self.config.skip_rows))
+            position = position.at_length(self.config.seq_len)
+            self._former = self._former_set(position)
+            self._skipped, self._pasts = position.skipped, dict(position.pasts)
+            self._until = self._end_of_iteration(position)
+            self._require_skipped(self._make_plans(), position.window)
+        self._go_to(position.place, position.tokens_seen)
+        self._ended = self._until is not None and position.place["epoch"] >= self._until
+
+    def _former_set(self, position: Position) -> tuple[int, TokenSet] | None:
+        """The set as it was, for the epoch that a position is in, where that has begun."""
+        was = self.token_set.as_it_was(position.manifest, self.config.split)
+        epoch, window = position.window
+        if was is self.token_set or (window == 0 and not position.place["row"] and not position.pasts):
+            return None
+        return epoch, was
+
+    def _end_of_iteration(self, position: Position) -> int | None:
+        """Iterations are epochs 0 to N, N to 2 N ...; between two of them the one before has ended."""
+        if self.config.epochs is None:
+            return None
+        done, some = divmod(position.place["epoch"], self.config.epochs)
+        at_its_begin = not (some or position.place["window"] or position.place["row"] or position.pasts)
+        return (done if done and at_its_begin else done + 1) * self.config.epochs
 
     def _rows_at_hand(self) -> PlannedRows | NanochatRows:
         if self._closed:
@@ -123,20 +186,23 @@ class Chain:
             "this one's state_dict()"
         )
 
-    def _leave_the_parent_s(self) -> None:
-        """In a fork: threads did not come along, so nothing of what uses them is used."""
-        if self._pid != os.getpid():
-            self._batches, self._rows, self._pid = None, None, os.getpid()
+    # ------------------------------------------------------------------------ running
 
-    def _running(self) -> "Iterator[tuple[Batch, Place]]":
-        """The batches from the position on, each with the place after it."""
+    def _running(self) -> "Iterator[tuple[Batch, State]]":
+        """The batches from the position on, each with the state after it."""
+        self._require_rank()
         self._leave_the_parent_s()
         if self._batches is None:
             rows = self._rows_at_hand()
-            rows.seek(self._position)
-            batches = _batches(rows, self._transfer(), self.config, self.rank, self._workers, self._passed)
+            rows.seek(self._state.place)
+            batches = _batches(rows, self._transfer(), self.config, self._workers, self._state.tokens_seen)
             self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
         return self._batches
+
+    def _leave_the_parent_s(self) -> None:
+        """In a fork: threads did not come along, so nothing of what uses them is used."""
+        if self._pid != os.getpid():
+            self._batches, self._rows, self._pid, self._lock = None, None, os.getpid(), threading.RLock()
 
     def _stop(self) -> None:
         """Ends what runs ahead, and leaves it the rows that it dealt from: they are past the position."""
@@ -151,41 +217,70 @@ class Chain:
         shape = (config.batch_size, config.seq_len + 1)
         return make_transfer(self.device, shape, self.token_set.numpy_dtype, bos_id, max(2, config.prefetch))
 
-    def _require_one_batch(self, rows: PlannedRows | NanochatRows) -> None:
-        if isinstance(rows, NanochatRows):
-            return  # endless wherever the rank has a document
-        whole_batch = self.config.epochs is None or self.config.drop_last
-        needed = self.config.batch_size * self.world_size if whole_batch else 1
-        found = rows.plans.count(up_to=needed)
-        if found < needed:
+    # ------------------------------------------------------------------------ what must be
+
+    def _require_rank(self) -> None:
+        if self.config.rank is None and (found := rank_of(self.config)) != (self.rank, self.world_size):
             raise ValueError(
-                f"{self.token_set.path}: split {self.config.split!r} has {found} rows of {self.config.seq_len} + 1 "
-                f"tokens, fewer than one batch of {self.config.batch_size} on each of {self.world_size} ranks; "
-                "lower batch_size or seq_len, or prepare more text"
+                f"this RowLoader was made by rank {self.rank} of {self.world_size}, and this process is rank "
+                f"{found[0]} of {found[1]} by now; make loaders after torch.distributed.init_process_group"
             )
+
+    def _require_rows(self) -> None:
+        """ValueError where there is nothing to deal, or where rows that are to be skipped are not there."""
+        config = self.config
+        if config.packing == "nanochat":
+            NanochatRows(self.token_set, config.split, config.seq_len + 1, rank=self.rank, world_size=self.world_size)
+            return  # endless wherever the rank has a document
+        plans, whole = self._make_plans(), config.batch_size * self.world_size
+        needed = whole if config.epochs is not None and config.drop_last else 1
+        found = plans.count(0, up_to=needed)
+        if found * (config.epochs or 1) < needed:
+            raise ValueError(
+                f"{self.token_set.path}: split {config.split!r} has {found} rows of {config.seq_len} + 1 "
+                f"tokens, fewer than one batch of {config.batch_size} on each of {self.world_size} ranks; "
+                "lower batch_size or seq_len, take drop_last=False, or prepare more text"
+            )
+        self._require_skipped(plans, (0, 0))
+
+    def _require_skipped(self, plans: WindowPlans, since: tuple[int, int]) -> None:
+        """ValueError where rows that are to be skipped, from a window on, are not there."""
+        for (epoch, window), ranges in self._skipped.items():
+            if (epoch, window) < since:
+                continue
+            windows = plans.count_windows(epoch)
+            rows = plans.count_rows(epoch, window) if window < windows else 0
+            if ranges[-1].stop > rows:
+                raise no_such_rows(epoch, window, ranges[-1], rows)
 
 
 def _batches(
-    rows: PlannedRows | NanochatRows,
-    transfer: Transfer,
-    config: LoaderConfig,
-    rank: int,
-    workers: int,
-    passed: int,
-) -> Iterator[tuple[Batch, Place]]:
-    """Deals and transfers batch after batch, each with the place after it. `passed` rows came before the first."""
+    rows: PlannedRows | NanochatRows, transfer: Transfer, config: LoaderConfig, workers: int, seen: int
+) -> Iterator[tuple[Batch, State]]:
+    """Deals and transfers batch after batch, each with the state after it. `seen` tokens came before the first."""
     size = config.batch_size
     whole = size * rows.world_size
-    while (available := rows.available(size)) == whole or (available and not config.drop_last):
-        out = transfer.buffer()[: len(range(rank, available, rows.world_size))]
-        rows.deal(size, out)
+    while True:
+        dealt = rows.take(size)
+        if dealt.total < whole and (config.drop_last or not dealt.total):
+            return
+        out = transfer.buffer()[: dealt.count]
+        rows.fill(dealt, out)
         batch = transfer.send(out)
         rows.skip(size * (workers - 1))  # the other workers' batches
-        yield batch, (rows.position, rows.epoch, passed + rows.passed)
+        yield batch, State(rows.position, rows.epoch, seen + rows.passed * config.seq_len, begun=True)
 
 
 def rank_of(config: LoaderConfig) -> tuple[int, int]:
     """(rank, world_size): those that were given, or this process's."""
+    if config.mesh is not None:
+        return rank_in_mesh(config.mesh)
     if config.rank is None or config.world_size is None:
         return rank_and_world_size()
     return config.rank, config.world_size
+
+
+def of_this_rank(config: LoaderConfig) -> LoaderConfig:
+    """The same settings for a process that cannot ask which rank it works for."""
+    rank, world_size = rank_of(config)
+    return replace(config, rank=rank, world_size=world_size, mesh=None)

@@ -32,13 +32,14 @@ class LoaderConfig:
     long_documents: LongDocuments = "split"
     shuffle: bool = True
     seed: int = 1337
-    skip_rows: Iterable[str] = ()
+    skip_rows: Iterable[str] | None = None
     epochs: int | None = None
     drop_last: bool = True
     documents: bool = False
     prefetch: int = 2
     rank: int | None = None
     world_size: int | None = None
+    mesh: Any = None
 
     @classmethod
     def of(cls, arguments: dict[str, Any]) -> Self:
@@ -57,7 +58,8 @@ class LoaderConfig:
             self._set(field, truth(field, getattr(self, field)))
         self._set("split", str(self.split))
         self._set("tokens", None if self.tokens is None else Path(self.tokens))
-        self._set("skip_rows", tuple(format_skipped(parse_skipped(self.skip_rows))))
+        if self.skip_rows is not None:
+            self._set("skip_rows", tuple(format_skipped(parse_skipped(self.skip_rows))))
         self._require_sense()
 
     def _set(self, field: str, value: object) -> None:
@@ -85,6 +87,8 @@ class LoaderConfig:
             )
         if self.packing == "random" and self.documents:
             raise ValueError("documents need a packing that knows them: packing 'random' cuts anywhere; use best_fit")
+        if self.mesh is not None and self.rank is not None:
+            raise ValueError("mesh tells rank and world_size; leave these out")
         if (self.rank is None) != (self.world_size is None):
             raise ValueError(f"rank and world_size go together, found rank={self.rank}, world_size={self.world_size}")
         if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
@@ -95,9 +99,5 @@ class LoaderConfig:
     @property
     def order(self) -> dict[str, Any]:
         """What, beside packing and seq_len, the order of planned rows follows from."""
-        train = self.split == "train"
-        return {
-            "long_documents": self.long_documents,
-            "shuffle": self.shuffle and train,
-            "seed": self.seed if train else VAL_SEED,
-        }
+        seed = self.seed if self.split == "train" else VAL_SEED
+        return {"long_documents": self.long_documents, "shuffle": self.shuffle, "seed": seed}

@@ -46,11 +46,12 @@ def cu_seqlens(document_ids: torch.Tensor, max_documents: int) -> torch.Tensor:
     `torch.compile` does not compile again. Give T as the call's max_seqlen.
 
     Raises ValueError on the CPU where there are more documents; on CUDA that is a device-side assertion, so that
-    nothing waits for the device.
+    nothing waits for the device, and in compiled code, which may not branch on a number, a RuntimeError.
     """
     begins = _begins(document_ids).flatten()
     number = begins.cumsum(0)  # of documents up to here
-    if document_ids.device.type == "cpu" and number[-1] > max_documents:
+    eager = not torch.compiler.is_compiling()
+    if eager and document_ids.device.type == "cpu" and number[-1] > max_documents:
         raise ValueError(
             f"expected at most {max_documents} documents in a batch, found {number[-1]}; raise max_documents"
         )

@@ -4,20 +4,21 @@
     checkpoint["data"] = state_dict()
 
 Settings that mean the same are one loader: a token set by two paths, 32 and np.int64(32), "cuda" and "cuda:0", a
-default that is written out. Which folder a link leads to is looked up when it is asked for first.
+default that is written out. Which folder a link leads to is looked up when it is asked for first. A loaded position
+goes to the call of the same arguments: another batch_size is another loader here, as it is while a program runs.
 """
 
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
 
-from tokenmill.batches.chain import TOKENS_ROOT, rank_of
+from tokenmill.batches.chain import TOKENS_ROOT
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.loader import Pair, RowLoader, Tensors, Triple
-from tokenmill.batches.ranks import rank_and_world_size
 from tokenmill.batches.transfer import find_device
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import VERSION
@@ -35,18 +36,18 @@ class KeptLoaders:
 
     def get(self, settings: dict[str, Any]) -> RowLoader[Tensors]:
         """The loader of these settings, always the same keys; a new one goes to the position that waits for it."""
-        if not isinstance(settings["skip_rows"], str):  # a text is refused, with what to write
-            settings["skip_rows"] = tuple(settings["skip_rows"])
-        rank = rank_and_world_size() if settings["rank"] is None else None  # which torch.distributed may come to tell
+        skip_rows = settings["skip_rows"]
+        if skip_rows is not None and not isinstance(skip_rows, str):  # a text is refused, with what to write
+            settings["skip_rows"] = tuple(skip_rows)
         tokens = settings["tokens"]
         here = None if tokens is not None and os.path.isabs(tokens) else os.getcwd()
-        key = (*settings.values(), rank, here)
+        key = (*settings.values(), here)
         if key not in self._asked:
             self._asked[key] = self._find(LoaderConfig(**settings))
         return self._asked[key]
 
     def state_dict(self) -> dict[str, Any]:
-        loaders = [loader.state_dict() | _told_apart(loader) for loader in self._loaders.values()]
+        loaders = [loader.state_dict() | {"arguments": _arguments(loader)} for loader in self._loaders.values()]
         return {"version": VERSION, "loaders": loaders + self._waiting}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -63,9 +64,8 @@ class KeptLoaders:
         if config.epochs is not None:
             raise ValueError("get_batch is endless; for epochs, iterate over a RowLoader")
         tokens, device = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT)), find_device(config.device)
-        config, (rank, world_size) = replace(config, tokens=tokens, device=device), rank_of(config)
-        order = {name: value for name, value in config.order.items() if name in ("seed", "shuffle")}
-        meant = replace(config, rank=rank, world_size=world_size, **order)
+        config = replace(config, tokens=tokens, device=device)
+        meant = replace(config, seed=config.order["seed"])
         if meant not in self._loaders:
             loader = RowLoader[Tensors].of(config)
             self._resume(loader)
@@ -73,26 +73,29 @@ class KeptLoaders:
         return self._loaders[meant]
 
     def _resume(self, loader: RowLoader[Tensors]) -> None:
-        """Gives a new loader the loaded position of its split, the one with its settings where there are several."""
-        candidates = [position for position in self._waiting if position["split"] == loader.config.split]
-        if not candidates:
-            return
-        told = _told_apart(loader)
-        fitting = [position for position in candidates if loader.identity.items() <= position.items()]
-        same = [position for position in fitting if told.items() <= position.items()]
-        if len(fitting) > 1 and not same and all(told.keys() <= position.keys() for position in fitting):
-            raise ValueError(
-                f"{len(fitting)} loaded positions of split {loader.config.split!r} fit this get_batch, and none was "
-                f"saved with {told}, so that which is its own cannot be told; call it as before, or use RowLoader"
+        """Gives a new loader the loaded position of the same arguments; where there is none it begins anew, and says so.
+
+        Of several, as of two token sets, the one that was saved of this set.
+        """
+        same = [position for position in self._waiting if position["arguments"] == _arguments(loader)]
+        known = [position for position in same if loader.token_set.knows(position["manifest"])]
+        for position in (known or same)[:1]:
+            loader.load_state_dict(position)  # refuses, with both values, where it does not fit
+            self._waiting.remove(position)
+        others = [position["arguments"] for position in self._waiting if position["split"] == loader.config.split]
+        if not same and others:
+            warnings.warn(
+                f"get_batch begins anew with {_arguments(loader)}: the loaded state has no position of these "
+                f"arguments, but of {others}; call it as before, or change batch_size or seq_len with RowLoader",
+                stacklevel=4,
             )
-        position = (same or fitting or candidates)[0]
-        loader.load_state_dict(position)  # refuses, with both values, where none fits
-        self._waiting.remove(position)
 
 
-def _told_apart(loader: RowLoader[Tensors]) -> dict[str, Any]:
-    """What tells loaders apart whose positions mean the same rows."""
-    return {"batch_size": loader.config.batch_size, "documents": loader.config.documents}
+def _arguments(loader: RowLoader[Tensors]) -> dict[str, Any]:
+    """What a call of get_batch is known by again: all that decides what it returns, but for the token set and the rank."""
+    config = loader.config
+    names = ("split", "batch_size", "seq_len", "packing", "documents")
+    return {name: getattr(config, name) for name in names} | config.order
 
 
 _loaders = KeptLoaders()
@@ -103,8 +106,8 @@ _loaders = KeptLoaders()
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
-    documents: Literal[False] = False, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
+    documents: Literal[False] = False, prefetch: int = 2, rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Pair: ...
 
 
@@ -112,8 +115,8 @@ def get_batch(
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
-    documents: Literal[True], prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
+    documents: Literal[True], prefetch: int = 2, rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Triple: ...
 
 
@@ -121,8 +124,8 @@ def get_batch(
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
-    documents: bool, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
+    documents: bool, prefetch: int = 2, rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Tensors: ...
 # fmt: on
 
@@ -138,12 +141,13 @@ def get_batch(
     long_documents: LongDocuments = "split",
     shuffle: bool = True,
     seed: int = 1337,
-    skip_rows: Iterable[str] = (),
+    skip_rows: Iterable[str] | None = None,
     epochs: None = None,
     documents: bool = False,
     prefetch: int = 2,
     rank: int | None = None,
     world_size: int | None = None,
+    mesh: Any = None,
 ) -> Tensors:
     """The next (inputs, targets) of a split, each (B, T) int64 on `device`; with documents=True, document_ids too.
 
@@ -163,7 +167,8 @@ def state_dict() -> dict[str, Any]:
 def load_state_dict(state: dict[str, Any]) -> None:
     """Makes get_batch go on from `state_dict`, in this process or another, on any number of ranks.
 
-    ValueError for a state that `state_dict` did not make. Whether each position fits is checked when the
-    get_batch that it belongs to is called next.
+    Each position goes to the next call of the arguments that it was saved with; a call of others begins anew, with a
+    warning. ValueError for a state that `state_dict` did not make. Whether a position fits is checked when its
+    get_batch is called.
     """
     _loaders.load_state_dict(state)

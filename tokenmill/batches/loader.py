@@ -5,25 +5,25 @@
         checkpoint["data"] = loader.state_dict()      # the same dict on every rank
 
 Here is what a user says to it and what it tells; how batches are made is chain.py's. Nothing is stored beside the
-tokens: the position is (epoch, shard, row) and what must match for it to mean anything, and going there plans one
-shard anew. Packings and order are told in rows/packing.py, rows/nanochat.py and rows/stream.py.
+tokens: the position is (epoch, window, row) and what must match for it to mean anything, and going there plans one
+window anew. Packings and order are told in rows/packing.py, rows/nanochat.py, rows/windows.py and rows/stream.py.
 """
 
 import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overload
 
 import torch
 
-from tokenmill.batches.chain import Chain
+from tokenmill.batches.chain import Chain, State
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.notebook import draw
+from tokenmill.batches.ranks import require_same_on_all_ranks
+from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
-from tokenmill.rows.position import position_of, read_position
-from tokenmill.rows.skipped import parse_skipped
+from tokenmill.rows.position import Position, read_position
 from tokenmill.store.shards import Split
 
 FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a second or two
@@ -46,8 +46,16 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     Inputs are a row's first `seq_len` tokens, targets its last. Batches stay valid for as long as they are held.
 
-    It is endless, or ends after `epochs` epochs; `iter` on one that has ended begins anew, on any other goes on.
-    Used as a context manager, or closed, it ends its thread and lets go of its files; so does dropping it.
+    Iterating, in one place:
+
+    - Endless (no `epochs`): one stream. `for` after a `break` goes on, as `next` does.
+    - `epochs=N`: as a DataLoader's. Each `for` is an iteration over N epochs; the next `for`, after the end or a
+      `break`, is over the N that come next, shuffled otherwise (validation is the same at every epoch). After
+      `load_state_dict` the first `for` is the rest of the iteration that the position is in.
+    - `set_epoch(e)`: the next row is the first of epoch e. Right after a position within epoch e was loaded it changes
+      nothing, so that a loop over epochs may call it always.
+
+    Used as a context manager, or closed, it ends its threads and lets go of its files; so does dropping it.
 
     | parameter | |
     | --- | --- |
@@ -58,20 +66,22 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     | device | where the batches go, as torch names it |
     | packing | how rows are made: "best_fit", "nanochat", "concat" or "random" (docs/packing.md) |
     | long_documents | best_fit: "split" a document longer than a row, or "crop" it |
-    | shuffle | train: another order at every epoch; False: shards in order, every epoch the same |
-    | seed | of every random order |
-    | skip_rows | rows to leave out, as `tokenmill show` names them: ["0:12:100-163"] |
-    | epochs | how many the iteration has; by default it is endless |
+    | shuffle | slices of all shards in random order; False: shards in order, every epoch the same (docs/order.md) |
+    | seed | of every random order but validation's, which is fixed |
+    | skip_rows | rows to leave out, these and no others: ["0:12:100-163"]; by default those that a position knows |
+    | epochs | how many an iteration has; by default it is endless |
     | drop_last | with epochs: drop the last rows, fewer than a batch of all ranks, or return them in shorter batches |
     | documents | batches are (inputs, targets, document_ids): which document of its row a token is of, (B, T) int32 |
     | prefetch | batches that a thread makes ahead; 0 makes each when it is asked for |
     | rank, world_size | by default torch.distributed's, torchrun's, or 0 of 1 |
+    | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]: ranks of one place there get the same rows |
 
-    With drop_last=False the last batch may on some ranks be shorter by a row and even empty, so that all ranks make the
-    same number of calls.
+    With drop_last=False the last batch may on some ranks be shorter by a row than on others and even empty, so that all
+    ranks make the same number of calls.
 
     Raises FileNotFoundError where there is no token set; ValueError where a setting makes no sense, a file is not what
-    the manifest says, or the split has fewer rows than one batch of all ranks. What goes wrong in the thread is raised
+    the manifest says, an iteration would have no batch, rows to skip are not there, ranks ask for different rows, or
+    this process's rank is no longer what it was. What goes wrong in a thread is raised
     by the next call; the one after tries again.
     """
 
@@ -82,18 +92,18 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     def __init__(
         self: "RowLoader[Pair]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
         epochs: int | None = None, drop_last: bool = True, documents: Literal[False] = False, prefetch: int = 2,
-        rank: int | None = None, world_size: int | None = None,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
 
     @overload
     def __init__(
         self: "RowLoader[Triple]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
         epochs: int | None = None, drop_last: bool = True, documents: Literal[True], prefetch: int = 2,
-        rank: int | None = None, world_size: int | None = None,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
 
     @overload
@@ -101,9 +111,9 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         self: "RowLoader[Tensors]", tokens: str | os.PathLike[str] | None = None,
         split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] = (),
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
         epochs: int | None = None, drop_last: bool = True, documents: bool, prefetch: int = 2,
-        rank: int | None = None, world_size: int | None = None,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
     # fmt: on
 
@@ -119,13 +129,14 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,
-        skip_rows: Iterable[str] = (),
+        skip_rows: Iterable[str] | None = None,
         epochs: int | None = None,
         drop_last: bool = True,
         documents: bool = False,
         prefetch: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Any = None,
     ) -> None:
         self._set_up(LoaderConfig.of(locals()))
 
@@ -141,43 +152,44 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     @property
     def epoch(self) -> int:
         """The epoch of the next row, from 0; with nanochat, that in which this rank reads documents."""
-        return self._epoch
+        return self._state.epoch
 
     @property
     def tokens_seen(self) -> int:
-        """Input tokens that all ranks together were given since the first row, resumed positions included.
-
-        Where an iteration that ended begins anew, it counts from 0 again, as the position does.
-        """
-        if self._seen_at_start is None:  # an older position did not say
-            rows = self._make_rows(ahead=False).rows_before(self._start, self._skipped_at_start)
-            self._seen_at_start = rows * self.config.seq_len
-        return self._seen_at_start + self._passed * self.config.seq_len
+        """Input tokens that all ranks together were given since the first row, resumed positions included."""
+        return self._state.tokens_seen
 
     @property
     def vocab_size(self) -> int:
         """How many ids the tokenizer has: all tokens are below."""
         return int(self.token_set.tokenizer["vocab_size"])
 
-    @cached_property
+    @property
     def rows(self) -> int | None:
-        """Rows of one epoch, of all ranks, with those to skip; None with nanochat, whose rows do not end with an epoch.
+        """Rows of the epoch at hand, of all ranks, with those to skip; None with nanochat, whose rows do not end with one.
 
-        With best_fit all lengths of the split are read and packed once: about 10 ms for 60,000 documents.
+        Windows hold other documents at each epoch, so it may differ by a few. With best_fit all lengths of the split
+        are read and packed once for each: about 10 ms for 60,000 documents.
         """
-        return None if self.config.packing == "nanochat" else self._make_plans().count()
+        return None if self.config.packing == "nanochat" else self._rows_of(self._state.epoch)
 
     def batches_per_epoch(self, world_size: int | None = None) -> int | None:
-        """Calls in which `world_size` ranks (by default as many as there are) take an epoch's rows."""
-        return None if self.rows is None else self._calls(self.rows, world_size or self.world_size)
+        """Calls in which `world_size` ranks (by default as many as there are) take the epoch's rows."""
+        rows = self.rows
+        return None if rows is None else self._calls(rows, world_size or self.world_size)
 
     def __len__(self) -> int:
-        """Batches of a whole iteration, where `epochs` are counted; TypeError for an endless loader."""
-        epochs = self.config.epochs
-        if epochs is None or self.rows is None:
+        """Batches of a whole iteration, the one at hand, where `epochs` are counted; TypeError for an endless loader."""
+        if self.config.epochs is None or self._until is None:
             raise TypeError("this loader is endless and has no len(); give epochs=, or ask for batches_per_epoch()")
-        skipped = sum(len(rows) for (epoch, _), many in self._skipped.items() if epoch < epochs for rows in many)
-        return self._calls(max(0, self.rows * epochs - skipped), self.world_size)
+        epochs = range(self._until - self.config.epochs, self._until)
+        skipped = sum(len(rows) for (epoch, _), many in self._skipped.items() if epoch in epochs for rows in many)
+        return self._calls(max(0, sum(map(self._rows_of, epochs)) - skipped), self.world_size)
+
+    def _rows_of(self, epoch: int) -> int:
+        if epoch not in self._counted:
+            self._counted[epoch] = self._make_plans().count(epoch)
+        return self._counted[epoch]
 
     def __bool__(self) -> bool:
         return True  # and not whether it has a len
@@ -188,7 +200,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     def __repr__(self) -> str:
         config, counted = self.config, self._counted_rows()
-        place = ", ".join(f"{name} {value:,}" for name, value in self._position.items())
+        place = ", ".join(f"{name} {value:,}" for name, value in self._state.place.items())
         return (
             f"RowLoader({str(self.token_set.path)!r}, {config.split!r}: {counted} of {config.seq_len:,} + 1 tokens, "
             f"{config.packing}; batches of {config.batch_size:,} for rank {self.rank} of {self.world_size}; "
@@ -198,7 +210,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     def _repr_html_(self) -> str:
         """The rows of the next batch, drawn, in a notebook."""
         rows = self._make_rows(ahead=False)
-        rows.seek(self._position)
+        rows.seek(self._state.place)
         return draw(repr(self), rows.pieces(self.config.batch_size))
 
     def _counted_rows(self) -> str:
@@ -206,7 +218,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         entries = self.token_set.split(self.config.split)
         if self.config.packing == "nanochat":
             return "endless rows"
-        if "rows" in vars(self) or sum(entry.documents for entry in entries) <= FEW_DOCUMENTS:
+        if self._state.epoch in self._counted or sum(entry.documents for entry in entries) <= FEW_DOCUMENTS:
             with contextlib.suppress(OSError, ValueError):  # a file that is gone is told where rows are asked for
                 return f"{self.rows:,} rows"
         return f"about {sum(entry.tokens for entry in entries) // self.config.seq_len:,} rows"
@@ -214,23 +226,49 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     # ------------------------------------------------------------------------ iterating
 
     def __iter__(self) -> Self:
-        if self._ended:
-            self._begin()
+        if self._until is not None and (self._state.begun or self._ended):
+            self._begin(self._until, self._state.tokens_seen)
         return self
 
     def __next__(self) -> Item:
         asked = time.perf_counter()
-        try:
-            batch, (self._position, self._epoch, self._passed) = next(self._running())
-        except BaseException as error:
-            self._ended = isinstance(error, StopIteration)
-            self._stop()
-            if self._closed:
-                self._raise_closed()  # by another thread, in the middle
-            raise
-        finally:
-            self.waited += time.perf_counter() - asked
-        return batch.receive()  # type: ignore[return-value]  # of two or three tensors, as `documents` says
+        self._leave_the_parent_s()  # before its lock is taken, which another thread of the parent's may have held
+        with self._lock:
+            try:
+                batch, state = next(self._running())
+                tensors = batch.receive()
+                self._state = state
+            except BaseException as error:
+                self._stop()
+                if self._closed:
+                    self._raise_closed()  # by another thread, in the middle
+                if isinstance(error, StopIteration):
+                    self._end()
+                raise
+            finally:
+                self.waited += time.perf_counter() - asked
+        return tensors  # type: ignore[return-value]  # two or three tensors, as `documents` says
+
+    def _end(self) -> None:
+        """After the last batch: the rows that were dropped, fewer than one, are behind."""
+        assert self._until is not None, "an endless loader has no last batch"
+        place = {"epoch": self._until, "window": 0, "row": 0}
+        self._state, self._ended = State(place, self._until, self._state.tokens_seen, begun=True), True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the first row of an epoch the next; see above. ValueError where iterations do not begin there."""
+        epoch = whole_number("epoch", epoch, 0)
+        if self.config.packing == "nanochat":
+            raise ValueError(
+                "set_epoch: packing 'nanochat' has no epochs to begin, its rows go on from one into the next"
+            )
+        if self.config.epochs is not None and epoch % self.config.epochs:
+            raise ValueError(
+                f"set_epoch({epoch}): iterations of {self.config.epochs} epochs begin at multiples of them"
+            )
+        within = self._state.place["window"] or self._state.place["row"]
+        if self._state.begun or not within or self._state.epoch != epoch:
+            self._begin(epoch, self._state.tokens_seen)
 
     def close(self) -> None:
         """Ends the thread and lets go of the files; the position can still be asked for. Again, it does nothing."""
@@ -248,27 +286,33 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batch that was returned last: plain numbers and strings, the same on every rank."""
-        seen = self.tokens_seen if self._says_seen else None
-        return position_of(self.identity, self._position, self._skipped, seen)
+        place, epoch, seen, _ = self._state
+        former = self._former is not None and self._former[0] == epoch
+        manifest = self._former[1].digest if self._former is not None and former else self.token_set.digest
+        position = Position(manifest, self.config.seq_len, place, seen, self._skipped, self._pasts)
+        return (position if self.config.packing == "nanochat" else position.still_to_come()).as_dict(self.identity)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with exactly the next row, on this number of ranks or, but for nanochat, another.
 
-        Rows that the position knows to be skipped stay so; this loader's own skip_rows are skipped from here on too.
-        ValueError, naming both values, where the position is of another token set or other settings.
+        `batch_size` may be another, and `seq_len` (but for nanochat): what is left of the window is packed anew.
+        A token set that has grown since goes over the shards that the position knows to the end of the epoch, and
+        takes the new ones in with the next. Rows that the position knows to be skipped stay so, unless this loader was
+        given skip_rows. ValueError, naming both values, where the position is of another token set or other settings,
+        or where a shard that it needs is gone or another.
         """
         if self._closed:
             self._raise_closed()
-        position = read_position(state, self.identity, self._position, self.token_set.path)
-        before, skipped = self._skipped, parse_skipped([*position.skip_rows, *self.config.skip_rows])
-        if skipped == before:
-            self._go_to(position.place, position.tokens_seen)
-        else:
-            self._stop()
-            self._skipped, self._rows = skipped, None
-            try:
-                self._go_to(position.place, position.tokens_seen)
-            except BaseException:
-                self._skipped, self._rows = before, None  # a position that is refused changes nothing
-                raise
-        self._skipped_at_start = parse_skipped(position.skip_rows)
+        self._leave_the_parent_s()
+        with self._lock:
+            position = read_position(state, self.identity, list(self._state.place), self.token_set.path)
+            if self.config.rank is None:
+                require_same_on_all_ranks(state)
+            self._go_to_position(position)
+            self._counted.clear()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "a RowLoader has threads and memory maps, and cannot be pickled or copied; make one in each process, or "
+            "give a DataLoader PackedRows"
+        )

@@ -13,13 +13,13 @@ Left out: an empty text is a document of BOS alone in nanochat; token sets have 
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count, groupby
+from typing import NamedTuple
 
 import numpy as np
 
 from tokenmill.batches.pieces import Piece, pieces_of
-from tokenmill.batches.shard_rows import not_bos
+from tokenmill.batches.window_rows import Unchanged, not_bos
 from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
-from tokenmill.rows.skipped import Skipped
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
@@ -39,6 +39,7 @@ class RankDocuments:
         self._files = [list(shards) for _, shards in groupby(token_set.split(split), key=lambda entry: entry.source)]
         self._visits: list[ShardEntry] = []  # the shard of each visit
         self._shard = lru_cache(SHARDS_HELD)(token_set.open)
+        self._unchanged: dict[str, Unchanged] = {}  # by the shard's name
         if not any(True for file in self._files for _ in self._row_groups(file)):
             raise ValueError(
                 f"{token_set.path}: packing 'nanochat' deals whole row groups to ranks, and rank {rank} of "
@@ -55,9 +56,11 @@ class RankDocuments:
                     yield from self._refills_of(entry, groups)
 
     def find(self, place: int) -> tuple[Shard, int]:
-        """The shard of a document, and its first token there."""
+        """The shard of a document, and its first token there. ValueError where the shard changed on disk."""
         visit, document = place >> DOCUMENT, place & (1 << DOCUMENT) - 1
-        shard = self._shard(self._visits[visit])
+        entry = self._visits[visit]
+        shard = self._shard(entry)
+        self._unchanged.setdefault(entry.name, Unchanged()).require([shard])
         return shard, shard.offsets.data[document]
 
     def _refills_of(self, entry: ShardEntry, groups: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
@@ -82,6 +85,17 @@ class RankDocuments:
             mine = [(first, last) for group, first, last in spans if group % self.world_size == self.rank]
             if any(first < last for first, last in mine):
                 yield entry, mine
+
+
+class Picked(NamedTuple):
+    """This rank's part of `total` rows: (place, tokens taken) of each document of each row."""
+
+    rows: list[list[tuple[int, int]]]
+    total: int
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
 
 
 class NanochatRows:
@@ -121,43 +135,33 @@ class NanochatRows:
         """Rows of all ranks that were dealt or skipped since the last seek."""
         return (self._dealt - self._sought) * self.world_size
 
-    def rows_before(self, position: dict[str, int], skipped: Skipped) -> int:
-        """Rows of all ranks that come before a position."""
-        return position["rows"] * self.world_size
-
-    def available(self, count: int) -> int:
-        """All of them: nanochat's rows do not end."""
-        return count * self.world_size
-
     def skip(self, count: int) -> None:
         """Moves past the next `count` rows of every rank."""
         for _ in range(count):
             self._buffer.next_row()
         self._dealt += count
 
-    def deal(self, count: int, out: np.ndarray) -> None:
-        """Fills out, (count, row_len), with this rank's next rows."""
-        unchanged = set()  # checked once a batch
-        for row in out:
+    def take(self, count: int) -> "Picked":
+        """This rank's next `count` rows; nanochat's do not end. Moves past as many of every rank."""
+        self._dealt += count
+        return Picked([self._buffer.next_row() for _ in range(count)], count * self.world_size)
+
+    def fill(self, picked: "Picked", out: np.ndarray) -> None:
+        """Fills out, (count, row_len), with rows that were taken."""
+        for row, pieces in zip(out, picked.rows, strict=True):
             target, at = row.data, 0
-            for place, taken in self._buffer.next_row():
+            for place, taken in pieces:
                 shard, begin = self._documents.find(place)
-                if shard not in unchanged:
-                    shard.require_unchanged()
-                    unchanged.add(shard)
                 target[at : at + taken] = shard.tokens.data[begin : begin + taken]
                 if target[at] != self._bos_id:
                     raise not_bos(target[at], self._bos_id, shard)
                 at += taken
-        self._dealt += count
 
     def pieces(self, count: int) -> list[list[Piece]]:
         """What this rank's next `count` rows are made of, for people to look at; moves past them."""
-        self._dealt += count
-        picked = [self._buffer.next_row() for _ in range(count)]
         return [
             [piece for place, taken in row for piece in pieces_of(*self._documents.find(place), taken)]
-            for row in picked
+            for row in self.take(count).rows
         ]
 
     def _start(self) -> None:

@@ -10,15 +10,18 @@ A DataLoader adds nothing to the batches but processes; so it must not batch wha
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, overload
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from tokenmill.batches.chain import TOKENS_ROOT, rank_of
+from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
+from tokenmill.batches.ranks import is_distributed
+from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import find_token_set
@@ -36,7 +39,11 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
     of workers. Without batch_size an item is one row, each (T,), for a DataLoader that makes the batches: every row
     once too, though with n workers each batch is one worker's, rows k, k + n, k + 2n ...
 
-    Its iterators have state_dict and load_state_dict, which torchdata's StatefulDataLoader calls.
+    Its iterators have state_dict and load_state_dict, which torchdata's StatefulDataLoader calls. With two or more
+    workers a position is resumed by as many, with the same batch_size, seq_len, number of ranks and token set, as each
+    worker knows of its own batches alone; with fewer these may change.
+
+    Each iteration begins anew, with epoch 0 or that of `set_epoch`, in the rank that this process is by then.
 
     Raises what RowLoader does, where iterating begins; ValueError where a DataLoader makes batches of batches.
     """
@@ -47,8 +54,9 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         self: "PackedRows[Pair]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] = (), epochs: int | None = None, drop_last: bool = True,
+        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+        mesh: Any = None,
     ) -> None: ...
 
     @overload
@@ -56,8 +64,9 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         self: "PackedRows[Triple]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] = (), epochs: int | None = None, drop_last: bool = True,
+        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+        mesh: Any = None,
     ) -> None: ...
 
     @overload
@@ -65,8 +74,9 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         self: "PackedRows[Tensors]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] = (), epochs: int | None = None, drop_last: bool = True,
+        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+        mesh: Any = None,
     ) -> None: ...
     # fmt: on
 
@@ -82,34 +92,60 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,
-        skip_rows: Iterable[str] = (),
+        skip_rows: Iterable[str] | None = None,
         epochs: int | None = None,
         drop_last: bool = True,
         documents: bool = False,
         prefetch: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Any = None,
     ) -> None:
         self._loader: type[RowLoader[Any]] = _Batches if batch_size is not None else _SingleRows
         self.config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})
         if str(device) != "cpu":
             raise ValueError(f"PackedRows gives CPU tensors, found device={device!r}; leave it out")
-        if tokens is None:
-            self.config = replace(self.config, tokens=find_token_set(TOKENS_ROOT))
+        # a folder that is named from here, whatever folder a worker is started in
+        self.config = replace(self.config, tokens=Path(os.path.abspath(tokens or find_token_set(TOKENS_ROOT))))
+        self._of_worker: LoaderConfig | None = None
+        self._epoch = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()  # persistent workers see it too
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration begin with an epoch, in all workers; without it each begins with epoch 0."""
+        self._epoch.fill_(whole_number("epoch", epoch, 0))
 
     def __iter__(self) -> RowLoader[Item]:
         worker = get_worker_info()
-        if worker is None:
-            return self._loader.of(self.config)
-        return self._loader.of(self._of_this_rank(), (worker.id, worker.num_workers))
+        config, place = self.config, (0, 1)
+        if worker is not None:
+            place = (worker.id, worker.num_workers)
+            if not is_distributed() and self._of_worker is not None:
+                config = self._of_worker
+            config = replace(of_this_rank(config), prefetch=0)  # the DataLoader makes batches ahead
+        loader = self._loader.of(config, place)
+        if int(self._epoch):
+            loader.set_epoch(int(self._epoch))
+        return loader
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker in another process gets: it cannot ask which rank it works for."""
-        return vars(self) | {"config": self._of_this_rank()}
+        """What another process gets: a worker of this rank's, which cannot ask which rank it works for, knows it.
 
-    def _of_this_rank(self) -> LoaderConfig:
-        rank, world_size = rank_of(self.config)
-        return replace(self.config, rank=rank, world_size=world_size, prefetch=0)  # the DataLoader makes batches ahead
+        Only where torch.distributed has told it by now. What a launcher pickles for its ranks says nothing of a rank.
+        """
+        known = is_distributed() or self.config.mesh is not None
+        return (
+            vars(self)
+            | {"_of_worker": of_this_rank(self.config) if known else None}
+            | ({"config": replace(self.config, mesh=None, **_place_in_mesh(self.config))})
+        )
+
+
+def _place_in_mesh(config: LoaderConfig) -> dict[str, int]:
+    """A mesh is of this process alone, so what is pickled has its place."""
+    if config.mesh is None:
+        return {}
+    here = of_this_rank(config)
+    return {"rank": here.rank, "world_size": here.world_size}  # type: ignore[dict-item]
 
 
 class _Batch(tuple[torch.Tensor, ...]):

@@ -1,40 +1,45 @@
-"""Rows planned shard by shard: best_fit, concat and random, from a token set to filled arrays.
+"""Rows planned window by window: best_fit, concat and random, from a token set to filled arrays.
 
-A shard's rows are planned from its lengths when its turn comes, or while the shard before it is read,
-and forgotten when it is done: at most three plans and as many open files are held, whatever the size
-of the set. How many rows a shard has is the same at every epoch and under every seed.
+A window's rows are planned from lengths when its turn comes, or while the window before it is read,
+and forgotten when it is done: three plans, and the maps of as many windows' files, are held, whatever the size
+of the set.
 
-    plans = ShardPlans(token_set, "train", 2049, packing="best_fit", ...)
+    plans = WindowPlans(token_set, "train", 2049, packing="best_fit", ...)
     rows = PlannedRows(plans, rank=0, world_size=1)
-    rows.deal(32, out)        fills out, (32, 2049), with this rank's next rows
-    rows.position             {"epoch": 0, "shard": 3, "row": 512}, after them
+    dealt = rows.take(32)             which of the next rows are this rank's
+    rows.fill(dealt, out)             fills out, (32, 2049)
+    rows.position                     {"epoch": 0, "window": 3, "row": 512}, after them
 
 `NanochatRows` (nanochat_rows.py) has the same verbs.
 """
 
-import os
-import weakref
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from tokenmill.batches.ahead import PAUSE, Ahead
 from tokenmill.batches.pieces import Piece
-from tokenmill.batches.shard_rows import ShardRows
-from tokenmill.rows.packing import LongDocuments, count_rows, count_windows, plan_rows, plan_windows
+from tokenmill.batches.window_rows import WindowRows
+from tokenmill.rows.packing import LongDocuments
+from tokenmill.rows.position import Pasts
+from tokenmill.rows.repack import BestFit, Concat, Packer, Past, Random, count_window, plan_window
 from tokenmill.rows.skipped import Skipped
-from tokenmill.rows.stream import Position, RowStream
-from tokenmill.store.shards import ShardEntry
+from tokenmill.rows.stream import Dealt, Place, RowStream
+from tokenmill.rows.windows import GRAIN, Epoch, Window
+from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
-PLANS_HELD = 3  # the shard at hand, the next, and at a shard's end the one before
+PLANS_HELD = 2  # where they are asked for one by one
+AHEAD = 1  # windows that are planned before they are asked for
 
 
-class ShardPlans:
-    """The planned rows of each shard of a split, `row_len` tokens each.
+class WindowPlans:
+    """The planned rows of each window of a split, `row_len` tokens each.
 
-    With `ahead`, plans are made in a thread, and `prepare` does not wait for them. ValueError where a shard
+    `former` is (epoch, token set as it was): a set that has grown since takes the new shards in after that epoch.
+    `pasts` are of the windows that were begun with rows of another length. ValueError where a shard
     is too short for a row of a packing that joins no shards' tokens.
     """
 
@@ -48,82 +53,134 @@ class ShardPlans:
         long_documents: LongDocuments,
         shuffle: bool,
         seed: int,
-        ahead: bool = False,
+        former: tuple[int, TokenSet] | None = None,
+        pasts: Pasts | None = None,
     ):
-        self.token_set, self.row_len = token_set, row_len
+        self.token_set, self.split, self.row_len = token_set, split, row_len
         self.packing, self.long_documents = packing, long_documents
         self.shuffle, self.seed = shuffle, seed
-        self.shards = token_set.split(split)
-        self._counts: dict[int, int] = {}  # rows of the shards that were planned or counted
-        self._plans: OrderedDict[tuple[int, int], Future[ShardRows]] = OrderedDict()
-        self._planner = None
-        if ahead:
-            self._planner = ThreadPoolExecutor(1, "tokenmill-plan")
-            weakref.finalize(self, _end, self._planner, os.getpid())
+        self.former, self.pasts = former, dict(pasts or {})
+        self._repeats = split == "val" or not shuffle  # every epoch is the same
+        self._entries: dict[str, list[ShardEntry]] = {}  # of each manifest's digest
+        self._epochs: OrderedDict[tuple[str, int], Epoch] = OrderedDict()
+        self._plans: OrderedDict[tuple[Any, ...], WindowRows] = OrderedDict()
         self._require_shards_of_a_row()
 
-    def rows(self, epoch: int, shard: int) -> ShardRows:
-        """The rows of a shard at an epoch. An error is raised at each call, not remembered."""
-        try:
-            return self._plan_once(epoch, shard).result()
-        except BaseException:
-            self._plans.clear()
-            raise
+    def set_of(self, epoch: int) -> TokenSet:
+        """The token set as it is in an epoch."""
+        return self.former[1] if self.former is not None and epoch == self.former[0] else self.token_set
 
-    def prepare(self, epoch: int, shard: int) -> None:
-        """Begins to plan a shard that comes next, where there is a thread for it."""
-        if self._planner is not None:
-            self._plan_once(epoch, shard)
+    def entries(self, epoch: int) -> list[ShardEntry]:
+        """The shards of an epoch, in the order of the manifest."""
+        token_set = self.set_of(epoch)
+        if token_set.digest not in self._entries:
+            self._entries[token_set.digest] = token_set.split(self.split)
+        return self._entries[token_set.digest]
 
-    def count_rows(self, epoch: int, shard: int) -> int:
-        """The rows of a shard, the same at every epoch."""
-        if shard not in self._counts:  # what is asked for next is its rows
-            self._counts[shard] = self.rows(epoch, shard).num_rows
-        return self._counts[shard]
+    def epoch(self, epoch: int) -> Epoch:
+        """The windows of an epoch."""
+        key = (self.set_of(epoch).digest, self.drawn(epoch))
+        if key not in self._epochs:
+            drawn = (self.seed, "", key[1]) if self.shuffle else None
+            self._epochs[key] = Epoch([entry.tokens for entry in self.entries(epoch)], drawn, GRAIN)
+        return _kept(self._epochs, key)
 
-    def count(self, up_to: int | None = None) -> int:
-        """Rows of all shards, from their lengths; stops counting at `up_to`."""
-        if up_to is not None and sum(map(self._fewest_rows, self.shards)) >= up_to:
+    def count_windows(self, epoch: int) -> int:
+        return len(self.epoch(epoch))
+
+    def rows(self, epoch: int, window: int) -> WindowRows:
+        """The rows of a window."""
+        key = (self.set_of(epoch).digest, self.drawn(epoch), window, tuple(self._past(epoch, window)))
+        if key not in self._plans:
+            self._plans[key] = self._plan(epoch, window)
+        return _kept(self._plans, key)
+
+    def count_rows(self, epoch: int, window: int) -> int:
+        """The rows of a window, at a fifth of the cost of planning them where they are not planned."""
+        slices = self.epoch(epoch).window(window)
+        documents = self._documents(self._open(epoch, slices), slices) if self.packing == "best_fit" else []
+        packer = self._packer(epoch, slices, documents)
+        return count_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
+
+    def count(self, epoch: int, up_to: int | None = None) -> int:
+        """Rows of all windows of an epoch, from their lengths; stops counting at `up_to`."""
+        if up_to is not None and sum(map(self._fewest_rows, self.entries(epoch))) >= up_to:
             return up_to
         rows = 0
-        for number in range(len(self.shards)):
-            rows += self.count_shard(number)
+        for window in range(self.count_windows(epoch)):
+            rows += self.count_rows(epoch, window)
             if up_to is not None and rows >= up_to:
                 return up_to
         return rows
 
-    def count_shard(self, shard: int) -> int:
-        """The rows of a shard, from its lengths, where it is not to be read."""
-        if shard not in self._counts:
-            self._counts[shard] = self._count(self.shards[shard])
-        return self._counts[shard]
+    def drawn(self, epoch: int) -> int:
+        """The epoch that random orders are drawn for."""
+        return 0 if self._repeats else epoch
 
-    def _plan_once(self, epoch: int, shard: int) -> Future[ShardRows]:
-        """Plans a shard, or finds its plan, and lets older plans go."""
-        key = (epoch if self.shuffle else 0, shard)
-        if key not in self._plans:
-            how = (self.row_len, self.packing, self.long_documents, (self.seed, *key))
-            plan = partial(_plan_shard, self.token_set, self.shards[shard], *how)  # no reference to self: see _end
-            self._plans[key] = self._planner.submit(plan) if self._planner else _done(plan())
-        self._plans.move_to_end(key)
-        while len(self._plans) > PLANS_HELD:
-            self._plans.popitem(last=False)
-        return self._plans[key]
+    def _key(self, epoch: int, window: int) -> tuple[int, ...]:
+        return (self.seed, self.drawn(epoch), window)
 
-    def _count(self, entry: ShardEntry) -> int:
+    def _past(self, epoch: int, window: int) -> Sequence[Past]:
+        return self.pasts.get((epoch, window), ())
+
+    def _open(self, epoch: int, slices: Window) -> dict[int, Shard]:
+        """The shards that slices are of, by their places in the split."""
+        entries, token_set = self.entries(epoch), self.set_of(epoch)
+        return {i: token_set.open(entries[i]) for i in np.unique(slices.shard).tolist()}
+
+    def _documents(self, shards: dict[int, Shard], slices: Window) -> list[tuple[int, int, np.ndarray]]:
+        """The documents of each slice: (shard's place in the split, first document, their lengths)."""
+        found = []
+        for shard, begin, end in zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True):
+            first, last = shards[shard].documents_between(begin, end)
+            found.append((shard, first, shards[shard].lengths_of(first, last)))
+        return found
+
+    def _packer(self, epoch: int, slices: Window, documents: list) -> Packer:
         if self.packing == "best_fit":
-            lengths = self.token_set.open(entry).lengths
-            return count_rows(lengths, self.row_len, long_documents=self.long_documents)
-        return count_windows(entry.tokens, self.row_len)
+            lengths = [lengths for *_, lengths in documents]
+            return BestFit(np.concatenate([np.zeros(0, np.int64), *lengths]), self.long_documents)
+        tokens = np.array([entry.tokens for entry in self.entries(epoch)])
+        return Concat(slices, tokens, self.shuffle) if self.packing == "concat" else Random(slices, tokens)
+
+    def _plan(self, epoch: int, window: int) -> WindowRows:
+        slices = self.epoch(epoch).window(window)
+        shards = self._open(epoch, slices)
+        documents = self._documents(shards, slices) if self.packing == "best_fit" else []
+        packer = self._packer(epoch, slices, documents)
+        plan = plan_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
+        places = {shard: place for place, shard in enumerate(shards)}
+        if self.packing == "best_fit":
+            shard = np.repeat([places[i] for i, *_ in documents], [len(lengths) for *_, lengths in documents])
+            begins = [shards[i].offsets[first : first + len(lengths)] for i, first, lengths in documents]
+            begin = np.concatenate([np.zeros(0, np.int64), *begins]).astype(np.int64)
+        else:  # in the plan a slice is a document
+            shard, begin = np.array([places[i] for i in slices.shard.tolist()], dtype=np.int64), slices.begin
+        return WindowRows(
+            list(shards.values()),
+            list(
+                zip(
+                    map(places.__getitem__, slices.shard.tolist()),
+                    slices.begin.tolist(),
+                    slices.end.tolist(),
+                    strict=True,
+                )
+            ),
+            plan,
+            shard[plan.document],
+            begin[plan.document] + plan.start,
+            self.token_set.bos_id,
+            self.packing == "best_fit",
+        )
 
     def _fewest_rows(self, entry: ShardEntry) -> int:
-        """What is known of a shard's rows without opening it."""
+        """What is known of a shard's rows without opening it, whatever it is packed with."""
         if self.packing == "best_fit":  # "split" keeps every token, "crop" at least one of a document
-            return -(-(entry.tokens if self.long_documents == "split" else entry.documents) // self.row_len)
-        return count_windows(entry.tokens, self.row_len)
+            return (entry.tokens if self.long_documents == "split" else entry.documents) // self.row_len
+        return max(0, (entry.tokens - 1) // (self.row_len - 1))
 
     def _require_shards_of_a_row(self) -> None:
-        for entry in self.shards if self.packing != "best_fit" else ():
+        for entry in self.entries(-1) if self.packing != "best_fit" else ():
             if 0 < entry.tokens < self.row_len:
                 raise ValueError(
                     f"{self.token_set.path}: shard {entry.name} has {entry.tokens} tokens, fewer than a row of "
@@ -132,101 +189,122 @@ class ShardPlans:
                 )
 
 
-def _plan_shard(
-    token_set: TokenSet,
-    entry: ShardEntry,
-    row_len: int,
-    packing: str,
-    long_documents: LongDocuments,
-    seed: tuple[int, int, int],
-) -> ShardRows:
-    """The rows of a shard, in an order that `seed` (seed, epoch, number of the shard) decides."""
-    shard, bos_id = token_set.open(entry), token_set.bos_id
-    if packing == "best_fit":
-        return ShardRows.packed(
-            shard, plan_rows(shard.lengths, row_len, long_documents=long_documents, seed=seed), bos_id
-        )
-    starts = plan_windows(len(shard.tokens), row_len, seed=seed if packing == "random" else None)
-    return ShardRows.windows(shard, starts, row_len, bos_id)
-
-
-def _end(planner: ThreadPoolExecutor, pid: int) -> None:
-    """Waits for the thread of `ShardPlans` that are dropped: a process may fork next, and should have none by then."""
-    if os.getpid() == pid:  # in a fork the thread did not come along, but locks that it held are held for ever
-        planner.shutdown(wait=True, cancel_futures=True)
-
-
-def _done(rows: ShardRows) -> Future[ShardRows]:
-    future: Future[ShardRows] = Future()
-    future.set_result(rows)
-    return future
+def _kept(held: OrderedDict, key: Any) -> Any:
+    """What is held under a key, which was used last; lets go of what was not used for longest."""
+    held.move_to_end(key)
+    while len(held) > PLANS_HELD:
+        held.popitem(last=False)
+    return held[key]
 
 
 class PlannedRows:
-    """The rows of `plans` for one rank, for `epochs` epochs or endlessly."""
+    """The rows of `plans` for one rank, before epoch `until` or endlessly; with `ahead`, planned by a thread."""
 
     def __init__(
         self,
-        plans: ShardPlans,
+        plans: WindowPlans,
         *,
         rank: int,
         world_size: int,
-        epochs: int | None = None,
+        until: int | None = None,
         skipped: Skipped | None = None,
+        ahead: bool = False,
     ):
-        self.plans, self.world_size = plans, world_size
+        self.plans, self.world_size, self._until, self._ahead = plans, world_size, until, ahead
         self._stream = RowStream(
-            len(plans.shards),
-            plans.count_rows,
-            shuffle=plans.shuffle,
-            seed=plans.seed,
+            plans.count_windows,
+            lambda epoch, window: self._rows(epoch, window).num_rows,
             rank=rank,
             world_size=world_size,
-            epochs=epochs,
+            until=until,
             skipped=skipped,
         )
+        self._coming: Iterator[tuple[tuple[int, int], WindowRows]] | None = None
+        self._held: dict[tuple[int, int], WindowRows] = {}  # that came, and are not done
 
     @property
     def position(self) -> dict[str, int]:
         """The next row of the global order, the same on every rank."""
-        return self._stream.position.as_dict()
+        return self._stream.place._asdict()
 
     @property
     def epoch(self) -> int:
         """The epoch of the next row, from 0."""
-        return self._stream.position.epoch
+        return self._stream.place.epoch
 
     @property
     def passed(self) -> int:
         """Rows of all ranks that were dealt or skipped since the last seek."""
         return self._stream.passed
 
-    def rows_before(self, position: dict[str, int], skipped: Skipped) -> int:
-        """Rows of all ranks that come before a position, without those `skipped`: lengths up to it are packed."""
-        return self._stream.rows_before(Position(**position), self.plans.count_shard, skipped)
-
     def seek(self, position: dict[str, int]) -> None:
-        """Goes to a position. ValueError where there is no such row."""
-        self._stream.seek(Position(**position))
-
-    def available(self, count: int) -> int:
-        """How many rows there are for the next `count` of every rank, all ranks together."""
-        return self._stream.available(count * self.world_size)
+        """Goes to a position. ValueError where there is no such row. No thread is begun: a process may fork next."""
+        self._coming = None
+        self._held.clear()
+        self._stream.seek(Place(**position))
 
     def skip(self, count: int) -> None:
         """Moves past the next `count` rows of every rank."""
         self._stream.skip(count * self.world_size)
 
-    def deal(self, count: int, out: np.ndarray) -> None:
-        """Fills out with this rank's next `count` rows: (count, row_len), fewer at the end of the last epoch."""
+    def take(self, count: int) -> Dealt:
+        """This rank's part of the next `count` rows of every rank; fewer at the end of the last epoch."""
+        epoch, window, _ = self._stream.place
+        for key in [key for key in self._held if key < (epoch, window)]:
+            del self._held[key]
+        if self._coming is None:
+            coming = _windows(self.plans, epoch, window, self._until, self._ahead)
+            self._coming = Ahead(coming, AHEAD, "tokenmill-plan") if self._ahead else coming
+        return self._stream.take(count)
+
+    def fill(self, dealt: Dealt, out: np.ndarray) -> None:
+        """Fills out, (dealt.count, row_len), with the rows that were taken last."""
         filled = 0
-        for some in self._stream.take(count):
-            self.plans.rows(some.epoch, some.shard).fill(out[filled : filled + len(some.numbers)], some.numbers)
-            filled += len(some.numbers)
-        assert filled == len(out), "out has room for just the rows that are there"
-        self.plans.prepare(*self._stream.next_shard())
+        for epoch, window, numbers in dealt.rows:
+            self._rows(epoch, window).fill(out[filled : filled + len(numbers)], numbers)
+            filled += len(numbers)
 
     def pieces(self, count: int) -> list[list[Piece]]:
         """What this rank's next `count` rows are made of, for people to look at; moves past them."""
-        some = list(self._stream.take(count))
-        return [self.plans.rows(rows.epoch, rows.shard).pieces(number) for rows in some for number in rows.numbers]
+        found = self.take(count).rows
+        return [self._rows(some.epoch, some.window).pieces(number) for some in found for number in some.numbers]
+
+    def _rows(self, epoch: int, window: int) -> WindowRows:
+        """The rows of a window: of those that come, once they do."""
+        key = (epoch, window)
+        if key not in self._held and self._coming is None:
+            return self.plans.rows(epoch, window)
+        while key not in self._held:
+            assert self._coming is not None, "windows come until one has failed"
+            try:
+                came, rows = next(self._coming)
+            except BaseException:
+                self._coming = None
+                raise
+            self._held[came] = rows
+        return self._held[key]
+
+
+def _windows(plans: WindowPlans, epoch: int, window: int, until: int | None, ahead: bool) -> Iterator[Any]:
+    """The windows from one on, each with its (epoch, window), read ahead.
+
+    In a thread, the kernel reads a window before it is asked for; but the first, which is asked for already.
+    """
+    first = True
+    while until is None or epoch < until:
+        while window < plans.count_windows(epoch):
+            rows = plans.rows(epoch, window)
+            if not ahead:
+                rows.read_ahead()
+            elif not first:
+                yield from _read(rows)
+            yield (epoch, window), rows
+            if ahead and first:
+                yield from _read(rows)
+            window, first = window + 1, False
+        epoch, window = epoch + 1, 0
+
+
+def _read(rows: WindowRows) -> Iterator[object]:
+    for _ in rows.reading():
+        yield PAUSE

@@ -18,6 +18,7 @@ with capture_error_mode="thread_local", or take prefetch=0.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import cycle
 
 import numpy as np
@@ -75,9 +76,10 @@ class CudaTransfer(Transfer):
         self.device, self.bos_id = device, bos_id
         self._dtype, self._mask = dtype, (1 << 8 * dtype.itemsize) - 1
         with torch.cuda.device(device):  # pinning makes a context on the current device, which may be another
-            pinned = [torch.empty(shape, dtype=SIGNED[dtype.itemsize], pin_memory=True) for _ in range(buffers)]
+            how = {"dtype": SIGNED[dtype.itemsize], "device": "cpu", "pin_memory": True}  # whatever the default device
+            pinned = [torch.empty(shape, **how) for _ in range(buffers)]
         self._ring = cycle([(buffer, torch.cuda.Event(blocking=True)) for buffer in pinned])
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _copy_stream(device)
 
     def buffer(self) -> np.ndarray:
         self._pinned, self._copied = next(self._ring)
@@ -95,6 +97,12 @@ class CudaTransfer(Transfer):
 
     def _widen(self, narrow: torch.Tensor) -> torch.Tensor:
         return narrow.to(torch.int64, memory_format=torch.contiguous_format).bitwise_and_(self._mask)
+
+
+@lru_cache(None)
+def _copy_stream(device: torch.device) -> "torch.cuda.Stream":
+    """One for all loaders of a device: CUDA has 32 of them, and a loader that is begun anew needs no other."""
+    return torch.cuda.Stream(device)
 
 
 def find_device(name: str | int | torch.device) -> torch.device:

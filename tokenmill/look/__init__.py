@@ -2,7 +2,8 @@
 
 Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of what is damaged.
 
-    show          `tokenmill show`: rows, batches, steps, documents; trace: from a step to its documents
+    show          `tokenmill show`: rows, batches, steps, documents; drawing: how they are drawn
+    trace         from a step to its documents, and forth; counts: rows of windows, counted once and kept
     report        `tokenmill report`: page puts together charts, rowsview and words; templates/ has its HTML
     statistics    what is counted in a set; figures: what each packing does; specimen: a few documents in all packings
     verify        `tokenmill verify`

@@ -12,8 +12,9 @@ import numpy as np
 
 from tokenmill.batches.pieces import cut_at_documents
 from tokenmill.look.figures import PACKINGS
+from tokenmill.rows.cuts import starts
 from tokenmill.rows.nanochat import BUFFER_DOCUMENTS, BestFitBuffer
-from tokenmill.rows.packing import LongDocuments, count_rows, plan_rows, plan_windows
+from tokenmill.rows.packing import LongDocuments, count_rows, plan_rows
 from tokenmill.store.shards import Shard
 from tokenmill.store.token_sets import TokenSet
 
@@ -63,7 +64,7 @@ def make_specimen(token_set: TokenSet, split: str, row_len: int) -> Specimen:
     """The first documents of a split under every packing. At least one document, whatever its length."""
     documents, lengths = _first_documents(token_set, split, ROWS * row_len)
     count = len(lengths)
-    while count > 1 and count_rows(lengths[:count], row_len) > ROWS:
+    while count > 1 and count_rows(lengths[:count], row_len, seed=(0, 0, 0)) > ROWS:
         count -= 1
     lengths = lengths[:count]
     rows = {packing: _rows(packing, lengths, row_len)[:ROWS] for packing in PACKINGS}
@@ -89,15 +90,15 @@ def _rows(packing: str, lengths: np.ndarray, row_len: int) -> list[list[Part]]:
     if packing == "nanochat":
         return _nanochat(lengths, row_len)
     if packing in ("concat", "random"):
-        starts = plan_windows(int(lengths.sum()), row_len, seed=(0, 0, 0) if packing == "random" else None)
+        begins = starts(int(lengths.sum()), row_len, (0, 0, 0) if packing == "random" else None)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return [[Part(*part) for part in cut_at_documents(offsets, start, row_len)] for start in starts.tolist()]
+        return [[Part(*part) for part in cut_at_documents(offsets, start, row_len)] for start in begins.tolist()]
     return _packed(lengths, row_len, "crop" if packing == "best_fit, crop" else "split")
 
 
 def _packed(lengths: np.ndarray, row_len: int, long_documents: LongDocuments) -> list[list[Part]]:
     plan = plan_rows(lengths, row_len, long_documents=long_documents, seed=(0, 0, 0))
-    columns = (plan.document, plan.start, plan.length, plan.start > 0, plan.filler)
+    columns = (plan.document, plan.start, plan.length, plan.bos, plan.filler)
     pieces = zip(*(column.tolist() for column in columns), strict=True)
     crop = long_documents == "crop"
     parts = [

@@ -1,11 +1,12 @@
-"""From a training step back to its rows, their documents, and the source files' rows that these were.
+"""From a training step back to its rows, their documents, and the source files' rows that these were; and forth.
 
-    trace(token_set, settings, first=24_690, count=2)     rows 24,690 and 24,691 of the global order
+    tracer.rows(first=24_690, count=2)            rows 24,690 and 24,691 of the global order
+    tracer.sightings(entry, 17, until)            the rows that document 17 of a shard was in
     trace_nanochat(token_set, ..., rank=0, first, count)  of nanochat's rows of one rank
-    SourceRows(token_set).find(entry, 17)                 "shard_00003.parquet row 1,041"
+    SourceRows(token_set).find(entry, 17)         "shard_00003.parquet row 1,041"
 
-The rows before the first are counted, not planned: about 8 ms for a shard of 50,000 documents. A place
-(epoch, shard of the epoch, row) is gone to at once.
+The rows before the first are counted, not planned, and the counts kept (counts.py). A place
+(epoch, window of the epoch, row) is gone to at once.
 """
 
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ import numpy as np
 
 from tokenmill.batches.nanochat_rows import NanochatRows
 from tokenmill.batches.pieces import Piece
-from tokenmill.batches.planned import ShardPlans
+from tokenmill.batches.planned import WindowPlans
+from tokenmill.look.counts import Counts
 from tokenmill.rows.skipped import Skipped, format_rows
-from tokenmill.rows.stream import Position, RowStream
+from tokenmill.rows.stream import Place, RowStream
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import SUFFIX
@@ -30,47 +32,89 @@ class TracedRow:
     """A row of training, and what it is made of."""
 
     number: int | None  # in the global order, with nanochat of its rank; None where rows before it were not counted
-    place: str | None  # epoch:shard:row, as skip_rows names it; with nanochat None
+    place: str | None  # epoch:window:row, as skip_rows names it; with nanochat None
     pieces: list[Piece]
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A row that held some of a document."""
+
+    place: Place
+    number: int  # in the global order
+    filler: bool  # a copy that closed the row, and no more of it
 
 
 class Tracer:
     """The global order of the planned rows of a split, without their tokens.
 
-    `order` is LoaderConfig.order, `skipped` what skip_rows left out from the beginning on.
+    `skipped` is what skip_rows left out from the beginning on. ValueError where the split has no documents.
     """
 
-    def __init__(self, token_set: TokenSet, split: str, row_len: int, *, packing: str, order: dict, skipped: Skipped):
-        self.plans = ShardPlans(token_set, split, row_len, packing=packing, **order)
-        if not any(entry.tokens for entry in self.plans.shards):
-            raise ValueError(f"{token_set.path}: split {split!r} has no documents, so no rows")
-        self._shuffling = {"shuffle": order["shuffle"], "seed": order["seed"]}
-        self._skipped = skipped
+    def __init__(self, plans: WindowPlans, skipped: Skipped):
+        if not any(entry.tokens for entry in plans.entries(0)):
+            raise ValueError(f"{plans.token_set.path}: split {plans.split!r} has no documents, so no rows")
+        self.plans, self._skipped, self._counts = plans, skipped, Counts(plans)
 
-    def rows(self, first: int, count: int, start: Position | None = None) -> Iterator[TracedRow]:
+    def rows(self, first: int, count: int, start: Place | None = None) -> Iterator[TracedRow]:
         """`count` rows of the global order from its row `first` on, or from the `first` after a place."""
-        stream = self._stream(lambda epoch, shard: self.plans.count_shard(shard), self._skipped)
+        stream = RowStream(self.plans.count_windows, self._counts.count_rows, skipped=self._skipped)
         if start is not None:
             stream.seek(start)
         stream.skip(first)
         yield from self._take(stream, first if start is None else None, count)
+        self._counts.keep()
 
-    def row_at(self, epoch: int, shard: int, row: int) -> TracedRow:
+    def row_at(self, place: Place) -> TracedRow:
         """The row at a place. ValueError where there is none."""
-        stream = self._stream(self.plans.count_rows, {})
-        stream.seek(Position(epoch, shard, row))
+        planned = lambda epoch, window: self.plans.rows(epoch, window).num_rows  # noqa: E731
+        stream = RowStream(self.plans.count_windows, planned)
+        stream.seek(place)
         (traced,) = self._take(stream, None, 1)
         return traced
 
-    def _stream(self, count_rows, skipped: Skipped) -> RowStream:
-        return RowStream(len(self.plans.shards), count_rows, skipped=skipped, **self._shuffling)
+    def sightings(self, entry: ShardEntry, document: int, until: Place) -> Iterator[Sighting]:
+        """The rows before a place that held some of a document of a shard, epoch by epoch."""
+        shard = self.plans.token_set.open(entry)
+        begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
+        for epoch in range(until.epoch + 1):
+            for window in self._windows_with(epoch, entry, begin, end):
+                for row, filler in self.plans.rows(epoch, window).rows_with(entry.name, begin, end):
+                    place = Place(epoch, window, row)
+                    if place < until and not self._is_skipped(place):
+                        yield Sighting(place, self._number(place), filler)
+        self._counts.keep()
+
+    def _windows_with(self, epoch: int, entry: ShardEntry, begin: int, end: int) -> list[int]:
+        """The windows of an epoch whose rows may hold some of a stretch of a shard."""
+        shards = self.plans.entries(epoch)
+        places = [place for place, other in enumerate(shards) if other.name == entry.name]
+        if not places:
+            return []  # it came later
+        if self.plans.packing == "best_fit":  # a document is all in the window in which it begins
+            first = last = begin
+        else:  # rows that begin before it may reach into it
+            first, last = max(0, begin - self.plans.row_len + 1), end - 1
+        tokens = {*range(first, last, 1 << 10), last}  # finer than slices
+        return sorted({self.plans.epoch(epoch).window_of(places[0], token) for token in tokens})
+
+    def _is_skipped(self, place: Place) -> bool:
+        return any(place.row in rows for rows in self._skipped.get(place[:2], ()))
+
+    def _number(self, place: Place) -> int:
+        """How many rows of the global order come before a place."""
+        before = [(epoch, window) for epoch in range(place.epoch) for window in range(self.plans.count_windows(epoch))]
+        before += [(place.epoch, window) for window in range(place.window)]
+        left_out = sum(
+            (*window, row) < place for window, many in self._skipped.items() for rows in many for row in rows
+        )
+        return sum(self._counts.count_rows(*window) for window in before) + place.row - left_out
 
     def _take(self, stream: RowStream, number: int | None, count: int) -> Iterator[TracedRow]:
-        for some in stream.take(count):
-            shard = int(np.flatnonzero(stream.order(some.epoch) == some.shard)[0])
-            for row in some.numbers:
-                pieces = self.plans.rows(some.epoch, some.shard).pieces(row)
-                yield TracedRow(number, format_rows(some.epoch, shard, range(row, row + 1)), pieces)
+        for epoch, window, numbers in stream.take(count).rows:
+            for row in numbers:
+                pieces = self.plans.rows(epoch, window).pieces(row)
+                yield TracedRow(number, format_rows(epoch, window, range(row, row + 1)), pieces)
                 number = None if number is None else number + 1
 
 

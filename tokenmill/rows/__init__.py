@@ -2,7 +2,10 @@
 
 Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers. Pure: no file, no token, no tensor.
 
-    packing       best-fit rows and windows of a stream, from lengths
+    windows       slices of all shards, taken in windows: the order of an epoch
+    packing       best-fit rows of a window, from lengths; filler: what closes them
+    cuts          rows cut from a token stream, ignoring documents
+    repack        the rows of a window that was begun with rows of another length
     nanochat      nanochat's rule, pick for pick
     order         random orders that mean the same years later
     stream        which rows come next for a rank; skipped: which do not

@@ -3,31 +3,48 @@
     permutation(5, "rows", 1337, 0)       the same five numbers in the same order, in every NumPy
 
 The bits are Philox's (Salmon et al., 2011) under a key hashed from whole numbers and names. NumPy keeps that stream
-for ever, which it does not promise of `Generator.permutation`. Whole numbers must be Python's own: the key is their
-`repr`, and NumPy's print otherwise.
+for ever, which it does not promise of `Generator.permutation`.
+
+NumPy's stable sort of uint16 is a radix sort, six times faster than its sorts of wider numbers. So wider ones are
+sorted 16 bits at a time, the least significant first:
+
+    21 13 11 23     by the ones 21 11 13 23     by the tens 11 13 21 23
 """
 
 import hashlib
+import operator
 
 import numpy as np
 
+DIGIT = 16  # bits
+
 
 def random_bits(count: int, *key: int | str) -> np.ndarray:
-    """`count` random uint64, the same for the same key in every NumPy."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
+    """`count` random uint64, the same for the same key in every NumPy. TypeError for numbers that are not whole."""
+    plain = tuple(part if isinstance(part, str) else operator.index(part) for part in key)  # np.int64(3) is 3
+    digest = hashlib.sha256(repr(plain).encode()).digest()
     return np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(count)
+
+
+def random_digits(count: int, *key: int | str) -> np.ndarray:
+    """`count` random uint16, the upper bits of `random_bits`: enough to shuffle a few things."""
+    return (random_bits(count, *key) >> np.uint64(64 - DIGIT)).astype(np.uint16)
 
 
 def permutation(count: int, *key: int | str) -> np.ndarray:
     """The numbers below `count` in an order drawn from key, a stable argsort of its bits: (count,) int64."""
     bits = random_bits(count, *key)
-    order = np.argsort(bits)  # vectorized, six times faster than the stable one, and the same where all bits differ
-    drawn = bits[order]
-    return order if (drawn[1:] != drawn[:-1]).all() else np.argsort(bits, kind="stable")
+    upper = bits >> np.uint64(DIGIT)
+    order = stable_order(upper)
+    drawn = upper[order]
+    return np.argsort(bits, kind="stable") if (drawn[1:] == drawn[:-1]).any() else order
 
 
-def stable_order(numbers: np.ndarray) -> np.ndarray:
-    """A stable argsort of whole numbers from 0 to 2**31, five times faster than NumPy's: (count,) int64."""
-    keyed = (numbers.astype(np.int64) << 32) | np.arange(len(numbers))  # all differ, so any sort is stable
-    keyed.sort()
-    return keyed & 0xFFFFFFFF
+def stable_order(numbers: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    """A stable argsort of whole numbers from 0 on: (count,) int64. `among` is an order to begin with, for ties."""
+    order, left = among, int(numbers.max(initial=0))
+    for shift in range(0, max(left.bit_length(), 1), DIGIT):
+        digit = (numbers >> numbers.dtype.type(shift)).astype(np.uint16)  # the bits above fall off
+        order = np.argsort(digit, kind="stable") if order is None else order[np.argsort(digit[order], kind="stable")]
+    assert order is not None, "at least one digit was sorted by"
+    return order

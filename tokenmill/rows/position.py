@@ -1,54 +1,121 @@
 """What a checkpoint knows of the data: the next row, and what must match for that to mean anything.
 
-identity    version 1, fingerprint 1bd4..., split train, shards ef12..., seq_len 2048, packing best_fit,
-            long_documents split, shuffle true, seed 1337
-place       epoch 0, shard 3, row 512
-skip_rows   0:2:100-163, where there are any
-tokens_seen 25165824, of all ranks, since training began; older positions lack it
+identity    version 2, fingerprint 1bd4..., split train, packing best_fit, long_documents split, shuffle true, seed 1337
+place       manifest 57ab..., seq_len 2048, epoch 0, window 3, row 512
+pasts       {"0:3": [[4096, 200]]}, where the length of rows changed within window 3 of epoch 0 (repack.py)
+skip_rows   ["0:4:100-163"], where there are any
+tokens_seen 25165824, of all ranks, since training began
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from tokenmill.rows.skipped import Skipped, format_skipped
+from tokenmill.rows.repack import Past
+from tokenmill.rows.skipped import Skipped, format_ranges, format_skipped, parse_ranges, parse_skipped
 
-VERSION = 1
+VERSION = 2
 
-
-class Position(NamedTuple):
-    """A position without its identity."""
-
-    place: dict[str, int]
-    skip_rows: list[str]
-    tokens_seen: int | None
+Pasts = Mapping[tuple[int, int], Sequence[Past]]  # of (epoch, window)
 
 
-def position_of(
-    identity: dict[str, Any], place: dict[str, int], skipped: Skipped, tokens_seen: int | None
-) -> dict[str, Any]:
-    """A position, of plain numbers and texts."""
-    skip_rows = {"skip_rows": format_skipped(skipped)} if skipped else {}
-    seen = {} if tokens_seen is None else {"tokens_seen": tokens_seen}
-    return identity | place | skip_rows | seen
+def identity_of(fingerprint: str, split: str, packing: str, order: Mapping[str, Any]) -> dict[str, Any]:
+    """What must match for a position of planned rows to mean the same row."""
+    return {"version": VERSION, "fingerprint": fingerprint, "split": split, "packing": packing, **order}
 
 
-def read_position(state: dict[str, Any], identity: dict[str, Any], place: dict[str, int], where: object) -> Position:
-    """A position that `position_of` made, with a place of the keys of `place`.
+@dataclass(frozen=True)
+class Position:
+    """A position without its identity. Windows are (epoch, window of the epoch)."""
+
+    manifest: str
+    seq_len: int
+    place: dict[str, int]  # epoch, window, row; with nanochat rows
+    tokens_seen: int
+    skipped: Skipped
+    pasts: Pasts
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return self.place["epoch"], self.place["window"]
+
+    def as_dict(self, identity: dict[str, Any]) -> dict[str, Any]:
+        """A position, of plain numbers and texts."""
+        told = identity | {"manifest": self.manifest, "seq_len": self.seq_len} | self.place
+        told |= {"pasts": _format_pasts(self.pasts)} if self.pasts else {}
+        told |= {"skip_rows": format_skipped(self.skipped)} if self.skipped else {}
+        return told | {"tokens_seen": self.tokens_seen}
+
+    def skipping(self, skipped: Skipped) -> "Position":
+        """The same place, with other rows left out from here on."""
+        pasts = {window: past for window, past in self.pasts.items() if window == self.window}
+        return Position(self.manifest, self.seq_len, self.place, self.tokens_seen, skipped, pasts)
+
+    def at_length(self, seq_len: int) -> "Position":
+        """The same place where rows are `seq_len` + 1 from here on: what is left of the window is packed anew.
+
+        Rows that are to be skipped were named at the old length, so their windows have a past of it too.
+        """
+        if seq_len == self.seq_len:
+            return self
+        pasts = {window: list(past) for window, past in self.pasts.items()}
+        row = self.place["row"]
+        gone = {window: ranges for window, ranges in self.skipped.items() if window >= self.window}
+        for window in gone.keys() | ({self.window} if row else set()):
+            dealt = row if window == self.window else 0
+            pasts.setdefault(window, []).append(Past(self.seq_len + 1, dealt, tuple(gone.get(window, ()))))
+        return Position(self.manifest, seq_len, self.place | {"row": 0}, self.tokens_seen, {}, pasts)
+
+    def still_to_come(self) -> "Position":
+        """Without the pasts of windows that are done."""
+        pasts = {window: past for window, past in self.pasts.items() if window >= self.window}
+        return Position(self.manifest, self.seq_len, self.place, self.tokens_seen, self.skipped, pasts)
+
+
+def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequence[str], where: object) -> Position:
+    """A position that `as_dict` made, with a place of these keys.
 
     ValueError, naming both values, where it is of another identity than that of a loader of `where`.
     """
     for key, here in identity.items():
         if state.get(key) != here:
-            advice = "load it with the settings and token set that it was saved with"
-            if key == "version" and isinstance(state.get(key), int) and state[key] > here:
-                advice = "it was made by a newer tokenmill, so load it with that"
             raise ValueError(
                 f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
-                f"{here!r} here ({where}); {advice}"
+                f"{here!r} here ({where}); {_advice(key, state.get(key))}"
             )
-    if missing := place.keys() - state.keys():
+    if missing := {"manifest", "seq_len", "tokens_seen", *keys} - state.keys():
         raise ValueError(
             f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
         )
-    seen = state.get("tokens_seen")
-    place = {key: int(state[key]) for key in place}
-    return Position(place, list(state.get("skip_rows", ())), None if seen is None else int(seen))
+    return Position(
+        str(state["manifest"]),
+        int(state["seq_len"]),
+        {key: int(state[key]) for key in keys},
+        int(state["tokens_seen"]),
+        parse_skipped(state.get("skip_rows", ())),
+        _parse_pasts(state.get("pasts", {})),
+    )
+
+
+def _advice(key: str, found: Any) -> str:
+    if key == "version" and isinstance(found, int):
+        if found > VERSION:
+            return "it was made by a newer tokenmill, so load it with that"
+        return "its rows came in another order (shard by shard): go on with tokenmill 0.2.0, or begin anew"
+    return "load it with the settings and token set that it was saved with"
+
+
+def _format_pasts(pasts: Pasts) -> dict[str, list[list[int | str]]]:
+    return {
+        f"{epoch}:{window}": [[past.row_len - 1, past.dealt, *format_ranges(past.skipped)] for past in many]
+        for (epoch, window), many in sorted(pasts.items())
+    }
+
+
+def _parse_pasts(told: dict[str, list[list[Any]]]) -> Pasts:
+    pasts = {}
+    for name, many in told.items():
+        epoch, _, window = name.partition(":")
+        past = [Past(int(seq_len) + 1, int(dealt), tuple(parse_ranges(texts))) for seq_len, dealt, *texts in many]
+        pasts[int(epoch), int(window)] = past
+    return pasts

@@ -1,19 +1,19 @@
 """Rows that are left out of training: what a loss spike pointed at.
 
-    RowLoader(..., skip_rows=["0:12:100-163"])      of epoch 0, of its shard 12, the rows 100 to 163
+    RowLoader(..., skip_rows=["0:12:100-163"])      of epoch 0, of its window 12, the rows 100 to 163
 
-A row is named by its place, as positions name it: epoch, shard of that epoch, row of that shard, all from 0.
+A row is named by its place, as positions name it: epoch, window of that epoch, row of that window, all from 0.
 `tokenmill show` prints the places of what it shows. All others keep their order and move up.
 """
 
 import re
 from collections.abc import Iterable
 
-Skipped = dict[tuple[int, int], list[range]]  # (epoch, shard of the epoch) -> rows, ascending, apart
+Skipped = dict[tuple[int, int], list[range]]  # (epoch, window of the epoch) -> rows, ascending, apart
 
 
 def parse_skipped(places: Iterable[str]) -> Skipped:
-    """The rows that `places` name: texts of "epoch:shard:row" or "epoch:shard:first-last". ValueError for any other."""
+    """The rows that `places` name: texts of "epoch:window:row" or "epoch:window:first-last". ValueError for any other."""
     if isinstance(places, str):
         raise ValueError(f"skip_rows must be a list of places, not the text {places!r}; write [{places!r}]")
     found: Skipped = {}
@@ -21,23 +21,33 @@ def parse_skipped(places: Iterable[str]) -> Skipped:
         match = re.fullmatch(r"(\d+):(\d+):(\d+)(?:-(\d+))?", str(place))
         if not match or int(match[4] or match[3]) < int(match[3]):
             raise ValueError(
-                f"skip_rows must name rows as 'epoch:shard:first-last', as '0:12:100-163', not {place!r}; "
+                f"skip_rows must name rows as 'epoch:window:first-last', as '0:12:100-163', not {place!r}; "
                 "`tokenmill show` prints such places"
             )
-        epoch, shard, first = map(int, match.groups()[:3])
-        found.setdefault((epoch, shard), []).append(range(first, int(match[4] or first) + 1))
+        epoch, window, first = map(int, match.groups()[:3])
+        found.setdefault((epoch, window), []).append(range(first, int(match[4] or first) + 1))
     return {key: _apart(ranges) for key, ranges in sorted(found.items())}
 
 
 def format_skipped(skipped: Skipped) -> list[str]:
     """The places, as `parse_skipped` reads them; in order, and joined where they touch."""
-    return [format_rows(epoch, shard, rows) for (epoch, shard), ranges in skipped.items() for rows in ranges]
+    return [format_rows(epoch, window, rows) for (epoch, window), ranges in skipped.items() for rows in ranges]
 
 
-def format_rows(epoch: int, shard: int, rows: range) -> str:
+def format_rows(epoch: int, window: int, rows: range) -> str:
     """The place of consecutive rows."""
-    last = f"-{rows[-1]}" if len(rows) > 1 else ""
-    return f"{epoch}:{shard}:{rows[0]}{last}"
+    return f"{epoch}:{window}:{format_ranges([rows])[0]}"
+
+
+def format_ranges(ranges: Iterable[range]) -> list[str]:
+    """Rows of one window: 7 or 100-163."""
+    return [f"{rows[0]}-{rows[-1]}" if len(rows) > 1 else str(rows[0]) for rows in ranges]
+
+
+def parse_ranges(texts: Iterable[str]) -> list[range]:
+    """What `format_ranges` wrote."""
+    ends = [str(text).partition("-") for text in texts]
+    return [range(int(first), int(last or first) + 1) for first, _, last in ends]
 
 
 def _apart(ranges: list[range]) -> list[range]:

@@ -13,16 +13,18 @@ workers: the same input gives the same bytes.
 Left out: reading text, tokenizing, and which file is in which split.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
 from tokenmill.store.files import AtomicFile, header, read_json, write_file, write_json
+from tokenmill.store.maps import map_file
 
 Split = Literal["train", "val"]
 SPLITS = get_args(Split)
@@ -120,36 +122,56 @@ class Shard:
     """One shard, memory-mapped: `tokens` (num_tokens,), `offsets` (num_documents + 1,).
 
     Raises FileNotFoundError or ValueError where the files are not what the manifest says. The ends of
-    the offsets are checked when a shard is opened, that they increase when `lengths` reads them.
+    the offsets are checked when a shard is opened, that they increase when lengths are read.
     """
 
     def __init__(self, folder: Path, entry: ShardEntry, dtype: str):
         self.entry = entry
         self.path = shard_path(folder, entry.name, "bin")
+        self.stamp = _stamp(self.path)
         self.tokens = _map(self.path, DTYPES[dtype], entry.tokens)
         self.offsets = _map(self.path.with_suffix(".idx"), OFFSET, entry.documents + 1)
-        self.stamp = _stamp(self.path)
         if (int(self.offsets[0]), int(self.offsets[-1])) != (0, entry.tokens):
             raise self._damaged_offsets()
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each document, BOS counted: (num_documents,) int64."""
-        lengths = np.diff(self.offsets.astype(np.int64))
+        return self.lengths_of(0, self.entry.documents)
+
+    def documents_between(self, begin: int, end: int) -> tuple[int, int]:
+        """The documents whose first tokens lie from token `begin` to `end`: (first, one after the last)."""
+        if (begin, end) == (0, self.entry.tokens):
+            return 0, self.entry.documents
+        ends = np.array([begin, end], OFFSET)  # of one type, or all offsets are converted
+        first, last = np.searchsorted(self.offsets[:-1], ends).tolist()
+        return first, last
+
+    def lengths_of(self, first: int, last: int) -> np.ndarray:
+        """Tokens of the documents from `first` to before `last`: (last - first,) int64."""
+        lengths = np.diff(self.offsets[first : last + 1].astype(np.int64))
         if (lengths < 1).any():
             raise self._damaged_offsets()
         return lengths
 
     def require_unchanged(self) -> None:
-        """ValueError where the tokens' file is no longer the one that was opened.
+        """ValueError where the tokens' file is no longer the one that was opened, nor one of the same bytes.
 
         Reading past the end of a mapped file that was truncated kills a process, so this comes first.
         """
-        if _stamp(self.path) != self.stamp:
+        found = _stamp(self.path)
+        if found == self.stamp:
+            return
+        if found is None or found.size != self.tokens.nbytes or not self._is_as_listed():
             raise ValueError(
                 f"{self.path}: deleted, truncated or replaced while it was being read; "
                 "what comes next is not what was prepared. Put the file back, or prepare again, and resume"
             )
+        self.stamp = found  # touched, or put back
+
+    def _is_as_listed(self) -> bool:
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == self.entry.bin_sha256
 
     def _damaged_offsets(self) -> ValueError:
         path = self.path.with_suffix(".idx")
@@ -159,25 +181,34 @@ class Shard:
         )
 
 
+class Stamp(NamedTuple):
+    """What changes where a file is written to, truncated or replaced."""
+
+    inode: int
+    size: int
+    changed: int
+
+
 def _map(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
     """Maps exactly `count` numbers of a file, read-only."""
     advice = "the shard is damaged; delete its .json record and prepare again"
-    expected = count * dtype.itemsize
     try:
-        if (found := path.stat().st_size) != expected:
-            raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
-        return np.memmap(path, dtype, mode="r") if count else np.empty(0, dtype)
-    except FileNotFoundError as error:  # at either
+        numbers = map_file(path, dtype) if os.path.getsize(path) == count * dtype.itemsize else None
+        if numbers is None or len(numbers) != count:
+            found = os.path.getsize(path)
+            raise ValueError(f"{path}: expected {count * dtype.itemsize:,} bytes, found {found:,}; {advice}")
+    except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}") from error
+    return numbers
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes where a file is written to, truncated or replaced; None where it is gone."""
+def _stamp(path: Path) -> Stamp | None:
+    """None where the file is gone."""
     try:
         stat = os.stat(path)
     except FileNotFoundError:
         return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def in_blocks(tokens: np.ndarray, size: int) -> Iterator[np.ndarray]:

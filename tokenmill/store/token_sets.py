@@ -1,11 +1,13 @@
 """A folder of shards that one tokenizer made, and its manifest, which makes it a token set.
 
 manifest.json       the shards in order, each with its split, counts and checksums; what they add up to
+manifests/          every manifest that ever was, <digest>.json: a position names the one that its epoch goes over
 tokenizer.json      the whole tokenizer
 token_bytes.npy     bytes of text that each token id stands for, 0 for special tokens
 shards/             three files a shard (shards.py)
 """
 
+import copy
 import hashlib
 import os
 from dataclasses import asdict
@@ -14,7 +16,18 @@ from typing import Any
 
 from tokenmill.checks import one_of
 from tokenmill.store.files import header, read_json, write_json
-from tokenmill.store.shards import COUNTS, DTYPES, SPLITS, Shard, ShardEntry, Split, dtype_name, shard_path
+from tokenmill.store.shards import (
+    COUNTS,
+    DTYPES,
+    SPLITS,
+    Shard,
+    ShardEntry,
+    Split,
+    Stamp,
+    dtype_name,
+    finished_record,
+    shard_path,
+)
 
 
 def write_manifest(
@@ -37,7 +50,32 @@ def write_manifest(
         **(origin or {}),
         "shards": [asdict(_entry(record, split)) for record, split in shards],
     }
+    if (folder / "manifest.json").exists():  # one that was written before manifests were kept
+        _keep(folder, read_json(folder / "manifest.json", "tokens"))
+    _keep(folder, manifest)
     write_json(folder / "manifest.json", manifest)
+
+
+def _keep(folder: Path, manifest: dict[str, Any]) -> None:
+    """Writes a manifest among those that ever were; one that is there already stays as it is."""
+    path = kept_manifest(folder, digest_of(manifest))
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, manifest)
+
+
+def kept_manifest(folder: Path, digest: str) -> Path:
+    """Where a manifest is kept."""
+    return folder / "manifests" / f"{digest}.json"
+
+
+def digest_of(manifest: dict[str, Any]) -> str:
+    """16 hex digits that change when any token, document or split of a set does, or the order of its shards."""
+    shards = [
+        (s["name"], s["split"], s["documents"], s["tokens"], s["bin_sha256"], s["idx_sha256"])
+        for s in manifest["shards"]
+    ]
+    return hashlib.sha256(repr((manifest["tokenizer"]["fingerprint"], shards)).encode()).hexdigest()[:16]
 
 
 def _entry(record: dict[str, Any], split: Split) -> ShardEntry:
@@ -61,37 +99,75 @@ class TokenSet:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(path))  # whatever folder the process goes to
         manifest = self.path / "manifest.json"
         if not manifest.exists():
             found = "a folder without manifest.json" if self.path.is_dir() else "no such folder"
             raise FileNotFoundError(
-                f"{self.path.absolute()}: expected a finished token set, found {found}; "
+                f"{self.path}: expected a finished token set, found {found}; "
                 "run `tokenmill prepare`, or prepare_data.py, first (again, if it was interrupted)"
             )
-        self.manifest = read_json(manifest, "tokens")
-        self.dtype: str = self.manifest["dtype"]
-        self.tokenizer: dict[str, Any] = self.manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
+        self._stamps: dict[str, Stamp | None] = {}
+        self._take(read_json(manifest, "tokens"))
+
+    def _take(self, manifest: dict[str, Any]) -> None:
+        self.manifest = manifest
+        self.digest = digest_of(manifest)
+        self.dtype: str = manifest["dtype"]
+        self.tokenizer: dict[str, Any] = manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
         self.bos_id: int = self.tokenizer["bos_id"]
         self.numpy_dtype = DTYPES[self.dtype]
-        self.entries = [ShardEntry(**entry) for entry in self.manifest["shards"]]
-        self._stamps: dict[str, tuple[int, int, int] | None] = {}
+        self.entries = [ShardEntry(**entry) for entry in manifest["shards"]]
 
     def split(self, split: str) -> list[ShardEntry]:
         """The shards of "train" or "val", in order."""
         one_of("split", split, SPLITS)
         return [entry for entry in self.entries if entry.split == split]
 
-    def digest(self, split: str) -> str:
-        """16 hex digits that change when any byte, or the order, of a split's shards does."""
-        sums = [(e.name, e.bin_sha256, e.idx_sha256) for e in self.split(split)]
-        return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+    def knows(self, digest: str) -> bool:
+        """Whether the set is, or once was, as this digest says."""
+        return digest == self.digest or kept_manifest(self.path, digest).exists()
+
+    def as_it_was(self, digest: str, split: str) -> "TokenSet":
+        """The set when its manifest had this digest. ValueError where that is not known, or where a shard of the split
+        is gone or another since.
+        """
+        if digest == self.digest:
+            return self
+        path = kept_manifest(self.path, digest)
+        if not path.exists():
+            raise ValueError(
+                f"{self.path}: this was never the token set with manifest {digest}: expected {path}, found no such "
+                "file; name the set that it was, or put the file back"
+            )
+        was = copy.copy(self)
+        was._take(read_json(path, "tokens"))
+        if was.digest != digest:
+            raise ValueError(f"{path}: expected the manifest {digest}, found {was.digest}; put the right file back")
+        now = {(entry.name, entry.bin_sha256, entry.idx_sha256) for entry in self.entries}
+        for entry in was.split(split):
+            if (entry.name, entry.bin_sha256, entry.idx_sha256) not in now:
+                was._require_still_there(entry)
+        return was
+
+    def _require_still_there(self, entry: ShardEntry) -> None:
+        """ValueError where a shard that a former manifest lists, and the newest does not, is not what it was."""
+        record = finished_record(self.path, entry.name)
+        found = "no such shard" if record is None else "another one of that name"
+        if record is None or (record["bin"]["sha256"], record["idx"]["sha256"]) != (entry.bin_sha256, entry.idx_sha256):
+            raise ValueError(
+                f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.source} with {entry.tokens:,} "
+                f"tokens, found {found}; put {entry.source} back as it was, prepare again, and resume"
+            )
 
     def open(self, entry: ShardEntry) -> Shard:
-        """Maps a shard. ValueError where it is another file than when it was opened last."""
+        """Maps a shard. ValueError where it is another file than when it was opened last, and of other bytes."""
         shard = Shard(self.path, entry, self.dtype)
-        if self._stamps.setdefault(entry.name, shard.stamp) != shard.stamp:
-            raise ValueError(f"{shard.path}: another file than when it was opened last; put the old one back")
+        known = self._stamps.setdefault(entry.name, shard.stamp)
+        if known != shard.stamp:
+            shard.stamp = known
+            shard.require_unchanged()
+            self._stamps[entry.name] = shard.stamp
         return shard
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""Rows drawn in a terminal: a bar of letters a row, and the text of its pieces."""
+
+import numpy as np
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.text import Text
+
+from tokenmill.batches.pieces import Piece
+from tokenmill.look.trace import SourceRows, TracedRow
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# a text must not steer a terminal: U+2400 and what follows are pictures of the control characters
+CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+
+
+class Drawing:
+    """Draws rows on a console: bars, and the text of their pieces."""
+
+    def __init__(self, token_set: TokenSet, console: Console, ids: bool):
+        self.console, self._ids = console, ids
+        self.tokenizer = Tokenizer.load(token_set.path / "tokenizer.json")
+        self.sources = SourceRows(token_set)
+
+    def bars(self, rows: list[tuple[int | None, TracedRow]]) -> None:
+        """Each row as a line of letters."""
+        names = [_name(rank, row) for rank, row in rows]
+        widest = max(map(len, names))
+        for name, (_, row) in zip(names, rows, strict=True):
+            self.console.print(f"{name:{widest}}  ", bar(row.pieces, max(40, self.console.width - widest - 3)), sep="")
+
+    def row(self, rank: int | None, row: TracedRow, full: bool) -> None:
+        """A row's pieces, each with where it is from, and its text: all of it, or beginning and end."""
+        self.print(f"\n{_name(rank, row)}")
+        for index, piece in enumerate(row.pieces):
+            self.piece(piece, index, full)
+
+    def piece(self, piece: Piece, index: int, full: bool) -> None:
+        style, letter = COLOURS[index % len(COLOURS)], LETTERS[index % len(LETTERS)]
+        self.print(f"  {letter} {self._facts(piece)}", style=f"bold {style}")
+        ids = piece.tokens(self.tokenizer.bos_id)
+        text = self.tokenizer.decode(ids)
+        self.print(text if full else f"    {shortened(text, max(40, self.console.width - 4))}", style=style)
+        if self._ids:
+            self.print(" ".join(map(str, ids.tolist())), style="dim")
+
+    def print(self, text: str, style: str = "none") -> None:
+        segment = Segment(text.translate(CONTROLS) + "\n", self.console.get_style(style))  # tabs as they are
+        self.console.print(Segments([segment]), end="")
+
+    def _facts(self, piece: Piece) -> str:
+        whole = int(piece.shard.offsets[piece.document + 1] - piece.shard.offsets[piece.document])
+        part = "whole" if piece.length == whole else f"its tokens {piece.start:,} to {piece.start + piece.length - 1:,}"
+        notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
+        return (
+            f"{piece.length:,} of {whole:,} tokens, {part}{notes}: document {piece.document:,} of shard "
+            f"{piece.shard.entry.name}, {self.sources.find(piece.shard.entry, piece.document)}"
+        )
+
+
+def bar(pieces: list[Piece], width: int) -> Text:
+    """A row as letters: each piece as wide as its share of the tokens."""
+    text, ends = Text(), np.cumsum([piece.length + piece.bos for piece in pieces])
+    columns = np.round(np.concatenate([[0], ends]) / ends[-1] * width).astype(int)
+    for index, (piece, count) in enumerate(zip(pieces, np.diff(columns), strict=True)):
+        letter = LETTERS[index % len(LETTERS)]
+        style = f"black on {COLOURS[index % len(COLOURS)]}"
+        text.append((letter.lower() if piece.filler else letter) * count, style=style)
+    return text
+
+
+def shortened(text: str, room: int) -> str:
+    """A text as one line: its beginning and its end."""
+    shown = text.replace("\n", "⏎").replace("\t", "→")
+    if len(shown) <= room:
+        return shown
+    return f"{shown[: room * 2 // 3 - 5]} ... {shown[len(shown) - room // 3 :]}"
+
+
+def _name(rank: int | None, row: TracedRow) -> str:
+    parts = [] if row.number is None else [f"row {row.number:,}"]
+    parts += [] if row.place is None else [f"at {row.place}"]
+    parts += [] if rank is None else [f"rank {rank}"]
+    return ", ".join(parts)

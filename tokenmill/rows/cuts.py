@@ -1,0 +1,110 @@
+"""Rows cut from a token stream without regard to documents, as others do.
+
+`concat`, rows of 4 + 1 of a shard of 14 tokens: tokens 0-4, 4-8 and 8-12; the last one is less than a row.
+A row belongs to the slice in which it begins (windows.py), and may end in the next. `random` has as many rows of each
+slice, which begin anywhere in it.
+"""
+
+from bisect import bisect_right
+
+import numpy as np
+
+from tokenmill.rows.order import permutation, random_bits
+from tokenmill.rows.packing import RowPlan, Stretches
+from tokenmill.rows.windows import Window
+
+
+def count_concat(window: Window, shard_tokens: np.ndarray, row_len: int) -> np.ndarray:
+    """The rows that begin in each slice of a window, of shards of `shard_tokens`: (num_slices,) int64."""
+    first, last = _ends(window, shard_tokens, row_len)
+    return np.maximum(0, last - first + 1)
+
+
+def plan_concat(window: Window, shard_tokens: np.ndarray, row_len: int, seed: tuple[int, ...] | None) -> RowPlan:
+    """Consecutive rows of each shard, each starting on the last token of the one before; in a seed's order, if any.
+
+    In the plan a slice is a document.
+    """
+    counts, (first, _) = count_concat(window, shard_tokens, row_len), _ends(window, shard_tokens, row_len)
+    of = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    start = (first[of] + number) * (row_len - 1) - window.begin[of]
+    order = np.arange(len(of)) if seed is None else permutation(len(of), "rows", *seed)
+    return _of_one_piece(of[order], start[order], row_len)
+
+
+def plan_random(window: Window, shard_tokens: np.ndarray, row_len: int, seed: tuple[int, ...]) -> RowPlan:
+    """As many rows of each slice as `plan_concat` has, at random places of it, in random order."""
+    counts = count_concat(window, shard_tokens, row_len)
+    room = np.minimum(window.end, shard_tokens[window.shard] - row_len + 1) - window.begin
+    of = np.repeat(np.arange(len(counts)), counts)[permutation(int(counts.sum()), "rows", *seed)]
+    start = random_bits(len(of), "places", *seed) % np.maximum(room, 1).astype(np.uint64)[of]
+    return _of_one_piece(of, start.astype(np.int64), row_len)
+
+
+def starts(num_tokens: int, row_len: int, seed: tuple[int, ...] | None = None) -> np.ndarray:
+    """The first tokens of the rows of one stream, in order: of `concat`, or with a seed of `random`. (num_rows,) int64."""
+    tokens = np.array([num_tokens])
+    stream = Window(np.array([0]), np.array([0]), tokens)
+    plan = plan_concat(stream, tokens, row_len, None) if seed is None else plan_random(stream, tokens, row_len, seed)
+    return np.sort(plan.start)
+
+
+def inputs_of(plan: RowPlan, rows: np.ndarray) -> Stretches:
+    """What these rows of `plan_concat` or `lay_rows` have as inputs: all but the last token of each, and no filler."""
+    length = plan.length.copy()
+    length[plan.row_offsets[1:] - 1] -= 1
+    row = np.repeat(np.arange(plan.num_rows), np.diff(plan.row_offsets))
+    wanted = np.zeros(plan.num_rows, dtype=bool)
+    wanted[rows] = True
+    kept = wanted[row] & ~plan.filler & (length > 0)
+    return Stretches(plan.document[kept], plan.start[kept], length[kept])
+
+
+def lay_rows(left: Stretches, row_len: int, seed: tuple[int, ...] | None) -> RowPlan:
+    """Stretches laid end to end, cut in rows that begin on the last token of the one before.
+
+    The last row is closed with the first tokens, as filler, so that every token is an input of one row.
+    """
+    total, body = int(left.length.sum()), row_len - 1
+    rows = -(-total // body)
+    documents, starts, lengths = (column.tolist() for column in left)
+    ends = np.cumsum(left.length).tolist()
+    pieces, row_offsets = [], [0]
+    for row in range(rows):
+        at, end = row * body, row * body + row_len
+        while at < end:
+            laid = at % total
+            of = bisect_right(ends, laid)
+            taken = min(end - at, ends[of] - laid)
+            pieces.append((documents[of], starts[of] + lengths[of] - (ends[of] - laid), taken, at >= total))
+            at += taken
+        row_offsets.append(len(pieces))
+    columns = np.array(pieces, dtype=np.int64).reshape(-1, 4)
+    document, start, length, filler = columns.T
+    plan = RowPlan(
+        row_len, np.array(row_offsets), document, start, length, np.zeros(len(columns), dtype=bool), filler > 0
+    )
+    return plan if seed is None else _in_order(plan, permutation(rows, "rows", *seed))
+
+
+def _in_order(plan: RowPlan, order: np.ndarray) -> RowPlan:
+    """The same rows in another order."""
+    counts = np.diff(plan.row_offsets)[order]
+    row_offsets = np.concatenate([[0], np.cumsum(counts)])
+    pieces = np.arange(row_offsets[-1]) + np.repeat(plan.row_offsets[order] - row_offsets[:-1], counts)
+    columns = (plan.document, plan.start, plan.length, plan.bos, plan.filler)
+    return RowPlan(plan.row_len, row_offsets, *(column[pieces] for column in columns))
+
+
+def _of_one_piece(document: np.ndarray, start: np.ndarray, row_len: int) -> RowPlan:
+    rows = len(document)
+    no = np.zeros(rows, dtype=bool)
+    return RowPlan(row_len, np.arange(rows + 1), document, start, np.full(rows, row_len), no, no)
+
+
+def _ends(window: Window, shard_tokens: np.ndarray, row_len: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers, in its shard, of the first and the last row that begin in each slice."""
+    body = row_len - 1
+    last = np.minimum(window.end - 1, shard_tokens[window.shard] - row_len) // body
+    return -(-window.begin // body), last

@@ -1,0 +1,65 @@
+"""Files as arrays, mapped into memory without keeping a file descriptor each.
+
+    tokens = map_file(path, np.dtype("<u2"))      read-only, of the whole file; unmapped when the last array of it goes
+    read_ahead(tokens[a:b], wait=True)            has the kernel read a stretch of it
+
+A window of rows reads hundreds of shards, and many machines allow 1,024 descriptors a process. `np.memmap` and, before
+Python 3.13, `mmap` keep one for each map, so this is the C library's. Its madvise lets other threads of Python
+run while a disk is read, which `mmap.madvise` does not.
+"""
+
+import ctypes
+import mmap
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WILL_NEED, POPULATE_READ = 3, 22  # Linux's numbers; the second since 5.14: reads, and maps what was read
+ENOMEM = 12
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
+    """All numbers of a file: (size // itemsize,), read-only. OSError where it cannot be opened or mapped.
+
+    Where a process has no more maps to give (vm.max_map_count; shards of a few kilobytes), the file is read instead.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        if not size:
+            return np.empty(0, dtype)
+        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address == _FAILED:
+            if (number := ctypes.get_errno()) != ENOMEM:
+                raise OSError(number, os.strerror(number), str(path))
+            return np.fromfile(path, dtype)
+    finally:
+        os.close(descriptor)
+    memory = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(memory, _libc.munmap, address, size).atexit = False  # the process's end does it
+    numbers = np.frombuffer(memory, dtype)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def read_ahead(numbers: np.ndarray, wait: bool) -> None:
+    """Has the kernel read what lies under a part of a mapped file; with `wait`, until it is there.
+
+    It is advice: where the kernel does not take it, the first to touch the numbers waits for them.
+    """
+    if not numbers.nbytes:
+        return
+    begin = numbers.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    length = numbers.ctypes.data + numbers.nbytes - begin
+    if not wait or _libc.madvise(begin, length, POPULATE_READ):
+        _libc.madvise(begin, length, WILL_NEED)
