@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from making import make_text, make_token_set, run_prepare, write_parquet
 
+from tokenmill.batches import plans
+from tokenmill.rows.windows import Grain
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -46,6 +48,20 @@ def token_set(tmp_path_factory) -> Path:
         train=[[5, 3, 40, 7, 2, 9, 16, 17, 1, 12], [3] * 20, [100, 33, 50]],
         val=[[4, 8, 30, 6, 2, 2, 11]],
     )
+
+
+@pytest.fixture(params=["one window", "many windows"])
+def windows(request, monkeypatch) -> str:
+    """Runs a test with all of a small token set in one window, as it is, and in windows of a few slices."""
+    if request.param == "many windows":
+        monkeypatch.setattr(plans, "GRAIN", Grain(slice=16, window=64))
+    return request.param
+
+
+@pytest.fixture
+def small_windows(monkeypatch) -> None:
+    """Runs a test with a small token set in windows of a few slices."""
+    monkeypatch.setattr(plans, "GRAIN", Grain(slice=16, window=64))
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,14 @@
 """The slow, obvious reference of what a loader deals, and how to look at batches."""
 
-from itertools import count
+from itertools import count, pairwise
 
 import torch
 
 from tokenmill import RowLoader
+from tokenmill.batches import plans
 from tokenmill.batches.config import VAL_SEED
-from tokenmill.rows.order import permutation
-from tokenmill.rows.packing import plan_rows, plan_windows
+from tokenmill.rows.order import permutation, random_bits
+from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
 
 PACKINGS = [
@@ -25,27 +26,62 @@ def reference_rows(path, split="train", packing="best_fit", long_documents="spli
     """All rows of the global order, one list of row_len ids after the other, for ever."""
     token_set = TokenSet(path)
     shards = [token_set.open(entry) for entry in token_set.split(split)]
-    shuffle, seed = (shuffle, seed) if split == "train" else (False, VAL_SEED)
+    shards = [(shard.tokens.tolist(), shard.offsets.tolist()) for shard in shards]
+    seed = seed if split == "train" else VAL_SEED
     for epoch in count():
-        order = permutation(len(shards), "shards", seed, epoch) if shuffle else range(len(shards))
-        for number in order:
-            stream = shards[number].tokens.tolist()
-            key = (seed, epoch if shuffle else 0, int(number))
+        drawn = epoch if shuffle and split == "train" else 0
+        for window, slices in enumerate(
+            reference_windows([len(t) for t, _ in shards], seed if shuffle else None, drawn)
+        ):
+            key = (seed, drawn, window)
             if packing == "best_fit":
-                yield from packed(stream, shards[number].offsets.tolist(), long_documents, key, token_set.bos_id)
+                documents = [t[a:b] for i, x, y in slices for t, o in [shards[i]] for a, b in pairwise(o) if x <= a < y]
+                yield from packed(documents, long_documents, key, token_set.bos_id)
             else:
-                for start in plan_windows(len(stream), SEQ_LEN + 1, seed=key if packing == "random" else None):
-                    yield stream[start : start + SEQ_LEN + 1]
+                yield from cut(shards, slices, packing, shuffle, key)
 
 
-def packed(stream, offsets, long_documents, key, bos_id):
-    documents = [stream[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+def reference_windows(shard_tokens, seed, drawn):
+    """The windows of an epoch: lists of slices (shard, its first token, one after the last that begins it)."""
+    grain = plans.GRAIN
+    slices = [(i, a, min(a + grain.slice, n)) for i, n in enumerate(shard_tokens) for a in range(0, n, grain.slice)]
+    total = sum(shard_tokens)
+    windows = [[] for _ in range(max(1, round(total / grain.window)))]
+    order = range(len(slices)) if seed is None else permutation(len(slices), "slices", seed, "", drawn)
+    done = number = 0
+    for i in order:
+        done += slices[i][2] - slices[i][1]
+        while number < len(windows) - 1 and done > total * (number + 1) // len(windows):
+            number += 1
+        windows[number].append(slices[i])
+    return [sorted(window) for window in windows]
+
+
+def cut(shards, slices, packing, shuffle, key):
+    """Rows that ignore documents, of the shards that they begin in."""
+    row_len = SEQ_LEN + 1
+    places = []
+    for i, begin, end in slices:
+        found = [at for at in range(0, len(shards[i][0]) - row_len + 1, SEQ_LEN) if begin <= at < end]
+        places += [(i, begin, min(end, len(shards[i][0]) - row_len + 1), at) for at in found]
+    order = permutation(len(places), "rows", *key) if shuffle or packing == "random" else range(len(places))
+    places = [places[n] for n in order]
+    if packing == "random":
+        bits = random_bits(len(places), "places", *key).tolist()
+        places = [
+            (i, 0, 0, begin + luck % (end - begin)) for (i, begin, end, _), luck in zip(places, bits, strict=True)
+        ]
+    for i, _, _, at in places:
+        yield shards[i][0][at : at + row_len]
+
+
+def packed(documents, long_documents, key, bos_id):
     plan = plan_rows([len(d) for d in documents], SEQ_LEN + 1, long_documents=long_documents, seed=key)
-    for first, last in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True):
+    for first, last in pairwise(plan.row_offsets):
         row = []
         for piece in range(first, last):
             start, length = int(plan.start[piece]), int(plan.length[piece])
-            row += [bos_id] * (start > 0) + documents[plan.document[piece]][start : start + length]
+            row += [bos_id] * bool(plan.bos[piece]) + documents[plan.document[piece]][start : start + length]
         yield row
 
 

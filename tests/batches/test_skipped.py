@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 from making import BOS
 from reference import SEQ_LEN, make_loader, reference_rows, rows_of
 
+from tokenmill.batches.plans import WindowPlans
 from tokenmill.look.trace import Tracer
 from tokenmill.rows.skipped import format_skipped, parse_skipped
-from tokenmill.rows.stream import Position, RowStream
+from tokenmill.rows.stream import RowStream
 from tokenmill.store.token_sets import TokenSet
 
 places = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 3), st.integers(0, 2)), max_size=6)
 
 
 def named(skipped):
-    return {(epoch, shard, row) for (epoch, shard), ranges in skipped.items() for rows in ranges for row in rows}
+    return {(epoch, window, row) for (epoch, window), ranges in skipped.items() for rows in ranges for row in rows}
 
 
 @given(places)
@@ -33,7 +34,7 @@ def test_places_read_back_as_they_were_written_in_order_and_apart(places):
 
 @pytest.mark.parametrize("wrong", ["0:1", "a:0:1", "0:1:5-4", "0:1:-1", 7, ""])
 def test_what_names_no_rows_is_refused(token_set, wrong):
-    with pytest.raises(ValueError, match="skip_rows must name rows as 'epoch:shard:first-last'"):
+    with pytest.raises(ValueError, match="skip_rows must name rows as 'epoch:window:first-last'"):
         make_loader(token_set, skip_rows=[wrong])
 
 
@@ -44,39 +45,40 @@ def test_a_text_instead_of_a_list_is_refused(token_set):
 
 @given(places, st.lists(st.integers(0, 6), min_size=3, max_size=3), st.integers(1, 3), st.integers(1, 4))
 def test_the_rows_that_are_left_keep_their_order_on_any_number_of_ranks(places, rows, world_size, size):
-    texts = [
-        f"{e}:{s}:{a}-{b - 1}" for e, s, first, more in places if (b := min(first + more + 1, rows[s])) > (a := first)
-    ]
-    rows[0] += 1  # at least one shard has some
-    skipped = parse_skipped([text for text in texts if "-" in text])
+    texts = [f"{e}:{w}:{a}-{b - 1}" for e, w, a, more in places if (b := min(a + more + 1, rows[w])) > a]
+    rows[0] += 1  # at least one window has some
+    skipped = parse_skipped(texts)
     stream = lambda rank: RowStream(  # noqa: E731
-        3, lambda _, s: rows[s], shuffle=False, seed=0, rank=rank, world_size=world_size, skipped=skipped
+        lambda _: 3, lambda _, w: rows[w], rank=rank, world_size=world_size, skipped=skipped
     )
-    order = ((e, s, row) for e in count() for s in range(3) for row in range(rows[s]))
+    order = ((e, w, row) for e in count() for w in range(3) for row in range(rows[w]))
     expected = islice((place for place in order if place not in named(skipped)), 4 * size * world_size)
     streams, dealt = [stream(rank) for rank in range(world_size)], []
     for _ in range(4):
-        parts = [[(r.epoch, r.shard, n) for r in s.take(size) for n in r.numbers] for s in streams]
-        dealt += [part[i] for i in range(size) for part in parts]
+        dealt += [(r.epoch, r.window, n) for s in streams for r in s.take(size).rows for n in r.numbers]
     assert dealt == list(expected)
 
 
-def test_a_place_beyond_a_shard_s_rows_is_an_error_when_its_turn_comes():
-    stream = RowStream(2, lambda *_: 3, shuffle=False, seed=0, skipped=parse_skipped(["0:1:2-3"]))
-    assert stream.available(3) == 3
-    with pytest.raises(ValueError, match="skip_rows 0:1:2-3: shard 1 of epoch 0 has 3 rows"):
-        stream.available(6)
-    assert stream.position == Position(0, 0, 0)
+@pytest.mark.parametrize("wrong", ["0:0:5000", "0:99:0", "3:0:5000-5001"])
+def test_rows_that_there_are_not_are_refused_when_they_are_given(token_set, wrong):
+    with pytest.raises(ValueError, match=rf"skip_rows {wrong}: window \d+ of epoch \d has \d+ rows"):
+        make_loader(token_set, skip_rows=[wrong])
+    loader = make_loader(token_set)
+    before = loader.state_dict()
+    with pytest.raises(ValueError, match=rf"skip_rows {wrong}: window \d+ of epoch \d has \d+ rows"):
+        loader.load_state_dict(before | {"skip_rows": [wrong]})
+    assert loader.state_dict() == before, "what is refused changes nothing"
+    assert rows_of(next(loader)) == list(islice(reference_rows(token_set), 2))
 
 
 def skip_of(path, first, number):
     """The places of rows of the global order, as `show` prints them."""
     order = {"long_documents": "split", "shuffle": True, "seed": 1337}
-    tracer = Tracer(TokenSet(path), "train", SEQ_LEN + 1, packing="best_fit", order=order, skipped={})
-    return [row.place for row in tracer.rows(first, number)]
+    plans = WindowPlans(TokenSet(path), "train", SEQ_LEN + 1, packing="best_fit", **order)
+    return [row.place for row in Tracer(plans, {}).rows(first, number)]
 
 
-def test_a_loader_leaves_out_what_show_named(token_set):
+def test_a_loader_leaves_out_what_show_named(token_set, windows):
     expected = list(islice(reference_rows(token_set), 60))
     loader = make_loader(token_set, batch_size=3, skip_rows=skip_of(token_set, 7, 6))
     dealt = [row for _ in range(18) for row in rows_of(next(loader))]
@@ -84,7 +86,7 @@ def test_a_loader_leaves_out_what_show_named(token_set):
     assert all(row[0] == BOS for row in dealt)
 
 
-def test_a_spike_is_left_out_after_the_checkpoint_before_it_and_the_position_says_so(token_set):
+def test_a_spike_is_left_out_after_the_checkpoint_before_it_and_the_position_says_so(token_set, windows):
     expected = list(islice(reference_rows(token_set), 60))
     before = make_loader(token_set)
     for _ in range(3):  # six rows
@@ -104,6 +106,19 @@ def test_a_spike_is_left_out_after_the_checkpoint_before_it_and_the_position_say
     forgotten.load_state_dict(state)
     assert [row for _ in range(5) for row in rows_of(next(forgotten))] == rest
     assert forgotten.state_dict() == without.state_dict()
+
+
+def test_a_loader_that_is_given_rows_to_skip_skips_these_and_no_others(token_set, windows):
+    expected = list(islice(reference_rows(token_set), 60))
+    loader = make_loader(token_set, skip_rows=skip_of(token_set, 8, 4))
+    first = [row for _ in range(2) for row in rows_of(next(loader))]
+    state = loader.state_dict()
+    assert first == expected[:4]
+    for skip_rows, left in [([], expected[4:]), (skip_of(token_set, 6, 1), expected[4:6] + expected[7:])]:
+        again = make_loader(token_set, skip_rows=skip_rows)
+        again.load_state_dict(state)
+        assert [row for _ in range(10) for row in rows_of(next(again))] == left[:20]
+        assert again.state_dict().get("skip_rows", []) == skip_rows
 
 
 def test_nanochat_s_rows_have_no_places_to_skip(token_set):

@@ -4,6 +4,7 @@ Comes in: a token set, settings (config). Goes out: (inputs, targets) on a devic
 
     loader            RowLoader; get_batch and packed_rows are other ways to have one
     chain             rows dealt, transferred, made ahead: how its batches are made
+    plans             the plan of each window of a split
     planned           the rows of a split, window by window; nanochat_rows: nanochat's
     window_rows       the rows of one window, copied from memory maps; pieces: what they are made of
     transfer          to a device; ahead: in a thread

@@ -6,7 +6,7 @@
 The thread holds no reference to the `Ahead`, so that dropping it ends the thread, as leaving the
 process does: a thread that is inside NumPy or torch while Python shuts down would crash it. Nothing polls: the
 thread waits for room, the caller for an item, each at a `SimpleQueue`. These are C: a Ctrl-C, or a signal handler that
-raises, may come anywhere in the caller, and finds no lock of Python's `threading` half taken that would be held for ever.
+raises, may come anywhere in the caller, and finds no lock of `threading`'s half taken that would be held for ever.
 An iterator that works long on one item yields PAUSE now and then, so that it can be stopped there.
 """
 

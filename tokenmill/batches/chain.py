@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, NoReturn
 from tokenmill.batches.ahead import Ahead
 from tokenmill.batches.config import LoaderConfig
 from tokenmill.batches.nanochat_rows import NanochatRows
-from tokenmill.batches.planned import PlannedRows, WindowPlans
+from tokenmill.batches.planned import PlannedRows
+from tokenmill.batches.plans import WindowPlans
 from tokenmill.batches.ranks import rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
 from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
 from tokenmill.rows.position import Pasts, Position, identity_of
 from tokenmill.rows.skipped import Skipped, parse_skipped
 from tokenmill.rows.stream import no_such_rows
+from tokenmill.store.maps import unmap_dropped
 from tokenmill.store.token_sets import TokenSet, find_token_set
 
 TOKENS_ROOT = Path("data/tokens")
@@ -82,9 +84,8 @@ class Chain:
     def _followed(self) -> dict[str, Any]:
         """All that the order of this loader's rows follows from, over all ranks."""
         names = ("batch_size", "seq_len", "epochs", "drop_last", "skip_rows")
-        return (
-            self.identity | {"manifest": self.token_set.digest} | {name: getattr(self.config, name) for name in names}
-        )
+        told = {name: getattr(self.config, name) for name in names}
+        return self.identity | told | {"manifest": self.token_set.digest, "world_size": self.world_size}
 
     def _make_rows(self, ahead: bool = True) -> PlannedRows | NanochatRows:
         config = self.config
@@ -211,6 +212,8 @@ class Chain:
             self._rows = None
         if isinstance(batches, Ahead):
             batches.stop()
+        del batches
+        unmap_dropped()
 
     def _transfer(self) -> Transfer:
         config, bos_id = self.config, self.token_set.bos_id if self.config.documents else None
@@ -265,7 +268,7 @@ def _batches(
         if dealt.total < whole and (config.drop_last or not dealt.total):
             return
         out = transfer.buffer()[: dealt.count]
-        rows.fill(dealt, out)
+        rows.fill(dealt, out)  # type: ignore[arg-type]  # what its own take gave
         batch = transfer.send(out)
         rows.skip(size * (workers - 1))  # the other workers' batches
         yield batch, State(rows.position, rows.epoch, seen + rows.passed * config.seq_len, begun=True)

@@ -73,9 +73,9 @@ class KeptLoaders:
         return self._loaders[meant]
 
     def _resume(self, loader: RowLoader[Tensors]) -> None:
-        """Gives a new loader the loaded position of the same arguments; where there is none it begins anew, and says so.
+        """Gives a new loader the loaded position of the same arguments: of several, as of two token sets, its own.
 
-        Of several, as of two token sets, the one that was saved of this set.
+        Where there is none it begins anew, and says so.
         """
         same = [position for position in self._waiting if position["arguments"] == _arguments(loader)]
         known = [position for position in same if loader.token_set.knows(position["manifest"])]
@@ -92,7 +92,7 @@ class KeptLoaders:
 
 
 def _arguments(loader: RowLoader[Tensors]) -> dict[str, Any]:
-    """What a call of get_batch is known by again: all that decides what it returns, but for the token set and the rank."""
+    """What a call of get_batch is known by again: what decides what it returns, but for the token set and the rank."""
     config = loader.config
     names = ("split", "batch_size", "seq_len", "packing", "documents")
     return {name: getattr(config, name) for name in names} | config.order
@@ -106,8 +106,9 @@ _loaders = KeptLoaders()
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
-    documents: Literal[False] = False, prefetch: int = 2, rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+    skip_rows: Iterable[str] | None = None, documents: Literal[False] = False, prefetch: int = 2,
+    rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Pair: ...
 
 
@@ -115,8 +116,9 @@ def get_batch(
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
-    documents: Literal[True], prefetch: int = 2, rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+    skip_rows: Iterable[str] | None = None, documents: Literal[True], prefetch: int = 2,
+    rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Triple: ...
 
 
@@ -124,8 +126,9 @@ def get_batch(
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
-    documents: bool, prefetch: int = 2, rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+    skip_rows: Iterable[str] | None = None, documents: bool, prefetch: int = 2,
+    rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Tensors: ...
 # fmt: on
 

@@ -92,18 +92,20 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     def __init__(
         self: "RowLoader[Pair]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
-        epochs: int | None = None, drop_last: bool = True, documents: Literal[False] = False, prefetch: int = 2,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
+        documents: Literal[False] = False, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+        mesh: Any = None,
     ) -> None: ...
 
     @overload
     def __init__(
         self: "RowLoader[Triple]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
-        epochs: int | None = None, drop_last: bool = True, documents: Literal[True], prefetch: int = 2,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
+        documents: Literal[True], prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+        mesh: Any = None,
     ) -> None: ...
 
     @overload
@@ -111,9 +113,10 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         self: "RowLoader[Tensors]", tokens: str | os.PathLike[str] | None = None,
         split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337, skip_rows: Iterable[str] | None = None,
-        epochs: int | None = None, drop_last: bool = True, documents: bool, prefetch: int = 2,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
+        documents: bool, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
+        mesh: Any = None,
     ) -> None: ...
     # fmt: on
 
@@ -166,7 +169,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     @property
     def rows(self) -> int | None:
-        """Rows of the epoch at hand, of all ranks, with those to skip; None with nanochat, whose rows do not end with one.
+        """Rows of the epoch at hand, of all ranks, with those to skip; None with nanochat, whose rows end with none.
 
         Windows hold other documents at each epoch, so it may differ by a few. With best_fit all lengths of the split
         are read and packed once for each: about 10 ms for 60,000 documents.
@@ -179,7 +182,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         return None if rows is None else self._calls(rows, world_size or self.world_size)
 
     def __len__(self) -> int:
-        """Batches of a whole iteration, the one at hand, where `epochs` are counted; TypeError for an endless loader."""
+        """Batches of the whole iteration at hand, where `epochs` are counted; TypeError for an endless loader."""
         if self.config.epochs is None or self._until is None:
             raise TypeError("this loader is endless and has no len(); give epochs=, or ask for batches_per_epoch()")
         epochs = range(self._until - self.config.epochs, self._until)
@@ -273,8 +276,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     def close(self) -> None:
         """Ends the thread and lets go of the files; the position can still be asked for. Again, it does nothing."""
         self._closed = True  # first: a `next` of another thread that is ended now asks why
-        self._stop()
         self._rows = None
+        self._stop()
 
     def __enter__(self) -> Self:
         return self

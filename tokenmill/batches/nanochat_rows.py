@@ -11,9 +11,9 @@ Left out: an empty text is a document of BOS alone in nanochat; token sets have 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count, groupby
-from typing import NamedTuple
 
 import numpy as np
 
@@ -87,7 +87,8 @@ class RankDocuments:
                 yield entry, mine
 
 
-class Picked(NamedTuple):
+@dataclass(frozen=True)
+class Picked:
     """This rank's part of `total` rows: (place, tokens taken) of each document of each row."""
 
     rows: list[list[tuple[int, int]]]
@@ -95,6 +96,7 @@ class Picked(NamedTuple):
 
     @property
     def count(self) -> int:
+        """Of this rank."""
         return len(self.rows)
 
 

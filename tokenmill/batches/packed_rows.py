@@ -108,7 +108,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         # a folder that is named from here, whatever folder a worker is started in
         self.config = replace(self.config, tokens=Path(os.path.abspath(tokens or find_token_set(TOKENS_ROOT))))
         self._of_worker: LoaderConfig | None = None
-        self._epoch = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()  # persistent workers see it too
+        self._epoch = torch.zeros((), dtype=torch.int64, device="cpu")
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it too
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration begin with an epoch, in all workers; without it each begins with epoch 0."""
@@ -132,20 +133,9 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
 
         Only where torch.distributed has told it by now. What a launcher pickles for its ranks says nothing of a rank.
         """
-        known = is_distributed() or self.config.mesh is not None
-        return (
-            vars(self)
-            | {"_of_worker": of_this_rank(self.config) if known else None}
-            | ({"config": replace(self.config, mesh=None, **_place_in_mesh(self.config))})
-        )
-
-
-def _place_in_mesh(config: LoaderConfig) -> dict[str, int]:
-    """A mesh is of this process alone, so what is pickled has its place."""
-    if config.mesh is None:
-        return {}
-    here = of_this_rank(config)
-    return {"rank": here.rank, "world_size": here.world_size}  # type: ignore[dict-item]
+        here = of_this_rank(self.config) if is_distributed() or self.config.mesh is not None else None
+        config = here if self.config.mesh is not None else self.config  # a mesh is of this process alone
+        return vars(self) | {"config": config, "_of_worker": here}
 
 
 class _Batch(tuple[torch.Tensor, ...]):

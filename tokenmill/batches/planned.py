@@ -1,10 +1,9 @@
 """Rows planned window by window: best_fit, concat and random, from a token set to filled arrays.
 
-A window's rows are planned from lengths when its turn comes, or while the window before it is read,
-and forgotten when it is done: three plans, and the maps of as many windows' files, are held, whatever the size
+A window's rows are planned (plans.py) when its turn comes, or while the window before it is read,
+and forgotten when it is done: few plans, and the maps of as many windows' files, are held, whatever the size
 of the set.
 
-    plans = WindowPlans(token_set, "train", 2049, packing="best_fit", ...)
     rows = PlannedRows(plans, rank=0, world_size=1)
     dealt = rows.take(32)             which of the next rows are this rank's
     rows.fill(dealt, out)             fills out, (32, 2049)
@@ -13,188 +12,19 @@ of the set.
 `NanochatRows` (nanochat_rows.py) has the same verbs.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from tokenmill.batches.ahead import PAUSE, Ahead
 from tokenmill.batches.pieces import Piece
+from tokenmill.batches.plans import WindowPlans
 from tokenmill.batches.window_rows import WindowRows
-from tokenmill.rows.packing import LongDocuments
-from tokenmill.rows.position import Pasts
-from tokenmill.rows.repack import BestFit, Concat, Packer, Past, Random, count_window, plan_window
 from tokenmill.rows.skipped import Skipped
 from tokenmill.rows.stream import Dealt, Place, RowStream
-from tokenmill.rows.windows import GRAIN, Epoch, Window
-from tokenmill.store.shards import Shard, ShardEntry
-from tokenmill.store.token_sets import TokenSet
 
-PLANS_HELD = 2  # where they are asked for one by one
 AHEAD = 1  # windows that are planned before they are asked for
-
-
-class WindowPlans:
-    """The planned rows of each window of a split, `row_len` tokens each.
-
-    `former` is (epoch, token set as it was): a set that has grown since takes the new shards in after that epoch.
-    `pasts` are of the windows that were begun with rows of another length. ValueError where a shard
-    is too short for a row of a packing that joins no shards' tokens.
-    """
-
-    def __init__(
-        self,
-        token_set: TokenSet,
-        split: str,
-        row_len: int,
-        *,
-        packing: str,
-        long_documents: LongDocuments,
-        shuffle: bool,
-        seed: int,
-        former: tuple[int, TokenSet] | None = None,
-        pasts: Pasts | None = None,
-    ):
-        self.token_set, self.split, self.row_len = token_set, split, row_len
-        self.packing, self.long_documents = packing, long_documents
-        self.shuffle, self.seed = shuffle, seed
-        self.former, self.pasts = former, dict(pasts or {})
-        self._repeats = split == "val" or not shuffle  # every epoch is the same
-        self._entries: dict[str, list[ShardEntry]] = {}  # of each manifest's digest
-        self._epochs: OrderedDict[tuple[str, int], Epoch] = OrderedDict()
-        self._plans: OrderedDict[tuple[Any, ...], WindowRows] = OrderedDict()
-        self._require_shards_of_a_row()
-
-    def set_of(self, epoch: int) -> TokenSet:
-        """The token set as it is in an epoch."""
-        return self.former[1] if self.former is not None and epoch == self.former[0] else self.token_set
-
-    def entries(self, epoch: int) -> list[ShardEntry]:
-        """The shards of an epoch, in the order of the manifest."""
-        token_set = self.set_of(epoch)
-        if token_set.digest not in self._entries:
-            self._entries[token_set.digest] = token_set.split(self.split)
-        return self._entries[token_set.digest]
-
-    def epoch(self, epoch: int) -> Epoch:
-        """The windows of an epoch."""
-        key = (self.set_of(epoch).digest, self.drawn(epoch))
-        if key not in self._epochs:
-            drawn = (self.seed, "", key[1]) if self.shuffle else None
-            self._epochs[key] = Epoch([entry.tokens for entry in self.entries(epoch)], drawn, GRAIN)
-        return _kept(self._epochs, key)
-
-    def count_windows(self, epoch: int) -> int:
-        return len(self.epoch(epoch))
-
-    def rows(self, epoch: int, window: int) -> WindowRows:
-        """The rows of a window."""
-        key = (self.set_of(epoch).digest, self.drawn(epoch), window, tuple(self._past(epoch, window)))
-        if key not in self._plans:
-            self._plans[key] = self._plan(epoch, window)
-        return _kept(self._plans, key)
-
-    def count_rows(self, epoch: int, window: int) -> int:
-        """The rows of a window, at a fifth of the cost of planning them where they are not planned."""
-        slices = self.epoch(epoch).window(window)
-        documents = self._documents(self._open(epoch, slices), slices) if self.packing == "best_fit" else []
-        packer = self._packer(epoch, slices, documents)
-        return count_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
-
-    def count(self, epoch: int, up_to: int | None = None) -> int:
-        """Rows of all windows of an epoch, from their lengths; stops counting at `up_to`."""
-        if up_to is not None and sum(map(self._fewest_rows, self.entries(epoch))) >= up_to:
-            return up_to
-        rows = 0
-        for window in range(self.count_windows(epoch)):
-            rows += self.count_rows(epoch, window)
-            if up_to is not None and rows >= up_to:
-                return up_to
-        return rows
-
-    def drawn(self, epoch: int) -> int:
-        """The epoch that random orders are drawn for."""
-        return 0 if self._repeats else epoch
-
-    def _key(self, epoch: int, window: int) -> tuple[int, ...]:
-        return (self.seed, self.drawn(epoch), window)
-
-    def _past(self, epoch: int, window: int) -> Sequence[Past]:
-        return self.pasts.get((epoch, window), ())
-
-    def _open(self, epoch: int, slices: Window) -> dict[int, Shard]:
-        """The shards that slices are of, by their places in the split."""
-        entries, token_set = self.entries(epoch), self.set_of(epoch)
-        return {i: token_set.open(entries[i]) for i in np.unique(slices.shard).tolist()}
-
-    def _documents(self, shards: dict[int, Shard], slices: Window) -> list[tuple[int, int, np.ndarray]]:
-        """The documents of each slice: (shard's place in the split, first document, their lengths)."""
-        found = []
-        for shard, begin, end in zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True):
-            first, last = shards[shard].documents_between(begin, end)
-            found.append((shard, first, shards[shard].lengths_of(first, last)))
-        return found
-
-    def _packer(self, epoch: int, slices: Window, documents: list) -> Packer:
-        if self.packing == "best_fit":
-            lengths = [lengths for *_, lengths in documents]
-            return BestFit(np.concatenate([np.zeros(0, np.int64), *lengths]), self.long_documents)
-        tokens = np.array([entry.tokens for entry in self.entries(epoch)])
-        return Concat(slices, tokens, self.shuffle) if self.packing == "concat" else Random(slices, tokens)
-
-    def _plan(self, epoch: int, window: int) -> WindowRows:
-        slices = self.epoch(epoch).window(window)
-        shards = self._open(epoch, slices)
-        documents = self._documents(shards, slices) if self.packing == "best_fit" else []
-        packer = self._packer(epoch, slices, documents)
-        plan = plan_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
-        places = {shard: place for place, shard in enumerate(shards)}
-        if self.packing == "best_fit":
-            shard = np.repeat([places[i] for i, *_ in documents], [len(lengths) for *_, lengths in documents])
-            begins = [shards[i].offsets[first : first + len(lengths)] for i, first, lengths in documents]
-            begin = np.concatenate([np.zeros(0, np.int64), *begins]).astype(np.int64)
-        else:  # in the plan a slice is a document
-            shard, begin = np.array([places[i] for i in slices.shard.tolist()], dtype=np.int64), slices.begin
-        return WindowRows(
-            list(shards.values()),
-            list(
-                zip(
-                    map(places.__getitem__, slices.shard.tolist()),
-                    slices.begin.tolist(),
-                    slices.end.tolist(),
-                    strict=True,
-                )
-            ),
-            plan,
-            shard[plan.document],
-            begin[plan.document] + plan.start,
-            self.token_set.bos_id,
-            self.packing == "best_fit",
-        )
-
-    def _fewest_rows(self, entry: ShardEntry) -> int:
-        """What is known of a shard's rows without opening it, whatever it is packed with."""
-        if self.packing == "best_fit":  # "split" keeps every token, "crop" at least one of a document
-            return (entry.tokens if self.long_documents == "split" else entry.documents) // self.row_len
-        return max(0, (entry.tokens - 1) // (self.row_len - 1))
-
-    def _require_shards_of_a_row(self) -> None:
-        for entry in self.entries(-1) if self.packing != "best_fit" else ():
-            if 0 < entry.tokens < self.row_len:
-                raise ValueError(
-                    f"{self.token_set.path}: shard {entry.name} has {entry.tokens} tokens, fewer than a row of "
-                    f"{self.row_len - 1} + 1, and packing {self.packing!r} joins no shards, so all of it would be "
-                    "left out; use packing='best_fit' or a smaller seq_len"
-                )
-
-
-def _kept(held: OrderedDict, key: Any) -> Any:
-    """What is held under a key, which was used last; lets go of what was not used for longest."""
-    held.move_to_end(key)
-    while len(held) > PLANS_HELD:
-        held.popitem(last=False)
-    return held[key]
 
 
 class PlannedRows:
@@ -210,17 +40,16 @@ class PlannedRows:
         skipped: Skipped | None = None,
         ahead: bool = False,
     ):
-        self.plans, self.world_size, self._until, self._ahead = plans, world_size, until, ahead
+        self.world_size = world_size
+        self._windows = _Windows(plans, until, ahead)
         self._stream = RowStream(
             plans.count_windows,
-            lambda epoch, window: self._rows(epoch, window).num_rows,
+            self._windows.count_rows,
             rank=rank,
             world_size=world_size,
             until=until,
             skipped=skipped,
         )
-        self._coming: Iterator[tuple[tuple[int, int], WindowRows]] | None = None
-        self._held: dict[tuple[int, int], WindowRows] = {}  # that came, and are not done
 
     @property
     def position(self) -> dict[str, int]:
@@ -239,8 +68,7 @@ class PlannedRows:
 
     def seek(self, position: dict[str, int]) -> None:
         """Goes to a position. ValueError where there is no such row. No thread is begun: a process may fork next."""
-        self._coming = None
-        self._held.clear()
+        self._windows.stop()
         self._stream.seek(Place(**position))
 
     def skip(self, count: int) -> None:
@@ -249,31 +77,52 @@ class PlannedRows:
 
     def take(self, count: int) -> Dealt:
         """This rank's part of the next `count` rows of every rank; fewer at the end of the last epoch."""
-        epoch, window, _ = self._stream.place
-        for key in [key for key in self._held if key < (epoch, window)]:
-            del self._held[key]
-        if self._coming is None:
-            coming = _windows(self.plans, epoch, window, self._until, self._ahead)
-            self._coming = Ahead(coming, AHEAD, "tokenmill-plan") if self._ahead else coming
+        self._windows.begin(self._stream.place.epoch, self._stream.place.window)
         return self._stream.take(count)
 
     def fill(self, dealt: Dealt, out: np.ndarray) -> None:
         """Fills out, (dealt.count, row_len), with the rows that were taken last."""
         filled = 0
         for epoch, window, numbers in dealt.rows:
-            self._rows(epoch, window).fill(out[filled : filled + len(numbers)], numbers)
+            self._windows.rows(epoch, window).fill(out[filled : filled + len(numbers)], numbers)
             filled += len(numbers)
 
     def pieces(self, count: int) -> list[list[Piece]]:
         """What this rank's next `count` rows are made of, for people to look at; moves past them."""
         found = self.take(count).rows
-        return [self._rows(some.epoch, some.window).pieces(number) for some in found for number in some.numbers]
+        return [self._windows.rows(epoch, window).pieces(row) for epoch, window, numbers in found for row in numbers]
 
-    def _rows(self, epoch: int, window: int) -> WindowRows:
-        """The rows of a window: of those that come, once they do."""
+
+class _Windows:
+    """The windows that come, planned in a thread or when they are asked for. Without a reference to who asks.
+
+    Before `begin` and after `stop` single windows may be asked for, and are planned at once.
+    """
+
+    def __init__(self, plans: WindowPlans, until: int | None, ahead: bool):
+        self._plans, self._until, self._ahead = plans, until, ahead
+        self._coming: Iterator[Any] | None = None
+        self._held: dict[tuple[int, int], WindowRows] = {}  # that came, and are not done
+
+    def begin(self, epoch: int, window: int) -> None:
+        """Lets go of the windows before this one, and has those from it on come if they do not yet."""
+        for key in [key for key in self._held if key < (epoch, window)]:
+            del self._held[key]
+        if self._coming is None:
+            coming = _coming(self._plans, epoch, window, self._until, self._ahead)
+            self._coming = Ahead(coming, AHEAD, "tokenmill-plan") if self._ahead else coming
+
+    def stop(self) -> None:
+        coming, self._coming = self._coming, None
+        self._held.clear()
+        if isinstance(coming, Ahead):
+            coming.stop()
+
+    def rows(self, epoch: int, window: int) -> WindowRows:
+        """The rows of a window, once it comes."""
         key = (epoch, window)
         if key not in self._held and self._coming is None:
-            return self.plans.rows(epoch, window)
+            return self._plans.rows(epoch, window)
         while key not in self._held:
             assert self._coming is not None, "windows come until one has failed"
             try:
@@ -284,8 +133,11 @@ class PlannedRows:
             self._held[came] = rows
         return self._held[key]
 
+    def count_rows(self, epoch: int, window: int) -> int:
+        return self.rows(epoch, window).num_rows
 
-def _windows(plans: WindowPlans, epoch: int, window: int, until: int | None, ahead: bool) -> Iterator[Any]:
+
+def _coming(plans: WindowPlans, epoch: int, window: int, until: int | None, ahead: bool) -> Iterator[Any]:
     """The windows from one on, each with its (epoch, window), read ahead.
 
     In a thread, the kernel reads a window before it is asked for; but the first, which is asked for already.

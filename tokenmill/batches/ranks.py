@@ -1,7 +1,7 @@
 """Which data-parallel rank of how many this process is, and whether all ranks ask for the same.
 
-Rank and number are looked up where batches are made: a loader that is made before `init_process_group`, or a dataset that
-is pickled by a launcher, must not take all ranks for rank 0.
+Rank and number are looked up where batches are made: a loader that is made before `init_process_group`, or a dataset
+that is pickled by a launcher, must not take all ranks for rank 0.
 """
 
 import hashlib
@@ -59,8 +59,8 @@ def require_same_on_all_ranks(what: dict[str, Any]) -> None:
     """ValueError where another rank came to the same place of the training program with other values.
 
     The first rank to come writes its values into torch.distributed's store, the others compare: nobody waits for
-    anybody, so a loader that is made on one rank alone hangs nothing. Where the user's program called from, and how often
-    it came there, tells which belong together. Without torch.distributed nothing is known.
+    anybody, so a loader that is made on one rank alone hangs nothing. Where the user's program called from, and how
+    often it came there, tells which belong together. Without torch.distributed nothing is known.
     """
     if not is_distributed() or dist.get_backend() == "fake" or get_worker_info() is not None:
         return  # a worker must leave its parent's connections alone

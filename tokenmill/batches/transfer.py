@@ -76,8 +76,8 @@ class CudaTransfer(Transfer):
         self.device, self.bos_id = device, bos_id
         self._dtype, self._mask = dtype, (1 << 8 * dtype.itemsize) - 1
         with torch.cuda.device(device):  # pinning makes a context on the current device, which may be another
-            how = {"dtype": SIGNED[dtype.itemsize], "device": "cpu", "pin_memory": True}  # whatever the default device
-            pinned = [torch.empty(shape, **how) for _ in range(buffers)]
+            narrow = SIGNED[dtype.itemsize]  # and on the CPU, whatever the default device
+            pinned = [torch.empty(shape, dtype=narrow, device="cpu", pin_memory=True) for _ in range(buffers)]
         self._ring = cycle([(buffer, torch.cuda.Event(blocking=True)) for buffer in pinned])
         self._stream = _copy_stream(device)
 

@@ -99,9 +99,8 @@ class WindowRows:
         """What a row is made of, for people to look at."""
         some = slice(self._row_offsets[number], self._row_offsets[number + 1])
         columns = (self._shard, self._begin, self._length, self._bos, self._filler)
-        return [
-            piece for facts in zip(*(c[some].tolist() for c in columns), strict=True) for piece in self._piece(*facts)
-        ]
+        facts = zip(*(column[some].tolist() for column in columns), strict=True)
+        return [piece for shard, *told in facts for piece in pieces_of(self.shards[shard], *told)]
 
     def rows_with(self, shard: str, begin: int, end: int) -> Iterator[tuple[int, bool]]:
         """The rows that hold some of the tokens `begin` to `end` of a shard, and whether as filler alone."""
@@ -111,9 +110,6 @@ class WindowRows:
         rows = np.searchsorted(self._row_offsets, pieces, side="right") - 1
         for row in np.unique(rows).tolist():
             yield row, bool(self._filler[pieces[rows == row]].all())
-
-    def _piece(self, shard: int, begin: int, length: int, bos: bool, filler: bool) -> list[Piece]:
-        return pieces_of(self.shards[shard], begin, length, bos, filler)
 
     def _raise_not_bos(self, out: np.ndarray, numbers: range) -> None:
         row = int(np.flatnonzero(out[:, 0] != self._bos_id)[0])

@@ -3,7 +3,8 @@
     tally("best_fit", [lengths of shard 0, lengths of shard 1], row_len=2049).dropped      0.0
 
 Each packing is run, not estimated: best_fit on as many documents together as a window has (windows.py), concat and
-random shard by shard, and nanochat's buffer (nanochat.py) on one rank in its steady state, after 300,000 documents, as it starts near 2% dropped and climbs.
+random shard by shard, and nanochat's buffer (nanochat.py) on one rank in its steady state, after 300,000 documents, as
+it starts near 2% dropped and climbs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,8 +84,8 @@ def tally(packing: str, shards: Sequence[np.ndarray], row_len: int, seed: int = 
 def _windows(shards: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Shards side by side, together about as many tokens as a window."""
     tokens = np.array([lengths.sum() for lengths in shards])
-    number = (np.cumsum(tokens) - tokens) // max(GRAIN.window, 1)
-    return [np.concatenate([shards[i] for i in np.flatnonzero(number == n)]) for n in np.unique(number)]
+    number = (np.cumsum(tokens) - tokens) // GRAIN.window
+    return [np.concatenate([shards[i] for i in np.flatnonzero(number == n).tolist()]) for n in np.unique(number)]
 
 
 def _best_fit(lengths: np.ndarray, row_len: int, seed: tuple, long_documents: LongDocuments = "split") -> Tally:

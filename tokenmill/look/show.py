@@ -24,7 +24,7 @@ from rich.console import Console
 
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.pieces import pieces_of
-from tokenmill.batches.planned import WindowPlans
+from tokenmill.batches.plans import WindowPlans
 from tokenmill.look.drawing import Drawing
 from tokenmill.look.trace import Sighting, TracedRow, Tracer, trace_nanochat
 from tokenmill.rows.packing import LongDocuments
@@ -102,14 +102,11 @@ def _tracer(config: Show, token_set: TokenSet, position: Position | None) -> Tra
     loader = config.loader
     if config.manifest is not None:
         token_set = token_set.as_it_was(config.manifest, loader.split)
-    former, pasts, skipped = None, {}, parse_skipped(loader.skip_rows or ())
+    plans = WindowPlans(token_set, loader.split, loader.seq_len + 1, packing=loader.packing, **loader.order)
     if position is not None:
-        was = token_set.as_it_was(position.manifest, loader.split)
-        former, pasts, skipped = (position.place["epoch"], was), position.pasts, position.skipped
-    plans = WindowPlans(
-        token_set, loader.split, loader.seq_len + 1, packing=loader.packing, former=former, pasts=pasts, **loader.order
-    )
-    return Tracer(plans, skipped)
+        plans.former = (position.place["epoch"], token_set.as_it_was(position.manifest, loader.split))
+        plans.pasts = dict(position.pasts)
+    return Tracer(plans, parse_skipped(loader.skip_rows or ()))
 
 
 def _row(row: str, tracer: Tracer) -> Iterator[tuple[None, TracedRow]]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tokenmill.batches.nanochat_rows import NanochatRows
 from tokenmill.batches.pieces import Piece
-from tokenmill.batches.planned import WindowPlans
+from tokenmill.batches.plans import WindowPlans
 from tokenmill.look.counts import Counts
 from tokenmill.rows.skipped import Skipped, format_rows
 from tokenmill.rows.stream import Place, RowStream

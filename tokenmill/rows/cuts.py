@@ -17,7 +17,7 @@ from tokenmill.rows.windows import Window
 def count_concat(window: Window, shard_tokens: np.ndarray, row_len: int) -> np.ndarray:
     """The rows that begin in each slice of a window, of shards of `shard_tokens`: (num_slices,) int64."""
     first, last = _ends(window, shard_tokens, row_len)
-    return np.maximum(0, last - first + 1)
+    return np.asarray(np.maximum(0, last - first + 1))
 
 
 def plan_concat(window: Window, shard_tokens: np.ndarray, row_len: int, seed: tuple[int, ...] | None) -> RowPlan:
@@ -43,7 +43,7 @@ def plan_random(window: Window, shard_tokens: np.ndarray, row_len: int, seed: tu
 
 
 def starts(num_tokens: int, row_len: int, seed: tuple[int, ...] | None = None) -> np.ndarray:
-    """The first tokens of the rows of one stream, in order: of `concat`, or with a seed of `random`. (num_rows,) int64."""
+    """The first tokens of the rows of one stream: of `concat`, or with a seed of `random`. (num_rows,) int64."""
     tokens = np.array([num_tokens])
     stream = Window(np.array([0]), np.array([0]), tokens)
     plan = plan_concat(stream, tokens, row_len, None) if seed is None else plan_random(stream, tokens, row_len, seed)

@@ -1,7 +1,7 @@
 """What closes the rows that a packing leaves open: beginnings of documents that also stand whole elsewhere.
 
-A gap of 6 tokens, documents of 9 and 2 that are not in the row: the first 6 tokens of the one of 9. Where all others are
-shorter than the gap: the longest that is not in the row, then the next, until it is closed.
+A gap of 6 tokens, documents of 9 and 2 that are not in the row: the first 6 tokens of the one of 9. Where all others
+are shorter than the gap: the longest that is not in the row, then the next, until it is closed.
 """
 
 from collections.abc import Iterator

@@ -5,9 +5,9 @@ A run goes from rows of 2,049 to rows of 8,193 tokens in the middle of a window,
     the plan at 2,049 is made again; the pieces of rows 512 ... are what is left, those that touch joined
     what is left is packed at 8,193, and these are the window's rows from here on
 
-Again and again, if need be: a window's past is a list of (row length, rows that are gone, or were left out). Every token
-of the window is in one row that is dealt, filler apart. With `random`, whose rows are drawn, the share that is left of
-the rows is had at the new length.
+Again and again, if need be: a window's past is a list of (row length, rows that are gone, or were left out). Every
+token of the window is in one row that is dealt, filler apart. With `random`, whose rows are drawn, the share that is
+left of the rows is had at the new length.
 """
 
 from collections.abc import Sequence

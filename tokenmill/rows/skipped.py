@@ -13,7 +13,7 @@ Skipped = dict[tuple[int, int], list[range]]  # (epoch, window of the epoch) -> 
 
 
 def parse_skipped(places: Iterable[str]) -> Skipped:
-    """The rows that `places` name: texts of "epoch:window:row" or "epoch:window:first-last". ValueError for any other."""
+    """The rows that `places` name: texts "epoch:window:row" or "epoch:window:first-last". ValueError for any other."""
     if isinstance(places, str):
         raise ValueError(f"skip_rows must be a list of places, not the text {places!r}; write [{places!r}]")
     found: Skipped = {}

@@ -14,6 +14,7 @@ rows a window has it asks `count_rows`, which may have to plan the window, and s
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tokenmill.rows.skipped import Skipped, format_rows
@@ -35,7 +36,8 @@ class Rows(NamedTuple):
     numbers: range
 
 
-class Dealt(NamedTuple):
+@dataclass(frozen=True)
+class Dealt:
     """This rank's part of `total` rows of the global order."""
 
     rows: list[Rows]
@@ -43,6 +45,7 @@ class Dealt(NamedTuple):
 
     @property
     def count(self) -> int:
+        """Of this rank."""
         return sum(len(some.numbers) for some in self.rows)
 
 

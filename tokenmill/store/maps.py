@@ -1,6 +1,6 @@
 """Files as arrays, mapped into memory without keeping a file descriptor each.
 
-    tokens = map_file(path, np.dtype("<u2"))      read-only, of the whole file; unmapped when the last array of it goes
+    tokens = map_file(path, np.dtype("<u2"))      read-only, of the whole file; unmapped after the last array of it is gone
     read_ahead(tokens[a:b], wait=True)            has the kernel read a stretch of it
 
 A window of rows reads hundreds of shards, and many machines allow 1,024 descriptors a process. `np.memmap` and, before
@@ -8,10 +8,12 @@ Python 3.13, `mmap` keep one for each map, so this is the C library's. Its madvi
 run while a disk is read, which `mmap.madvise` does not.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
 import weakref
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
 
     Where a process has no more maps to give (vm.max_map_count; shards of a few kilobytes), the file is read instead.
     """
+    unmap_dropped()
     descriptor = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -46,10 +49,35 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
     finally:
         os.close(descriptor)
     memory = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(memory, _libc.munmap, address, size).atexit = False  # the process's end does it
-    numbers = np.frombuffer(memory, dtype)
+    _mapped[address] = _Map(memory, address, size)
+    numbers: np.ndarray = np.frombuffer(memory, dtype)  # type: ignore[call-overload]  # a ctypes array is a buffer
     numbers.flags.writeable = False
     return numbers
+
+
+class _Map(weakref.ref):
+    """A mapped file, as long as an array of it is there."""
+
+    def __new__(cls, memory: ctypes.Array, address: int, size: int) -> "_Map":
+        return super().__new__(cls, memory, _dropped.append)
+
+    def __init__(self, memory: ctypes.Array, address: int, size: int):
+        super().__init__(memory, _dropped.append)
+        self.address, self.size = address, size
+
+
+_mapped: dict[int, _Map] = {}  # by address
+# C's append, so that no Python runs where an array goes: a Ctrl-C that came there would be swallowed
+_dropped: deque[_Map] = deque()
+
+
+def unmap_dropped() -> None:
+    """Gives back the maps that no array is of any more."""
+    while _dropped:
+        with contextlib.suppress(IndexError):  # another thread took the last
+            gone = _dropped.popleft()
+            del _mapped[gone.address]
+            _libc.munmap(gone.address, gone.size)
 
 
 def read_ahead(numbers: np.ndarray, wait: bool) -> None:

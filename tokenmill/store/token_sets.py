@@ -156,8 +156,8 @@ class TokenSet:
         found = "no such shard" if record is None else "another one of that name"
         if record is None or (record["bin"]["sha256"], record["idx"]["sha256"]) != (entry.bin_sha256, entry.idx_sha256):
             raise ValueError(
-                f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.source} with {entry.tokens:,} "
-                f"tokens, found {found}; put {entry.source} back as it was, prepare again, and resume"
+                f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.source} with "
+                f"{entry.tokens:,} tokens, found {found}; put {entry.source} back as it was, prepare again, and resume"
             )
 
     def open(self, entry: ShardEntry) -> Shard:
