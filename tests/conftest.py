@@ -18,6 +18,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name != "test_packed_rows.py")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory) -> None:
+    """What is kept from run to run is kept elsewhere."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     """A byte-level BPE of 400 tokens with nanochat's pattern and special tokens."""

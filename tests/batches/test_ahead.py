@@ -120,14 +120,14 @@ def test_ctrl_c_ends_a_training_loop(token_set, prefetch):
 
 SLOW = """
 from tokenmill.batches.planned import PlannedRows
-deal, slowly = PlannedRows.deal, [True, True, True, True]
-def slow(rows, count, out):
+fill, slowly = PlannedRows.fill, [True, True, True, True]
+def slow(rows, dealt, out):
     if slowly:
         slowly.pop()
         time.sleep(0.7)
-    deal(rows, count, out)
+    fill(rows, dealt, out)
 expected = [next(loader)[0].tolist() for _ in range(8)]
-PlannedRows.deal = slow
+PlannedRows.fill = slow
 loader = RowLoader(loader.token_set.path, batch_size=2, seq_len=16, prefetch=2)
 interrupts = 0
 print("ready", flush=True)
@@ -169,14 +169,19 @@ print(os.waitstatus_to_exitcode(os.wait()[1]), same)
     assert (printed, errors) == ("0 True\n", "")
 
 
-def test_a_fork_may_drop_what_ran_ahead_though_the_thread_held_its_lock(token_set):
+def test_a_fork_may_go_on_though_another_thread_was_in_the_loader(token_set):
     code = """
+import threading
 next(loader)
-with loader._batches._room._cond:  # as the thread does for a moment
+held, done = threading.Event(), threading.Event()
+threading.Thread(target=lambda: [loader._lock.acquire(), held.set(), done.wait(30), loader._lock.release()]).start()
+held.wait(30)
+if True:
     child = os.fork()
     if child == 0:
         next(loader)
         os._exit(0)
+done.set()
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     printed, errors = start(token_set, code).communicate(timeout=60)

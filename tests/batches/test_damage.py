@@ -8,6 +8,15 @@ import pytest
 from making import make_token_set
 from reference import make_loader, rows_of
 
+from tokenmill.batches import window_rows
+
+
+@pytest.fixture(autouse=True)
+def checked_at_every_batch(monkeypatch):
+    """As a file is looked at once a second otherwise."""
+    monkeypatch.setattr(window_rows, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(window_rows.Unchanged, "require", lambda self, shards: [s.require_unchanged() for s in shards])
+
 
 @pytest.fixture
 def own_set(tmp_path):
@@ -19,8 +28,8 @@ DAMAGE = {
     "deleted": lambda path: path.unlink(),
     "truncated": lambda path: os.truncate(path, 34),
     "written over": lambda path: path.write_bytes(b"\1" * path.stat().st_size),
-    "replaced": lambda path: (
-        path.with_suffix(".new").write_bytes(path.read_bytes()),
+    "replaced by other tokens": lambda path: (
+        path.with_suffix(".new").write_bytes(path.read_bytes()[::-1]),
         path.with_suffix(".new").replace(path),
     ),
 }
@@ -37,6 +46,47 @@ def test_a_shard_that_changes_under_a_running_loader_is_an_error_not_other_token
     message = "deleted, truncated or replaced while it was being read|no such file|expected 340 bytes|another file than"
     with pytest.raises((ValueError, FileNotFoundError), match=rf"shards/train_\d.000.bin: ({message})"):
         list(islice(loader, 40))
+
+
+HARMLESS = {
+    "touched": lambda path: os.utime(path, (1, 1)),
+    "put back": lambda path: (
+        path.with_suffix(".new").write_bytes(path.read_bytes()),
+        path.with_suffix(".new").replace(path),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS)
+@pytest.mark.parametrize("packing", ["best_fit", "nanochat"])
+def test_a_file_of_the_same_bytes_is_the_same_file(own_set, change, packing):
+    loader, expected = make_loader(own_set, packing=packing), make_loader(own_set, packing=packing)
+    expected = [rows_of(batch) for batch in islice(expected, 40)]
+    batches = [rows_of(next(loader))]
+    for path in own_set.glob("shards/train_*.bin"):
+        HARMLESS[change](path)
+    assert batches + [rows_of(batch) for batch in islice(loader, 39)] == expected
+
+
+def test_files_are_looked_at_once_a_second_and_for_little_of_the_time(own_set, monkeypatch):
+    monkeypatch.undo()
+    looked, now = [], [100.0]
+    monkeypatch.setattr(window_rows.time, "monotonic", lambda: now[0])
+
+    class Shard:
+        def require_unchanged(self):
+            looked.append(now[0])
+            now[0] += took
+
+    unchanged = window_rows.Unchanged()
+    for took, pause in [(0.001, 1.0), (0.5, 50.0)]:  # noqa: B007 (Shard takes it)
+        looked.clear()
+        now[0] += 100
+        unchanged.require([Shard()])
+        for _ in range(2_000):
+            now[0] += pause / 1_000
+            unchanged.require([Shard()])
+        assert 2 <= len(looked) <= 3
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

@@ -38,10 +38,10 @@ def test_get_batch_finds_the_one_token_set_under_data_tokens(fresh):
     assert inputs.shape == (1, 4)
 
 
-def test_state_dict_covers_all_loaders_of_get_batch_also_with_another_batch_size(token_set, fresh):
-    def step(batch_size=2):
-        train = [rows_of(get_batch("train", batch_size, SEQ_LEN, tokens=token_set)) for _ in range(2 // batch_size)]
-        return sum(train, []), rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set))
+def test_state_dict_covers_all_loaders_of_get_batch(token_set, fresh):
+    def step():
+        train = rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set))
+        return train, rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set))
 
     for _ in range(3):
         step()
@@ -50,15 +50,31 @@ def test_state_dict_covers_all_loaders_of_get_batch_also_with_another_batch_size
     load_state_dict(state)
     assert state_dict() == state, "also before the loaders are made anew"
     assert step() == expected
+
+
+def test_the_positions_of_two_token_sets_find_their_own(token_set, fresh):
+    other = make_token_set(fresh / "other", train=[[17] * 9], val=[[17]], seed=5)
+
+    def step(*sets):
+        return [rows_of(get_batch("train", 1, SEQ_LEN, tokens=tokens)) for tokens in sets]
+
+    for _ in range(3):
+        step(token_set, other)
+    state = state_dict()
+    expected = step(token_set, other)
     load_state_dict(state)
-    assert step(batch_size=1) == expected
+    assert step(other, token_set) == expected[::-1]
 
 
-def test_a_loaded_position_that_fits_no_loader_is_refused_not_ignored(token_set, fresh):
+def test_a_call_that_no_loaded_position_is_of_begins_anew_and_says_so(token_set, fresh):
     get_batch("train", 2, SEQ_LEN, tokens=token_set)
     load_state_dict(state_dict())
-    with pytest.raises(ValueError, match="seq_len is 16 in the position, 8 here"):
-        get_batch("train", 2, 8, tokens=token_set)
+    expected = rows_of(next(RowLoader(token_set, batch_size=2, seq_len=8)))
+    with pytest.warns(UserWarning, match="begins anew with .*'seq_len': 8.* but of .*'seq_len': 16"):
+        assert rows_of(get_batch("train", 2, 8, tokens=token_set)) == expected
+
+
+def test_what_is_no_state_is_refused(token_set, fresh):
     with pytest.raises(ValueError, match="get_batch is endless"):
         get_batch("train", 2, 8, tokens=token_set, epochs=1)
     with pytest.raises(ValueError, match=r"expected what tokenmill\.state_dict\(\) returned"):

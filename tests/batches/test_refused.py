@@ -18,7 +18,7 @@ from tokenmill import RowLoader
         ({"split": "test"}, "split must be one of train, val, not 'test'"),
         ({"rank": 2, "world_size": 2}, "rank must be from 0 to world_size - 1"),
         ({"rank": 1}, "rank and world_size go together"),
-        ({"batch_size": 1000}, "fewer than one batch of 1000 on each of 1 ranks"),
+        ({"batch_size": 1000, "epochs": 1}, "fewer than one batch of 1000 on each of 1 ranks; .* take drop_last=False"),
         (
             {"seq_len": 111, "packing": "concat"},
             "shard train_1.000 has 60 tokens, fewer than a row of 111 .* use packing='best_fit'",
@@ -43,7 +43,6 @@ def test_cuda_where_there_is_none_is_refused(token_set):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"seq_len": 8}, "seq_len is 16 in the position, 8 here"),
         ({"packing": "concat"}, "packing is 'best_fit' in the position, 'concat' here"),
         ({"seed": 1}, "seed is 1337 in the position, 1 here"),
         ({"split": "val"}, "split is 'train' in the position, 'val' here"),
@@ -59,13 +58,29 @@ def test_a_position_of_other_settings_is_refused_with_both_values(token_set, oth
 def test_a_position_of_another_token_set_or_version_is_refused(token_set, tmp_path):
     state = make_loader(token_set).state_dict()
     loader = make_loader(make_token_set(tmp_path / "other", train=[[50] * 9], val=[[40]]))
-    with pytest.raises(ValueError, match=r"shards is '\w{16}' in the position, '\w{16}' here"):
+    with pytest.raises(ValueError, match=r"this was never the token set with manifest \w{16}: expected .*other/manif"):
         loader.load_state_dict(state)
     with pytest.raises(ValueError, match="fingerprint is 'eeee' in the position, 'ffff"):
         make_loader(token_set).load_state_dict(state | {"fingerprint": "eeee"})
-    with pytest.raises(ValueError, match="version is 99 in the position, 1 here.*made by a newer tokenmill"):
+    with pytest.raises(ValueError, match="version is 99 in the position, 2 here.*made by a newer tokenmill"):
         make_loader(token_set).load_state_dict(state | {"version": 99})
-    with pytest.raises(ValueError, match="no such row: epoch 0, shard 0 of 3, row 12345"):
+    with pytest.raises(ValueError, match="no such row: epoch 0, window 0, row 12345"):
         make_loader(token_set).load_state_dict(state | {"row": 12345})
     with pytest.raises(ValueError, match="row is missing from the position"):
         make_loader(token_set).load_state_dict({key: value for key, value in state.items() if key != "row"})
+
+
+def test_a_position_of_an_older_tokenmill_is_refused_with_what_to_do(token_set):
+    state = make_loader(token_set).state_dict() | {"version": 1, "shards": "0" * 16, "shard": 0}
+    with pytest.raises(
+        ValueError, match=r"version is 1 in the position, 2 here .*shard by shard\): go on with tokenmill 0.2"
+    ):
+        make_loader(token_set).load_state_dict(state)
+
+
+def test_an_endless_loader_needs_no_more_than_a_row(token_set):
+    """As a validation split of 1,024 ranks may have less than one batch of all."""
+    for rank in (0, 1023):
+        loader = make_loader(token_set, split="val", batch_size=32, rank=rank, world_size=1024)
+        assert next(loader)[0].shape == (32, SEQ_LEN)
+    assert loader.epoch > 1000

@@ -43,7 +43,9 @@ def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_l
         plans = [plan_concat(window, sizes, row_len, None), plan_concat(window, sizes, row_len, (seed,))]
         drawn = plan_random(window, sizes, row_len, (seed,))
         assert {plan.num_rows for plan in [*plans, drawn]} == {int(count_concat(window, sizes, row_len).sum())}
-        in_order, shuffled = ([*zip(window.shard[p.document], window.begin[p.document] + p.start)] for p in plans)
+        in_order, shuffled = (
+            [*zip(window.shard[p.document], window.begin[p.document] + p.start, strict=True)] for p in plans
+        )
         assert in_order == sorted(shuffled)
         concat += in_order
         for slice_, start in zip(drawn.document, drawn.start, strict=True):

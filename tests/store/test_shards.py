@@ -1,6 +1,7 @@
 """The bytes on disk are those of the documented format, and damage is named."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from making import BOS, make_token_set, tree
 
 from tokenmill.store.files import AtomicFile, write_json
 from tokenmill.store.shards import ShardWriter, dtype_name, finished_record
-from tokenmill.store.token_sets import TokenSet, find_token_set
+from tokenmill.store.token_sets import TokenSet, digest_of, find_token_set
 
 FACTS = {"source": {"file": "a.parquet"}, "fingerprint": "f"}
 
@@ -138,10 +139,52 @@ def test_the_one_token_set_is_found_and_several_are_listed(tmp_path):
         find_token_set(tmp_path / "tokens")
 
 
-def test_the_digest_of_a_split_changes_with_its_shards_alone(tmp_path):
-    one = TokenSet(make_token_set(tmp_path / "one", train=[[3]], val=[[2]]))
-    two = TokenSet(make_token_set(tmp_path / "two", train=[[3]], val=[[2], [2]]))
-    assert one.digest("train") == two.digest("train")
-    assert one.digest("val") != two.digest("val")
+def test_the_digest_changes_with_any_shard_or_split_and_not_with_what_is_said_of_them(tmp_path):
+    one = TokenSet(make_token_set(tmp_path / "one", train=[[3], [5]], val=[[2]]))
+    assert one.digest == TokenSet(make_token_set(tmp_path / "same", train=[[3], [5]], val=[[2]])).digest
+    others = [([[3], [5]], [[2], [2]]), ([[5], [3]], [[2]]), ([[3], [4]], [[2]])]
+    found = [make_token_set(tmp_path / str(i), train=t, val=v) for i, (t, v) in enumerate(others)]
+    assert len({one.digest, *(TokenSet(path).digest for path in found)}) == 4
+    manifest = one.manifest | {"dataset": "renamed", "new": 3}
+    assert digest_of(manifest) == one.digest
+    manifest["shards"] = [shard | {"split": "train"} for shard in one.manifest["shards"]]
+    assert digest_of(manifest) != one.digest
     with pytest.raises(ValueError, match="split must be one of"):
-        one.digest("test")
+        one.split("test")
+
+
+def test_a_set_is_had_as_it_was_or_it_is_said_what_of_it_is_gone(tmp_path):
+    folder = make_token_set(tmp_path / "set", train=[[3], [5]], val=[[2]])
+    was = TokenSet(folder)
+    make_token_set(tmp_path / "more", train=[[3], [5], [7]], val=[[2]])
+    shutil.copytree(tmp_path / "more", folder, dirs_exist_ok=True)
+    grown = TokenSet(folder)
+    assert grown.as_it_was(was.digest, "train").entries == was.entries
+    assert grown.as_it_was(grown.digest, "train") is grown
+    shutil.rmtree(folder)
+    shutil.copytree(make_token_set(tmp_path / "again", train=[[3], [5]], val=[[2]]), folder)
+    left = [shard for shard in was.manifest["shards"] if shard["name"] != "train_1.000"]
+    write_json(folder / "manifest.json", was.manifest | {"shards": left})
+    less = TokenSet(folder)
+    assert less.as_it_was(was.digest, "train").entries == was.entries, "its files are still there"
+    (folder / "shards" / "train_1.000.json").unlink()
+    with pytest.raises(
+        ValueError, match=r"train_1.000.bin: expected the shard of train_1.parquet with 5 tokens, found no"
+    ):
+        less.as_it_was(was.digest, "train")
+    assert less.as_it_was(was.digest, "val").entries == was.entries, "and the others are not needed"
+    with pytest.raises(
+        ValueError, match=r"this was never the token set with manifest abc: expected .*abc.json, found no"
+    ):
+        less.as_it_was("abc", "train")
+    (folder / "manifests" / f"{was.digest}.json").write_bytes((folder / "manifest.json").read_bytes())
+    with pytest.raises(ValueError, match=f"expected the manifest {was.digest}, found {less.digest}"):
+        less.as_it_was(was.digest, "train")
+
+
+def test_a_set_is_found_from_whatever_folder_the_process_goes_to(tmp_path, monkeypatch):
+    make_token_set(tmp_path / "set", train=[[3]], val=[[2]])
+    monkeypatch.chdir(tmp_path)
+    token_set = TokenSet("set")
+    monkeypatch.chdir("/")
+    assert token_set.open(token_set.entries[0]).tokens.tolist()[0] == 0

@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 
 import torch
 
-from tokenmill.batches.chain import TOKENS_ROOT
+from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.loader import Pair, RowLoader, Tensors, Triple
 from tokenmill.batches.transfer import find_device
@@ -65,7 +65,7 @@ class KeptLoaders:
             raise ValueError("get_batch is endless; for epochs, iterate over a RowLoader")
         tokens, device = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT)), find_device(config.device)
         config = replace(config, tokens=tokens, device=device)
-        meant = replace(config, seed=config.order["seed"])
+        meant = replace(of_this_rank(config), seed=config.order["seed"], skip_rows=config.skip_rows or ())
         if meant not in self._loaders:
             loader = RowLoader[Tensors].of(config)
             self._resume(loader)

@@ -50,7 +50,7 @@ class WindowPlans:
         self.token_set, self.split, self.row_len = token_set, split, row_len
         self.packing, self.long_documents = packing, long_documents
         self.shuffle, self.seed = shuffle, seed
-        self.former, self.pasts = former, dict(pasts or {})
+        self.former, self.pasts, self.grain = former, dict(pasts or {}), GRAIN
         self._repeats = split == "val" or not shuffle  # every epoch is the same
         self._entries: dict[str, list[ShardEntry]] = {}  # of each manifest's digest
         self._epochs: OrderedDict[tuple[str, int], Epoch] = OrderedDict()
@@ -73,7 +73,7 @@ class WindowPlans:
         key = (self.set_of(epoch).digest, self.drawn(epoch))
         if key not in self._epochs:
             drawn = (self.seed, "", key[1]) if self.shuffle else None
-            self._epochs[key] = Epoch([entry.tokens for entry in self.entries(epoch)], drawn, GRAIN)
+            self._epochs[key] = Epoch([entry.tokens for entry in self.entries(epoch)], drawn, self.grain)
         return _kept(self._epochs, key)
 
     def count_windows(self, epoch: int) -> int:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tokenmill.batches.plans import WindowPlans
 from tokenmill.rows.position import VERSION
-from tokenmill.rows.windows import GRAIN
 from tokenmill.store.files import header, read_json, write_json
 
 
@@ -57,7 +56,7 @@ class Counts:
     def _path(self, epoch: int) -> Path:
         plans = self._plans
         order = (plans.long_documents, plans.shuffle, plans.seed, plans.drawn(epoch))
-        what = (VERSION, GRAIN, plans.set_of(epoch).digest, plans.split, plans.row_len, plans.packing, order)
+        what = (VERSION, plans.grain, plans.set_of(epoch).digest, plans.split, plans.row_len, plans.packing, order)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cache / "tokenmill" / f"counts-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.json"
 

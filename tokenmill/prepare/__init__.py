@@ -4,6 +4,7 @@ Comes in: a PrepareConfig (config). Goes out: a token set's folder, or which sha
 
     run         the whole of it
     origin      the files to read; tokenizers: the tokenizer to read them with
+    splits      which files validate, also of a set that grows
     inventory   what a token set needs, and what of it is there; missing: has the rest made
     make        one unit of work -> one shard, in a worker; workers, cluster: where workers run, here or on Ray
     progress    what a person sees meanwhile; command: `tokenmill prepare`
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def prepare(config: "PrepareConfig") -> "Prepared":
-    """Prepares a token set, or what is missing of it: its folder, and how many shards other parts have yet to make.
+    """Prepares a token set, or what is missing of it: its folder, how many shards other parts have yet to make, and
+    what became of the splits of a set that there was.
 
     Run it again and it goes on where it was; the result is byte-identical to an undisturbed run's. Progress goes to
     standard error.

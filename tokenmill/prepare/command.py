@@ -20,7 +20,7 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
     """Prepares as the command line says; prints a summary, and last the token set's path. The exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the workers on the way out
     try:
-        folder, missing = prepare(_parse(arguments, prog, presets))
+        folder, missing, changes = prepare(_parse(arguments, prog, presets))
     except PreparationError as error:
         _report(error.failures)
         return 1
@@ -31,6 +31,8 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
         _say(f"this part is done; {missing:,} shards of other parts are not there yet")
     else:
         _summarize(folder)
+        for line in changes:
+            print(f"  {line}")
     print(folder)
     return 0
 

@@ -9,6 +9,7 @@ crash, or with more source files, does only what is missing; another tokenizer i
 """
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 from tokenmill.prepare.config import PrepareConfig
@@ -17,6 +18,7 @@ from tokenmill.prepare.missing import look_again, make_missing
 from tokenmill.prepare.origin import find_source
 from tokenmill.prepare.outcomes import PreparationError, Prepared
 from tokenmill.prepare.progress import Bars
+from tokenmill.prepare.splits import changes, former_entries, in_former_order, keep_splits
 from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer
 from tokenmill.store.files import locked, remove_temporary_files
 from tokenmill.store.token_sets import write_manifest
@@ -35,20 +37,24 @@ def prepare(config: PrepareConfig) -> Prepared:
         folder = Path(config.tokens_root) / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
         alone = config.part_of_all[1] == 1
         with locked(folder, shared=not alone):  # parts work side by side
+            written = (folder, folder / "shards", folder / "manifests")
             if alone:
-                remove_temporary_files(folder, folder / "shards")
+                remove_temporary_files(*written)
+            former = former_entries(folder)
+            source = replace(source, files=keep_splits(source.files, former, config.val_file is not None))
             save_tokenizer(folder, tokenizer)
             stock = Inventory(folder, tokenizer.fingerprint, config.reading, config.shard_text_bytes)
             failures = make_missing(stock, source, config, bars)
             if alone:
-                remove_temporary_files(folder, folder / "shards")
+                remove_temporary_files(*written)
             if failures:
                 raise PreparationError(failures)
             look_again(stock, source)
             missing = stock.missing(source.files)
             if missing and config.finish:
                 raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
-            if not missing:
-                entries = stock.entries(source.files)
-                write_manifest(folder, config.dataset, tokenizer.facts(), entries, source.facts())
-    return Prepared(folder, len(missing))
+            if missing:
+                return Prepared(folder, len(missing))
+            records = in_former_order(stock.entries(source.files), former)
+            write_manifest(folder, config.dataset, tokenizer.facts(), records, source.facts())
+    return Prepared(folder, 0, tuple(changes(records, former)))

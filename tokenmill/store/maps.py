@@ -1,6 +1,6 @@
 """Files as arrays, mapped into memory without keeping a file descriptor each.
 
-    tokens = map_file(path, np.dtype("<u2"))      read-only, of the whole file; unmapped after the last array of it is gone
+    tokens = map_file(path, np.dtype("<u2"))      read-only, the whole file; unmapped after the last array of it is gone
     read_ahead(tokens[a:b], wait=True)            has the kernel read a stretch of it
 
 A window of rows reads hundreds of shards, and many machines allow 1,024 descriptors a process. `np.memmap` and, before
@@ -49,21 +49,18 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
     finally:
         os.close(descriptor)
     memory = (ctypes.c_char * size).from_address(address)
-    _mapped[address] = _Map(memory, address, size)
+    held = _mapped[address] = _Map(memory, _dropped.append)
+    held.address, held.size = address, size
     numbers: np.ndarray = np.frombuffer(memory, dtype)  # type: ignore[call-overload]  # a ctypes array is a buffer
     numbers.flags.writeable = False
     return numbers
 
 
-class _Map(weakref.ref):
+class _Map(weakref.ref["ctypes.Array[ctypes.c_char]"]):
     """A mapped file, as long as an array of it is there."""
 
-    def __new__(cls, memory: ctypes.Array, address: int, size: int) -> "_Map":
-        return super().__new__(cls, memory, _dropped.append)
-
-    def __init__(self, memory: ctypes.Array, address: int, size: int):
-        super().__init__(memory, _dropped.append)
-        self.address, self.size = address, size
+    address: int
+    size: int
 
 
 _mapped: dict[int, _Map] = {}  # by address

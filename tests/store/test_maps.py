@@ -1,0 +1,83 @@
+"""Files are arrays without a descriptor each, and their maps are given back."""
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tokenmill.store import maps
+from tokenmill.store.maps import map_file, read_ahead, unmap_dropped
+
+UINT16 = np.dtype("<u2")
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    np.arange(50_000, dtype=UINT16).tofile(tmp_path / "numbers")
+    return tmp_path / "numbers"
+
+
+def mapped(path):
+    return Path("/proc/self/maps").read_text().count(str(path))
+
+
+def test_a_file_is_read_only_numbers_without_an_open_descriptor(path):
+    before = os.listdir("/proc/self/fd")
+    numbers = map_file(path, UINT16)
+    assert np.array_equal(numbers, np.arange(50_000))
+    assert (numbers.dtype, numbers.data.readonly) == (UINT16, True)
+    with pytest.raises(ValueError, match="read-only"):
+        numbers[0] = 1
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_map_stays_as_long_as_anything_of_it(path):
+    numbers = map_file(path, UINT16)
+    part, view = numbers[40_000:40_003], memoryview(numbers)[7:9]
+    del numbers
+    gc.collect()
+    unmap_dropped()
+    assert mapped(path) == 1
+    assert (part.tolist(), view.tolist()) == ([40_000, 40_001, 40_002], [7, 8])
+    del part, view
+    unmap_dropped()
+    assert mapped(path) == 0
+
+
+def test_maps_that_are_dropped_are_given_back_when_others_are_made(path):
+    for _ in range(100):
+        map_file(path, UINT16)
+    assert mapped(path) <= 1
+
+
+def test_an_empty_file_is_no_numbers(tmp_path):
+    (tmp_path / "empty").touch()
+    assert map_file(tmp_path / "empty", UINT16).tolist() == []
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        map_file(tmp_path / "nowhere", UINT16)
+
+
+def test_where_there_are_no_more_maps_a_file_is_read(path, monkeypatch):
+    class NoMore:
+        munmap = madvise = staticmethod(lambda *_: 0)
+
+        @staticmethod
+        def mmap(*_):
+            maps.ctypes.set_errno(maps.ENOMEM)
+            return maps._FAILED
+
+    monkeypatch.setattr(maps, "_libc", NoMore)
+    assert np.array_equal(map_file(path, UINT16), np.arange(50_000))
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_reading_ahead_changes_nothing_that_is_read(path, wait):
+    numbers = map_file(path, UINT16)
+    for part in (numbers, numbers[1:2], numbers[4_000:9_000], numbers[:0], numbers[-1:]):
+        read_ahead(part, wait)
+    assert np.array_equal(numbers, np.arange(50_000))
