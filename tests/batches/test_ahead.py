@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import count
+from collections import Counter
+from itertools import count, islice
 
 import pytest
 from making import ROOT, wait_until
+from reference import make_loader, rows_of
 
 from tokenmill.batches.ahead import Ahead
 
@@ -186,6 +188,93 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     printed, errors = start(token_set, code).communicate(timeout=60)
     assert (printed, errors) == ("0\n", "")
+
+
+def test_a_fork_after_a_position_was_loaded_goes_on(token_set):
+    """As in a DataLoader's worker that was given the loader: with threads begun, it would wait for them for ever."""
+    code = """
+next(loader); state = loader.state_dict(); expected = [next(loader)[0].tolist() for _ in range(20)]
+other = RowLoader(loader.token_set.path, batch_size=2, seq_len=16, prefetch=2)
+other.load_state_dict(state)
+child = os.fork()
+if child == 0:
+    os._exit(0 if [next(other)[0].tolist() for _ in range(20)] == expected else 3)
+print(os.waitstatus_to_exitcode(os.wait()[1]), [next(other)[0].tolist() for _ in range(20)] == expected)
+"""
+    printed, errors = start(token_set, code).communicate(timeout=60)
+    assert (printed, errors) == ("0 True\n", "")
+
+
+INTERRUPTED = """
+import signal
+class Interrupt(Exception): pass
+def interrupt(*_): raise Interrupt
+expected = [next(loader)[0].tolist() for _ in range(300)]
+loader = RowLoader(loader.token_set.path, batch_size=2, seq_len=16, prefetch={prefetch})
+signal.signal(signal.SIGALRM, interrupt)
+got, interrupts = [], 0
+while interrupts < 400:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+        while True:
+            before = loader.state_dict()["tokens_seen"] // 32
+            batch = next(loader)[0].tolist()
+            if before < 300:
+                assert batch == expected[before]
+    except Interrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0, 0)
+        interrupts += 1
+print("through")
+"""
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_hundreds_of_interrupts_anywhere_lock_nothing(token_set, prefetch):
+    process = start(token_set, INTERRUPTED.format(prefetch=prefetch))
+    try:
+        printed, errors = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert printed == "through\n", errors
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_two_threads_get_every_batch_once(token_set, prefetch):
+    loader = make_loader(token_set, batch_size=1, prefetch=prefetch)
+    expected = Counter(str(rows_of(batch)) for batch in islice(make_loader(token_set, batch_size=1), 400))
+    got = [Counter(), Counter()]
+
+    def take(mine):
+        for batch in islice(loader, 200):
+            mine[str(rows_of(batch))] += 1
+
+    takers = [threading.Thread(target=take, args=(mine,)) for mine in got]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join(60)
+    assert got[0] + got[1] == expected
+    assert loader.tokens_seen == 400 * 16
+
+
+def test_a_signal_handler_may_save_the_position_at_any_instant(token_set):
+    code = """
+import signal
+states = []
+signal.signal(signal.SIGALRM, lambda *_: states.append(loader.state_dict()))
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+expected = {}
+while len(states) < 200:
+    state = loader.state_dict()
+    expected[state["tokens_seen"]] = state
+    next(loader)
+signal.setitimer(signal.ITIMER_REAL, 0, 0)
+expected[loader.tokens_seen] = loader.state_dict()
+print(all(expected[state["tokens_seen"]] == state for state in states))
+"""
+    printed, errors = start(token_set, code).communicate(timeout=60)
+    assert (printed, errors) == ("True\n", "")
 
 
 def test_loaders_that_are_dropped_leave_no_thread_and_no_open_file(token_set):

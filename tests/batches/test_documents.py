@@ -95,3 +95,23 @@ def test_masked_attention_over_a_row_is_attention_over_each_document_alone(token
                 expected = torch.nn.functional.scaled_dot_product_attention(*alone, is_causal=True)
                 got = out.transpose(1, 2).flatten(0, 1)[first:last].transpose(0, 1)
                 torch.testing.assert_close(got, expected)
+
+
+def test_cu_seqlens_compiles_without_a_break_on_the_cpu(token_set):
+    compiled = torch.compile(cu_seqlens, fullgraph=True, backend="aot_eager")
+    for _, _, ids in islice(RowLoader(token_set, batch_size=4, seq_len=SEQ_LEN, documents=True), 3):
+        assert torch.equal(compiled(ids, max_documents=64), cu_seqlens(ids, max_documents=64))
+    with pytest.raises(RuntimeError):
+        compiled(ids, max_documents=1)
+
+
+def test_the_default_device_of_a_program_is_not_the_batches(token_set):
+    """`meta` stands for any device that rows must not be made on."""
+    expected = next(RowLoader(token_set, batch_size=4, seq_len=SEQ_LEN, documents=True))
+    torch.set_default_device("meta")
+    try:
+        batch = next(RowLoader(token_set, batch_size=4, seq_len=SEQ_LEN, documents=True))
+        assert all(torch.equal(one, two) for one, two in zip(batch, expected, strict=True))
+        assert torch.equal(cu_seqlens(batch[2], 64), cu_seqlens(expected[2], 64))
+    finally:
+        torch.set_default_device(None)

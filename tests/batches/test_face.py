@@ -73,6 +73,21 @@ def test_numbers_of_other_libraries_mean_the_same_rows_and_the_same_position(tok
         assert repr(again.state_dict()) == repr(loader.state_dict()), "plain numbers"
 
 
+@pytest.mark.parametrize("make", [RowLoader, PackedRows])
+def test_a_seed_that_is_no_whole_number_is_refused(token_set, make):
+    for wrong in (1337.0, np.float64(1337), "1337"):
+        with pytest.raises(ValueError, match="seed must be a whole number, not"):
+            make(token_set, batch_size=2, seq_len=SEQ_LEN, seed=wrong)
+
+
+def test_a_relative_path_stays_the_same_folder_wherever_the_process_goes(token_set, monkeypatch):
+    monkeypatch.chdir(token_set.parent)
+    loader = RowLoader(token_set.name, batch_size=2, seq_len=SEQ_LEN)
+    rows = PackedRows(token_set.name, batch_size=2, seq_len=SEQ_LEN)
+    monkeypatch.chdir("/")
+    assert rows_of(next(loader)) == rows_of(next(iter(rows)))
+
+
 @pytest.mark.parametrize("name", ["shuffle", "drop_last", "documents"])
 def test_a_text_is_no_truth(token_set, name):
     with pytest.raises(ValueError, match=f"{name} must be True or False, not 'False'"):

@@ -80,6 +80,44 @@ def test_a_stateful_dataloader_goes_on_mid_epoch(token_set, num_workers, setting
         assert taken + [rows_of(batch) for batch in islice(resumed, 25 - steps)] == unbroken
 
 
+@pytest.mark.parametrize("change", [{"batch_size": 3}, {"world_size": 2, "rank": 0}, {"seq_len": 8}])
+def test_two_workers_refuse_to_go_on_with_other_batches_which_one_does(token_set, change):
+    def make(workers, **settings):
+        rows = PackedRows(token_set, **({"batch_size": 2, "seq_len": SEQ_LEN} | settings))
+        return StatefulDataLoader(rows, batch_size=None, num_workers=workers)
+
+    for workers in (0, 1, 2, 3):
+        loader = make(workers)
+        taken = sum((rows_of(batch) for batch in islice(loader, 4)), [])
+        resumed = make(workers, **change)
+        resumed.load_state_dict(loader.state_dict())
+        if workers < 2:
+            expected = make_loader(token_set)
+            list(islice(expected, 4))
+            state = expected.state_dict()
+            expected = RowLoader(token_set, **({"batch_size": 2, "seq_len": SEQ_LEN} | change))
+            expected.load_state_dict(state)
+            assert [rows_of(batch) for batch in islice(resumed, 4)] == [rows_of(next(expected)) for _ in range(4)]
+            assert len(taken) == 8
+        else:
+            with pytest.raises(ValueError, match=r"(rows_a_call|seq_len) is \d+ in the position, \d+ here"):
+                next(iter(resumed))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_set_epoch_reaches_the_workers(token_set, num_workers, persistent):
+    if persistent and not num_workers:
+        pytest.skip("no workers to persist")
+    dataset = make_dataset(token_set, batch_size=1, epochs=1)
+    loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, persistent_workers=persistent)
+    expected = make_loader(token_set, batch_size=1, epochs=1)
+    epochs = [[rows_of(batch) for batch in expected] for _ in range(3)]
+    for epoch in (0, 2, 1, 1):
+        dataset.set_epoch(epoch)
+        assert [rows_of(batch) for batch in loader] == epochs[epoch]
+
+
 def test_workers_that_are_spawned_know_the_rank_of_their_parent(token_set, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

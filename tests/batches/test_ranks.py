@@ -1,13 +1,16 @@
 """Ranks come from torch.distributed or the environment, and agree."""
 
+import copy
 import json
+import pickle
 import re
 import subprocess
 import sys
+import textwrap
 from itertools import islice
 
 import pytest
-from making import ROOT
+from making import ROOT, make_token_set
 from reference import SEQ_LEN, make_loader, reference_rows, rows_of
 
 from tokenmill import RowLoader
@@ -36,22 +39,23 @@ def test_ranks_come_from_torchrun_s_environment(token_set, monkeypatch):
     assert rows_of(next(loader)) == list(islice(reference_rows(token_set), 4))[2:]
 
 
-def torchrun(code, tmp_path):
-    """Runs code on two ranks; what each gave to `tell` in the end."""
+def torchrun(code, tmp_path, ranks=2, spawned=False):
+    """Runs code on some ranks; what each gave to `tell` in the end. With `spawned`, processes of their own run none."""
     script = tmp_path / "train.py"
     script.write_text(
         f"import json, sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "import torch.distributed as dist\n"
         "from data import RowLoader\n"
-        "dist.init_process_group('gloo')\n"
+        "if __name__ == '__main__': dist.init_process_group('gloo')\n"
         "def tell(value): open(f'{sys.argv[1]}/{dist.get_rank()}.json', 'w').write(json.dumps(value))\n"
-        f"{code}"
-        "dist.barrier(); dist.destroy_process_group()\n"
+        + (f"if __name__ == '__main__':\n{textwrap.indent(code, '    ')}" if spawned else code)
+        + "if __name__ == '__main__':\n    dist.barrier(); dist.destroy_process_group()\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", script, tmp_path]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+    command = [*torchrun, script, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
-    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
 def test_torchrun_deals_every_row_of_an_epoch_once_in_the_global_order(prepared, tmp_path):
@@ -81,3 +85,172 @@ def test_batch_sizes_that_differ_between_ranks_are_refused_and_nobody_waits(toke
     told = sorted(torchrun(code, tmp_path))
     assert told[0] == ""
     assert re.match(r"all ranks must ask for the same rows.*batch_size is [23] on rank [01], [23] on another", told[1])
+
+
+DISAGREE = """
+def make(**settings):
+    return RowLoader({tokens!r}, **({{"batch_size": 2, "seq_len": 16}} | settings))
+def tried(**settings):
+    try:
+        make(**settings)
+    except ValueError as error:
+        return str(error)
+    return ""
+rank = dist.get_rank()
+told = {{}}
+told["seed"] = tried(seed=rank)
+told["epochs"] = tried(epochs=1 + rank)
+told["skip_rows"] = tried(skip_rows=["0:0:1"] if rank else [])
+told["seq_len"] = tried(seq_len=16 + rank)
+dist.barrier()
+told["agreed"] = tried(seed=5)
+if rank == 0:
+    told["alone"] = tried(split="val", batch_size=1)
+told["after it"] = tried(split="val", batch_size=2)
+told["own ranks"] = tried(seed=rank, rank=0, world_size=1)
+loader = make()
+for _ in range(1 + rank):
+    next(loader)
+state = loader.state_dict()
+again = make()
+try:
+    again.load_state_dict(state)
+    told["position"] = ""
+except ValueError as error:
+    told["position"] = str(error)
+tell(told)
+"""
+
+
+def test_ranks_that_disagree_in_anything_the_order_follows_from_are_told(token_set, tmp_path):
+    ranks = torchrun(DISAGREE.format(tokens=str(token_set)), tmp_path)
+    for key in ("seed", "epochs", "skip_rows", "seq_len"):
+        assert sorted(bool(told[key]) for told in ranks) == [False, True], key
+        assert re.search(
+            rf"all ranks must ask for the same rows, .*{key} is .* on rank", "".join(t[key] for t in ranks)
+        )
+    assert re.search(r"row is \d+ on rank \d, \d+ on another", "".join(told["position"] for told in ranks))
+    for key in ("agreed", "alone", "after it", "own ranks"):
+        assert not any(told.get(key) for told in ranks), key
+
+
+def test_a_rank_whose_set_has_grown_is_told_apart(tmp_path):
+    for name, train in (("0", [[9] * 9]), ("1", [[9] * 9, [9] * 9])):
+        make_token_set(tmp_path / name, train=train, val=[[9]])
+    code = (
+        f"import os; tokens = os.path.join({str(tmp_path)!r}, str(dist.get_rank()))\n"
+        "try: RowLoader(tokens, batch_size=1, seq_len=4); tell('')\n"
+        "except ValueError as error: tell(str(error))\n"
+    )
+    told = sorted(torchrun(code, tmp_path))
+    assert told[0] == ""
+    assert re.search(r"manifest is '\w{16}' on rank [01], '\w{16}' on another", told[1])
+
+
+def test_a_group_without_a_store_is_no_reason_to_fail(token_set):
+    """As torch's `fake` backend, which models are planned with, has none."""
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
+from tokenmill import RowLoader
+loader = RowLoader({str(token_set)!r}, batch_size=1, seq_len=16)
+next(loader)
+print(loader.rank, loader.world_size)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("3 8\n", 0), done.stderr
+
+
+MESH = """
+from torch.distributed.device_mesh import init_device_mesh
+from tokenmill import PackedRows
+from torch.utils.data import DataLoader
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+loader = RowLoader({tokens!r}, batch_size=2, seq_len=16, mesh=mesh["dp"])
+rows = [next(loader)[0].tolist() for _ in range(3)]
+state = loader.state_dict()
+again = RowLoader({tokens!r}, batch_size=2, seq_len=16, mesh=mesh["dp"])
+again.load_state_dict(state)
+spawned = DataLoader(PackedRows({tokens!r}, batch_size=2, seq_len=16, mesh=mesh["dp"]), batch_size=None, num_workers=1,
+                     multiprocessing_context="spawn")
+both = RowLoader({tokens!r}, batch_size=1, seq_len=16, mesh=mesh)
+if __name__ == "__main__":
+    tell([mesh.get_coordinate(), rows, next(again)[0].tolist() == next(loader)[0].tolist(),
+          next(iter(spawned))[0].tolist() == rows[0], [both.rank, both.world_size]])
+"""
+
+
+def test_the_ranks_of_one_data_parallel_place_of_a_mesh_get_the_same_rows(token_set, tmp_path):
+    ranks = torchrun(MESH.format(tokens=str(token_set)), tmp_path, ranks=4, spawned=True)
+    expected = [make_loader(token_set, rank=place, world_size=2) for place in range(2)]
+    expected = [[next(loader)[0].tolist() for _ in range(3)] for loader in expected]
+    assert [coordinate for coordinate, *_ in ranks] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    for (place, _), rows, resumed, spawned, _ in ranks:
+        assert rows == expected[place]
+        assert resumed
+        assert spawned
+    assert [both for *_, both in ranks] == [[rank, 4] for rank in range(4)], (
+        "a mesh of two dimensions, both data-parallel"
+    )
+
+
+def test_a_mesh_and_a_rank_are_refused(token_set):
+    with pytest.raises(ValueError, match="mesh tells rank and world_size; leave these out"):
+        make_loader(token_set, mesh=object(), rank=0, world_size=1)
+
+
+LAUNCHED = """
+import copy, pickle, sys
+sys.path.insert(0, {root!r})
+import torch.distributed as dist, torch.multiprocessing as mp
+from torch.utils.data import DataLoader
+from tokenmill import PackedRows
+def main(rank, dataset, folder):
+    dist.init_process_group("gloo", init_method=f"file://{{folder}}/store", rank=rank, world_size=2)
+    copies = {{"as it came": dataset, "copied": copy.deepcopy(dataset), "pickled": pickle.loads(pickle.dumps(dataset))}}
+    told = {{name: next(iter(one))[0].tolist() for name, one in copies.items()}}
+    for context in ("fork", "spawn"):
+        loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context)
+        told[context] = next(iter(loader))[0].tolist()
+    open(f"{{folder}}/{{rank}}.txt", "w").write(repr(told))
+    dist.barrier()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    dataset = PackedRows({tokens!r}, batch_size=2, seq_len=16)
+    next(iter(dataset))  # looked at before
+    mp.spawn(main, args=(dataset, {folder!r}), nprocs=2)
+"""
+
+
+def test_a_dataset_that_a_launcher_pickles_knows_each_rank_s_own(token_set, tmp_path):
+    script = tmp_path / "launch.py"
+    script.write_text(LAUNCHED.format(root=str(ROOT), tokens=str(token_set), folder=str(tmp_path)))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        expected = next(make_loader(token_set, rank=rank, world_size=2))[0].tolist()
+        told = eval((tmp_path / f"{rank}.txt").read_text())
+        assert told == dict.fromkeys(("as it came", "copied", "pickled", "fork", "spawn"), expected)
+
+
+def test_a_loader_that_is_made_before_its_rank_is_known_raises(token_set, tmp_path):
+    code = (
+        "dist.destroy_process_group()\n"
+        "import os; told = {name: os.environ.pop(name) for name in ('RANK', 'WORLD_SIZE')}\n"
+        f"loader = RowLoader({str(token_set)!r}, batch_size=1, seq_len=4)\n"
+        "next(loader)\n"
+        "store = f'file://{sys.argv[1]}/store'\n"
+        "dist.init_process_group('gloo', init_method=store, rank=int(told['RANK']), world_size=2)\n"
+        "try: next(loader); tell('')\n"
+        "except ValueError as error: tell(str(error))\n"
+    )
+    for rank, told in enumerate(torchrun(code, tmp_path)):
+        assert f"made by rank 0 of 1, and this process is rank {rank} of 2 by now" in told
+
+
+def test_a_loader_is_not_pickled(token_set):
+    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="a RowLoader has threads and memory maps, and cannot be pickled or copied"):
+            attempt(make_loader(token_set))

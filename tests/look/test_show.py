@@ -1,5 +1,6 @@
 """`show` decodes just the rows that a loader gives, and says where they are from."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from making import BOS, ROOT, make_token_set, run_prepare, write_parquet
 from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
 
 from tokenmill import RowLoader, cli
-from tokenmill.look.show import Show
+from tokenmill.batches.plans import WindowPlans
+from tokenmill.look.show import Show, when
 from tokenmill.look.show import rows_of as shown_rows
 from tokenmill.look.trace import SourceRows
 from tokenmill.store.token_sets import TokenSet
@@ -60,6 +62,108 @@ def test_steps_are_counted_from_a_checkpoint_also_where_the_batches_were_others_
         assert ids_of(shown_rows(config, TokenSet(token_set))) == rows_of(next(large))
 
 
+@pytest.mark.parametrize("change", [{}, {"seq_len": 9}])
+def test_steps_are_counted_from_the_state_file_of_a_checkpoint(token_set, tmp_path, change):
+    loader = make_loader(token_set, batch_size=1)
+    for _ in range(7):
+        next(loader)
+    after = RowLoader(token_set, **({"batch_size": 4, "seq_len": SEQ_LEN} | change))
+    after.load_state_dict(loader.state_dict())
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(after.state_dict()))
+    for step in range(7, 14):
+        config = Show(token_set, step=step, since=(7, str(state)), batch_size=2, world_size=2)
+        assert ids_of(shown_rows(config, TokenSet(token_set))) == rows_of(next(after))
+
+
+def test_a_file_that_is_no_state_is_refused(token_set, tmp_path, capsys):
+    for text in ("{}", "[]", "no json", json.dumps({"version": 1})):
+        (tmp_path / "state.json").write_text(text)
+        status, _, error = run(capsys, token_set, "--step", 9, "--since", 5, tmp_path / "state.json")
+        assert status == 1
+        assert "expected a loader's state_dict() as JSON" in error
+
+
+# ---------------------------------------------------------------------------- when a document was seen
+
+
+@pytest.mark.parametrize("settings", [{}, {"packing": "concat"}, {"shuffle": False}, {"seq_len": 5}])
+def test_when_a_document_was_seen_is_when_the_loaders_dealt_it(token_set, settings):
+    settings = LOADER | settings
+    ranks = [RowLoader(token_set, rank=rank, world_size=2, **settings) for rank in range(2)]
+    dealt = {}  # (epoch, step, rank, row of the batch) -> the row's tokens
+    while ranks[0].epoch < 2:
+        step = ranks[0].tokens_seen // settings["seq_len"] // 4
+        dealt |= {(step, rank, i): row for rank, one in enumerate(ranks) for i, row in enumerate(rows_of(next(one)))}
+    until = "{epoch}:{window}:{row}".format(**ranks[0].state_dict())
+    first = 0
+    token_set_ = TokenSet(token_set)
+    for entry in token_set_.split("train"):
+        shard = token_set_.open(entry)
+        for document in range(0, entry.documents, 3):
+            found = shown_document(token_set, first + document, until, settings)
+            begin, end = shard.offsets[document : document + 2].tolist()
+            expected = rows_with(token_set, settings, entry.name, begin, end, len(dealt))
+            assert {(step, rank, row) for _, step, rank, row, *_ in found} == {
+                (number // 4, number % 4 // 2, number % 2) for number in expected
+            }
+        first += entry.documents
+
+
+def shown_document(token_set, document, until, settings):
+    """(epoch, step, rank, row of the batch, place, note) of each line."""
+    config = Show(token_set, document=document, until=until, world_size=2, **settings)
+    told = re.findall(
+        r"seen in epoch ([\d,]+), step ([\d,]+), rank (\d+), row (\d+) of its batch, at (\S+?)(,.*)?\n",
+        "\n".join([*when(document, config, TokenSet(token_set)), ""]),
+    )
+    return [(*map(int, numbers[:4]), *numbers[4:]) for numbers in told]
+
+
+def rows_with(token_set, settings, name, begin, end, count):
+    """The rows of the global order that hold some of a stretch of a shard, slowly."""
+    config = Show(token_set, batch=0, **(settings | {"batch_size": count}))
+    found = set()
+    for number, (_, row) in enumerate(shown_rows(config, TokenSet(token_set))):
+        for piece in row.pieces:
+            at = int(piece.shard.offsets[piece.document]) + piece.start
+            if piece.shard.entry.name == name and at < end and at + piece.length > begin:
+                found.add(number)
+    return found
+
+
+def test_a_document_that_was_skipped_was_not_seen(token_set, capsys):
+    ((_, row),) = shown_rows(Show(token_set, row="3", seq_len=SEQ_LEN), TokenSet(token_set))
+    piece = row.pieces[0]
+    before = [entry.documents for entry in TokenSet(token_set).split("train")]
+    number = piece.document + sum(before[: int(piece.shard.entry.name[6])])
+    (seen,) = [s for s in shown_document(token_set, number, "1:0:0", LOADER) if s[4] == row.place]
+    assert seen[:4] == (0, 0, 1, 1)
+    skipping = {**LOADER, "skip_rows": (row.place,)}
+    assert row.place not in [s[4] for s in shown_document(token_set, number, "1:0:0", skipping)]
+
+
+def test_a_deep_step_is_counted_once(token_set, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    counted, count = [], WindowPlans.count_rows
+    monkeypatch.setattr(WindowPlans, "count_rows", lambda *asked: (counted.append(asked[1:]), count(*asked))[1])
+    config = Show(token_set, step=30, **LOADER)
+    first = ids_of(shown_rows(config, TokenSet(token_set)))
+    assert counted
+    counted.clear()
+    assert ids_of(shown_rows(config, TokenSet(token_set))) == first
+    assert not counted
+    for path in (tmp_path / "tokenmill").iterdir():
+        path.write_text("broken")
+    assert ids_of(shown_rows(config, TokenSet(token_set))) == first, "counted again"
+
+
+def test_where_nothing_can_be_kept_rows_are_counted_each_time(token_set, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    config = Show(token_set, step=30, **LOADER)
+    assert ids_of(shown_rows(config, TokenSet(token_set)))
+
+
 def test_pieces_say_what_they_are(token_set):
     """Fillers are told apart, and every token of every document is in just one other piece."""
     rows = make_loader(token_set).rows
@@ -99,7 +203,7 @@ def test_a_row_is_printed_with_its_text_and_the_rows_of_the_source_file(prepared
     for _ in range(18):
         batch = rows_of(next(loader))
     tokenizer = Tokenizer.load(token_set / "tokenizer.json")
-    body = printed.partition("\nrow 17, at 0:0:17\n")[2]
+    body = re.split(r"\nrow 17, at \d:\d+:\d+\n", printed)[1]
     pieces = re.findall(
         r"^  [A-Z] [\d,]+ of ([\d,]+) tokens, (.*): document .*, (\S+) row ([\d,]+)\n", body, re.MULTILINE
     )
@@ -121,7 +225,7 @@ def test_a_step_s_rows_are_printed_with_what_skip_rows_takes(prepared, capsys):
     without = RowLoader(token_set, batch_size=8, seq_len=64, skip_rows=eval(places))
     batches = [rows_of(next(loader)) for _ in range(6)]
     assert [rows_of(next(without)) for _ in range(5)] == batches[:3] + batches[4:]
-    assert len(re.findall(r"^row \d+, at 0:0:\d+, rank [0-3]  [A-Za-z]+$", printed, re.MULTILINE)) == 8
+    assert len(re.findall(r"^row \d+, at \d+:\d+:\d+, rank [0-3]  [A-Za-z]+$", printed, re.MULTILINE)) == 8
 
 
 def test_token_ids_are_printed_on_request(prepared, capsys):
@@ -139,6 +243,11 @@ def test_a_document_is_printed_whole(prepared, texts, capsys):
         name, row = f"shard_{number // 700}.parquet", number % 700
         assert status == 0
         assert f"{name} row {row:,}\n<|bos|>{texts[name][row]}" in printed
+        assert re.search(
+            r"manifest \w{16}\nseen in epoch 0, step \d+, rank 0, row \d of its batch, at 0:\d+:\d+", printed
+        )
+    assert "not seen before 0:0:0" in run(capsys, token_set, "--document", 0, "--until", "0:0:0")[1]
+    assert "not told of packing nanochat" in run(capsys, token_set, "--document", 0, "--packing", "nanochat")[1]
 
 
 def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(tmp_path, tokenizer_json):

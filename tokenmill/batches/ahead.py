@@ -80,5 +80,6 @@ def _stop(thread: threading.Thread, shared: _Shared, pid: int) -> None:
     shared.stopped = True
     shared.room.put(None)
     shared.ready.put((None, RuntimeError("stopped")))  # for a caller in another thread that waits for an item
-    if thread is not threading.current_thread():  # the collector runs in any thread
+    # the collector runs in any thread; and a Ctrl-C may have come before the thread was begun
+    if thread is not threading.current_thread() and thread.ident is not None:
         thread.join(SECONDS_TO_LEAVE)

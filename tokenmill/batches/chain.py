@@ -56,7 +56,7 @@ class Chain:
         self._worker, self._workers = worker
         self._batches: Iterator[tuple[Batch, State]] | None = None
         self._rows: PlannedRows | NanochatRows | None = None  # what `_batches` deals from
-        self._closed, self._ended = False, False
+        self._closed, self._ended, self._asking = False, False, False
         self._pid, self._lock = os.getpid(), threading.RLock()  # reentrant: for a signal handler in `next`
         self._former: tuple[int, TokenSet] | None = None  # the set as it was in an epoch that began before it grew
         self._skipped, self._pasts = parse_skipped(config.skip_rows or ()), {}

@@ -238,9 +238,14 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         self._leave_the_parent_s()  # before its lock is taken, which another thread of the parent's may have held
         with self._lock:
             try:
+                if self._asking:  # the call before was interrupted, and may have taken a batch that nobody got
+                    self._stop()
+                    self._rows = None
+                self._asking = True
                 batch, state = next(self._running())
                 tensors = batch.receive()
                 self._state = state
+                self._asking = False
             except BaseException as error:
                 self._stop()
                 if self._closed:

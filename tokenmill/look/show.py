@@ -15,7 +15,7 @@ A document is shown with when it was seen: in which epoch, step and rank, up to 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -208,21 +208,26 @@ def _show_document(number: int, config: Show, token_set: TokenSet, console: Cons
     (piece,) = pieces_of(shard, begin, end - begin)
     drawing = Drawing(token_set, console, config.ids)
     drawing.piece(piece, 0, full=True)
+    with console.status("looking for it in each epoch"):
+        lines = list(islice(when(number, config, token_set), SIGHTINGS + 2))
+    for line in [*lines[: SIGHTINGS + 1], *["and more" for _ in lines[SIGHTINGS + 1 :]]]:
+        drawing.print(line)
+
+
+def when(number: int, config: Show, token_set: TokenSet) -> Iterator[str]:
+    """What the rows follow from, and when a document of the split was seen, a line each."""
     if config.packing == "nanochat":
-        drawing.print("when it was seen is not told of packing nanochat, whose rows have no places")
+        yield "when it was seen is not told of packing nanochat, whose rows have no places"
         return
     until, position = Place(1, 0, 0), None
     if config.until is not None:
         until, position, config = _place("--until", config.until, config, token_set)
-    drawing.print(_settings(config, token_set))
-    with console.status("looking for it in each epoch"):
-        seen = _tracer(config, token_set, position).sightings(entry, document, until)
-        lines = [_seen(sighting, config) for sighting in islice(seen, SIGHTINGS + 1)]
-    place = ":".join(map(str, until))
-    for line in chain(lines[:SIGHTINGS], ["and more" for _ in lines[SIGHTINGS:]]):
-        drawing.print(line)
-    if not lines:
-        drawing.print(f"not seen before {place}")
+    yield _settings(config, token_set)
+    seen = None
+    for seen in _tracer(config, token_set, position).sightings(*_find_document(number, config, token_set), until):
+        yield _seen(seen, config)
+    if seen is None:
+        yield f"not seen before {':'.join(map(str, until))}"
 
 
 def _find_document(number: int, config: Show, token_set: TokenSet) -> tuple[ShardEntry, int]:

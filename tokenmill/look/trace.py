@@ -95,7 +95,7 @@ class Tracer:
             first = last = begin
         else:  # rows that begin before it may reach into it
             first, last = max(0, begin - self.plans.row_len + 1), end - 1
-        tokens = {*range(first, last, 1 << 10), last}  # finer than slices
+        tokens = {*range(first, last, self.plans.grain.slice), last}  # one of each slice at least
         return sorted({self.plans.epoch(epoch).window_of(places[0], token) for token in tokens})
 
     def _is_skipped(self, place: Place) -> bool:
