@@ -230,12 +230,12 @@ def test_a_closed_loader_has_no_thread_and_no_file_and_still_tells_its_position(
         return [os.readlink(f"/proc/self/map_files/{name}") for name in os.listdir("/proc/self/map_files")]
 
     tokens = make_token_set(tmp_path / "own", train=[[9] * 30], val=[[9]])
-    before = threading.active_count()
+    before = len(os.listdir("/proc/self/task"))
     with make_loader(tokens, **settings) as loader:
         next(loader)
         assert any(str(tokens) in path for path in open_files())
         position = loader.state_dict()
-    assert threading.active_count() == before
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= before)
     assert not any(str(tokens) in path for path in open_files())
     assert loader.state_dict() == position
     assert repr(loader).endswith("; closed)")

@@ -5,16 +5,20 @@
 
 The thread holds no reference to the `Ahead`, so that dropping it ends the thread, as leaving the
 process does: a thread that is inside NumPy or torch while Python shuts down would crash it. Nothing polls: the
-thread waits for room, the caller for an item, each at a `SimpleQueue`. These are C: a Ctrl-C, or a signal handler that
-raises, may come anywhere in the caller, and finds no lock of `threading`'s half taken that would be held for ever.
-An iterator that works long on one item yields PAUSE now and then, so that it can be stopped there.
+thread waits for room, the caller for an item.
+
+A Ctrl-C, or a signal handler that raises, may come anywhere in the caller. So all that the two share are C's
+`SimpleQueue`s, and the thread is begun by C too: `threading`'s locks, and its `Thread.start`, are Python, and may be
+left half done, to be waited for for ever. An iterator that works long on one item yields PAUSE now and then, so that it
+can be stopped there.
 """
 
+import _thread
+import contextlib
 import os
-import threading
 import weakref
-from collections.abc import Iterator
-from queue import SimpleQueue
+from collections.abc import Generator, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 SECONDS_TO_LEAVE = 10  # at the process's end, for a thread that waits for a disk
@@ -29,20 +33,22 @@ class _Shared:
     def __init__(self, depth: int):
         self.ready: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.room: SimpleQueue[None] = SimpleQueue()
-        self.stopped = False
+        self.left: SimpleQueue[None] = SimpleQueue()
+        self.begun = self.stopped = False
+        self.thread: int | None = None
         for _ in range(depth):
             self.room.put(None)
 
 
 class Ahead(Generic[Item]):
-    """An iterator over `items`, which a daemon thread takes at most `depth` ahead."""
+    """An iterator over `items`, which a thread takes at most `depth` ahead."""
 
-    def __init__(self, items: Iterator[Item], depth: int, name: str = "tokenmill-ahead"):
+    def __init__(self, items: Iterator[Item], depth: int):
         self._shared = _Shared(depth)
         self._over: BaseException | None = None  # what ended it: an error, or StopIteration
-        thread = threading.Thread(target=_run, args=(items, self._shared), daemon=True, name=name)
-        self.stop = weakref.finalize(self, _stop, thread, self._shared, os.getpid())
-        thread.start()
+        self.stop = weakref.finalize(self, _stop, self._shared, os.getpid())
+        self._shared.begun = True
+        _thread.start_new_thread(_run, (items, self._shared))
 
     def __iter__(self) -> "Ahead[Item]":
         return self
@@ -59,27 +65,39 @@ class Ahead(Generic[Item]):
 
 
 def _run(items: Iterator, shared: _Shared) -> None:
-    while True:
-        shared.room.get()
-        item = PAUSE
-        while item is PAUSE:
-            if shared.stopped:
-                return
-            try:
-                item = next(items)
-            except BaseException as error:  # the caller's to raise; StopIteration too
-                shared.ready.put((None, error))
-                return
-        shared.ready.put((item, None))
+    shared.thread = _thread.get_ident()
+    try:
+        while _make_one(items, shared):
+            pass
+    finally:
+        if isinstance(items, Generator):
+            items.close()  # lets go of what it holds, before it is said that the thread has left
+        shared.left.put(None)
 
 
-def _stop(thread: threading.Thread, shared: _Shared, pid: int) -> None:
+def _make_one(items: Iterator, shared: _Shared) -> bool:
+    """Waits for room and makes an item; False where there will be no more."""
+    shared.room.get()
+    item = PAUSE
+    while item is PAUSE:
+        if shared.stopped:
+            return False
+        try:
+            item = next(items)
+        except BaseException as error:  # the caller's to raise; StopIteration too
+            shared.ready.put((None, error))
+            return False
+    shared.ready.put((item, None))
+    return True
+
+
+def _stop(shared: _Shared, pid: int) -> None:
     """Ends the thread, and waits until it has left; called once, by `stop`, the collector or the process's end."""
     if os.getpid() != pid:
         return  # a fork: the thread did not come along
     shared.stopped = True
     shared.room.put(None)
     shared.ready.put((None, RuntimeError("stopped")))  # for a caller in another thread that waits for an item
-    # the collector runs in any thread; and a Ctrl-C may have come before the thread was begun
-    if thread is not threading.current_thread() and thread.ident is not None:
-        thread.join(SECONDS_TO_LEAVE)
+    if shared.begun and shared.thread != _thread.get_ident():  # the collector runs in any thread
+        with contextlib.suppress(Empty):
+            shared.left.get(timeout=SECONDS_TO_LEAVE)

@@ -110,7 +110,7 @@ class _Windows:
             del self._held[key]
         if self._coming is None:
             coming = _coming(self._plans, epoch, window, self._until, self._ahead)
-            self._coming = Ahead(coming, AHEAD, "tokenmill-plan") if self._ahead else coming
+            self._coming = Ahead(coming, AHEAD) if self._ahead else coming
 
     def stop(self) -> None:
         coming, self._coming = self._coming, None
