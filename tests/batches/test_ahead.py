@@ -123,14 +123,14 @@ def test_ctrl_c_ends_a_training_loop(token_set, prefetch):
 
 SLOW = """
 from tokenmill.batches.planned import PlannedRows
-fill, slowly = PlannedRows.fill, [True, True, True, True]
-def slow(rows, dealt, out):
+read, slowly = PlannedRows.read, [True, True, True, True]
+def slow(rows, dealt):
     if slowly:
         slowly.pop()
         time.sleep(0.7)
-    fill(rows, dealt, out)
+    return read(rows, dealt)
 expected = [next(loader)[0].tolist() for _ in range(8)]
-PlannedRows.fill = slow
+PlannedRows.read = slow
 loader = RowLoader(loader.token_set.path, batch_size=2, seq_len=16, prefetch=2)
 interrupts = 0
 print("ready", flush=True)

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tokenmill import PackedRows, RowLoader, TokenSet, find_token_set, get_batch
+from tokenmill.batches import chain
 from tokenmill.batches import get_batch as module
 from tokenmill.batches.config import LoaderConfig
 from tokenmill.batches.loader import FEW_DOCUMENTS
@@ -253,11 +254,11 @@ def test_closing_in_another_thread_ends_a_next_that_waits(token_set, monkeypatch
     """Which would wait for ever for a thread that has left."""
     asked, go_on = threading.Event(), threading.Event()
 
-    def slow(rows, dealt, out):
+    def slow(rows, dealt):
         asked.set()
         go_on.wait(20)
 
-    monkeypatch.setattr(PlannedRows, "fill", slow)
+    monkeypatch.setattr(PlannedRows, "read", slow)
     loader, said = make_loader(token_set), []
 
     def take():
@@ -388,8 +389,8 @@ def test_a_rank_that_is_told_later_is_not_taken_for_another(token_set, monkeypat
     monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
     loader = make_loader(token_set)
     get_batch("train", 1, SEQ_LEN, tokens=token_set)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(chain, "is_distributed", lambda: True)
+    monkeypatch.setattr(chain, "rank_and_world_size", lambda: (1, 2))
     for ask in (lambda: get_batch("train", 1, SEQ_LEN, tokens=token_set), lambda: next(loader)):
         with pytest.raises(ValueError, match=r"made by rank 0 of 1, and this process is rank 1 of 2 by now; make load"):
             ask()

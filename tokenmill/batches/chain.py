@@ -20,7 +20,7 @@ from tokenmill.batches.config import LoaderConfig
 from tokenmill.batches.nanochat_rows import NanochatRows
 from tokenmill.batches.planned import PlannedRows
 from tokenmill.batches.plans import WindowPlans
-from tokenmill.batches.ranks import rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
+from tokenmill.batches.ranks import is_distributed, rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
 from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
 from tokenmill.rows.position import Pasts, Position, identity_of
 from tokenmill.rows.skipped import Skipped, parse_skipped
@@ -52,6 +52,7 @@ class Chain:
         self.config = config
         self.device = find_device(config.device)
         self.rank, self.world_size = rank_of(config)
+        self._distributed = is_distributed()
         self.token_set = TokenSet(config.tokens or find_token_set(TOKENS_ROOT))
         self._worker, self._workers = worker
         self._batches: Iterator[tuple[Batch, State]] | None = None
@@ -191,7 +192,8 @@ class Chain:
 
     def _running(self) -> "Iterator[tuple[Batch, State]]":
         """The batches from the position on, each with the state after it."""
-        self._require_rank()
+        if self._batches is None or is_distributed() != self._distributed:
+            self._require_rank()
         self._leave_the_parent_s()
         if self._batches is None:
             rows = self._rows_at_hand()
@@ -267,9 +269,7 @@ def _batches(
         dealt = rows.take(size)
         if dealt.total < whole and (config.drop_last or not dealt.total):
             return
-        out = transfer.buffer()[: dealt.count]
-        rows.fill(dealt, out)  # type: ignore[arg-type]  # what its own take gave
-        batch = transfer.send(out)
+        batch = transfer.send(rows.read(dealt))  # type: ignore[arg-type]  # what its own take gave
         rows.skip(size * (workers - 1))  # the other workers' batches
         yield batch, State(rows.position, rows.epoch, seen + rows.passed * config.seq_len, begun=True)
 

@@ -11,9 +11,9 @@ Left out: an empty text is a document of BOS alone in nanochat; token sets have 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count, groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,17 +87,11 @@ class RankDocuments:
                 yield entry, mine
 
 
-@dataclass(frozen=True)
-class Picked:
+class Picked(NamedTuple):
     """This rank's part of `total` rows: (place, tokens taken) of each document of each row."""
 
     rows: list[list[tuple[int, int]]]
     total: int
-
-    @property
-    def count(self) -> int:
-        """Of this rank."""
-        return len(self.rows)
 
 
 class NanochatRows:
@@ -107,7 +101,7 @@ class NanochatRows:
     """
 
     def __init__(self, token_set: TokenSet, split: str, row_len: int, *, rank: int, world_size: int):
-        self.world_size, self._bos_id = world_size, token_set.bos_id
+        self.world_size, self._bos_id, self._dtype = world_size, token_set.bos_id, token_set.numpy_dtype
         self._begin = lambda: RankDocuments(token_set, split, rank, world_size)
         self._row_len = row_len
         self._dealt = self._sought = 0
@@ -148,16 +142,17 @@ class NanochatRows:
         self._dealt += count
         return Picked([self._buffer.next_row() for _ in range(count)], count * self.world_size)
 
-    def fill(self, picked: "Picked", out: np.ndarray) -> None:
-        """Fills out, (count, row_len), with rows that were taken."""
-        for row, pieces in zip(out, picked.rows, strict=True):
-            target, at = row.data, 0
+    def read(self, picked: "Picked") -> np.ndarray:
+        """The rows that were taken: (their number, row_len)."""
+        joined: list[memoryview] = []
+        for pieces in picked.rows:
             for place, taken in pieces:
                 shard, begin = self._documents.find(place)
-                target[at : at + taken] = shard.tokens.data[begin : begin + taken]
-                if target[at] != self._bos_id:
-                    raise not_bos(target[at], self._bos_id, shard)
-                at += taken
+                tokens = shard.tokens.data[begin : begin + taken]
+                if tokens[0] != self._bos_id:
+                    raise not_bos(tokens[0], self._bos_id, shard)
+                joined.append(tokens)
+        return np.frombuffer(b"".join(joined), self._dtype).reshape(-1, self._row_len)
 
     def pieces(self, count: int) -> list[list[Piece]]:
         """What this rank's next `count` rows are made of, for people to look at; moves past them."""

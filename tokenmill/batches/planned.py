@@ -1,4 +1,4 @@
-"""Rows planned window by window: best_fit, concat and random, from a token set to filled arrays.
+"""Rows planned window by window: best_fit, concat and random, from a token set to arrays.
 
 A window's rows are planned (plans.py) when its turn comes, or while the window before it is read,
 and forgotten when it is done: few plans, and the maps of as many windows' files, are held, whatever the size
@@ -6,7 +6,7 @@ of the set.
 
     rows = PlannedRows(plans, rank=0, world_size=1)
     dealt = rows.take(32)             which of the next rows are this rank's
-    rows.fill(dealt, out)             fills out, (32, 2049)
+    rows.read(dealt)                  these, (32, 2049)
     rows.position                     {"epoch": 0, "window": 3, "row": 512}, after them
 
 `NanochatRows` (nanochat_rows.py) has the same verbs.
@@ -41,6 +41,7 @@ class PlannedRows:
         ahead: bool = False,
     ):
         self.world_size = world_size
+        self._none = np.empty((0, plans.row_len), plans.token_set.numpy_dtype)
         self._windows = _Windows(plans, until, ahead)
         self._stream = RowStream(
             plans.count_windows,
@@ -54,7 +55,8 @@ class PlannedRows:
     @property
     def position(self) -> dict[str, int]:
         """The next row of the global order, the same on every rank."""
-        return self._stream.place._asdict()
+        epoch, window, row = self._stream.place
+        return {"epoch": epoch, "window": window, "row": row}
 
     @property
     def epoch(self) -> int:
@@ -80,12 +82,10 @@ class PlannedRows:
         self._windows.begin(self._stream.place.epoch, self._stream.place.window)
         return self._stream.take(count)
 
-    def fill(self, dealt: Dealt, out: np.ndarray) -> None:
-        """Fills out, (dealt.count, row_len), with the rows that were taken last."""
-        filled = 0
-        for epoch, window, numbers in dealt.rows:
-            self._windows.rows(epoch, window).fill(out[filled : filled + len(numbers)], numbers)
-            filled += len(numbers)
+    def read(self, dealt: Dealt) -> np.ndarray:
+        """The rows that were taken last: (their number, row_len)."""
+        parts = [self._windows.rows(epoch, window).read(numbers) for epoch, window, numbers in dealt.rows]
+        return parts[0] if len(parts) == 1 else np.concatenate([self._none, *parts])
 
     def pieces(self, count: int) -> list[list[Piece]]:
         """What this rank's next `count` rows are made of, for people to look at; moves past them."""
@@ -106,6 +106,8 @@ class _Windows:
 
     def begin(self, epoch: int, window: int) -> None:
         """Lets go of the windows before this one, and has those from it on come if they do not yet."""
+        if self._coming is not None and next(iter(self._held), None) == (epoch, window):
+            return
         for key in [key for key in self._held if key < (epoch, window)]:
             del self._held[key]
         if self._coming is None:

@@ -1,4 +1,4 @@
-"""The plan of each window of a split: from a token set's manifest and offsets to rows that can be filled.
+"""The plan of each window of a split: from a token set's manifest and offsets to rows that can be read.
 
     plans = WindowPlans(token_set, "train", 2049, packing="best_fit", ...)
     plans.count_windows(0)        of epoch 0
@@ -117,7 +117,9 @@ class WindowPlans:
     def _open(self, epoch: int, slices: Window) -> dict[int, Shard]:
         """The shards that slices are of, by their places in the split."""
         entries, token_set = self.entries(epoch), self.set_of(epoch)
-        return {i: token_set.open(entries[i]) for i in np.unique(slices.shard).tolist()}
+        # a small set has the same in every window: mapped once, their pages stay as they are
+        held = {shard.entry: shard for rows in list(self._plans.values()) for shard in rows.shards}
+        return {i: held.get(entries[i]) or token_set.open(entries[i]) for i in np.unique(slices.shard).tolist()}
 
     def _documents(self, shards: dict[int, Shard], slices: Window) -> list[tuple[int, int, np.ndarray]]:
         """The documents of each slice: (shard's place in the split, first document, their lengths)."""

@@ -47,20 +47,13 @@ class Batch:
 
 
 class Transfer:
-    """Takes rows to the CPU, or to a device that needs no more than `Tensor.to`.
+    """Takes rows to the CPU, or to a device that needs no more than `Tensor.to`. With a bos_id, document_ids too."""
 
-    rows = transfer.buffer()        (B, T + 1), to be filled; used again for the next batch
-    batch = transfer.send(rows)     of some or all of its rows
-    """
-
-    def __init__(self, device: torch.device, shape: tuple[int, int], dtype: np.dtype, bos_id: int | None):
-        self.device, self.bos_id = device, bos_id  # with a bos_id, document_ids are made too
-        self._rows = np.empty(shape, dtype)
-
-    def buffer(self) -> np.ndarray:
-        return self._rows
+    def __init__(self, device: torch.device, bos_id: int | None):
+        self.device, self.bos_id = device, bos_id
 
     def send(self, rows: np.ndarray) -> Batch:
+        """A batch of rows: (B, T + 1), of uint16 or uint32."""
         inputs = torch.from_numpy(rows[:, :-1].astype(np.int64))  # (B, T), contiguous: .view(-1) works
         targets = torch.from_numpy(rows[:, 1:].astype(np.int64))  # (B, T)
         return Batch(self._with_documents(inputs.to(self.device), targets.to(self.device)))
@@ -73,7 +66,7 @@ class CudaTransfer(Transfer):
     """Takes rows to a CUDA device through `buffers` pinned buffers, without waiting for it."""
 
     def __init__(self, device: torch.device, shape: tuple[int, int], dtype: np.dtype, bos_id: int | None, buffers: int):
-        self.device, self.bos_id = device, bos_id
+        super().__init__(device, bos_id)
         self._dtype, self._mask = dtype, (1 << 8 * dtype.itemsize) - 1
         with torch.cuda.device(device):  # pinning makes a context on the current device, which may be another
             narrow = SIGNED[dtype.itemsize]  # and on the CPU, whatever the default device
@@ -81,15 +74,13 @@ class CudaTransfer(Transfer):
         self._ring = cycle([(buffer, torch.cuda.Event(blocking=True)) for buffer in pinned])
         self._stream = _copy_stream(device)
 
-    def buffer(self) -> np.ndarray:
-        self._pinned, self._copied = next(self._ring)
-        self._copied.synchronize()  # returns at once where nothing was copied yet
-        return self._pinned.numpy().view(self._dtype)
-
     def send(self, rows: np.ndarray) -> Batch:
+        pinned, copied = next(self._ring)
+        copied.synchronize()  # returns at once where nothing was copied yet
+        pinned.numpy().view(self._dtype)[: len(rows)] = rows
         with torch.cuda.stream(self._stream):
-            narrow = self._pinned[: len(rows)].to(self.device, non_blocking=True)
-            self._copied.record(self._stream)
+            narrow = pinned[: len(rows)].to(self.device, non_blocking=True)
+            copied.record(self._stream)
             tensors = self._with_documents(self._widen(narrow[:, :-1]), self._widen(narrow[:, 1:]))
             ready = torch.cuda.Event()
             ready.record(self._stream)
@@ -121,4 +112,4 @@ def make_transfer(
     """The transfer for a device; `shape` is (B, T + 1), with a `bos_id` batches have document_ids."""
     if device.type == "cuda":
         return CudaTransfer(device, shape, dtype, bos_id, buffers)
-    return Transfer(device, shape, dtype, bos_id)
+    return Transfer(device, bos_id)

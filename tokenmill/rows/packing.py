@@ -180,7 +180,10 @@ def _pick_sizes(size: np.ndarray, row_len: int, seed: tuple[int, ...]) -> tuple[
     picks, row_ends = [row_len] * full, list(range(1, full + 1))
     while sizes:
         close = CLOSE * len(sizes) // left  # in so many sizes there are about CLOSE pieces
-        row, rows = _drawn_row(sizes, counts, row_len, close, luck) if close > 1 else _rows(sizes, counts, row_len)
+        if close > 1:
+            row, rows = _drawn_row(sizes, counts, row_len, close, next(luck)), 1
+        else:
+            row, rows = _rows(sizes, counts, row_len)
         row_ends += range(len(picks) + len(row), len(picks) + len(row) * rows + 1, len(row))
         picks += row * rows
         left -= len(row) * rows
@@ -205,20 +208,22 @@ def _rows(sizes: list[int], counts: list[int], row_len: int) -> tuple[list[int],
     return row, rows
 
 
-def _drawn_row(
-    sizes: list[int], counts: list[int], row_len: int, close: int, luck: Iterator[int]
-) -> tuple[list[int], int]:
-    """The sizes of the next row, the second one of the `close` longest that fit; and 1, as no other is the same."""
-    free, row = row_len, list[int]()
-    while fit := bisect_right(sizes, free):
-        at = max(0, fit - 1 - next(luck) % close) if len(row) == 1 else fit - 1
+def _drawn_row(sizes: list[int], counts: list[int], row_len: int, close: int, luck: int) -> list[int]:
+    """The sizes of the next row, the second one of the `close` longest that fit, as `luck` draws."""
+    row, at, free = [], len(sizes) - 1, row_len
+    while at >= 0:
         size = sizes[at]
         row.append(size)
         free -= size
-        counts[size] -= 1
-        if not counts[size]:
+        if counts[size] > 1:
+            counts[size] -= 1
+        else:
+            counts[size] = 0
             del sizes[at]
-    return row, 1
+        at = bisect_right(sizes, free) - 1
+        if close and at >= 0:
+            at, close = max(0, at - luck % close), 0  # drawn once
+    return row
 
 
 def _luck(seed: tuple[int, ...]) -> Iterator[int]:

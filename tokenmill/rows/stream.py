@@ -14,7 +14,6 @@ rows a window has it asks `count_rows`, which may have to plan the window, and s
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tokenmill.rows.skipped import Skipped, format_rows
@@ -36,17 +35,11 @@ class Rows(NamedTuple):
     numbers: range
 
 
-@dataclass(frozen=True)
-class Dealt:
+class Dealt(NamedTuple):
     """This rank's part of `total` rows of the global order."""
 
     rows: list[Rows]
     total: int
-
-    @property
-    def count(self) -> int:
-        """Of this rank."""
-        return sum(len(some.numbers) for some in self.rows)
 
 
 class RowStream:
@@ -74,6 +67,20 @@ class RowStream:
 
     def take(self, count: int) -> Dealt:
         """This rank's part of the next count * world_size rows, or of those that there are; moves past all of them."""
+        return self._take_within(count) or self._take_across(count)
+
+    def _take_within(self, count: int) -> Dealt | None:
+        """Where all of them are of one window, and none is skipped in it, as mostly."""
+        (epoch, window, row), total = self.place, count * self.world_size
+        if (epoch, window) in self.skipped or (self.until is not None and epoch >= self.until):
+            return None
+        if row + total >= self.count_rows(epoch, window):
+            return None
+        self.place, self.passed = Place(epoch, window, row + total), self.passed + total
+        first = row + self.rank * count
+        return Dealt([Rows(epoch, window, range(first, first + count))], total)
+
+    def _take_across(self, count: int) -> Dealt:
         walked, at = [], self.place
         for some, at in self._walk(count * self.world_size):  # noqa: B007 (at is where the walk ends)
             walked.append(some)
