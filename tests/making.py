@@ -1,5 +1,6 @@
 """Small inputs for tests: text, parquet files, token sets; and how to look at what came of them."""
 
+import json
 import random
 import subprocess
 import sys
@@ -53,6 +54,11 @@ def make_token_set(
     facts = {"name": "random", "fingerprint": "f" * 64, "vocab_size": vocab, "bos_token": "<|bos|>", "bos_id": BOS}
     write_manifest(folder, "synthetic", facts, shards)
     return folder
+
+
+def read_manifest(folder: Path) -> dict:
+    """A token set's manifest, shards and all."""
+    return json.loads((folder / "manifest.json").read_text())
 
 
 def source_of(file: str, documents: int, group: int = 4) -> dict:

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from making import BOS, make_token_set, tree
+from making import BOS, make_token_set, read_manifest, tree
 
 from tokenmill.store.files import AtomicFile, write_json
 from tokenmill.store.shards import ShardWriter, dtype_name, finished_record
@@ -145,9 +145,9 @@ def test_the_digest_changes_with_any_shard_or_split_and_not_with_what_is_said_of
     others = [([[3], [5]], [[2], [2]]), ([[5], [3]], [[2]]), ([[3], [4]], [[2]])]
     found = [make_token_set(tmp_path / str(i), train=t, val=v) for i, (t, v) in enumerate(others)]
     assert len({one.digest, *(TokenSet(path).digest for path in found)}) == 4
-    manifest = one.manifest | {"dataset": "renamed", "new": 3}
+    manifest = read_manifest(one.path) | {"dataset": "renamed", "new": 3}
     assert digest_of(manifest) == one.digest
-    manifest["shards"] = [shard | {"split": "train"} for shard in one.manifest["shards"]]
+    manifest["shards"] = [shard | {"split": "train"} for shard in manifest["shards"]]
     assert digest_of(manifest) != one.digest
     with pytest.raises(ValueError, match="split must be one of"):
         one.split("test")
@@ -163,8 +163,9 @@ def test_a_set_is_had_as_it_was_or_it_is_said_what_of_it_is_gone(tmp_path):
     assert grown.as_it_was(grown.digest, "train") is grown
     shutil.rmtree(folder)
     shutil.copytree(make_token_set(tmp_path / "again", train=[[3], [5]], val=[[2]]), folder)
-    left = [shard for shard in was.manifest["shards"] if shard["name"] != "train_1.000"]
-    write_json(folder / "manifest.json", was.manifest | {"shards": left})
+    manifest = read_manifest(folder)
+    left = [shard for shard in manifest["shards"] if shard["name"] != "train_1.000"]
+    write_json(folder / "manifest.json", manifest | {"shards": left})
     less = TokenSet(folder)
     assert less.as_it_was(was.digest, "train").entries == was.entries, "its files are still there"
     (folder / "shards" / "train_1.000.json").unlink()

@@ -7,7 +7,7 @@ its token 3, in bytes of uint16:
     shard 2, bytes 12 to 18, and a BOS for the first token
 
 Joining them is all that is left to do at training time. `bytearray.join` of memoryview slices does it in two thirds of
-the time that copying each into an array takes. The stretches stay in arrays, 20 bytes each, and become Python numbers a
+the time that copying each into an array takes. The stretches stay in arrays, 18 bytes each, and become Python numbers a
 batch at a time.
 """
 
@@ -62,13 +62,11 @@ class WindowRows:
         self._slices, self._bos_id, self._begins_with_bos = slices, bos_id, begins_with_bos
         self._unchanged = Unchanged()
         self._sources, self._dtype = [shard.tokens.data.cast("B") for shard in shards], shards[0].tokens.dtype
-        self._offsets, self._bos, self._filler = plan.row_offsets, plan.bos, plan.filler
-        size = self._dtype.itemsize
-        self._source = shard.astype(np.int32)
-        self._begin, self._end = (begin - plan.bos) * size, (begin + plan.length) * size
-        taken = plan.length + plan.bos
+        self._bos, self._filler, self._offsets = plan.bos, plan.filler, plan.row_offsets.astype(np.int32)
+        size, taken = self._dtype.itemsize, (plan.length + plan.bos).astype(np.int32)
+        self._source, self._begin, self._size = shard.astype(np.int32), (begin - plan.bos) * size, taken * size
         self._inserted = (np.cumsum(taken) - taken)[plan.bos]  # of the tokens of all rows, those that become BOS
-        before = np.concatenate([[0], np.cumsum(plan.bos)])
+        before = np.concatenate([[0], np.cumsum(plan.bos)]).astype(np.int32)
         self._inserted_before = before[plan.row_offsets] if self._inserted.size else None  # how many before each row
 
     def read(self, numbers: range) -> np.ndarray:
@@ -79,10 +77,11 @@ class WindowRows:
         self._unchanged.require(self.shards)
         first, last = numbers.start, numbers.stop
         some, sources = slice(self._offsets[first], self._offsets[last]), self._sources
-        stretches = zip(self._source[some].tolist(), self._begin[some].tolist(), self._end[some].tolist(), strict=True)
-        tokens = np.frombuffer(
-            bytearray().join([sources[source][begin:end] for source, begin, end in stretches]), self._dtype
-        )
+        begins = self._begin[some]
+        ends = (begins + self._size[some]).tolist()
+        stretches = zip(self._source[some].tolist(), begins.tolist(), ends, strict=True)
+        joined = bytearray().join([sources[source][begin:end] for source, begin, end in stretches])
+        tokens = np.frombuffer(joined, self._dtype)
         if self._inserted_before is not None:
             inserted = self._inserted[self._inserted_before[first] : self._inserted_before[last]]
             tokens[inserted - first * self.row_len] = self._bos_id
@@ -105,15 +104,17 @@ class WindowRows:
     def pieces(self, number: int) -> list[Piece]:
         """What a row is made of, for people to look at."""
         some, size = slice(self._offsets[number], self._offsets[number + 1]), self._dtype.itemsize
-        begin, length = self._begin[some] // size + self._bos[some], (self._end[some] - self._begin[some]) // size
-        columns = (self._source[some], begin, length - self._bos[some], self._bos[some], self._filler[some])
+        bos = self._bos[some]
+        begin, length = self._begin[some] // size + bos, self._size[some] // size - bos
+        columns = (self._source[some], begin, length, bos, self._filler[some])
         facts = zip(*(column.tolist() for column in columns), strict=True)
         return [piece for source, *told in facts for piece in pieces_of(self.shards[source], *told)]
 
     def rows_with(self, shard: str, begin: int, end: int) -> Iterator[tuple[int, bool]]:
         """The rows that hold some of the tokens `begin` to `end` of a shard, and whether as filler alone."""
         (source,) = [i for i, one in enumerate(self.shards) if one.entry.name == shard]
-        first, last = (self._begin // self._dtype.itemsize + self._bos, self._end // self._dtype.itemsize)
+        size = self._dtype.itemsize
+        first, last = self._begin // size + self._bos, (self._begin + self._size) // size
         pieces = np.flatnonzero((self._source == source) & (first < end) & (last > begin))
         rows = np.searchsorted(self._offsets, pieces, side="right") - 1
         for row in np.unique(rows).tolist():

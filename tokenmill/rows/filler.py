@@ -40,8 +40,8 @@ def fill_gaps(
         gap = int(free[rows[i]])
         for other, taken in _search(by_length, ascending, gap, inside, int(luck[i])):
             searched.append((int(rows[i]), other, taken))
-    found = np.stack([rows, others, free[rows]])[:, lucky]
-    more = np.array(searched, dtype=np.int64).reshape(-1, 3).T
+    found = np.stack([rows, others, free[rows]])[:, lucky].astype(document.dtype)
+    more = np.array(searched, dtype=document.dtype).reshape(-1, 3).T
     return Fillers(*np.concatenate([found, more], axis=1))
 
 

@@ -39,7 +39,7 @@ CLOSE = 24  # pieces that a row's second pick is drawn from
 
 
 class Stretches(NamedTuple):
-    """Stretches of documents: `length` tokens of `document` from its token `start` on. Each (count,) int64."""
+    """Stretches of documents: `length` tokens of `document` from its token `start` on. Each (count,), of one type."""
 
     document: np.ndarray
     start: np.ndarray
@@ -57,9 +57,9 @@ class RowPlan:
 
     row_len: int
     row_offsets: np.ndarray  # (num_rows + 1,) int64
-    document: np.ndarray  # (num_pieces,) int64
-    start: np.ndarray  # (num_pieces,) int64
-    length: np.ndarray  # (num_pieces,) int64
+    document: np.ndarray  # (num_pieces,) int32 or int64
+    start: np.ndarray  # (num_pieces,) int32 or int64
+    length: np.ndarray  # (num_pieces,) int32 or int64
     bos: np.ndarray  # (num_pieces,) bool
     filler: np.ndarray  # (num_pieces,) bool: a copy that closes a row
 
@@ -86,17 +86,16 @@ def plan_rows(
 
     Raises ValueError for a row_len under 2, lengths under 1, or an unknown `long_documents`.
     """
-    lengths = np.asarray(lengths, dtype=np.int64)
-    seed = seed if isinstance(seed, tuple) else (seed,)
+    lengths, seed = _narrow(lengths), seed if isinstance(seed, tuple) else (seed,)
     pieces, size = _pieces(lengths, row_len, long_documents, left)
     picks, row_offsets = _pick_sizes(size, row_len, seed)
 
     drawn = stable_order(size, among=stable_order(random_digits(len(size), "pieces", *seed)))
-    chosen = np.empty(len(picks), dtype=np.int64)  # the k-th pick of a size: its k-th piece
+    chosen = np.empty(len(picks), dtype=np.int32)  # the k-th pick of a size: its k-th piece
     chosen[stable_order(picks)] = drawn
     document = pieces.document[chosen]
 
-    row = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets))
+    row = np.repeat(np.arange(len(row_offsets) - 1, dtype=np.int32), np.diff(row_offsets))
     free = row_len - np.add.reduceat(picks, row_offsets[:-1]) if len(picks) else picks
     gaps = fill_gaps(lengths, row, document, free, seed)
 
@@ -124,13 +123,19 @@ def count_rows(
 ) -> int:
     """The rows that `plan_rows` plans, at a fifth of its cost."""
     seed = seed if isinstance(seed, tuple) else (seed,)
-    _, size = _pieces(np.asarray(lengths, dtype=np.int64), row_len, long_documents, left)
+    _, size = _pieces(_narrow(lengths), row_len, long_documents, left)
     return len(_pick_sizes(size, row_len, seed)[1]) - 1
 
 
 def whole_documents(lengths: np.ndarray) -> Stretches:
     """All of every document."""
-    return Stretches(np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.int64), lengths)
+    return Stretches(np.arange(len(lengths), dtype=lengths.dtype), np.zeros_like(lengths), lengths)
+
+
+def _narrow(lengths: Lengths) -> np.ndarray:
+    """Lengths as int32 where all fit, as those of a window do: half the memory, and quicker."""
+    wide = np.asarray(lengths, dtype=np.int64)
+    return wide.astype(np.int32) if wide.sum() < 1 << 31 else wide
 
 
 def _pieces(
@@ -155,13 +160,14 @@ def _cut(stretches: Stretches, row_len: int, long_documents: LongDocuments) -> S
     """The stretches in pieces of at most a row, those that begin inside a document with room for an inserted BOS."""
     document, start, length = stretches
     body = row_len - 1  # tokens of a piece whose first place goes to the inserted BOS
-    first = row_len - (start > 0)  # tokens of a stretch's first piece, at most
+    first = (row_len - (start > 0)).astype(length.dtype)  # tokens of a stretch's first piece, at most
     rest = np.maximum(length - first, 0)
     if long_documents == "crop" or not rest.any():
         return Stretches(document, start, np.minimum(length, first))
     more = -(-rest // body)  # pieces after the first
-    of = np.repeat(np.arange(len(more)), 1 + more)
-    number = np.arange(len(of)) - np.repeat(np.cumsum(1 + more) - 1 - more, 1 + more)  # 0, 1, 2 ... within a stretch
+    of = np.repeat(np.arange(len(more), dtype=np.int32), 1 + more)
+    begins = (np.cumsum(1 + more) - 1 - more).astype(length.dtype)
+    number = np.arange(len(of), dtype=length.dtype) - begins[of]  # 0, 1, 2 ... within a stretch
     done = np.where(number == 0, 0, first[of] + (number - 1) * body)
     taken = np.minimum(length[of] - done, np.where(number == 0, first[of], body))
     return Stretches(document[of], start[of] + done, taken)
@@ -187,7 +193,7 @@ def _pick_sizes(size: np.ndarray, row_len: int, seed: tuple[int, ...]) -> tuple[
         row_ends += range(len(picks) + len(row), len(picks) + len(row) * rows + 1, len(row))
         picks += row * rows
         left -= len(row) * rows
-    return np.array(picks, dtype=np.int64), np.array([0, *row_ends], dtype=np.int64)
+    return np.array(picks, dtype=np.int32), np.array([0, *row_ends], dtype=np.int64)
 
 
 def _rows(sizes: list[int], counts: list[int], row_len: int) -> tuple[list[int], int]:
@@ -236,8 +242,8 @@ def _shuffle(
     row: np.ndarray, filler: np.ndarray, num_rows: int, seed: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shuffles rows, and pieces within a row, fillers last: (order of the pieces, row_offsets)."""
-    place = np.empty(num_rows, dtype=np.int64)  # where each row goes
-    place[permutation(num_rows, "rows", *seed)] = np.arange(num_rows)
+    place = np.empty(num_rows, dtype=np.int32)  # where each row goes
+    place[permutation(num_rows, "rows", *seed)] = np.arange(num_rows, dtype=np.int32)
     new_row = place[row]
     shuffled = stable_order(
         random_digits(len(row), "places", *seed) >> np.uint16(1) | filler.astype(np.uint16) << np.uint16(15)

@@ -104,7 +104,7 @@ def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
     return record if all(f.exists() and f.stat().st_size == size for f, size in files) else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ShardEntry:
     """What the manifest says of one shard."""
 

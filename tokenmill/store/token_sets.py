@@ -92,7 +92,7 @@ def _entry(record: dict[str, Any], split: Split) -> ShardEntry:
 
 
 class TokenSet:
-    """A folder of shards that one tokenizer made. Reads the manifest; shards are opened one by one.
+    """A folder of shards that one tokenizer made. Reads the manifest (its shards are `entries`); opens them one by one.
 
     Raises FileNotFoundError where the folder or its manifest is missing, ValueError where the
     manifest is of another version.
@@ -111,13 +111,13 @@ class TokenSet:
         self._take(read_json(manifest, "tokens"))
 
     def _take(self, manifest: dict[str, Any]) -> None:
-        self.manifest = manifest
         self.digest = digest_of(manifest)
+        self.entries = [ShardEntry(**entry) for entry in manifest["shards"]]
+        self.manifest = {key: value for key, value in manifest.items() if key != "shards"}
         self.dtype: str = manifest["dtype"]
         self.tokenizer: dict[str, Any] = manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
         self.bos_id: int = self.tokenizer["bos_id"]
         self.numpy_dtype = DTYPES[self.dtype]
-        self.entries = [ShardEntry(**entry) for entry in manifest["shards"]]
 
     def split(self, split: str) -> list[ShardEntry]:
         """The shards of "train" or "val", in order."""
