@@ -26,6 +26,7 @@ torture: .venv/tools
 picture: .venv/tools
 	[ -e .venv/demo.txt ] || $(MAKE) demo
 	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)"
+	$(PY) docs/order_picture.py
 
 lint: .venv/tools
 	$(PY) -m ruff check .
@@ -40,6 +41,7 @@ bench: .venv/tools
 	$(PY) benchmarks/packing.py $(TOKENS)
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
 	$(PY) benchmarks/loader.py
+	$(PY) benchmarks/order.py
 
 # after a change of an engine's or tiktoken's pinned version
 tables: .venv/tools

@@ -38,6 +38,7 @@ parser.add_argument("--quick", action="store_true", help="fewer and shorter roun
 QUICK = parser.parse_args().quick
 ROUNDS, SECONDS = (3, 0.2) if QUICK else (7, 0.5)
 RANK_SPEED = 100_000  # tokens/s that a rank trains with
+WINDOW_DOCUMENTS = 258_000  # about 2^28 tokens
 
 
 # ---------------------------------------------------------------------------- tokens/s, taking turns
@@ -49,14 +50,13 @@ def loader_steps(token_set: Path, **settings):
 
 
 def fill_steps(token_set: Path):
-    """Fills batches of the planned rows of a shard, one after the other."""
-    loader = RowLoader(token_set, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0)
-    rows, out = loader._make_plans().rows(0, 0), np.empty((BATCH_SIZE, ROW_LEN), loader.token_set.numpy_dtype)
+    """Reads batches of the planned rows of a window, one after the other."""
+    rows = RowLoader(token_set, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0)._make_plans().rows(0, 0)
     firsts = cycle(range(0, rows.num_rows - BATCH_SIZE, BATCH_SIZE))
 
     def step():
         first = next(firsts)
-        rows.fill(out, range(first, first + BATCH_SIZE))
+        rows.read(range(first, first + BATCH_SIZE))
 
     return step
 
@@ -89,7 +89,7 @@ def contenders(files: list[Path], path: Path) -> dict:
         steps[f"**tokenmill** `{packing}`, no thread"] = loader_steps(path, packing=packing, prefetch=0)
     for packing in ("best_fit", "nanochat", "concat", "random"):
         steps[f"**tokenmill** `{packing}`, prefetch 2"] = loader_steps(path, packing=packing)
-    steps["**tokenmill** `best_fit`, fill alone, uint16"] = fill_steps(path)
+    steps["**tokenmill** `best_fit`, rows alone, uint16"] = fill_steps(path)
     for name, batches in (
         ("nanoGPT's get_batch", rivals.nanogpt(bins[0], BATCH_SIZE, SEQ_LEN)),
         ("build-nanogpt's shard in a tensor", rivals.build_nanogpt(bins, BATCH_SIZE, SEQ_LEN)),
@@ -152,7 +152,7 @@ def nanochat_picks_per_second(lengths: list[int]) -> float:
 
 
 def planning() -> list[str]:
-    lengths = fineweb_edu_lengths()
+    lengths = fineweb_edu_lengths(WINDOW_DOCUMENTS)
     seconds = plan_seconds(lengths)
     lines = [
         "| planning, FineWeb-Edu-like lengths | |",
@@ -183,7 +183,7 @@ loader = RowLoader({tokens!r}, batch_size={batch_size}, seq_len={seq_len})
 """
 FIRST = "next(loader); print(time.perf_counter() - started)"
 RESUME = """
-position = loader.state_dict() | {"epoch": 1, "shard": len(loader._rows.plans.shards) // 2, "row": 12_345}
+position = loader.state_dict() | {"epoch": 1, "window": loader._make_plans().count_windows(1) // 2, "row": 1_234}
 started = time.perf_counter()
 loader = RowLoader(loader.token_set.path, batch_size=loader.config.batch_size, seq_len=loader.config.seq_len)
 loader.load_state_dict(position)
@@ -206,7 +206,7 @@ def measure(tokens: Path, code: str, batch_size: int = BATCH_SIZE, seq_len: int 
 
 
 def opening(folder: Path) -> list[str]:
-    lines = ["| after `import tokenmill`, best_fit | first batch | resume mid-epoch |", "| --- | --- | --- |"]
+    lines = ["| after `import tokenmill`, best_fit | first batch | resume mid-window |", "| --- | --- | --- |"]
     for num_shards in (10, 20_000):
         tokens = sets.sparse(folder / str(num_shards), num_shards)
         first, resume = (np.median([measure(tokens, code) for _ in range(ROUNDS)]) for code in (FIRST, RESUME))

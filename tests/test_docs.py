@@ -158,6 +158,11 @@ def test_the_demo_preset_is_the_command_it_is_said_to_be():
     assert _parse(["demo"], "prepare_data.py", PRESETS) == expected
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_picture_of_the_order_is_what_the_code_draws(scheme):
+    assert beside("docs", "order_picture").draw(scheme) == (ROOT / "docs" / f"order-{scheme}.svg").read_text()
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         for link in re.findall(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"", page.read_text()):
@@ -190,7 +195,12 @@ def lines(path):
 
 
 def benchmark(name):
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    return beside("benchmarks", name)
+
+
+def beside(folder, name):
+    """A module of a folder that is no package."""
+    sys.path.insert(0, str(ROOT / folder))
     try:
         return importlib.import_module(name)
     finally:

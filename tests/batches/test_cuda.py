@@ -60,6 +60,26 @@ def test_batches_may_be_used_on_another_stream_that_is_current(wide_set):
     assert [int(value) for value in sums] == [int(inputs.sum()) for inputs, _ in islice(on_cpu, 20)]
 
 
+def test_the_default_device_of_a_program_changes_nothing(wide_set):
+    expected = [int(inputs.sum()) for inputs, _ in islice(make_loader(wide_set), 5)]
+    torch.set_default_device("cuda")
+    try:
+        assert [int(inputs.sum()) for inputs, _ in islice(make_loader(wide_set, device="cuda"), 5)] == expected
+    finally:
+        torch.set_default_device(None)
+
+
+def test_restarts_take_no_further_streams(wide_set):
+    """CUDA has 32, and gives them out in turns: training's own would be given out again."""
+    loader = make_loader(wide_set, device="cuda")
+    taken = set()
+    for _ in range(40):
+        next(loader)
+        loader.load_state_dict(loader.state_dict())
+        taken.add(loader._transfer()._stream.cuda_stream)
+    assert len(taken) == 1
+
+
 def test_leaving_the_process_hangs_nothing(wide_set):
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 def prepare(config: "PrepareConfig") -> "Prepared":
-    """Prepares a token set, or what is missing of it: its folder, how many shards other parts have yet to make, and
-    what became of the splits of a set that there was.
+    """Prepares a token set, or what is missing of it: its folder, and how many shards other parts have yet to make.
 
     Run it again and it goes on where it was; the result is byte-identical to an undisturbed run's. Progress goes to
     standard error.

@@ -35,8 +35,7 @@ class PreparationError(Exception):
 
 
 class Prepared(NamedTuple):
-    """A token set's folder, how many of its shards other parts have yet to make, and what became of its splits."""
+    """A token set's folder, and how many of its shards other parts have yet to make."""
 
     folder: Path
     missing: int
-    changes: tuple[str, ...] = ()  # sentences; none where the set is new, or as it was

@@ -26,7 +26,14 @@ from tokenmill.tokenize.engines import require_engine
 
 
 def prepare(config: PrepareConfig) -> Prepared:
+    """`prepare_and_tell`, without what became of the splits."""
+    return prepare_and_tell(config)[0]
+
+
+def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
     """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all is there.
+
+    And what became of the splits of a set that there was: sentences, none where nothing did.
 
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
     before work starts, PreparationError for what went wrong with single files or shards.
@@ -54,7 +61,7 @@ def prepare(config: PrepareConfig) -> Prepared:
             if missing and config.finish:
                 raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
             if missing:
-                return Prepared(folder, len(missing))
+                return Prepared(folder, len(missing)), []
             records = in_former_order(stock.entries(source.files), former)
             write_manifest(folder, config.dataset, tokenizer.facts(), records, source.facts())
-    return Prepared(folder, 0, tuple(changes(records, former)))
+    return Prepared(folder, 0), changes(records, former)
