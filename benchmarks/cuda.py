@@ -6,6 +6,9 @@ A step is a row of matrix products that takes 5 or 20 ms. Steps that ask the loa
 with steps that use one batch again and again; what the first take longer is the wait.
 """
 
+if __name__ != "__main__":  # torch looks for a package of this name, and from this folder finds this
+    raise ImportError("this is a program, and not NVIDIA's package `cuda`")
+
 import argparse
 import sys
 import time

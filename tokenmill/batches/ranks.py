@@ -66,13 +66,13 @@ def require_same_on_all_ranks(what: dict[str, Any]) -> None:
         return  # a worker must leave its parent's connections alone
     place = _place_of_caller()
     _told[place] = _told.get(place, 0) + 1
-    here = json.dumps(what, sort_keys=True)
+    here = json.dumps(what, sort_keys=True, default=repr)
     store = dist.distributed_c10d._get_default_store()
     first = store.compare_set(f"tokenmill/{place}/{_told[place]}", "", here).decode()
     if first == here:
         return
     there = json.loads(first)
-    differ = [key for key in {**what, **there} if json.dumps(what.get(key)) != json.dumps(there.get(key))]
+    differ = [key for key in {**what, **there} if json.dumps(what.get(key), default=repr) != json.dumps(there.get(key))]
     told = "; ".join(
         f"{key} is {what.get(key)!r} on rank {dist.get_rank()}, {there.get(key)!r} on another" for key in differ
     )

@@ -222,6 +222,8 @@ def when(number: int, config: Show, token_set: TokenSet) -> Iterator[str]:
     until, position = Place(1, 0, 0), None
     if config.until is not None:
         until, position, config = _place("--until", config.until, config, token_set)
+    if position is not None:  # what comes later is not looked at
+        config = replace(config, manifest=position.manifest)
     yield _settings(config, token_set)
     seen = None
     for seen in _tracer(config, token_set, position).sightings(*_find_document(number, config, token_set), until):

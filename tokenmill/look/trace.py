@@ -21,7 +21,7 @@ from tokenmill.batches.pieces import Piece
 from tokenmill.batches.plans import WindowPlans
 from tokenmill.look.counts import Counts
 from tokenmill.rows.skipped import Skipped, format_rows
-from tokenmill.rows.stream import Place, RowStream
+from tokenmill.rows.stream import Dealt, Place, RowStream
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import SUFFIX
@@ -62,8 +62,9 @@ class Tracer:
         if start is not None:
             stream.seek(start)
         stream.skip(first)
-        yield from self._take(stream, first if start is None else None, count)
+        traced = self._take(stream, first if start is None else None, count)
         self._counts.keep()
+        yield from traced
 
     def row_at(self, place: Place) -> TracedRow:
         """The row at a place. ValueError where there is none."""
@@ -111,7 +112,10 @@ class Tracer:
         return sum(self._counts.count_rows(*window) for window in before) + place.row - left_out
 
     def _take(self, stream: RowStream, number: int | None, count: int) -> Iterator[TracedRow]:
-        for epoch, window, numbers in stream.take(count).rows:
+        return self._traced(stream.take(count), number)
+
+    def _traced(self, dealt: Dealt, number: int | None) -> Iterator[TracedRow]:
+        for epoch, window, numbers in dealt.rows:
             for row in numbers:
                 pieces = self.plans.rows(epoch, window).pieces(row)
                 yield TracedRow(number, format_rows(epoch, window, range(row, row + 1)), pieces)
