@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -194,6 +195,20 @@ def test_the_ranks_of_one_data_parallel_place_of_a_mesh_get_the_same_rows(token_
     assert [both for *_, both in ranks] == [[rank, 4] for rank in range(4)], (
         "a mesh of two dimensions, both data-parallel"
     )
+
+
+def test_the_fsdp2_example_gives_tensor_parallel_ranks_the_same_rows(prepared):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "--standalone"]
+    command = [*torchrun, str(ROOT / "examples" / "fsdp2_tp.py"), str(prepared[1]), "--tp", "2"]
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
+    assert done.returncode == 0, done.stderr
+    told = re.findall(r"step (\d) rank (\d) place \((\d), (\d)\) rows (\d+) loss ([\d.]+)\n", done.stdout)
+    assert len(told) == 12
+    expected = [RowLoader(prepared[1], batch_size=2, seq_len=64, rank=place, world_size=2) for place in range(2)]
+    rows = [[str(int(next(loader)[0].sum())) for _ in range(3)] for loader in expected]
+    for step, _, place, _, found, _ in told:
+        assert found == rows[int(place)][int(step)]
 
 
 def test_a_mesh_and_a_rank_are_refused(token_set):
