@@ -285,6 +285,20 @@ def test_what_a_position_needs_and_is_gone_is_named(growing):
     assert again.state_dict() == before
 
 
+def test_rows_to_skip_that_a_grown_set_has_elsewhere_are_not_taken_for_others(growing, small_windows):
+    folder, grow = growing
+    here, later = (make_loader(folder, batch_size=1, skip_rows=[place]) for place in ("0:1:1", "1:1:1"))
+    for loader in (here, later):
+        next(loader)
+    grow()
+    make_loader(folder, batch_size=1).load_state_dict(here.state_dict())
+    with pytest.raises(ValueError, match=r"has grown since this position, whose skip_rows name rows of epoch 1"):
+        make_loader(folder, batch_size=1).load_state_dict(later.state_dict())
+    again = make_loader(folder, batch_size=1, skip_rows=[])
+    again.load_state_dict(later.state_dict())
+    assert rows_of(next(again)) == rows_of(next(here))
+
+
 def test_length_and_set_change_together(growing, small_windows):
     folder, grow = growing
     loader = RowLoader(folder, batch_size=2, seq_len=6)

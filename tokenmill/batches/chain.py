@@ -103,10 +103,10 @@ class Chain:
             ahead=ahead and config.prefetch > 0,
         )
 
-    def _make_plans(self, token_set: TokenSet | None = None) -> WindowPlans:
+    def _make_plans(self) -> WindowPlans:
         config = self.config
         return WindowPlans(
-            token_set or self.token_set,
+            self.token_set,
             config.split,
             config.seq_len + 1,
             packing=config.packing,
@@ -137,11 +137,11 @@ class Chain:
 
     def _go_to_position(self, position: Position) -> None:
         """Goes on from a position that fits; one that does not changes nothing, and raises ValueError."""
-        before = (self._former, self._skipped, self._pasts, self._until, self._state)
+        before = (self._former, self._skipped, self._pasts, self._until, self._state, self._ended)
         try:
             self._follow(position)
         except BaseException:
-            self._former, self._skipped, self._pasts, self._until, self._state = before
+            self._former, self._skipped, self._pasts, self._until, self._state, self._ended = before
             self._stop()
             self._rows = None
             raise
@@ -161,18 +161,25 @@ class Chain:
     def _former_set(self, position: Position) -> tuple[int, TokenSet] | None:
         """The set as it was, for the epoch that a position is in, where that has begun."""
         was = self.token_set.as_it_was(position.manifest, self.config.split)
-        epoch, window = position.window
-        if was is self.token_set or (window == 0 and not position.place["row"] and not position.pasts):
+        if was is self.token_set:
             return None
-        return epoch, was
+        epoch = position.place["epoch"]
+        as_new = epoch if position.begins_epoch else epoch + 1  # from here on the grown set is gone over
+        if named := [window for window in (*position.skipped, *position.pasts) if window[0] >= as_new]:
+            raise ValueError(
+                f"{self.token_set.path} has grown since this position, whose skip_rows name rows of epoch "
+                f"{named[0][0]}, which goes over the new shards too, so that these are other rows now; give the "
+                "loader skip_rows=[...] as `tokenmill show` names them today, or [] to skip none"
+            )
+        return None if position.begins_epoch else (epoch, was)
 
     def _end_of_iteration(self, position: Position) -> int | None:
         """Iterations are epochs 0 to N, N to 2 N ...; between two of them the one before has ended."""
         if self.config.epochs is None:
             return None
         done, some = divmod(position.place["epoch"], self.config.epochs)
-        at_its_begin = not (some or position.place["window"] or position.place["row"] or position.pasts)
-        return (done if done and at_its_begin else done + 1) * self.config.epochs
+        between = done and not some and position.begins_epoch
+        return (done if between else done + 1) * self.config.epochs
 
     def _rows_at_hand(self) -> PlannedRows | NanochatRows:
         if self._closed:

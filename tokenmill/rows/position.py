@@ -39,6 +39,12 @@ class Position:
     def window(self) -> tuple[int, int]:
         return self.place["epoch"], self.place["window"]
 
+    @property
+    def begins_epoch(self) -> bool:
+        """Whether no row of its epoch was dealt."""
+        gone = any(past.dealt for past in self.pasts.get(self.window, ()))
+        return not (self.place["window"] or self.place["row"] or gone)
+
     def as_dict(self, identity: dict[str, Any]) -> dict[str, Any]:
         """A position, of plain numbers and texts."""
         told = identity | {"manifest": self.manifest, "seq_len": self.seq_len} | self.place
