@@ -14,6 +14,8 @@ from reference import make_loader, reference_rows, rows_of
 
 from tokenmill import RowLoader, TokenSet
 from tokenmill.batches import plans
+from tokenmill.look.show import Show
+from tokenmill.look.show import rows_of as shown_rows
 from tokenmill.rows.windows import Grain
 from tokenmill.store.files import write_json
 
@@ -72,6 +74,8 @@ def test_every_token_of_an_epoch_is_dealt_once_whatever_changes_on_the_way(marke
                 done += seq_len * len(rows)
                 assert loaders[0].tokens_seen == done
             longest = max(longest, seq_len)
+            if loaders[0].epoch:
+                break  # a `for` over the loader would be the next epoch
             assert len({str(loader.state_dict()) for loader in loaders}) == 1
             state = json.loads(json.dumps(loaders[0].state_dict()))
     assert all(row[0] == BOS for row in dealt)
@@ -102,6 +106,22 @@ def test_without_filler_no_token_is_dealt_twice_in_whatever_lengths(tmp_path, sm
     found = Counter(token for row in dealt for token in row if token != BOS)
     assert len(found) == 64 * 7
     assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize(("before", "after"), [(16, 32), (16, 33), (16, 64), (32, 16), (7, 15)])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_longer_rows_are_full_though_documents_were_cut_for_shorter_ones(tmp_path, before, after, share):
+    """Two pieces of 16 tokens and a BOS do not fit a row of 33: packed whole, a quarter to a half would be filler."""
+    lengths = np.random.default_rng(0).integers(50, 400, 120).tolist()
+    folder = make_token_set(tmp_path / "set", train=[lengths], val=[[9]])
+    loader = RowLoader(folder, batch_size=1, seq_len=before, epochs=1)
+    list(islice(loader, int(loader.rows * share)))
+    longer = RowLoader(folder, batch_size=1, seq_len=after, epochs=1)
+    longer.load_state_dict(loader.state_dict())
+    rows = longer._make_plans().rows(0, 0)
+    pieces = [piece for row in range(rows.num_rows) for piece in rows.pieces(row)]
+    filler = sum(piece.length for piece in pieces if piece.filler)
+    assert filler < 0.04 * sum(piece.length for piece in pieces)
 
 
 def test_with_the_next_window_a_past_is_forgotten(marked, small_windows):
@@ -165,6 +185,64 @@ def test_a_skip_that_is_dropped_again_leaves_nothing_out(marked, small_windows):
     assert rows_dealt([dropping], 40) == rows_dealt([plain], 40)
 
 
+def test_rows_to_skip_are_named_at_the_length_that_a_loader_has(marked, small_windows, tmp_path):
+    loader = RowLoader(marked, batch_size=1, seq_len=7)
+    rows_dealt([loader], 3)
+    longer = RowLoader(marked, batch_size=1, seq_len=12)
+    longer.load_state_dict(loader.state_dict())
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(longer.state_dict()))
+    expected = rows_dealt([longer], 30)
+    places = []
+    for step in (2, 15):  # in the window that was packed anew, and in a later one
+        config = Show(marked, step=step, since=(0, str(state)), batch_size=1)
+        ((_, row),) = shown_rows(config, TokenSet(marked))
+        places.append(row.place)
+        assert [t for p in row.pieces for t in p.tokens(BOS).tolist()] == expected[step]
+    skipping = RowLoader(marked, batch_size=1, seq_len=12, skip_rows=places)
+    skipping.load_state_dict(loader.state_dict())
+    left = expected[:2] + expected[3:15] + expected[16:]
+    assert rows_dealt([skipping], 8) == left[:8]
+    again = RowLoader(marked, batch_size=1, seq_len=12, skip_rows=places)  # the same script, resumed
+    again.load_state_dict(skipping.state_dict())
+    assert rows_dealt([again], 20) == left[8:28]
+    none = RowLoader(marked, batch_size=1, seq_len=12, skip_rows=[])
+    none.load_state_dict(loader.state_dict())
+    assert rows_dealt([none], 30) == expected
+
+
+@given(stages, st.booleans(), st.sampled_from([Grain(16, 64), Grain(32, 10_000)]))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_concat_deals_every_token_as_an_input_once_whatever_changes_on_the_way(marked, stages, shuffle, grain):
+    stages = [(min(seq_len, 30), *others) for seq_len, *others in stages]  # no shard is less than a row
+    how = {"packing": "concat", "epochs": 1, "drop_last": False, "prefetch": 0, "shuffle": shuffle}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "GRAIN", grain)
+        first = RowLoader(marked, batch_size=1, seq_len=stages[0][0], **how)
+        expected = Counter(token for batch in first for row in rows_of(batch) for token in row[:-1])
+        state, dealt = None, Counter()
+        for seq_len, batch_size, world_size, calls in [*stages, (7, 1, 1, 10_000)]:
+            loaders = [
+                RowLoader(marked, batch_size=batch_size, seq_len=seq_len, rank=r, world_size=world_size, **how)
+                for r in range(world_size)
+            ]
+            if state is not None:
+                for loader in loaders:
+                    loader.load_state_dict(state)
+            for batches in islice(zip(*loaders, strict=True), calls):
+                dealt.update(token for batch in batches for row in rows_of(batch) for token in row[:-1])
+            state = json.loads(json.dumps(loaders[0].state_dict()))
+            if loaders[0].epoch:
+                break
+            if not dealt:  # nothing was dealt at this length: the next one cuts the epoch
+                return
+        missing, twice = expected - dealt, dealt - expected
+        assert not {token for token in missing if token != BOS}
+        windows = max(1, round(sum(map(sum, TRAIN)) / grain.window))
+        closed = 41 * windows * (1 + len(stages))  # the last row of what is left of a window, each time it is laid
+        assert sum(count for token, count in twice.items() if token != BOS) <= closed
+
+
 @pytest.mark.parametrize("packing", ["concat", "random"])
 def test_packings_that_ignore_documents_change_their_length_too(marked, small_windows, packing):
     settings = {"packing": packing, "batch_size": 1, "epochs": 1}
@@ -178,6 +256,28 @@ def test_packings_that_ignore_documents_change_their_length_too(marked, small_wi
         assert len(inputs) > sum(map(sum, TRAIN)) - sum(map(len, TRAIN)) - 9 * len(TRAIN)
     plain = RowLoader(marked, seq_len=9, **settings)
     assert abs(len(dealt) - plain.rows) < 10
+
+
+def test_set_epoch_begins_anew_also_where_a_window_was_begun_at_another_length(marked, small_windows):
+    loader = RowLoader(marked, batch_size=1, seq_len=16)
+    rows_dealt([loader], 5)
+    shorter, plain = (RowLoader(marked, batch_size=1, seq_len=8, epochs=1) for _ in range(2))
+    shorter.load_state_dict(loader.state_dict())
+    next(shorter)
+    shorter.set_epoch(0)
+    assert [rows_of(batch) for batch in shorter] == [rows_of(batch) for batch in plain]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"pasts": {"0:0": [[16, 9_999]]}}, {"pasts": {"0:1": [[16, 0, "5000"]]}}, {"seq_len": 0}, {"tokens_seen": None}],
+)
+def test_a_position_that_cannot_be_is_refused_when_it_is_loaded(marked, wrong):
+    loader = RowLoader(marked, batch_size=1, seq_len=16)
+    before = loader.state_dict()
+    with pytest.raises(ValueError, match=r"no such|must be a whole number"):
+        loader.load_state_dict(before | wrong)
+    assert loader.state_dict() == before
 
 
 def test_nanochat_s_rows_keep_their_length(marked):

@@ -121,3 +121,13 @@ def test_tokens_that_the_offsets_do_not_fit_are_found_when_a_row_does_not_begin_
         np.array([0, 16, *range(34, 171, 17)], "<u8").tofile(path)
     with pytest.raises(ValueError, match=r"expected a document to begin with BOS \(0\), found [1-9]"):
         list(make_loader(own_set, epochs=1, batch_size=1))
+
+
+def test_a_shard_that_was_replaced_after_the_loader_was_made_and_before_it_was_opened(own_set):
+    loader = make_loader(own_set, batch_size=1, packing="nanochat", prefetch=0)  # opens one shard after the other
+    next(loader)
+    path = own_set / "shards" / "train_1.000.bin"
+    path.with_suffix(".new").write_bytes(path.read_bytes()[::-1])
+    path.with_suffix(".new").replace(path)
+    with pytest.raises(ValueError, match=r"train_1.000.bin: deleted, truncated or replaced while it was being read"):
+        list(islice(loader, 40))

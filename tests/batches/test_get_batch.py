@@ -66,6 +66,41 @@ def test_the_positions_of_two_token_sets_find_their_own(token_set, fresh):
     assert step(other, token_set) == expected[::-1]
 
 
+def test_a_loader_s_state_and_that_of_all_are_told_apart(token_set, fresh):
+    loader = RowLoader(token_set, batch_size=1, seq_len=SEQ_LEN)
+    get_batch("train", 1, SEQ_LEN, tokens=token_set)
+    with pytest.raises(ValueError, match="this is a loader's own, for its load_state_dict"):
+        load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="this is the state of get_batch's loaders"):
+        loader.load_state_dict(state_dict())
+    loader.load_state_dict(state_dict()["loaders"][0])
+    assert rows_of(next(loader)) == rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set))
+
+
+def test_calls_that_differ_in_the_rows_they_skip_find_their_own(token_set, fresh):
+    def step(skip_rows=None):
+        return rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set, skip_rows=skip_rows))
+
+    for _ in range(3):
+        step()
+    for _ in range(7):
+        step(["0:0:20"])
+    state = state_dict()
+    plain, skipping = step(), step(["0:0:20"])
+    load_state_dict(state)
+    assert (step(["0:0:20"]), step()) == (skipping, plain)
+
+
+def test_rows_to_skip_may_be_given_with_the_position_that_is_gone_back_to(token_set, fresh):
+    for _ in range(3):
+        get_batch("train", 1, SEQ_LEN, tokens=token_set)
+    load_state_dict(state_dict())
+    expected = RowLoader(token_set, batch_size=1, seq_len=SEQ_LEN, skip_rows=["0:0:3"])
+    for _ in range(3):
+        next(expected)
+    assert rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set, skip_rows=["0:0:3"])) == rows_of(next(expected))
+
+
 def test_a_call_that_no_loaded_position_is_of_begins_anew_and_says_so(token_set, fresh):
     get_batch("train", 2, SEQ_LEN, tokens=token_set)
     load_state_dict(state_dict())

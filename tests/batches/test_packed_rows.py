@@ -6,6 +6,7 @@ from itertools import islice
 
 import pytest
 import torch
+from making import make_token_set
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -116,6 +117,24 @@ def test_set_epoch_reaches_the_workers(token_set, num_workers, persistent):
     for epoch in (0, 2, 1, 1):
         dataset.set_epoch(epoch)
         assert [rows_of(batch) for batch in loader] == epochs[epoch]
+
+
+def test_set_epoch_reaches_a_worker_whose_first_batch_is_beyond_the_epoch(tmp_path):
+    tiny = make_token_set(tmp_path / "tiny", train=[[17] * 7], val=[[17]])
+    dataset = PackedRows(tiny, batch_size=2, seq_len=SEQ_LEN)
+    dataset.set_epoch(1)
+    expected = RowLoader(tiny, batch_size=2, seq_len=SEQ_LEN)
+    expected.set_epoch(1)
+    loader = DataLoader(dataset, batch_size=None, num_workers=3)
+    assert [rows_of(batch) for batch in islice(loader, 12)] == [rows_of(batch) for batch in islice(expected, 12)]
+
+
+def test_a_worker_s_position_is_no_loader_s(token_set):
+    loader = StatefulDataLoader(make_dataset(token_set), batch_size=None, num_workers=2)
+    next(iter(loader))
+    worker = PackedRows(token_set, batch_size=2, seq_len=SEQ_LEN)._loader.of(make_dataset(token_set).config, (1, 2))
+    with pytest.raises(ValueError, match="rows_a_call is 2 in the position, None here"):
+        make_loader(token_set).load_state_dict(worker.state_dict())
 
 
 def test_workers_that_are_spawned_know_the_rank_of_their_parent(token_set, monkeypatch):

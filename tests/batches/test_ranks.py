@@ -108,6 +108,21 @@ told["agreed"] = tried(seed=5)
 if rank == 0:
     told["alone"] = tried(split="val", batch_size=1)
 told["after it"] = tried(split="val", batch_size=2)
+def packed(**settings):
+    try:
+        PackedRows({tokens!r}, **({{"batch_size": 2, "seq_len": 16}} | settings))
+    except ValueError as error:
+        return str(error)
+    return ""
+from tokenmill import PackedRows
+told["packed seed"] = packed(seed=rank)
+told["packed batch_size"] = packed(batch_size=1 + rank)
+told["packed agreed"] = packed(seed=3)
+try:
+    make(epochs=1).set_epoch(rank)
+    told["set_epoch"] = ""
+except ValueError as error:
+    told["set_epoch"] = str(error)
 told["own ranks"] = tried(seed=rank, rank=0, world_size=1)
 loader = make()
 for _ in range(1 + rank):
@@ -125,13 +140,13 @@ tell(told)
 
 def test_ranks_that_disagree_in_anything_the_order_follows_from_are_told(token_set, tmp_path):
     ranks = torchrun(DISAGREE.format(tokens=str(token_set)), tmp_path)
-    for key in ("seed", "epochs", "skip_rows", "seq_len"):
+    for key in ("seed", "epochs", "skip_rows", "seq_len", "packed seed", "packed batch_size", "set_epoch"):
         assert sorted(bool(told[key]) for told in ranks) == [False, True], key
         assert re.search(
-            rf"all ranks must ask for the same rows, .*{key} is .* on rank", "".join(t[key] for t in ranks)
+            rf"all ranks must ask for the same rows, .*{key.split()[-1]} is .* on rank", "".join(t[key] for t in ranks)
         )
     assert re.search(r"row is \d+ on rank \d, \d+ on another", "".join(told["position"] for told in ranks))
-    for key in ("agreed", "alone", "after it", "own ranks"):
+    for key in ("agreed", "alone", "after it", "own ranks", "packed agreed"):
         assert not any(told.get(key) for told in ranks), key
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -130,6 +131,70 @@ def rows_with(token_set, settings, name, begin, end, count):
             if piece.shard.entry.name == name and at < end and at + piece.length > begin:
                 found.add(number)
     return found
+
+
+def test_where_the_run_was_another_before_the_position_it_is_said(token_set, tmp_path):
+    loader = make_loader(token_set, batch_size=1)
+    state = tmp_path / "state.json"
+    for _ in range(30):
+        next(loader)
+    state.write_text(json.dumps(loader.state_dict()))
+    lines = list(when(3, Show(token_set, document=3, until=str(state)), TokenSet(token_set)))
+    assert not any("but the run saw" in line for line in lines)
+    shorter = RowLoader(token_set, batch_size=1, seq_len=8)
+    shorter.load_state_dict(loader.state_dict())
+    next(shorter)
+    state.write_text(json.dumps(shorter.state_dict()))
+    lines = list(when(3, Show(token_set, document=3, until=str(state)), TokenSet(token_set)))
+    assert "but the run saw 488 tokens by then, and these" in lines[1]
+
+
+def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_seen(token_set, tmp_path):
+    loader = make_loader(token_set, batch_size=1)
+    for _ in range(3):
+        next(loader)
+    ((_, row),) = shown_rows(Show(token_set, row="1", seq_len=SEQ_LEN), TokenSet(token_set))
+    piece = row.pieces[0]
+    before = [entry.documents for entry in TokenSet(token_set).split("train")]
+    number = piece.document + sum(before[: int(piece.shard.entry.name[6])])
+    shorter = RowLoader(token_set, batch_size=1, seq_len=8)
+    shorter.load_state_dict(loader.state_dict())
+    next(shorter)
+    (tmp_path / "state.json").write_text(json.dumps(shorter.state_dict()))
+    config = Show(token_set, document=number, until=str(tmp_path / "state.json"))
+    lines = list(when(number, config, TokenSet(token_set)))
+    assert f"seen in epoch 0, at {row.place}, when rows were of 16 + 1 tokens" in lines
+
+
+def test_a_set_that_has_grown_says_that_former_rows_were_others(tmp_path):
+    folder = make_token_set(tmp_path / "set", train=[[9] * 30], val=[[9]])
+    was = TokenSet(folder).digest
+    make_token_set(tmp_path / "large", train=[[9] * 30, [17] * 30], val=[[9]])
+    (tmp_path / "large" / "manifests").mkdir(exist_ok=True)
+    for path in (folder / "manifests").iterdir():
+        shutil.copy(path, tmp_path / "large" / "manifests")
+    grown = TokenSet(tmp_path / "large")
+    assert f"give --manifest {was}" in list(when(3, Show(grown.path, document=3, seq_len=8), grown))[1]
+    told = list(when(3, Show(grown.path, document=3, seq_len=8, manifest=was), grown))
+    assert f"manifest {was}" in told[0]
+    assert told[1].startswith("seen in epoch 0, step ")
+
+
+def test_the_settings_that_are_printed_are_those_of_a_state_file(prepared, tmp_path, capsys):
+    loader = RowLoader(prepared[1], batch_size=1, seq_len=77, seed=5)
+    next(loader)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    _, printed, _ = run(capsys, prepared[1], "--step", 3, "--since", 1, tmp_path / "state.json")
+    assert "rows of 77 + 1 tokens, best_fit, split long documents, seed 5" in printed
+    _, _, error = run(capsys, prepared[1], "--document", 3, "--until", "nowhere.json")
+    assert error.startswith("error: --until nowhere.json: expected a place as 0:12:100, or a state file, found no")
+
+
+def test_a_setting_that_is_not_the_state_s_is_refused(token_set, tmp_path):
+    (tmp_path / "state.json").write_text(json.dumps(make_loader(token_set).state_dict()))
+    config = Show(token_set, step=5, since=(5, str(tmp_path / "state.json")), seq_len=24)
+    with pytest.raises(ValueError, match=r"--seq-len 24, but the state of --since is of 16; leave --seq-len out"):
+        list(shown_rows(config, TokenSet(token_set)))
 
 
 def test_a_document_that_was_skipped_was_not_seen(token_set, capsys):

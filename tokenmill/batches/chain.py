@@ -60,6 +60,8 @@ class Chain:
         self._closed, self._ended, self._asking = False, False, False
         self._pid, self._lock = os.getpid(), threading.RLock()  # reentrant: for a signal handler in `next`
         self._former: tuple[int, TokenSet] | None = None  # the set as it was in an epoch that began before it grew
+        self._began: tuple[int, int] | None = None  # (epoch, row_len) where an epoch of cut rows began with another
+        self._loaded = False  # a position, and nothing was dealt since
         self._skipped, self._pasts = parse_skipped(config.skip_rows or ()), {}
         self._counted: dict[int, int] = {}  # rows of the epochs that were counted
         self._require_rows()
@@ -112,6 +114,7 @@ class Chain:
             packing=config.packing,
             former=self._former,
             pasts=self._pasts,
+            began=self._began,
             **config.order,
         )
 
@@ -120,6 +123,8 @@ class Chain:
     def _begin(self, epoch: int, seen: int) -> None:
         """Goes to the first row of an epoch, in a DataLoader worker to that of its first batch."""
         self._until = None if self.config.epochs is None else epoch + self.config.epochs
+        self._former, self._began, self._loaded = None, None, False  # all of the epoch, and of the set as it is
+        self._pasts = {window: past for window, past in self._pasts.items() if window[0] > epoch}
         nanochat = self.config.packing == "nanochat"
         self._go_to({"rows": 0} if nanochat else {"epoch": epoch, "window": 0, "row": 0}, seen)
         if self._worker:
@@ -137,26 +142,36 @@ class Chain:
 
     def _go_to_position(self, position: Position) -> None:
         """Goes on from a position that fits; one that does not changes nothing, and raises ValueError."""
-        before = (self._former, self._skipped, self._pasts, self._until, self._state, self._ended)
+        names = ("_former", "_began", "_loaded", "_skipped", "_pasts", "_until", "_state", "_ended")
+        before = {name: getattr(self, name) for name in names}
         try:
             self._follow(position)
         except BaseException:
-            self._former, self._skipped, self._pasts, self._until, self._state, self._ended = before
+            vars(self).update(before)
             self._stop()
             self._rows = None
             raise
 
     def _follow(self, position: Position) -> None:
-        if self.config.packing != "nanochat":
-            if self.config.skip_rows is not None:
-                position = position.skipping(parse_skipped(self.config.skip_rows))
-            position = position.at_length(self.config.seq_len)
+        config = self.config
+        if config.packing != "nanochat":
+            position = position if config.skip_rows is None else position.skipping({})
+            position = position.at_length(config.seq_len, cut=config.packing == "concat")
+            if config.skip_rows is not None:  # named as rows are here
+                position = position.skipping(parse_skipped(config.skip_rows))
             self._former = self._former_set(position)
             self._skipped, self._pasts = position.skipped, dict(position.pasts)
+            self._began = None if position.began is None else (position.place["epoch"], position.began + 1)
             self._until = self._end_of_iteration(position)
-            self._require_skipped(self._make_plans(), position.window)
+            plans = self._make_plans()
+            self._require_skipped(plans, position.window)
+            for epoch, window in self._pasts:
+                if window >= plans.count_windows(epoch):
+                    raise ValueError(f"no such window: {window} of epoch {epoch}, in the pasts of this position")
+                plans.count_rows(epoch, window)  # which refuses what cannot be
         self._go_to(position.place, position.tokens_seen)
         self._ended = self._until is not None and position.place["epoch"] >= self._until
+        self._loaded = True
 
     def _former_set(self, position: Position) -> tuple[int, TokenSet] | None:
         """The set as it was, for the epoch that a position is in, where that has begun."""
@@ -165,7 +180,8 @@ class Chain:
             return None
         epoch = position.place["epoch"]
         as_new = epoch if position.begins_epoch else epoch + 1  # from here on the grown set is gone over
-        if named := [window for window in (*position.skipped, *position.pasts) if window[0] >= as_new]:
+        named = [] if self.config.skip_rows is not None else [*position.skipped, *position.pasts]
+        if named := [window for window in named if window[0] >= as_new]:
             raise ValueError(
                 f"{self.token_set.path} has grown since this position, whose skip_rows name rows of epoch "
                 f"{named[0][0]}, which goes over the new shards too, so that these are other rows now; give the "

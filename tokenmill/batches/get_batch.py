@@ -53,8 +53,10 @@ class KeptLoaders:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """ValueError for a state that `state_dict` did not make."""
         if state.get("version") != VERSION or not isinstance(state.get("loaders"), list):
+            hint = "; this is a loader's own, for its load_state_dict" if "fingerprint" in state else ""
             raise ValueError(
-                f"expected what tokenmill.state_dict() returned, version {VERSION}, found {state.get('version')!r}"
+                f"expected what tokenmill.state_dict() returned, version {VERSION}, "
+                f"found {state.get('version')!r}{hint}"
             )
         self._asked.clear()
         self._loaders.clear()
@@ -78,6 +80,8 @@ class KeptLoaders:
         Where there is none it begins anew, and says so.
         """
         same = [position for position in self._waiting if position["arguments"] == _arguments(loader)]
+        if not same:  # rows to skip may be given with the position that is gone back to
+            same = [p for p in self._waiting if p["arguments"] | {"skip_rows": None} == _plain_arguments(loader)]
         known = [position for position in same if loader.token_set.knows(position["manifest"])]
         for position in (known or same)[:1]:
             loader.load_state_dict(position)  # refuses, with both values, where it does not fit
@@ -95,7 +99,13 @@ def _arguments(loader: RowLoader[Tensors]) -> dict[str, Any]:
     """What a call of get_batch is known by again: what decides what it returns, but for the token set and the rank."""
     config = loader.config
     names = ("split", "batch_size", "seq_len", "packing", "documents")
-    return {name: getattr(config, name) for name in names} | config.order
+    told = {name: getattr(config, name) for name in names} | config.order
+    return told | {"skip_rows": list(config.skip_rows or ())}
+
+
+def _plain_arguments(loader: RowLoader[Tensors]) -> dict[str, Any]:
+    """The same, whatever rows are skipped."""
+    return _arguments(loader) | {"skip_rows": None}
 
 
 _loaders = KeptLoaders()

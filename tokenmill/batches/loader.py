@@ -274,8 +274,10 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
             raise ValueError(
                 f"set_epoch({epoch}): iterations of {self.config.epochs} epochs begin at multiples of them"
             )
-        within = self._state.place["window"] or self._state.place["row"]
-        if self._state.begun or not within or self._state.epoch != epoch:
+        if self.config.rank is None:
+            require_same_on_all_ranks({"set_epoch": epoch})
+        within = self._loaded and not self._state.begun and not self._ended
+        if not (within and self._state.epoch == epoch):
             self._begin(epoch, self._state.tokens_seen)
 
     def close(self) -> None:
@@ -297,7 +299,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         place, epoch, seen, _ = self._state
         former = self._former is not None and self._former[0] == epoch
         manifest = self._former[1].digest if self._former is not None and former else self.token_set.digest
-        position = Position(manifest, self.config.seq_len, place, seen, self._skipped, self._pasts)
+        began = self._began[1] - 1 if self._began is not None and self._began[0] == epoch else None
+        position = Position(manifest, self.config.seq_len, place, seen, self._skipped, self._pasts, began)
         return (position if self.config.packing == "nanochat" else position.still_to_come()).as_dict(self.identity)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ A DataLoader adds nothing to the batches but processes; so it must not batch wha
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, overload
 
@@ -20,11 +20,11 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
-from tokenmill.batches.ranks import is_distributed
+from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
-from tokenmill.store.token_sets import find_token_set
+from tokenmill.store.token_sets import TokenSet, find_token_set
 
 
 class PackedRows(IterableDataset[Item], Generic[Item]):
@@ -106,13 +106,20 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         if str(device) != "cpu":
             raise ValueError(f"PackedRows gives CPU tensors, found device={device!r}; leave it out")
         # a folder that is named from here, whatever folder a worker is started in
-        self.config = replace(self.config, tokens=Path(os.path.abspath(tokens or find_token_set(TOKENS_ROOT))))
+        folder = Path(os.path.abspath(tokens or find_token_set(TOKENS_ROOT)))
+        self.config = replace(self.config, tokens=folder)
         self._of_worker: LoaderConfig | None = None
+        if is_distributed() and self.config.rank is None:  # a worker could not ask the others
+            asked = {field.name: repr(getattr(self.config, field.name)) for field in fields(self.config)}
+            digest = TokenSet(folder).digest
+            require_same_on_all_ranks({**asked, "mesh": None, "tokens": None, "device": None, "manifest": digest})
         self._epoch = torch.zeros((), dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it too
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration begin with an epoch, in all workers; without it each begins with epoch 0."""
+        if self.config.rank is None:
+            require_same_on_all_ranks({"set_epoch": epoch})
         self._epoch.fill_(whole_number("epoch", epoch, 0))
 
     def __iter__(self) -> RowLoader[Item]:

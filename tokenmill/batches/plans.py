@@ -30,7 +30,8 @@ class WindowPlans:
     """The planned rows of each window of a split, `row_len` tokens each.
 
     `former` is (epoch, token set as it was): a set that has grown since takes the new shards in after that epoch.
-    `pasts` are of the windows that were begun with rows of another length. ValueError where a shard
+    `pasts` are of the windows that were begun with rows of another length, `began` the (epoch, row_len) with which
+    an epoch was, by which all its windows are cut first. ValueError where a shard
     is too short for a row of a packing that joins no shards' tokens.
     """
 
@@ -46,11 +47,12 @@ class WindowPlans:
         seed: int,
         former: tuple[int, TokenSet] | None = None,
         pasts: Pasts | None = None,
+        began: tuple[int, int] | None = None,
     ):
         self.token_set, self.split, self.row_len = token_set, split, row_len
         self.packing, self.long_documents = packing, long_documents
         self.shuffle, self.seed = shuffle, seed
-        self.former, self.pasts, self.grain = former, dict(pasts or {}), GRAIN
+        self.former, self.pasts, self.began, self.grain = former, dict(pasts or {}), began, GRAIN
         self._repeats = split == "val" or not shuffle  # every epoch is the same
         self._entries: dict[str, list[ShardEntry]] = {}  # of each manifest's digest
         self._epochs: OrderedDict[tuple[str, int], Epoch] = OrderedDict()
@@ -81,7 +83,7 @@ class WindowPlans:
 
     def rows(self, epoch: int, window: int) -> WindowRows:
         """The rows of a window."""
-        key = (self.set_of(epoch).digest, self.drawn(epoch), window, tuple(self._past(epoch, window)))
+        key = (self.set_of(epoch).digest, self.drawn(epoch), window, self.row_len, tuple(self._past(epoch, window)))
         if key not in self._plans:
             self._plans[key] = self._plan(epoch, window)
         return _kept(self._plans, key)
@@ -112,7 +114,8 @@ class WindowPlans:
         return (self.seed, self.drawn(epoch), window)
 
     def _past(self, epoch: int, window: int) -> Sequence[Past]:
-        return self.pasts.get((epoch, window), ())
+        cut = self.began is not None and self.began[0] == epoch
+        return self.pasts.get((epoch, window), [Past(self.began[1], 0)] if cut and self.began else ())
 
     def _open(self, epoch: int, slices: Window) -> dict[int, Shard]:
         """The shards that slices are of, by their places in the split."""

@@ -22,13 +22,13 @@ class Counts:
 
     def __init__(self, plans: WindowPlans):
         self._plans, self._plain = plans, copy.copy(plans)
-        self._plain.pasts = {}  # what a run left of a window is not kept
+        self._plain.pasts, self._plain.began = {}, None  # what a run left of a window is not kept
         self._rows: dict[Path, list[int]] = {}  # of the epoch's windows, as far as they were counted
         self._new: set[Path] = set()
 
     def count_rows(self, epoch: int, window: int) -> int:
         """The rows of a window of an epoch."""
-        if (epoch, window) in self._plans.pasts:
+        if (epoch, window) in self._plans.pasts or self._plans.began is not None:
             return self._plans.count_rows(epoch, window)
         path = self._path(epoch)
         if path not in self._rows:

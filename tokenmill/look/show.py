@@ -35,6 +35,7 @@ from tokenmill.store.shards import ShardEntry, Split
 from tokenmill.store.token_sets import TokenSet
 
 SIGHTINGS = 20  # that are listed
+STATED = ("split", "seq_len", "packing", "long_documents", "shuffle", "seed")  # of the settings, in a loader's state
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def _tracer(config: Show, token_set: TokenSet, position: Position | None) -> Tra
     if position is not None:
         plans.former = (position.place["epoch"], token_set.as_it_was(position.manifest, loader.split))
         plans.pasts = dict(position.pasts)
+        plans.began = None if position.began is None else (position.place["epoch"], position.began + 1)
     return Tracer(plans, parse_skipped(loader.skip_rows or ()))
 
 
@@ -148,16 +150,28 @@ def _call(config: Show) -> int:
 def _place(flag: str, told: str, config: Show, token_set: TokenSet) -> tuple[Place, Position | None, Show]:
     """The place that a text or a state file tells, the position of the latter, and the settings then."""
     if not Path(told).is_file():
+        if Path(told).suffix or "/" in told:
+            raise FileNotFoundError(f"{flag} {told}: expected a place as 0:12:100, or a state file, found no such file")
         return Place(*_numbers(flag, told, (3,))), None, config
     try:
         state: dict[str, Any] = json.loads(Path(told).read_text())
-        names = ("split", "seq_len", "packing", "long_documents", "shuffle", "seed")
-        config = replace(config, skip_rows=tuple(state.get("skip_rows", ())), **{name: state[name] for name in names})
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        of_state = {name: state[name] for name in STATED}
+        _require_as_stated(config, flag, of_state)
+        config = replace(config, skip_rows=tuple(state.get("skip_rows", ())), **of_state)
+    except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{flag} {told}: expected a loader's state_dict() as JSON, found {error!r}") from error
     identity = identity_of(token_set.tokenizer["fingerprint"], config.split, config.packing, config.loader.order)
     position = read_position(state, identity, Place._fields, token_set.path)
     return Place(**position.place), position, config
+
+
+def _require_as_stated(config: Show, flag: str, of_state: dict[str, Any]) -> None:
+    """ValueError where a setting was given, and the state has another."""
+    for name, value in of_state.items():
+        given = getattr(config, name)
+        if given not in (value, getattr(Show, name)):
+            asked = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{asked} {given}, but the state of {flag} is of {value}; leave {asked} out")
 
 
 def _numbers(flag: str, row: str, lengths: tuple[int, ...]) -> list[int]:
@@ -181,12 +195,31 @@ def show(config: Show, console: Console) -> None:
     with console.status("counting the rows that come before"):
         rows = list(rows_of(config, token_set))
     drawing = Drawing(token_set, console, config.ids)
-    drawing.print(_settings(config, token_set))
+    drawing.print(_settings(_stated(config, token_set), token_set))
+    for line in _former_manifests(config, token_set):
+        drawing.print(line)
     if places := format_skipped(parse_skipped(row.place for _, row in rows if row.place is not None)):
         drawing.print(f"to leave out what is shown: skip_rows={places!r}")
     drawing.bars(rows)
     for rank, row in rows:
         drawing.row(rank, row, config.full or len(rows) == 1)
+
+
+def _stated(config: Show, token_set: TokenSet) -> Show:
+    """The settings, those of a state file where one is named."""
+    if config.since is None:
+        return config
+    _, position, config = _place("--since", config.since[1], config, token_set)
+    return config if position is None else replace(config, manifest=position.manifest)
+
+
+def _former_manifests(config: Show, token_set: TokenSet) -> list[str]:
+    """That rows of before the set grew are others."""
+    former = [path.stem for path in sorted((token_set.path / "manifests").glob("*.json"))]
+    former = [digest for digest in former if digest != token_set.digest]
+    if not former or config.manifest is not None or config.since is not None:
+        return []
+    return [f"this set has grown; for an epoch that began before, give --manifest {' or '.join(former)}"]
 
 
 def _settings(config: Show, token_set: TokenSet) -> str:
@@ -207,9 +240,9 @@ def _show_document(number: int, config: Show, token_set: TokenSet, console: Cons
     begin, end = (int(shard.offsets[i]) for i in (document, document + 1))
     (piece,) = pieces_of(shard, begin, end - begin)
     drawing = Drawing(token_set, console, config.ids)
-    drawing.piece(piece, 0, full=True)
     with console.status("looking for it in each epoch"):
         lines = list(islice(when(number, config, token_set), SIGHTINGS + 2))
+    drawing.piece(piece, 0, full=True)
     for line in [*lines[: SIGHTINGS + 1], *["and more" for _ in lines[SIGHTINGS + 1 :]]]:
         drawing.print(line)
 
@@ -225,8 +258,15 @@ def when(number: int, config: Show, token_set: TokenSet) -> Iterator[str]:
     if position is not None:  # what comes later is not looked at
         config = replace(config, manifest=position.manifest)
     yield _settings(config, token_set)
-    seen = None
-    for seen in _tracer(config, token_set, position).sightings(*_find_document(number, config, token_set), until):
+    yield from _former_manifests(config, token_set)
+    tracer, seen = _tracer(config, token_set, position), None
+    if position is not None and (rows := tracer.count_before(until)) * config.seq_len != position.tokens_seen:
+        yield (
+            f"but the run saw {position.tokens_seen:,} tokens by then, and these {rows:,} rows hold "
+            f"{rows * config.seq_len:,}: its rows were of another length, skipped, dropped at an epoch's end, or of "
+            "another token set before, so what follows is not all that it saw, nor when"
+        )
+    for seen in tracer.sightings(*_find_document(number, config, token_set), until):
         yield _seen(seen, config)
     if seen is None:
         yield f"not seen before {':'.join(map(str, until))}"
@@ -244,11 +284,13 @@ def _find_document(number: int, config: Show, token_set: TokenSet) -> tuple[Shar
 
 
 def _seen(sighting: Sighting, config: Show) -> str:
+    place, only = ":".join(map(str, sighting.place)), ", as filler" if sighting.filler else ""
+    epoch = f"seen in epoch {sighting.place.epoch}"
+    if sighting.number is None:
+        return f"{epoch}, at {place}, when rows were of {sighting.seq_len:,} + 1 tokens{only}"
     step, row = divmod(sighting.number, config.batch_size * config.world_size)
     rank, row = divmod(row, config.batch_size)
-    place = ":".join(map(str, sighting.place))
-    only = ", as filler" if sighting.filler else ""
-    return f"seen in epoch {sighting.place.epoch}, step {step:,}, rank {rank}, row {row} of its batch, at {place}{only}"
+    return f"{epoch}, step {step:,}, rank {rank}, row {row} of its batch, at {place}{only}"
 
 
 def main(arguments: list[str], prog: str) -> None:

@@ -9,6 +9,7 @@ The rows before the first are counted, not planned, and the counts kept (counts.
 (epoch, window of the epoch, row) is gone to at once.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,8 +42,9 @@ class Sighting:
     """A row that held some of a document."""
 
     place: Place
-    number: int  # in the global order
+    number: int | None  # in the global order; None where rows were of another length by then
     filler: bool  # a copy that closed the row, and no more of it
+    seq_len: int
 
 
 class Tracer:
@@ -80,11 +82,24 @@ class Tracer:
         begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
         for epoch in range(until.epoch + 1):
             for window in self._windows_with(epoch, entry, begin, end):
+                yield from self._before_the_length_changed(epoch, window, entry.name, begin, end)
                 for row, filler in self.plans.rows(epoch, window).rows_with(entry.name, begin, end):
                     place = Place(epoch, window, row)
                     if place < until and not self._is_skipped(place):
-                        yield Sighting(place, self._number(place), filler)
+                        yield Sighting(place, self.count_before(place), filler, self.plans.row_len - 1)
         self._counts.keep()
+
+    def _before_the_length_changed(
+        self, epoch: int, window: int, shard: str, begin: int, end: int
+    ) -> Iterator[Sighting]:
+        """The rows of a window that were dealt before the length of rows changed in it."""
+        pasts = self.plans.pasts.get((epoch, window), ())
+        for number, past in enumerate(pasts):
+            plans = copy.copy(self.plans)
+            plans.row_len, plans.pasts = past.row_len, {(epoch, window): pasts[:number]}
+            for row, filler in plans.rows(epoch, window).rows_with(shard, begin, end):
+                if row < past.dealt and not any(row in rows for rows in past.skipped):
+                    yield Sighting(Place(epoch, window, row), None, filler, past.row_len - 1)
 
     def _windows_with(self, epoch: int, entry: ShardEntry, begin: int, end: int) -> list[int]:
         """The windows of an epoch whose rows may hold some of a stretch of a shard."""
@@ -102,7 +117,7 @@ class Tracer:
     def _is_skipped(self, place: Place) -> bool:
         return any(place.row in rows for rows in self._skipped.get(place[:2], ()))
 
-    def _number(self, place: Place) -> int:
+    def count_before(self, place: Place) -> int:
         """How many rows of the global order come before a place."""
         before = [(epoch, window) for epoch in range(place.epoch) for window in range(self.plans.count_windows(epoch))]
         before += [(place.epoch, window) for window in range(place.window)]

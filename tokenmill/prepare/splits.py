@@ -49,6 +49,8 @@ def in_former_order(records: Records, former: list[ShardEntry]) -> Records:
 
 def changes(records: Records, former: list[ShardEntry]) -> list[str]:
     """What became of the splits of a set that there was, a line each; none where nothing did."""
+    if not former:
+        return []
     before = {entry.source: entry.split for entry in former}
     now = {record["source"]["file"]: split for record, split in records}
     lines = []

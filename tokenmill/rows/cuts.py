@@ -88,6 +88,46 @@ def lay_rows(left: Stretches, row_len: int, seed: tuple[int, ...] | None) -> Row
     return plan if seed is None else _in_order(plan, permutation(rows, "rows", *seed))
 
 
+def lay_pieces(left: Stretches, row_len: int, seed: tuple[int, ...]) -> tuple[RowPlan, Stretches]:
+    """Stretches one after the other, cut where a row is full; each piece that begins inside a document has a BOS.
+
+    Full rows, and the stretches of the last one, which is not. A place that has no room for a BOS and a token is closed
+    with the first token of the next document, as filler.
+    """
+    order = permutation(len(left.document), "laid", *seed)
+    columns = (column[order].tolist() for column in left)
+    pieces: list[tuple[int, int, int, bool]] = []
+    row_offsets, room = [0], row_len
+    for document, start, length in zip(*columns, strict=True):
+        while length:
+            bos = start > 0
+            if room <= bos:
+                pieces.append((document, 0, 1, True))
+                room -= 1
+            else:
+                taken = min(length, room - bos)
+                pieces.append((document, start, taken, False))
+                start, length, room = start + taken, length - taken, room - taken - bos
+            if not room:
+                row_offsets.append(len(pieces))
+                room = row_len
+    full = row_offsets[-1]
+    found = np.array(pieces, dtype=np.int64).reshape(-1, 4)
+    document, start, length, filler = found[:full].T
+    plan = RowPlan(row_len, np.array(row_offsets), document, start, length, (start > 0) & (filler == 0), filler > 0)
+    return plan, Stretches(*found[full:, :3].T)
+
+
+def shuffled(plans: list[RowPlan], seed: tuple[int, ...]) -> RowPlan:
+    """The rows of several plans, in an order drawn from a seed."""
+    before = np.cumsum([0, *(plan.row_offsets[-1] for plan in plans[:-1])])
+    ends = [plan.row_offsets[1:] + first for plan, first in zip(plans, before.tolist(), strict=True)]
+    columns = ("document", "start", "length", "bos", "filler")
+    joined = (np.concatenate([getattr(plan, column) for plan in plans]) for column in columns)
+    together = RowPlan(plans[0].row_len, np.concatenate([[0], *ends]), *joined)
+    return _in_order(together, permutation(together.num_rows, "together", *seed))
+
+
 def _in_order(plan: RowPlan, order: np.ndarray) -> RowPlan:
     """The same rows in another order."""
     counts = np.diff(plan.row_offsets)[order]

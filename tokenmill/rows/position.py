@@ -3,18 +3,21 @@
 identity    version 2, fingerprint 1bd4..., split train, packing best_fit, long_documents split, shuffle true, seed 1337
 place       manifest 57ab..., seq_len 2048, epoch 0, window 3, row 512
 pasts       {"0:3": [[4096, 200]]}, where the length of rows changed within window 3 of epoch 0 (repack.py)
+began       4096, where an epoch of concat began with rows of that length
 skip_rows   ["0:4:100-163"], where there are any
 tokens_seen 25165824, of all ranks, since training began
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tokenmill.checks import whole_number
 from tokenmill.rows.repack import Past
 from tokenmill.rows.skipped import Skipped, format_ranges, format_skipped, parse_ranges, parse_skipped
 
 VERSION = 2
+IDENTITIES = ("long_documents", "shuffle", "seed", "world_size", "rows_a_call", "worker", "workers")  # of some loaders
 
 Pasts = Mapping[tuple[int, int], Sequence[Past]]  # of (epoch, window)
 
@@ -34,6 +37,7 @@ class Position:
     tokens_seen: int
     skipped: Skipped
     pasts: Pasts
+    began: int | None = None  # the seq_len that the epoch began with, where it is another, and rows are cut by it
 
     @property
     def window(self) -> tuple[int, int]:
@@ -48,34 +52,38 @@ class Position:
     def as_dict(self, identity: dict[str, Any]) -> dict[str, Any]:
         """A position, of plain numbers and texts."""
         told = identity | {"manifest": self.manifest, "seq_len": self.seq_len} | self.place
+        told |= {"began": self.began} if self.began is not None else {}
         told |= {"pasts": _format_pasts(self.pasts)} if self.pasts else {}
         told |= {"skip_rows": format_skipped(self.skipped)} if self.skipped else {}
         return told | {"tokens_seen": self.tokens_seen}
 
     def skipping(self, skipped: Skipped) -> "Position":
-        """The same place, with other rows left out from here on."""
+        """The same place, with other rows left out from here on; in a window that was packed anew, besides."""
         pasts = {window: past for window, past in self.pasts.items() if window == self.window}
-        return Position(self.manifest, self.seq_len, self.place, self.tokens_seen, skipped, pasts)
+        return replace(self, skipped=skipped, pasts=pasts)
 
-    def at_length(self, seq_len: int) -> "Position":
+    def at_length(self, seq_len: int, cut: bool) -> "Position":
         """The same place where rows are `seq_len` + 1 from here on: what is left of the window is packed anew.
 
-        Rows that are to be skipped were named at the old length, so their windows have a past of it too.
+        Rows that are to be skipped were named at the old length, so their windows have a past of it too. Rows that
+        are `cut` (concat) go over the ends of slices, so all windows of an epoch are first cut as its first one was.
         """
         if seq_len == self.seq_len:
             return self
-        pasts = {window: list(past) for window, past in self.pasts.items()}
-        row = self.place["row"]
+        pasts, row = {window: list(past) for window, past in self.pasts.items()}, self.place["row"]
         gone = {window: ranges for window, ranges in self.skipped.items() if window >= self.window}
         for window in gone.keys() | ({self.window} if row else set()):
             dealt = row if window == self.window else 0
-            pasts.setdefault(window, []).append(Past(self.seq_len + 1, dealt, tuple(gone.get(window, ()))))
-        return Position(self.manifest, seq_len, self.place | {"row": 0}, self.tokens_seen, {}, pasts)
+            first = [] if self.began is None or window[0] != self.place["epoch"] else [Past(self.began + 1, 0)]
+            pasts.setdefault(window, first).append(Past(self.seq_len + 1, dealt, tuple(gone.get(window, ()))))
+        place = self.place | {"row": 0}
+        began = (self.began or self.seq_len) if cut and not self.begins_epoch else None
+        began = None if began == seq_len else began
+        return replace(self, seq_len=seq_len, place=place, skipped={}, pasts=pasts, began=began)
 
     def still_to_come(self) -> "Position":
         """Without the pasts of windows that are done."""
-        pasts = {window: past for window, past in self.pasts.items() if window >= self.window}
-        return Position(self.manifest, self.seq_len, self.place, self.tokens_seen, self.skipped, pasts)
+        return replace(self, pasts={window: past for window, past in self.pasts.items() if window >= self.window})
 
 
 def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequence[str], where: object) -> Position:
@@ -83,11 +91,16 @@ def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequenc
 
     ValueError, naming both values, where it is of another identity than that of a loader of `where`.
     """
-    for key, here in identity.items():
-        if state.get(key) != here:
+    if "loaders" in state:
+        raise ValueError(
+            "this is the state of get_batch's loaders, for tokenmill.load_state_dict; "
+            'the position of one of them is in its list "loaders"'
+        )
+    for key in [*identity, *(key for key in IDENTITIES if key in state and key not in identity)]:
+        if state.get(key) != identity.get(key):
             raise ValueError(
                 f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
-                f"{here!r} here ({where}); {_advice(key, state.get(key))}"
+                f"{identity.get(key)!r} here ({where}); {_advice(key, state.get(key))}"
             )
     if missing := {"manifest", "seq_len", "tokens_seen", *keys} - state.keys():
         raise ValueError(
@@ -95,11 +108,12 @@ def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequenc
         )
     return Position(
         str(state["manifest"]),
-        int(state["seq_len"]),
-        {key: int(state[key]) for key in keys},
-        int(state["tokens_seen"]),
+        whole_number("seq_len of the position", state["seq_len"], 1),
+        {key: whole_number(f"{key} of the position", state[key], 0) for key in keys},
+        whole_number("tokens_seen of the position", state["tokens_seen"], 0),
         parse_skipped(state.get("skip_rows", ())),
         _parse_pasts(state.get("pasts", {})),
+        state.get("began"),
     )
 
 

@@ -68,16 +68,24 @@ def _after(packer: Packer, seed: Seed, past: Sequence[Past]) -> tuple[Seed, Any]
 
 
 class BestFit:
-    """Documents of `lengths` tokens, packed best-fit (packing.py)."""
+    """Documents of `lengths` tokens, packed best-fit (packing.py).
+
+    What is left of documents that rows of another length have cut is laid end to end and cut where a row is full: two
+    pieces of 512 tokens and a BOS would not fit a row of 1,025. Whole documents are packed as ever.
+    """
 
     def __init__(self, lengths: np.ndarray, long_documents: LongDocuments):
         self.lengths, self.long_documents = lengths, long_documents
 
     def plan(self, row_len: int, seed: Seed, left: Stretches | None) -> RowPlan:
-        return plan_rows(self.lengths, row_len, long_documents=self.long_documents, seed=seed, left=left)
+        laid, left = self._laid(row_len, seed, left)
+        packed = plan_rows(self.lengths, row_len, long_documents=self.long_documents, seed=seed, left=left)
+        return packed if laid is None else cuts.shuffled([laid, packed], seed)
 
     def count(self, row_len: int, seed: Seed, left: Stretches | None) -> int:
-        return count_rows(self.lengths, row_len, long_documents=self.long_documents, seed=seed, left=left)
+        laid, left = self._laid(row_len, seed, left)
+        packed = count_rows(self.lengths, row_len, long_documents=self.long_documents, seed=seed, left=left)
+        return packed + (0 if laid is None else laid.num_rows)
 
     def left(self, plan: RowPlan, rows: np.ndarray, before: Stretches | None) -> Stretches:
         wanted = np.zeros(plan.num_rows, dtype=bool)
@@ -88,6 +96,19 @@ class BestFit:
             document = np.sort(document)
             return Stretches(document, np.zeros_like(document), self.lengths[document])
         return joined(Stretches(document, plan.start[kept], plan.length[kept]))
+
+    def _laid(self, row_len: int, seed: Seed, left: Stretches | None) -> tuple[RowPlan | None, Stretches | None]:
+        """Full rows of what is left of cut documents, and what is to be packed: whole documents, and a rest."""
+        if left is None or self.long_documents == "crop":
+            return None, left
+        whole = (left.start == 0) & (left.length == self.lengths[left.document])
+        if whole.all():
+            return None, left
+        laid, rest = cuts.lay_pieces(Stretches(*(column[~whole] for column in left)), row_len, seed)
+        columns = zip(left, rest, strict=True)
+        return laid, Stretches(
+            *(np.concatenate([column[whole], more]).astype(column.dtype) for column, more in columns)
+        )
 
 
 class Concat:

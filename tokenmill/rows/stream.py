@@ -99,9 +99,13 @@ class RowStream:
     def seek(self, place: Place) -> None:
         """Goes to a place. ValueError where there is no such row."""
         epoch, window, row = place
-        valid = epoch >= 0 and row >= 0 and 0 <= window < self.count_windows(epoch)
-        if not valid or (row and row >= self.count_rows(epoch, window)):
-            raise ValueError(f"no such row: epoch {epoch}, window {window}, row {row}")
+        told = f"no such row: epoch {epoch}, window {window}, row {row}"
+        if min(place) < 0:
+            raise ValueError(told)
+        if window >= (windows := self.count_windows(epoch)):
+            raise ValueError(f"{told}; the epoch has {windows} windows")
+        if row and row >= (rows := self.count_rows(epoch, window)):
+            raise ValueError(f"{told}; the window has {rows} rows of this length")
         self.place, self.passed = place, 0
 
     def _walk(self, count: int) -> Iterator[tuple[Rows, Place]]:

@@ -208,7 +208,7 @@ def _stamp(path: Path) -> Stamp | None:
         stat = os.stat(path)
     except FileNotFoundError:
         return None
-    return Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return Stamp(stat.st_ino, stat.st_size, max(stat.st_mtime_ns, stat.st_ctime_ns))
 
 
 def in_blocks(tokens: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -10,6 +10,7 @@ shards/             three files a shard (shards.py)
 import copy
 import hashlib
 import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ class TokenSet:
                 "run `tokenmill prepare`, or prepare_data.py, first (again, if it was interrupted)"
             )
         self._stamps: dict[str, Stamp | None] = {}
+        self._read_at = time.time_ns()
         self._take(read_json(manifest, "tokens"))
 
     def _take(self, manifest: dict[str, Any]) -> None:
@@ -161,13 +163,15 @@ class TokenSet:
             )
 
     def open(self, entry: ShardEntry) -> Shard:
-        """Maps a shard. ValueError where it is another file than when it was opened last, and of other bytes."""
+        """Maps a shard. ValueError where it is another file, of other bytes, than when it was opened last; or, where
+        it was not, than when the manifest was read.
+        """
         shard = Shard(self.path, entry, self.dtype)
-        known = self._stamps.setdefault(entry.name, shard.stamp)
-        if known != shard.stamp:
-            shard.stamp = known
+        known = self._stamps.get(entry.name, shard.stamp)
+        if known != shard.stamp or (known is not None and known.changed > self._read_at):
+            shard.stamp = None
             shard.require_unchanged()
-            self._stamps[entry.name] = shard.stamp
+        self._stamps[entry.name] = shard.stamp
         return shard
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
