@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tokenmill.store.token_sets import TokenSet, find_token_set
     from tokenmill.tokenize.tokenizer import Tokenizer
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "PRESETS",
     "PackedRows",

@@ -171,7 +171,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     def rows(self) -> int | None:
         """Rows of the epoch at hand, of all ranks, with those to skip; None with nanochat, whose rows end with none.
 
-        Windows hold other documents at each epoch, so it may differ by a few. With best_fit all lengths of the split
+        Windows hold other documents at each epoch, so it may differ by a few; and where the length of rows changed
+        within a window, it is what is left of that. With best_fit all lengths of the split
         are read and packed once for each: about 10 ms for 60,000 documents.
         """
         return None if self.config.packing == "nanochat" else self._rows_of(self._state.epoch)
