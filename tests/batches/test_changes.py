@@ -211,6 +211,52 @@ def test_rows_to_skip_are_named_at_the_length_that_a_loader_has(marked, small_wi
     assert rows_dealt([none], 30) == expected
 
 
+@pytest.mark.parametrize("place", ["0:2:0", "1:0:0", "1:2:0"])
+def test_rows_to_skip_stay_so_over_the_epochs_that_follow_a_change(marked, small_windows, place):
+    epoch = int(place[0])
+    loader = RowLoader(marked, batch_size=1, seq_len=7, epochs=1, skip_rows=[place])
+    next(loader)
+    longer = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
+    longer.load_state_dict(loader.state_dict())
+    kept = {window: past for window, past in longer.state_dict()["pasts"].items() if window == place[:3]}
+    list(longer) if epoch else next(longer)
+    longer.set_epoch(epoch)
+    assert longer.state_dict()["pasts"] == kept == {place[:3]: [[7, 0, "0"]]}
+    again = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
+    again.load_state_dict(longer.state_dict())
+    assert [rows_of(batch) for batch in again] == [rows_of(batch) for batch in longer]
+
+
+def test_no_rows_are_skipped_where_none_are_to_be_also_after_a_change(marked, small_windows):
+    loader = RowLoader(marked, batch_size=1, seq_len=7, skip_rows=["0:0:0-1"])
+    longer = RowLoader(marked, batch_size=1, seq_len=12)
+    longer.load_state_dict(loader.state_dict())
+    none = RowLoader(marked, batch_size=1, seq_len=12, skip_rows=[])
+    none.load_state_dict(longer.state_dict())
+    assert rows_dealt([none], 40) == rows_dealt([RowLoader(marked, batch_size=1, seq_len=12)], 40)
+
+
+@pytest.mark.parametrize(("place", "before", "after"), [("0:2:0", 30, 9), ("1:2:0", 30, 9), ("1:2:0", 7, 12)])
+def test_concat_with_rows_to_skip_is_cut_one_way_in_an_epoch(tmp_path, small_windows, place, before, after):
+    folder = make_token_set(tmp_path / "set", train=[[200, 150, 90, 70], [300, 40]], val=[[9]])
+    mark(folder)
+    how = {"batch_size": 1, "packing": "concat", "epochs": 1, "drop_last": False}
+
+    def inputs(loader):
+        return {token for batch in loader for row in rows_of(batch) for token in row[:-1] if token != BOS}
+
+    epoch = int(place[0])
+    plain = RowLoader(folder, seq_len=before, **how)
+    plain.set_epoch(epoch)
+    left_out = {t for p in plain._make_plans().rows(epoch, 2).pieces(0) for t in p.tokens(BOS)[:].tolist()}
+    expected = inputs(plain)
+    loader = RowLoader(folder, seq_len=after, **how)
+    loader.load_state_dict(RowLoader(folder, seq_len=before, skip_rows=[place], **how).state_dict())
+    found = inputs(loader)
+    found = inputs(loader) if epoch else found
+    assert expected - found <= left_out
+
+
 @given(stages, st.booleans(), st.sampled_from([Grain(16, 64), Grain(32, 10_000)]))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_concat_deals_every_token_as_an_input_once_whatever_changes_on_the_way(marked, stages, shuffle, grain):

@@ -108,6 +108,13 @@ def test_a_spike_is_left_out_after_the_checkpoint_before_it_and_the_position_say
     assert forgotten.state_dict() == without.state_dict()
 
 
+def test_a_row_that_only_a_position_could_have_is_refused_where_none_comes(token_set):
+    rows = make_loader(token_set).rows
+    loader = make_loader(token_set, skip_rows=[f"0:0:{rows}"])  # a window that was packed anew may have some more
+    with pytest.raises(ValueError, match=f"skip_rows 0:0:{rows}: window 0 of epoch 0 has {rows} rows"):
+        next(loader)
+
+
 def test_a_loader_that_is_given_rows_to_skip_skips_these_and_no_others(token_set, windows):
     expected = list(islice(reference_rows(token_set), 60))
     loader = make_loader(token_set, skip_rows=skip_of(token_set, 8, 4))

@@ -22,7 +22,7 @@ from tokenmill.batches.planned import PlannedRows
 from tokenmill.batches.plans import WindowPlans
 from tokenmill.batches.ranks import is_distributed, rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
 from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
-from tokenmill.rows.position import Pasts, Position, identity_of
+from tokenmill.rows.position import Pasts, Position, begun_anew, identity_of
 from tokenmill.rows.skipped import Skipped, parse_skipped
 from tokenmill.rows.stream import no_such_rows
 from tokenmill.store.maps import unmap_dropped
@@ -123,8 +123,10 @@ class Chain:
     def _begin(self, epoch: int, seen: int) -> None:
         """Goes to the first row of an epoch, in a DataLoader worker to that of its first batch."""
         self._until = None if self.config.epochs is None else epoch + self.config.epochs
+        same_set = self._former is None or self._former[0] != epoch
+        self._pasts = begun_anew(self._pasts, epoch if same_set else epoch + 1)
         self._former, self._began, self._loaded = None, None, False  # all of the epoch, and of the set as it is
-        self._pasts = {window: past for window, past in self._pasts.items() if window[0] > epoch}
+        self._counted.clear()
         nanochat = self.config.packing == "nanochat"
         self._go_to({"rows": 0} if nanochat else {"epoch": epoch, "window": 0, "row": 0}, seen)
         if self._worker:
@@ -219,7 +221,8 @@ class Chain:
             self._require_rank()
         self._leave_the_parent_s()
         if self._batches is None:
-            rows = self._rows_at_hand()
+            if isinstance(rows := self._rows_at_hand(), PlannedRows) and not self._state.begun:
+                self._require_skipped(self._make_plans(), (self._state.place["epoch"], self._state.place["window"]))
             rows.seek(self._state.place)
             batches = _batches(rows, self._transfer(), self.config, self._workers, self._state.tokens_seen)
             self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
@@ -269,16 +272,17 @@ class Chain:
                 f"tokens, fewer than one batch of {config.batch_size} on each of {self.world_size} ranks; "
                 "lower batch_size or seq_len, take drop_last=False, or prepare more text"
             )
-        self._require_skipped(plans, (0, 0))
+        # a position may come, of a window that was packed anew: with fewer than twice the rows
+        self._require_skipped(plans, (0, 0), leeway=2)
 
-    def _require_skipped(self, plans: WindowPlans, since: tuple[int, int]) -> None:
-        """ValueError where rows that are to be skipped, from a window on, are not there."""
+    def _require_skipped(self, plans: WindowPlans, since: tuple[int, int], leeway: int = 1) -> None:
+        """ValueError where rows that are to be skipped, from a window on, are not there, nor so many times the rows."""
         for (epoch, window), ranges in self._skipped.items():
             if (epoch, window) < since:
                 continue
             windows = plans.count_windows(epoch)
             rows = plans.count_rows(epoch, window) if window < windows else 0
-            if ranges[-1].stop > rows:
+            if ranges[-1].stop > leeway * rows:
                 raise no_such_rows(epoch, window, ranges[-1], rows)
 
 

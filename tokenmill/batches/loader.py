@@ -23,7 +23,7 @@ from tokenmill.batches.notebook import draw
 from tokenmill.batches.ranks import require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
-from tokenmill.rows.position import Position, read_position
+from tokenmill.rows.position import Position, cut_by, read_position
 from tokenmill.store.shards import Split
 
 FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a second or two
@@ -300,7 +300,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         place, epoch, seen, _ = self._state
         former = self._former is not None and self._former[0] == epoch
         manifest = self._former[1].digest if self._former is not None and former else self.token_set.digest
-        began = self._began[1] - 1 if self._began is not None and self._began[0] == epoch else None
+        first = cut_by(epoch, self._began, self._pasts) if self.config.packing == "concat" else None
+        began = None if first in (None, self.config.seq_len + 1) else first - 1
         position = Position(manifest, self.config.seq_len, place, seen, self._skipped, self._pasts, began)
         return (position if self.config.packing == "nanochat" else position.still_to_come()).as_dict(self.identity)
 

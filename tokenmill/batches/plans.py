@@ -17,7 +17,7 @@ import numpy as np
 
 from tokenmill.batches.window_rows import WindowRows
 from tokenmill.rows.packing import LongDocuments
-from tokenmill.rows.position import Pasts
+from tokenmill.rows.position import Pasts, cut_by
 from tokenmill.rows.repack import BestFit, Concat, Packer, Past, Random, count_window, plan_window
 from tokenmill.rows.windows import GRAIN, Epoch, Window
 from tokenmill.store.shards import Shard, ShardEntry
@@ -114,8 +114,10 @@ class WindowPlans:
         return (self.seed, self.drawn(epoch), window)
 
     def _past(self, epoch: int, window: int) -> Sequence[Past]:
-        cut = self.began is not None and self.began[0] == epoch
-        return self.pasts.get((epoch, window), [Past(self.began[1], 0)] if cut and self.began else ())
+        if past := self.pasts.get((epoch, window)):
+            return past
+        first = cut_by(epoch, self.began, self.pasts) if self.packing == "concat" else None
+        return [] if first in (None, self.row_len) else [Past(first, 0)]
 
     def _open(self, epoch: int, slices: Window) -> dict[int, Shard]:
         """The shards that slices are of, by their places in the split."""

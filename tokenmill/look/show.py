@@ -260,12 +260,14 @@ def when(number: int, config: Show, token_set: TokenSet) -> Iterator[str]:
     yield _settings(config, token_set)
     yield from _former_manifests(config, token_set)
     tracer, seen = _tracer(config, token_set, position), None
-    if position is not None and (rows := tracer.count_before(until)) * config.seq_len != position.tokens_seen:
-        yield (
-            f"but the run saw {position.tokens_seen:,} tokens by then, and these {rows:,} rows hold "
-            f"{rows * config.seq_len:,}: its rows were of another length, skipped, dropped at an epoch's end, or of "
-            "another token set before, so what follows is not all that it saw, nor when"
-        )
+    if position is not None:
+        rows = tracer.count_before(until)
+        if position.pasts or position.began or rows * config.seq_len != position.tokens_seen:
+            yield (
+                f"but the run saw {position.tokens_seen:,} tokens by then, and these {rows:,} rows hold "
+                f"{rows * config.seq_len:,}: its rows were of another length, skipped, dropped at an epoch's end, or "
+                "of another token set before, so what follows is not all that it saw, nor when"
+            )
     for seen in tracer.sightings(*_find_document(number, config, token_set), until):
         yield _seen(seen, config)
     if seen is None:

@@ -59,7 +59,8 @@ class Position:
 
     def skipping(self, skipped: Skipped) -> "Position":
         """The same place, with other rows left out from here on; in a window that was packed anew, besides."""
-        pasts = {window: past for window, past in self.pasts.items() if window == self.window}
+        here = self.pasts.get(self.window, ())
+        pasts = {self.window: here} if any(past.dealt for past in here) else {}
         return replace(self, skipped=skipped, pasts=pasts)
 
     def at_length(self, seq_len: int, cut: bool) -> "Position":
@@ -77,13 +78,30 @@ class Position:
             first = [] if self.began is None or window[0] != self.place["epoch"] else [Past(self.began + 1, 0)]
             pasts.setdefault(window, first).append(Past(self.seq_len + 1, dealt, tuple(gone.get(window, ()))))
         place = self.place | {"row": 0}
-        began = (self.began or self.seq_len) if cut and not self.begins_epoch else None
+        begun = not self.begins_epoch or any(window[0] == place["epoch"] for window in gone)
+        began = (self.began or self.seq_len) if cut and begun else None
         began = None if began == seq_len else began
         return replace(self, seq_len=seq_len, place=place, skipped={}, pasts=pasts, began=began)
 
     def still_to_come(self) -> "Position":
         """Without the pasts of windows that are done."""
         return replace(self, pasts={window: past for window, past in self.pasts.items() if window >= self.window})
+
+
+def cut_by(epoch: int, began: tuple[int, int] | None, pasts: Pasts) -> int | None:
+    """The row length by which all windows of an epoch of cut rows are cut first; None for that of its rows."""
+    if began is not None and began[0] == epoch:
+        return began[1]
+    return next((past[0].row_len for window, past in sorted(pasts.items()) if window[0] == epoch and past), None)
+
+
+def begun_anew(pasts: Pasts, epoch: int) -> Pasts:
+    """What stays where an epoch is begun from its first row: rows to be skipped, as they were named first."""
+    stay = {window: past for window, past in pasts.items() if window[0] > epoch}
+    for window, (first, *_) in pasts.items():
+        if window[0] == epoch and first.skipped:
+            stay[window] = [Past(first.row_len, 0, first.skipped)]
+    return stay
 
 
 def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequence[str], where: object) -> Position:
