@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2
 
-The loader is given the data-parallel part of the DeviceMesh, and nothing else changes. In torchtitan that part is
-the mesh that its own dataloader gets its rank from, as `parallel_dims.world_mesh["dp"]`. The position is the same on every rank, so any one may save it.
+The loader is given the data-parallel part of the DeviceMesh, and nothing else changes. In torchtitan that part is the
+mesh that its own dataloader gets its rank from, as `parallel_dims.world_mesh["dp"]`. The position is the same on every
+rank, so any one may save it.
 """
 
 import argparse
