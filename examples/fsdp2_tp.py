@@ -8,12 +8,16 @@ rank, so any one may save it.
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # in a clone, where tokenmill is not installed
 
 from tokenmill import RowLoader
 
