@@ -55,7 +55,7 @@ def train(arguments: argparse.Namespace, device: str) -> None:
 
 
 if __name__ == "__main__":
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    arguments, device = parser.parse_args(), "cuda" if torch.cuda.is_available() else "cpu"
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    train(parser.parse_args(), device)
+    train(arguments, device)
     dist.destroy_process_group()
