@@ -51,7 +51,7 @@ def train(arguments: argparse.Namespace, device: str) -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         told = f"step {step} rank {dist.get_rank()} place {mesh.get_coordinate()} rows {int(inputs.sum())}"
-        print(f"{told} loss {loss.item():.4f}", flush=True)
+        print(f"{told} loss {loss.item():.4f}\n", end="", flush=True)  # in one piece, as all ranks write here
 
 
 if __name__ == "__main__":
