@@ -17,6 +17,7 @@ from tokenmill.batches.window_rows import WindowRows
 
 def test_no_file_stays_open_however_many_shards_there_are(tmp_path, windows):
     many = make_token_set(tmp_path / "many", train=[[9, 9, 9]] * 60, val=[[9]])
+    gc.collect()  # what other tests left, as DataLoaders' pipes
     before = len(os.listdir("/proc/self/fd"))
     for packing in ("best_fit", "concat", "nanochat"):
         for prefetch in (0, 2):

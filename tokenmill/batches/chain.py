@@ -221,7 +221,8 @@ class Chain:
             self._require_rank()
         self._leave_the_parent_s()
         if self._batches is None:
-            if isinstance(rows := self._rows_at_hand(), PlannedRows) and not self._state.begun:
+            rows = self._rows_at_hand()
+            if self._skipped and not self._state.begun and not self._loaded:  # a position's were checked with it
                 self._require_skipped(self._make_plans(), (self._state.place["epoch"], self._state.place["window"]))
             rows.seek(self._state.place)
             batches = _batches(rows, self._transfer(), self.config, self._workers, self._state.tokens_seen)

@@ -298,8 +298,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     def state_dict(self) -> dict[str, Any]:
         """The position after the batch that was returned last: plain numbers and strings, the same on every rank."""
         place, epoch, seen, _ = self._state
-        former = self._former is not None and self._former[0] == epoch
-        manifest = self._former[1].digest if self._former is not None and former else self.token_set.digest
+        former = self._former if self._former is not None and self._former[0] == epoch else None
+        manifest = self.token_set.digest if former is None else former[1].digest
         first = cut_by(epoch, self._began, self._pasts) if self.config.packing == "concat" else None
         began = None if first in (None, self.config.seq_len + 1) else first - 1
         position = Position(manifest, self.config.seq_len, place, seen, self._skipped, self._pasts, began)

@@ -110,17 +110,19 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         self.config = replace(self.config, tokens=folder)
         self._of_worker: LoaderConfig | None = None
         if is_distributed() and self.config.rank is None:  # a worker could not ask the others
-            asked = {field.name: repr(getattr(self.config, field.name)) for field in fields(self.config)}
-            digest = TokenSet(folder).digest
-            require_same_on_all_ranks({**asked, "mesh": None, "tokens": None, "device": None, "manifest": digest})
+            own = ("mesh", "tokens", "device", "prefetch")  # which change no row, and may differ from rank to rank
+            names = [field.name for field in fields(self.config) if field.name not in own]
+            asked = {name: repr(getattr(self.config, name)) for name in names}
+            require_same_on_all_ranks(asked | {"manifest": TokenSet(folder).digest})
         self._epoch = torch.zeros((), dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it too
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration begin with an epoch, in all workers; without it each begins with epoch 0."""
+        epoch = whole_number("epoch", epoch, 0)
         if self.config.rank is None:
             require_same_on_all_ranks({"set_epoch": epoch})
-        self._epoch.fill_(whole_number("epoch", epoch, 0))
+        self._epoch.fill_(epoch)
 
     def __iter__(self) -> RowLoader[Item]:
         worker = get_worker_info()

@@ -148,22 +148,16 @@ class WindowPlans:
         packer = self._packer(epoch, slices, documents)
         plan = plan_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
         places = {shard: place for place, shard in enumerate(shards)}
+        at = [places[shard] for shard in slices.shard.tolist()]
         if self.packing == "best_fit":
             shard = np.repeat([places[i] for i, *_ in documents], [len(lengths) for *_, lengths in documents])
             begins = [shards[i].offsets[first : first + len(lengths)] for i, first, lengths in documents]
             begin = np.concatenate([np.zeros(0, np.int64), *begins]).astype(np.int64)
         else:  # in the plan a slice is a document
-            shard, begin = np.array([places[i] for i in slices.shard.tolist()], dtype=np.int64), slices.begin
+            shard, begin = np.array(at, dtype=np.int64), slices.begin
         return WindowRows(
             list(shards.values()),
-            list(
-                zip(
-                    map(places.__getitem__, slices.shard.tolist()),
-                    slices.begin.tolist(),
-                    slices.end.tolist(),
-                    strict=True,
-                )
-            ),
+            list(zip(at, slices.begin.tolist(), slices.end.tolist(), strict=True)),
             plan,
             shard[plan.document],
             begin[plan.document] + plan.start,

@@ -54,10 +54,7 @@ def inputs_of(plan: RowPlan, rows: np.ndarray) -> Stretches:
     """What these rows of `plan_concat` or `lay_rows` have as inputs: all but the last token of each, and no filler."""
     length = plan.length.copy()
     length[plan.row_offsets[1:] - 1] -= 1
-    row = np.repeat(np.arange(plan.num_rows), np.diff(plan.row_offsets))
-    wanted = np.zeros(plan.num_rows, dtype=bool)
-    wanted[rows] = True
-    kept = wanted[row] & ~plan.filler & (length > 0)
+    kept = plan.kept_in(rows) & (length > 0)
     return Stretches(plan.document[kept], plan.start[kept], length[kept])
 
 

@@ -67,6 +67,12 @@ class RowPlan:
     def num_rows(self) -> int:
         return len(self.row_offsets) - 1
 
+    def kept_in(self, rows: np.ndarray) -> np.ndarray:
+        """Which pieces these rows hold, fillers apart: (num_pieces,) bool."""
+        wanted = np.zeros(self.num_rows, dtype=bool)
+        wanted[rows] = True
+        return np.asarray(np.repeat(wanted, np.diff(self.row_offsets)) & ~self.filler)
+
 
 def plan_rows(
     lengths: Lengths,

@@ -88,9 +88,7 @@ class BestFit:
         return packed + (0 if laid is None else laid.num_rows)
 
     def left(self, plan: RowPlan, rows: np.ndarray, before: Stretches | None) -> Stretches:
-        wanted = np.zeros(plan.num_rows, dtype=bool)
-        wanted[rows] = True
-        kept = wanted[np.repeat(np.arange(plan.num_rows), np.diff(plan.row_offsets))] & ~plan.filler
+        kept = plan.kept_in(rows)
         document = plan.document[kept]
         if self.long_documents == "crop":  # of each document one piece, which may be longer in longer rows
             document = np.sort(document)
