@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenmill.batches.documents import cu_seqlens, document_mask, position_ids
     from tokenmill.batches.get_batch import get_batch, load_state_dict, state_dict
     from tokenmill.batches.loader import RowLoader
+    from tokenmill.batches.mixture import Mixture
     from tokenmill.batches.packed_rows import PackedRows
     from tokenmill.prepare.config import PRESETS, PrepareConfig
     from tokenmill.prepare.outcomes import PreparationError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 __all__ = [
     "PRESETS",
+    "Mixture",
     "PackedRows",
     "PreparationError",
     "PrepareConfig",
@@ -52,6 +54,7 @@ __all__ = [
 ]
 _HOMES = {
     "PRESETS": "prepare.config",
+    "Mixture": "batches.mixture",
     "PackedRows": "batches.packed_rows",
     "PreparationError": "prepare.outcomes",
     "PrepareConfig": "prepare.config",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.rows.stream import Place, RowStream
+from tokenmill.rows.stream import End, Place, RowStream
 
 # rows of each window; at least one window has some
 window_rows = st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any)
@@ -60,7 +60,7 @@ def test_a_place_goes_on_with_the_next_row_at_any_batch_size_on_any_number_of_ra
 
 @given(window_rows, st.integers(1, 5), st.integers(1, 4))
 def test_the_last_rows_are_shared_evenly(rows, world_size, count):
-    streams = [make_stream(rows, rank=r, world_size=world_size, until=1) for r in range(world_size)]
+    streams = [make_stream(rows, rank=r, world_size=world_size, until=End(1)) for r in range(world_size)]
     dealt = []
     while True:
         parts = [stream.take(count) for stream in streams]

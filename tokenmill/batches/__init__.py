@@ -4,9 +4,12 @@ Comes in: a token set, settings (config). Goes out: (inputs, targets) on a devic
 
     loader            RowLoader; get_batch and packed_rows are other ways to have one
     chain             rows dealt, transferred, made ahead: how its batches are made
-    plans             the plan of each window of a split
-    planned           the rows of a split, window by window; nanochat_rows: nanochat's
-    window_rows       the rows of one window, copied from memory maps; pieces: what they are made of
+    mixture           several token sets by weight, as a user says it
+    one_set           what a loader deals, and what a position of it is; mixed: the same of a mixture
+    source            a token set's split from a place on, as a position says; plans: the plan of each of its windows
+    planned           the rows of a split, window by window; mixed_rows: a mixture's; nanochat_rows: nanochat's
+    windows           windows planned ahead, by threads
+    window_rows       the rows of one window; table: where their tokens lie; pieces: what they are made of
     transfer          to a device; ahead: in a thread
     ranks             which rank this is, and whether all agree
     documents         ids, positions and masks of the documents of a batch

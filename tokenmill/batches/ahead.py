@@ -11,6 +11,11 @@ A Ctrl-C, or a signal handler that raises, may come anywhere in the caller. So a
 `SimpleQueue`s, and the thread is begun by C too: `threading`'s locks, and its `Thread.start`, are Python, and may be
 left half done, to be waited for for ever. An iterator that works long on one item yields PAUSE now and then, so that it
 can be stopped there.
+
+Without a depth nothing is made until it is asked for, and a generator is sent what was asked:
+
+    answers = Ahead(generator)
+    answers.ask(job)                              a `yield` of it gives the job, the next one is the answer
 """
 
 import _thread
@@ -32,7 +37,7 @@ class _Shared:
 
     def __init__(self, depth: int):
         self.ready: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        self.room: SimpleQueue[None] = SimpleQueue()
+        self.room: SimpleQueue[Any] = SimpleQueue()  # None: an item; else what is asked for
         self.left: SimpleQueue[None] = SimpleQueue()
         self.begun = self.stopped = False
         self.thread: int | None = None
@@ -41,10 +46,10 @@ class _Shared:
 
 
 class Ahead(Generic[Item]):
-    """An iterator over `items`, which a thread takes at most `depth` ahead."""
+    """An iterator over `items`, which a thread takes at most `depth` ahead; without a depth as they are asked for."""
 
-    def __init__(self, items: Iterator[Item], depth: int):
-        self._shared = _Shared(depth)
+    def __init__(self, items: Iterator[Item], depth: int = 0):
+        self._shared, self._refill = _Shared(depth), depth > 0
         self._over: BaseException | None = None  # what ended it: an error, or StopIteration
         self.stop = weakref.finalize(self, _stop, self._shared, os.getpid())
         self._shared.begun = True
@@ -58,10 +63,15 @@ class Ahead(Generic[Item]):
         if self._over is None:
             item: Item
             item, self._over = self._shared.ready.get()
-            self._shared.room.put(None)
+            if self._refill:
+                self._shared.room.put(None)
         if self._over is not None:
             raise self._over
         return item
+
+    def ask(self, what: Any) -> None:
+        """Has the generator sent `what`, after all that was asked before."""
+        self._shared.room.put(what)
 
 
 def _run(items: Iterator, shared: _Shared) -> None:
@@ -77,13 +87,14 @@ def _run(items: Iterator, shared: _Shared) -> None:
 
 def _make_one(items: Iterator, shared: _Shared) -> bool:
     """Waits for room and makes an item; False where there will be no more."""
-    shared.room.get()
+    asked = shared.room.get()
     item = PAUSE
     while item is PAUSE:
         if shared.stopped:
             return False
         try:
-            item = next(items)
+            item = next(items) if asked is None else items.send(asked)  # type: ignore[attr-defined]
+            asked = None
         except BaseException as error:  # the caller's to raise; StopIteration too
             shared.ready.put((None, error))
             return False

@@ -9,11 +9,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+from tokenmill.batches.mixture import Mixture
 from tokenmill.checks import one_of, truth, whole_number
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
-from tokenmill.rows.skipped import format_skipped, parse_skipped
+from tokenmill.rows.skipped import by_source, format_by_source, format_skipped, parse_skipped
 from tokenmill.store.shards import SPLITS, Split
 
+Tokens = str | os.PathLike[str] | Mixture | None  # what `tokens` may be
 Packing = Literal["best_fit", "nanochat", "concat", "random"]
 PACKINGS = get_args(Packing)
 VAL_SEED = 0  # fixed: the first N validation batches are the same fair sample in every run
@@ -23,7 +25,7 @@ VAL_SEED = 0  # fixed: the first N validation batches are the same fair sample i
 class LoaderConfig:
     """Which rows training gets, and where. Two that mean the same are equal: 32 and np.int64(32), "a" and Path("a")."""
 
-    tokens: str | os.PathLike[str] | None = None
+    tokens: Tokens = None
     split: Split = "train"
     batch_size: int
     seq_len: int
@@ -36,6 +38,7 @@ class LoaderConfig:
     epochs: int | None = None
     drop_last: bool = True
     documents: bool = False
+    sources: bool = False
     prefetch: int = 2
     rank: int | None = None
     world_size: int | None = None
@@ -54,11 +57,15 @@ class LoaderConfig:
         for field, least in smallest.items():
             if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size"):
                 self._set(field, whole_number(field, getattr(self, field), least))
-        for field in ("shuffle", "drop_last", "documents"):
+        for field in ("shuffle", "drop_last", "documents", "sources"):
             self._set(field, truth(field, getattr(self, field)))
         self._set("split", str(self.split))
-        self._set("tokens", None if self.tokens is None else Path(self.tokens))
-        if self.skip_rows is not None:
+        if self.tokens is not None and not isinstance(self.tokens, Mixture):
+            path = Path(self.tokens)
+            self._set("tokens", Mixture.load(path) if path.suffix == ".toml" else path)
+        if self.skip_rows is not None and isinstance(self.tokens, Mixture):
+            self._set("skip_rows", tuple(format_by_source(by_source(self.skip_rows, self.tokens.names))))
+        elif self.skip_rows is not None:
             self._set("skip_rows", tuple(format_skipped(parse_skipped(self.skip_rows))))
         self._require_sense()
 
@@ -76,7 +83,22 @@ class LoaderConfig:
                 f"('data/tokens/NAME', {self.tokens!r}, ...)"
             )
 
+    def _require_sense_of_mixture(self) -> None:
+        mixture = isinstance(self.tokens, Mixture)
+        if self.sources and not mixture:
+            raise ValueError("sources=True tells of a mixture which source each row is of; give tokens=Mixture(...)")
+        if mixture and self.packing == "nanochat":
+            raise ValueError(
+                "packing 'nanochat' deals rows of one token set, a rank at a time; mix with another packing"
+            )
+        if mixture and self.epochs is not None:
+            raise ValueError(
+                "epochs are of one token set, as RowLoader(mixture['NAME'], epochs=1); a mixture ends, or goes on, as "
+                "its max_epochs and on_cap say"
+            )
+
     def _require_sense(self) -> None:
+        self._require_sense_of_mixture()
         if self.packing == "nanochat" and self.epochs is not None:
             raise ValueError(
                 "epochs cannot be counted with packing 'nanochat', whose rows go on from one into the next"

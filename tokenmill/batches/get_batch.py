@@ -17,8 +17,9 @@ from typing import Any, Literal, overload
 import torch
 
 from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank
-from tokenmill.batches.config import LoaderConfig, Packing
+from tokenmill.batches.config import LoaderConfig, Packing, Tokens
 from tokenmill.batches.loader import Pair, RowLoader, Tensors, Triple
+from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.transfer import find_device
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import VERSION
@@ -40,7 +41,8 @@ class KeptLoaders:
         if skip_rows is not None and not isinstance(skip_rows, str):  # a text is refused, with what to write
             settings["skip_rows"] = tuple(skip_rows)
         tokens = settings["tokens"]
-        here = None if tokens is not None and os.path.isabs(tokens) else os.getcwd()
+        named = isinstance(tokens, Mixture) or (tokens is not None and os.path.isabs(tokens))
+        here = None if named else os.getcwd()
         key = (*settings.values(), here)
         if key not in self._asked:
             self._asked[key] = self._find(LoaderConfig(**settings))
@@ -65,8 +67,11 @@ class KeptLoaders:
     def _find(self, config: LoaderConfig) -> RowLoader[Tensors]:
         if config.epochs is not None:
             raise ValueError("get_batch is endless; for epochs, iterate over a RowLoader")
-        tokens, device = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT)), find_device(config.device)
-        config = replace(config, tokens=tokens, device=device)
+        if isinstance(config.tokens, Mixture):
+            tokens: Mixture | str = config.tokens.resolved()
+        else:
+            tokens = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT))
+        config = replace(config, tokens=tokens, device=find_device(config.device))
         meant = replace(of_this_rank(config), seed=config.order["seed"], skip_rows=config.skip_rows or ())
         if meant not in self._loaders:
             loader = RowLoader[Tensors].of(config)
@@ -82,7 +87,7 @@ class KeptLoaders:
         same = [position for position in self._waiting if position["arguments"] == _arguments(loader)]
         if not same:  # rows to skip may be given with the position that is gone back to
             same = [p for p in self._waiting if p["arguments"] | {"skip_rows": None} == _plain_arguments(loader)]
-        known = [position for position in same if loader.token_set.knows(position["manifest"])]
+        known = [position for position in same if loader.knows(position)]
         for position in (known or same)[:1]:
             loader.load_state_dict(position)  # refuses, with both values, where it does not fit
             self._waiting.remove(position)
@@ -115,9 +120,10 @@ _loaders = KeptLoaders()
 @overload
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
-    tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
+    tokens: Tokens = None, packing: Packing = "best_fit",
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-    skip_rows: Iterable[str] | None = None, documents: Literal[False] = False, prefetch: int = 2,
+    skip_rows: Iterable[str] | None = None,
+    documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Pair: ...
 
@@ -125,9 +131,10 @@ def get_batch(
 @overload
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
-    tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
+    tokens: Tokens = None, packing: Packing = "best_fit",
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-    skip_rows: Iterable[str] | None = None, documents: Literal[True], prefetch: int = 2,
+    skip_rows: Iterable[str] | None = None,
+    documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Triple: ...
 
@@ -135,9 +142,10 @@ def get_batch(
 @overload
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
-    tokens: str | os.PathLike[str] | None = None, packing: Packing = "best_fit",
+    tokens: Tokens = None, packing: Packing = "best_fit",
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-    skip_rows: Iterable[str] | None = None, documents: bool, prefetch: int = 2,
+    skip_rows: Iterable[str] | None = None,
+    documents: bool = False, sources: bool = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None,
 ) -> Tensors: ...
 # fmt: on
@@ -149,7 +157,7 @@ def get_batch(
     seq_len: int,
     device: str | int | torch.device = "cpu",
     *,
-    tokens: str | os.PathLike[str] | None = None,
+    tokens: Tokens = None,
     packing: Packing = "best_fit",
     long_documents: LongDocuments = "split",
     shuffle: bool = True,
@@ -157,6 +165,7 @@ def get_batch(
     skip_rows: Iterable[str] | None = None,
     epochs: None = None,
     documents: bool = False,
+    sources: bool = False,
     prefetch: int = 2,
     rank: int | None = None,
     world_size: int | None = None,

@@ -10,7 +10,6 @@ window anew. Packings and order are told in rows/packing.py, rows/nanochat.py, r
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overload
@@ -18,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overloa
 import torch
 
 from tokenmill.batches.chain import Chain, State
-from tokenmill.batches.config import LoaderConfig, Packing
+from tokenmill.batches.config import LoaderConfig, Packing, Tokens
+from tokenmill.batches.mixed import Mixed, Seen
 from tokenmill.batches.notebook import draw
+from tokenmill.batches.one_set import OneSet
 from tokenmill.batches.ranks import require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
-from tokenmill.rows.position import Position, cut_by, read_position
 from tokenmill.store.shards import Split
 
 FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a second or two
@@ -59,7 +59,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     | parameter | |
     | --- | --- |
-    | tokens | the token set's folder; by default the one token set under data/tokens |
+    | tokens | the token set's folder; by default the one under data/tokens; or a Mixture, or its .toml file |
     | split | "train" or "val" |
     | batch_size | rows of this rank at each call: B |
     | seq_len | tokens of an input: T; a row has one more |
@@ -72,12 +72,15 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     | epochs | how many an iteration has; by default it is endless |
     | drop_last | with epochs: drop the last rows, fewer than a batch of all ranks, or return them in shorter batches |
     | documents | batches are (inputs, targets, document_ids): which document of its row a token is of, (B, T) int32 |
+    | sources | of a mixture: batches end with the number of each row's source in loader.sources, (B,) int64 |
     | prefetch | batches that a thread makes ahead; 0 makes each when it is asked for |
     | rank, world_size | by default torch.distributed's, torchrun's, or 0 of 1 |
     | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]: ranks of one place there get the same rows |
 
     With drop_last=False the last batch may on some ranks be shorter by a row than on others and even empty, so that all
     ranks make the same number of calls.
+
+    A mixture has no epochs of its own: it is endless, or with on_cap="retire" ends when all sources are used up.
 
     Raises FileNotFoundError where there is no token set; ValueError where a setting makes no sense, a file is not what
     the manifest says, an iteration would have no batch, rows to skip are not there, ranks ask for different rows, or
@@ -90,39 +93,39 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     # fmt: off
     @overload
     def __init__(
-        self: "RowLoader[Pair]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        self: "RowLoader[Pair]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
         long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: Literal[False] = False, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
-        mesh: Any = None,
+        documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
 
     @overload
     def __init__(
-        self: "RowLoader[Triple]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        self: "RowLoader[Triple]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
         long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: Literal[True], prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
-        mesh: Any = None,
+        documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
 
     @overload
     def __init__(
-        self: "RowLoader[Tensors]", tokens: str | os.PathLike[str] | None = None,
+        self: "RowLoader[Tensors]", tokens: Tokens = None,
         split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
         long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: bool, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
-        mesh: Any = None,
+        documents: bool = False, sources: bool = False, prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
     # fmt: on
 
     def __init__(
         self,
-        tokens: str | os.PathLike[str] | None = None,
+        tokens: Tokens = None,
         split: Split = "train",
         *,
         batch_size: int,
@@ -136,6 +139,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         epochs: int | None = None,
         drop_last: bool = True,
         documents: bool = False,
+        sources: bool = False,
         prefetch: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
@@ -154,8 +158,27 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next row, from 0; with nanochat, that in which this rank reads documents."""
+        """The epoch of the next row, from 0; with nanochat, that in which this rank reads documents.
+
+        Of a mixture, the epoch of the source that is furthest behind; `seen` tells of each.
+        """
+        if isinstance(self._feed, Mixed):
+            return self._feed.epoch(self._state.place)
         return self._state.epoch
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of a mixture's sources, in the order in which `sources=True` numbers them; none of a token set."""
+        return tuple(self._feed.sources) if isinstance(self._feed, Mixed) else ()
+
+    def seen(self) -> dict[str, Seen]:
+        """What of each source of a mixture was dealt to all ranks by now: (tokens, rows, epochs) by name.
+
+        Resumed positions included, on whatever mixtures; epochs with a fraction. ValueError where this is no mixture.
+        """
+        if not isinstance(self._feed, Mixed):
+            raise ValueError("seen() tells of a mixture's sources; of one token set, tokens_seen and epoch tell")
+        return self._feed.seen(self._state.place)
 
     @property
     def tokens_seen(self) -> int:
@@ -169,13 +192,17 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     @property
     def rows(self) -> int | None:
-        """Rows of the epoch at hand, of all ranks, with those to skip; None with nanochat, whose rows end with none.
+        """Rows of the epoch at hand, of all ranks, with those to skip; None with nanochat and of a mixture.
 
         Windows hold other documents at each epoch, so it may differ by a few; and where the length of rows changed
         within a window, it is what is left of that. With best_fit all lengths of the split
         are read and packed once for each: about 10 ms for 60,000 documents.
         """
-        return None if self.config.packing == "nanochat" else self._rows_of(self._state.epoch)
+        return None if self._has_no_epochs else self._rows_of(self._state.epoch)
+
+    @property
+    def _has_no_epochs(self) -> bool:
+        return isinstance(self._feed, Mixed) or self._feed.is_nanochat
 
     def batches_per_epoch(self, world_size: int | None = None) -> int | None:
         """Calls in which `world_size` ranks (by default as many as there are) take the epoch's rows."""
@@ -187,7 +214,9 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         if self.config.epochs is None or self._until is None:
             raise TypeError("this loader is endless and has no len(); give epochs=, or ask for batches_per_epoch()")
         epochs = range(self._until - self.config.epochs, self._until)
-        skipped = sum(len(rows) for (epoch, _), many in self._skipped.items() if epoch in epochs for rows in many)
+        assert isinstance(self._feed, OneSet), "a mixture is endless"
+        gone = self._feed.source.skipped.items()
+        skipped = sum(len(rows) for (epoch, _), many in gone if epoch in epochs for rows in many)
         return self._calls(max(0, sum(map(self._rows_of, epochs)) - skipped), self.world_size)
 
     def _rows_of(self, epoch: int) -> int:
@@ -204,9 +233,12 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     def __repr__(self) -> str:
         config, counted = self.config, self._counted_rows()
-        place = ", ".join(f"{name} {value:,}" for name, value in self._state.place.items())
+        if isinstance(self._feed, Mixed):
+            place = f"after {self.tokens_seen:,} tokens"
+        else:
+            place = ", ".join(f"{name} {value:,}" for name, value in self._state.place.items())
         return (
-            f"RowLoader({str(self.token_set.path)!r}, {config.split!r}: {counted} of {config.seq_len:,} + 1 tokens, "
+            f"RowLoader({self._feed.told!r}, {config.split!r}: {counted} of {config.seq_len:,} + 1 tokens, "
             f"{config.packing}; batches of {config.batch_size:,} for rank {self.rank} of {self.world_size}; "
             f"next: {place}{'; closed' * self._closed})"
         )
@@ -219,9 +251,9 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     def _counted_rows(self) -> str:
         """How many rows an epoch has, or about so many where counting would take long."""
-        entries = self.token_set.split(self.config.split)
-        if self.config.packing == "nanochat":
+        if self._has_no_epochs:
             return "endless rows"
+        entries = self.token_set.split(self.config.split)
         if self._state.epoch in self._counted or sum(entry.documents for entry in entries) <= FEW_DOCUMENTS:
             with contextlib.suppress(OSError, ValueError):  # a file that is gone is told where rows are asked for
                 return f"{self.rows:,} rows"
@@ -260,17 +292,17 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     def _end(self) -> None:
         """After the last batch: the rows that were dropped, fewer than one, are behind."""
-        assert self._until is not None, "an endless loader has no last batch"
+        if self._until is None:
+            return  # all sources of a mixture are used up
         place = {"epoch": self._until, "window": 0, "row": 0}
         self._state, self._ended = State(place, self._until, self._state.tokens_seen, begun=True), True
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the first row of an epoch the next; see above. ValueError where iterations do not begin there."""
         epoch = whole_number("epoch", epoch, 0)
-        if self.config.packing == "nanochat":
-            raise ValueError(
-                "set_epoch: packing 'nanochat' has no epochs to begin, its rows go on from one into the next"
-            )
+        if self._has_no_epochs:
+            what = "a mixture" if isinstance(self._feed, Mixed) else "packing 'nanochat'"
+            raise ValueError(f"set_epoch: {what} has no epochs to begin, its rows go on from one into the next")
         if self.config.epochs is not None and epoch % self.config.epochs:
             raise ValueError(
                 f"set_epoch({epoch}): iterations of {self.config.epochs} epochs begin at multiples of them"
@@ -297,13 +329,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batch that was returned last: plain numbers and strings, the same on every rank."""
-        place, epoch, seen, _ = self._state
-        former = self._former if self._former is not None and self._former[0] == epoch else None
-        manifest = self.token_set.digest if former is None else former[1].digest
-        first = cut_by(epoch, self._began, self._pasts) if self.config.packing == "concat" else None
-        began = None if first in (None, self.config.seq_len + 1) else first - 1
-        position = Position(manifest, self.config.seq_len, place, seen, self._skipped, self._pasts, began)
-        return (position if self.config.packing == "nanochat" else position.still_to_come()).as_dict(self.identity)
+        return self._feed.position(self._state.place, self._state.tokens_seen)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with exactly the next row, on this number of ranks or, but for nanochat, another.
@@ -313,15 +339,18 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         takes the new ones in with the next. Rows that the position knows to be skipped stay so, unless this loader was
         given skip_rows. ValueError, naming both values, where the position is of another token set or other settings,
         or where a shard that it needs is gone or another.
+
+        A mixture may be another: other weights or stages, sources more, or less where they are named in its removed.
+        Every source goes on with its next row, one that comes back where it was; a position of one token set goes on
+        as that source.
         """
         if self._closed:
             self._raise_closed()
         self._leave_the_parent_s()
         with self._lock:
-            position = read_position(state, self.identity, list(self._state.place), self.token_set.path)
             if self.config.rank is None:
                 require_same_on_all_ranks(state)
-            self._go_to_position(position)
+            self._go_to_position(state)
             self._counted.clear()
 
     def __getstate__(self) -> NoReturn:

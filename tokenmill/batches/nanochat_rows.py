@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenmill.batches.pieces import Piece, pieces_of
-from tokenmill.batches.window_rows import Unchanged, not_bos
+from tokenmill.batches.table import not_bos
+from tokenmill.batches.window_rows import Unchanged
 from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet

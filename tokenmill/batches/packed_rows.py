@@ -18,8 +18,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank
-from tokenmill.batches.config import LoaderConfig, Packing
+from tokenmill.batches.config import LoaderConfig, Packing, Tokens
 from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
+from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
@@ -51,38 +52,38 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
     # fmt: off
     @overload
     def __init__(
-        self: "PackedRows[Pair]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        self: "PackedRows[Pair]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: Literal[False] = False, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
-        mesh: Any = None,
+        documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
 
     @overload
     def __init__(
-        self: "PackedRows[Triple]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        self: "PackedRows[Triple]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: Literal[True], prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
-        mesh: Any = None,
+        documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
 
     @overload
     def __init__(
-        self: "PackedRows[Tensors]", tokens: str | os.PathLike[str] | None = None, split: Split = "train", *,
+        self: "PackedRows[Tensors]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: bool, prefetch: int = 2, rank: int | None = None, world_size: int | None = None,
-        mesh: Any = None,
+        documents: bool = False, sources: bool = False, prefetch: int = 2,
+        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
     ) -> None: ...
     # fmt: on
 
     def __init__(
         self,
-        tokens: str | os.PathLike[str] | None = None,
+        tokens: Tokens = None,
         split: Split = "train",
         *,
         batch_size: int | None = None,
@@ -96,6 +97,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         epochs: int | None = None,
         drop_last: bool = True,
         documents: bool = False,
+        sources: bool = False,
         prefetch: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
@@ -106,14 +108,16 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         if str(device) != "cpu":
             raise ValueError(f"PackedRows gives CPU tensors, found device={device!r}; leave it out")
         # a folder that is named from here, whatever folder a worker is started in
-        folder = Path(os.path.abspath(tokens or find_token_set(TOKENS_ROOT)))
-        self.config = replace(self.config, tokens=folder)
+        asked = self.config.tokens
+        if not isinstance(asked, Mixture):
+            asked = Path(os.path.abspath(asked or find_token_set(TOKENS_ROOT)))
+        self.config = replace(self.config, tokens=asked)
         self._of_worker: LoaderConfig | None = None
         if is_distributed() and self.config.rank is None:  # a worker could not ask the others
             own = ("mesh", "tokens", "device", "prefetch")  # which change no row, and may differ from rank to rank
             names = [field.name for field in fields(self.config) if field.name not in own]
-            asked = {name: repr(getattr(self.config, name)) for name in names}
-            require_same_on_all_ranks(asked | {"manifest": TokenSet(folder).digest})
+            told = {name: repr(getattr(self.config, name)) for name in names}
+            require_same_on_all_ranks(told | manifests_of(asked))
         self._epoch = torch.zeros((), dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it too
 
@@ -157,6 +161,13 @@ def _refuse(batches: list[_Batch], **_: Any) -> NoReturn:
         f"PackedRows(batch_size={size}) makes batches itself, and this DataLoader would make batches of {many} of "
         f"them: write DataLoader(..., batch_size=None), or leave out PackedRows' batch_size"
     )
+
+
+def manifests_of(tokens: Path | Mixture) -> dict[str, Any]:
+    """What ranks must have in common of what they read, wherever it lies on each."""
+    if isinstance(tokens, Mixture):
+        return tokens.told | {name: TokenSet(path).digest for name, path in tokens.paths.items()}
+    return {"manifest": TokenSet(tokens).digest}
 
 
 default_collate_fn_map[_Batch] = _refuse

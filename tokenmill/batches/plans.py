@@ -9,16 +9,18 @@ A plan is a pure function of lengths and settings (rows/repack.py), so the last 
 slice holds follows from two bisections in its shard's offsets; no token is read.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from tokenmill.batches.window_rows import WindowRows
+from tokenmill.rows.order import number_of
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import Pasts, cut_by
 from tokenmill.rows.repack import BestFit, Concat, Packer, Past, Random, count_window, plan_window
+from tokenmill.rows.stream import End, Place
 from tokenmill.rows.windows import GRAIN, Epoch, Window
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
@@ -27,7 +29,7 @@ PLANS_HELD = 2
 
 
 class WindowPlans:
-    """The planned rows of each window of a split, `row_len` tokens each.
+    """The planned rows of each window of a split, `row_len` tokens each, in an order drawn from seed and `name`.
 
     `former` is (epoch, token set as it was): a set that has grown since takes the new shards in after that epoch.
     `pasts` are of the windows that were begun with rows of another length, `began` the (epoch, row_len) with which
@@ -45,18 +47,19 @@ class WindowPlans:
         long_documents: LongDocuments,
         shuffle: bool,
         seed: int,
+        name: str = "",
         former: tuple[int, TokenSet] | None = None,
         pasts: Pasts | None = None,
         began: tuple[int, int] | None = None,
     ):
         self.token_set, self.split, self.row_len = token_set, split, row_len
         self.packing, self.long_documents = packing, long_documents
-        self.shuffle, self.seed = shuffle, seed
+        self.shuffle, self.seed, self.name = shuffle, seed, name
         self.former, self.pasts, self.began, self.grain = former, dict(pasts or {}), began, GRAIN
         self._repeats = split == "val" or not shuffle  # every epoch is the same
         self._entries: dict[str, list[ShardEntry]] = {}  # of each manifest's digest
-        self._epochs: OrderedDict[tuple[str, int], Epoch] = OrderedDict()
-        self._plans: OrderedDict[tuple[Any, ...], WindowRows] = OrderedDict()
+        self._epochs: dict[tuple[str, int], Epoch] = {}  # those used last
+        self._plans: dict[tuple[Any, ...], WindowRows] = {}  # those used last
         self._require_shards_of_a_row()
 
     def set_of(self, epoch: int) -> TokenSet:
@@ -73,20 +76,42 @@ class WindowPlans:
     def epoch(self, epoch: int) -> Epoch:
         """The windows of an epoch."""
         key = (self.set_of(epoch).digest, self.drawn(epoch))
-        if key not in self._epochs:
-            drawn = (self.seed, "", key[1]) if self.shuffle else None
-            self._epochs[key] = Epoch([entry.tokens for entry in self.entries(epoch)], drawn, self.grain)
-        return _kept(self._epochs, key)
+        found = self._epochs.get(key)
+        if found is None:
+            drawn = (self.seed, self.name, key[1]) if self.shuffle else None
+            found = Epoch([entry.tokens for entry in self.entries(epoch)], drawn, self.grain)
+        kept: Epoch = _kept(self._epochs, key, found)
+        return kept
 
     def count_windows(self, epoch: int) -> int:
         return len(self.epoch(epoch))
 
+    def share(self, place: Place) -> Fraction:
+        """The epochs that are done at a place, about, from the tokens of the rows before it."""
+        epoch, window, row = place
+        tokens = self.epoch(epoch).tokens.tolist()
+        dealt = sum(past.dealt * past.row_len for past in self.pasts.get((epoch, window), ())) + row * self.row_len
+        done = sum(tokens[:window]) + min(dealt, tokens[window])
+        return epoch + Fraction(done, max(1, sum(tokens)))
+
+    def end(self, epochs: Fraction) -> End:
+        """Where a number of epochs is over: a fraction of one after as many of its windows, and of one window's rows.
+
+        Of a window that was begun with rows of another length it is that share less what these took.
+        """
+        epoch = int(epochs)
+        windows = (epochs - epoch) * self.count_windows(epoch)
+        window, share = int(windows), windows - int(windows)
+        tokens = int(self.epoch(epoch).tokens[window])
+        gone = Fraction(sum(past.dealt * past.row_len for past in self.pasts.get((epoch, window), ())), max(1, tokens))
+        return End(epoch, window, max(Fraction(0), share - gone) / (1 - gone) if share and gone < 1 else share)
+
     def rows(self, epoch: int, window: int) -> WindowRows:
         """The rows of a window."""
         key = (self.set_of(epoch).digest, self.drawn(epoch), window, self.row_len, tuple(self._past(epoch, window)))
-        if key not in self._plans:
-            self._plans[key] = self._plan(epoch, window)
-        return _kept(self._plans, key)
+        found = self._plans.get(key)
+        kept: WindowRows = _kept(self._plans, key, self._plan(epoch, window) if found is None else found)
+        return kept
 
     def count_rows(self, epoch: int, window: int) -> int:
         """The rows of a window, at a fifth of the cost of planning them where they are not planned."""
@@ -111,7 +136,8 @@ class WindowPlans:
         return 0 if self._repeats else epoch
 
     def _key(self, epoch: int, window: int) -> tuple[int, ...]:
-        return (self.seed, self.drawn(epoch), window)
+        named = (number_of(self.name),) if self.name else ()
+        return (self.seed, self.drawn(epoch), window, *named)
 
     def _past(self, epoch: int, window: int) -> Sequence[Past]:
         if past := self.pasts.get((epoch, window)):
@@ -181,9 +207,10 @@ class WindowPlans:
                 )
 
 
-def _kept(held: OrderedDict, key: Any) -> Any:
-    """What is held under a key, which was used last; lets go of what was not used for longest."""
-    held.move_to_end(key)
-    while len(held) > PLANS_HELD:
-        held.popitem(last=False)
-    return held[key]
+def _kept(held: dict[Any, Any], key: Any, value: Any) -> Any:
+    """Holds a value as the last that was used, and lets go of those not used for longest; several threads may."""
+    held.pop(key, None)
+    held[key] = value
+    for old in list(held)[:-PLANS_HELD]:
+        held.pop(old, None)
+    return value

@@ -31,7 +31,7 @@ SIGNED = {2: torch.int16, 4: torch.int32}  # by bytes of a token
 
 @dataclass
 class Batch:
-    """`tensors` (inputs, targets[, document_ids]), and the event after which they may be read, on CUDA."""
+    """`tensors` (inputs, targets[, document_ids][, sources]), and the event after which they may be read, on CUDA."""
 
     tensors: tuple[torch.Tensor, ...]
     ready: "torch.cuda.Event | None" = None
@@ -52,11 +52,12 @@ class Transfer:
     def __init__(self, device: torch.device, bos_id: int | None):
         self.device, self.bos_id = device, bos_id
 
-    def send(self, rows: np.ndarray) -> Batch:
-        """A batch of rows: (B, T + 1), of uint16 or uint32."""
+    def send(self, rows: np.ndarray, sources: np.ndarray | None = None) -> Batch:
+        """A batch of rows: (B, T + 1), of uint16 or uint32; perhaps with their sources: (B,) int64."""
         inputs = torch.from_numpy(rows[:, :-1].astype(np.int64))  # (B, T), contiguous: .view(-1) works
         targets = torch.from_numpy(rows[:, 1:].astype(np.int64))  # (B, T)
-        return Batch(self._with_documents(inputs.to(self.device), targets.to(self.device)))
+        tensors = self._with_documents(inputs.to(self.device), targets.to(self.device))
+        return Batch(tensors if sources is None else (*tensors, torch.from_numpy(sources.copy()).to(self.device)))
 
     def _with_documents(self, inputs, targets) -> tuple[torch.Tensor, ...]:
         return (inputs, targets) if self.bos_id is None else (inputs, targets, document_ids(inputs, self.bos_id))
@@ -70,21 +71,28 @@ class CudaTransfer(Transfer):
         self._dtype, self._mask = dtype, (1 << 8 * dtype.itemsize) - 1
         with torch.cuda.device(device):  # pinning makes a context on the current device, which may be another
             narrow = SIGNED[dtype.itemsize]  # and on the CPU, whatever the default device
-            pinned = [torch.empty(shape, dtype=narrow, device="cpu", pin_memory=True) for _ in range(buffers)]
-        self._ring = cycle([(buffer, torch.cuda.Event(blocking=True)) for buffer in pinned])
+            pinned = [
+                [torch.empty(size, dtype=kind, device="cpu", pin_memory=True) for size, kind in sizes]
+                for sizes in [[(shape, narrow), (shape[:1], torch.int64)]] * buffers
+            ]
+        self._ring = cycle([(rows, sources, torch.cuda.Event(blocking=True)) for rows, sources in pinned])
         self._stream = _copy_stream(device)
 
-    def send(self, rows: np.ndarray) -> Batch:
-        pinned, copied = next(self._ring)
+    def send(self, rows: np.ndarray, sources: np.ndarray | None = None) -> Batch:
+        pinned, numbers, copied = next(self._ring)
         copied.synchronize()  # returns at once where nothing was copied yet
         pinned.numpy().view(self._dtype)[: len(rows)] = rows
         with torch.cuda.stream(self._stream):
             narrow = pinned[: len(rows)].to(self.device, non_blocking=True)
+            more: tuple[torch.Tensor, ...] = ()
+            if sources is not None:
+                numbers.numpy()[: len(rows)] = sources
+                more = (numbers[: len(rows)].to(self.device, non_blocking=True),)
             copied.record(self._stream)
             tensors = self._with_documents(self._widen(narrow[:, :-1]), self._widen(narrow[:, 1:]))
             ready = torch.cuda.Event()
             ready.record(self._stream)
-        return Batch(tensors, ready)
+        return Batch((*tensors, *more), ready)
 
     def _widen(self, narrow: torch.Tensor) -> torch.Tensor:
         return narrow.to(torch.int64, memory_format=torch.contiguous_format).bitwise_and_(self._mask)

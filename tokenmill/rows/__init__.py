@@ -8,6 +8,8 @@ Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers
     repack        the rows of a window that was begun with rows of another length
     nanochat      nanochat's rule, pick for pick
     order         random orders that mean the same years later
+    weights       made whole, from sizes, fitted to caps; turns: whose turn it is by them
+    mixed         the rows of several sources in one order, by weights that change on the way
     stream        which rows come next for a rank; skipped: which do not
     position      what a checkpoint knows of it
 

@@ -26,6 +26,11 @@ def random_bits(count: int, *key: int | str) -> np.ndarray:
     return np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(count)
 
 
+def number_of(name: str) -> int:
+    """A name as a number for a key: 0 for no name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") if name else 0
+
+
 def random_digits(count: int, *key: int | str) -> np.ndarray:
     """`count` random uint16, the upper bits of `random_bits`: enough to shuffle a few things."""
     return (random_bits(count, *key) >> np.uint64(64 - DIGIT)).astype(np.uint16)

@@ -109,17 +109,7 @@ def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequenc
 
     ValueError, naming both values, where it is of another identity than that of a loader of `where`.
     """
-    if "loaders" in state:
-        raise ValueError(
-            "this is the state of get_batch's loaders, for tokenmill.load_state_dict; "
-            'the position of one of them is in its list "loaders"'
-        )
-    for key in [*identity, *(key for key in IDENTITIES if key in state and key not in identity)]:
-        if state.get(key) != identity.get(key):
-            raise ValueError(
-                f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
-                f"{identity.get(key)!r} here ({where}); {_advice(key, state.get(key))}"
-            )
+    require_identity(state, identity, where)
     if missing := {"manifest", "seq_len", "tokens_seen", *keys} - state.keys():
         raise ValueError(
             f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
@@ -133,6 +123,21 @@ def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequenc
         _parse_pasts(state.get("pasts", {})),
         state.get("began"),
     )
+
+
+def require_identity(state: dict[str, Any], identity: dict[str, Any], where: object) -> None:
+    """ValueError, naming both values, where a position is of another identity than that of a loader of `where`."""
+    if "loaders" in state:
+        raise ValueError(
+            "this is the state of get_batch's loaders, for tokenmill.load_state_dict; "
+            'the position of one of them is in its list "loaders"'
+        )
+    for key in [*identity, *(key for key in IDENTITIES if key in state and key not in identity)]:
+        if state.get(key) != identity.get(key):
+            raise ValueError(
+                f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
+                f"{identity.get(key)!r} here ({where}); {_advice(key, state.get(key))}"
+            )
 
 
 def _advice(key: str, found: Any) -> str:

@@ -3,11 +3,12 @@
     RowLoader(..., skip_rows=["0:12:100-163"])      of epoch 0, of its window 12, the rows 100 to 163
 
 A row is named by its place, as positions name it: epoch, window of that epoch, row of that window, all from 0.
+Those of a mixture have their source's name before it: "web/0:12:100-163".
 `tokenmill show` prints the places of what it shows. All others keep their order and move up.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 Skipped = dict[tuple[int, int], list[range]]  # (epoch, window of the epoch) -> rows, ascending, apart
 
@@ -27,6 +28,27 @@ def parse_skipped(places: Iterable[str]) -> Skipped:
         epoch, window, first = map(int, match.groups()[:3])
         found.setdefault((epoch, window), []).append(range(first, int(match[4] or first) + 1))
     return {key: _apart(ranges) for key, ranges in sorted(found.items())}
+
+
+def by_source(places: Iterable[str], names: Collection[str]) -> dict[str, Skipped]:
+    """The rows that texts "source/epoch:window:rows" name, by source. ValueError where a source is none of `names`."""
+    if isinstance(places, str):
+        raise ValueError(f"skip_rows must be a list of places, not the text {places!r}; write [{places!r}]")
+    found: dict[str, list[str]] = {}
+    for place in places:
+        name, slash, rows = str(place).rpartition("/")
+        if not slash or name not in names:
+            raise ValueError(
+                f"skip_rows of a mixture must name rows as 'source/epoch:window:first-last', with a source of "
+                f"{', '.join(names)}, not {place!r}; `tokenmill show` prints such places"
+            )
+        found.setdefault(name, []).append(rows)
+    return {name: parse_skipped(rows) for name, rows in sorted(found.items())}
+
+
+def format_by_source(skipped: dict[str, Skipped]) -> list[str]:
+    """The places, as `by_source` reads them."""
+    return [f"{name}/{place}" for name, rows in sorted(skipped.items()) for place in format_skipped(rows)]
 
 
 def format_skipped(skipped: Skipped) -> list[str]:

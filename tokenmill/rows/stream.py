@@ -14,6 +14,7 @@ rows a window has it asks `count_rows`, which may have to plan the window, and s
 """
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import NamedTuple
 
 from tokenmill.rows.skipped import Skipped, format_rows
@@ -25,6 +26,14 @@ class Place(NamedTuple):
     epoch: int = 0
     window: int = 0
     row: int = 0
+
+
+class End(NamedTuple):
+    """Where rows end: before a window, or after a `share` of it."""
+
+    epoch: int
+    window: int = 0
+    share: Fraction = Fraction(0)
 
 
 class Rows(NamedTuple):
@@ -43,7 +52,7 @@ class Dealt(NamedTuple):
 
 
 class RowStream:
-    """Deals the rows of epochs of `count_windows(epoch)` windows to `rank`, before epoch `until` or endlessly.
+    """Deals the rows of epochs of `count_windows(epoch)` windows to `rank`, as far as `until` or endlessly.
 
     `count_rows(epoch, window)` is the number of rows of a window; at least one window of an epoch must have some.
     `skipped` are rows that are left out; ValueError, when their window's turn comes, where it has no such rows.
@@ -56,7 +65,7 @@ class RowStream:
         *,
         rank: int = 0,
         world_size: int = 1,
-        until: int | None = None,
+        until: End | None = None,
         skipped: Skipped | None = None,
     ):
         self.count_windows, self.count_rows = count_windows, count_rows
@@ -72,7 +81,7 @@ class RowStream:
     def _take_within(self, count: int) -> Dealt | None:
         """Where all of them are of one window, and none is skipped in it, as mostly."""
         (epoch, window, row), total = self.place, count * self.world_size
-        if (epoch, window) in self.skipped or (self.until is not None and epoch >= self.until):
+        if (epoch, window) in self.skipped or (self.until is not None and (epoch, window) >= self.until[:2]):
             return None
         if row + total >= self.count_rows(epoch, window):
             return None
@@ -82,7 +91,7 @@ class RowStream:
 
     def _take_across(self, count: int) -> Dealt:
         walked, at = [], self.place
-        for some, at in self._walk(count * self.world_size):  # noqa: B007 (at is where the walk ends)
+        for some, at in self.walk(count * self.world_size):  # noqa: B007 (at is where the walk ends)
             walked.append(some)
         total = sum(len(some.numbers) for some in walked)
         first, last = self.rank * total // self.world_size, (self.rank + 1) * total // self.world_size
@@ -92,7 +101,7 @@ class RowStream:
     def skip(self, count: int) -> None:
         """Moves past `count` rows of all ranks together, or to the end of the last epoch."""
         at, passed = self.place, 0
-        for some, at in self._walk(count):  # noqa: B007 (at is where the walk ends)
+        for some, at in self.walk(count):  # noqa: B007 (at is where the walk ends)
             passed += len(some.numbers)
         self.place, self.passed = at, self.passed + passed
 
@@ -108,17 +117,29 @@ class RowStream:
             raise ValueError(f"{told}; the window has {rows} rows of this length")
         self.place, self.passed = place, 0
 
-    def _walk(self, count: int) -> Iterator[tuple[Rows, Place]]:
-        """The next `count` rows of all ranks, some of a window at a time, each with the place after them."""
+    def walk(self, count: int) -> Iterator[tuple[Rows, Place]]:
+        """The next `count` rows of all ranks, some of a window at a time, each with the place after them; stays."""
         at = self.place
-        while count and (self.until is None or at.epoch < self.until):
+        while count:
+            share = self._share(at)
+            if not share:
+                return
             num_rows = self.count_rows(at.epoch, at.window)
             start, end = self._stretch(at, num_rows)
+            end = min(end, int(num_rows * share))
+            if share < 1 and start >= end:
+                return
             stop = min(end, start + count)
             count -= stop - start
             some = Rows(at.epoch, at.window, range(start, stop))
             at = self._after(Place(at.epoch, at.window, stop), num_rows)
             yield some, at
+
+    def _share(self, at: Place) -> Fraction | int:
+        """How much of a window is dealt."""
+        if self.until is None or at[:2] < self.until[:2]:
+            return 1
+        return self.until.share if at[:2] == self.until[:2] else 0
 
     def _stretch(self, at: Place, num_rows: int) -> tuple[int, int]:
         """The next rows of a window up to one that is skipped: (first, one after the last), perhaps none."""
@@ -140,9 +161,10 @@ class RowStream:
         return Place(at.epoch + 1, 0, 0)
 
 
-def no_such_rows(epoch: int, window: int, rows: range, num_rows: int) -> ValueError:
-    """The error for rows to be skipped that there are not."""
+def no_such_rows(epoch: int, window: int, rows: range, num_rows: int, source: str = "") -> ValueError:
+    """The error for rows to be skipped, of a mixture's source, that there are not."""
     place = format_rows(epoch, window, rows)
+    place = f"{source}/{place}" if source else place
     return ValueError(f"skip_rows {place}: window {window} of epoch {epoch} has {num_rows} rows")
 
 

@@ -57,6 +57,7 @@ class Epoch:
         cuts = [total * number // windows for number in range(windows + 1)]  # Python's numbers: no limit
         self._cuts = np.searchsorted(done, cuts, side="right")  # the slices that are done by then
         self._cuts[0], self._cuts[-1] = 0, count
+        self.tokens = np.diff(np.concatenate([[0], done])[self._cuts])  # of each window
 
     def __len__(self) -> int:
         return len(self._cuts) - 1

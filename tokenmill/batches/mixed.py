@@ -1,0 +1,298 @@
+"""What a loader of a mixture deals: each source's rows from where it stands, and what a position of them all is.
+
+A position, beside what must match (fingerprint, split, packing, seed ...):
+
+    tokens_seen 25165824
+    seq_len 2048, turns 12288, asked 83ab...                of the segment: how far, and what its weights followed from
+    segments [{tokens, seq_len, weights, places}, ...]      one a segment since training began, the last at hand
+    sources {"web": {manifest, seq_len, epoch, window, row, ..., rows, tokens_seen, segment_tokens}, ...}
+
+Each source's part is a position of its own (rows/position.py). A source that was taken out keeps its part, word for
+word, until it comes back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tokenmill.batches.config import LoaderConfig
+from tokenmill.batches.mixed_rows import MixedRows
+from tokenmill.batches.mixture import Mixture
+from tokenmill.batches.one_set import Gone, Part, strict_identity
+from tokenmill.batches.source import Source
+from tokenmill.checks import whole_number
+from tokenmill.rows.mixed import Line, Served, Standing, Turn
+from tokenmill.rows.position import identity_of, read_position, require_identity
+from tokenmill.rows.skipped import Skipped, by_source
+from tokenmill.rows.stream import Place
+from tokenmill.rows.turns import pattern_of
+from tokenmill.store.token_sets import TokenSet
+
+
+class Seen(NamedTuple):
+    """What of a source was dealt since training began, to all ranks together."""
+
+    tokens: int
+    rows: int
+    epochs: float  # how far it is in its documents
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The rows of a mixture's sources, from where each stands."""
+
+    config: LoaderConfig
+    part: Part
+    mixture: Mixture
+    sources: Mapping[str, Source]
+    kept: Mapping[str, Any] = field(default_factory=dict)  # the parts of sources that were taken out
+
+    @classmethod
+    def of(cls, mixture: Mixture, config: LoaderConfig, part: Part) -> "Mixed":
+        """From the first row of each source on. ValueError where they do not go together."""
+        sets = {name: TokenSet(path) for name, path in mixture.paths.items()}
+        require_one_kind(sets)
+        skipped = by_source(config.skip_rows or (), mixture.names)
+        sources = {
+            name: Source(token_set, config, name, skipped=skipped.get(name, {})) for name, token_set in sets.items()
+        }
+        if config.split == "val" and len(mixture.stages) > 1:
+            raise ValueError(
+                f"this mixture has {len(mixture.stages)} stages, and validation one mixture at all times: give the "
+                "loader mixture.at(0), or mixture.at('900B'), the weights of one moment"
+            )
+        return cls(config, part, mixture, sources)
+
+    @property
+    def token_set(self) -> TokenSet:
+        """The first source's: all have one tokenizer."""
+        return next(iter(self.sources.values())).token_set
+
+    @property
+    def told(self) -> str:
+        """What it is of, in an error."""
+        return f"a mixture of {', '.join(self.sources)}"
+
+    @cached_property
+    def caps(self) -> dict[str, Fraction]:
+        """Of training: validation repeats as it likes."""
+        return dict(self.mixture.max_epochs) if self.config.split == "train" else {}
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must match for a position to mean the same rows."""
+        config = self.config
+        fingerprint = self.token_set.tokenizer["fingerprint"]
+        identity = identity_of(fingerprint, config.split, config.packing, config.order)
+        strict = strict_identity(config, self.part)
+        return identity | ({**self.followed, **strict} if strict else {})
+
+    @property
+    def followed(self) -> dict[str, Any]:
+        """What the rows follow from, beside the identity and settings."""
+        manifests = {name: source.token_set.digest for name, source in sorted(self.sources.items())}
+        return {"mixture": self.mixture.told | {"manifests": manifests}}
+
+    def rows(self, until: int | None, ahead: bool) -> MixedRows:
+        """The rows; with `ahead` planned by threads."""
+        assert until is None, "a mixture has no epochs"
+        part = self.part
+        return MixedRows(
+            {name: source.plans() for name, source in self.sources.items()},
+            {name: source.skipped for name, source in self.sources.items()},
+            self.mixture,
+            self.caps,
+            rank=part.rank,
+            world_size=part.world_size,
+            calls=1 if part.workers > 1 else None,
+            ahead=ahead,
+        )
+
+    def begin(self, epoch: int) -> tuple["Mixed", Standing]:
+        """From the first row of all sources on: (feed, place)."""
+        assert epoch == 0, "a mixture has no epochs"
+        sources = {name: source.from_epoch(0) for name, source in self.sources.items()}
+        return replace(self, sources=sources), Standing({name: Served() for name in sources})
+
+    # ------------------------------------------------------------------------ the position
+
+    def position(self, place: Standing | Turn, tokens_seen: int) -> dict[str, Any]:
+        """The position of a place: plain numbers and texts."""
+        standing = place.standing()
+        dealt: dict[str, int] = {}
+        if standing.lines:
+            pattern, seq_len = pattern_of(standing.lines[-1].weights), standing.lines[-1].seq_len
+            counts = pattern.counts(standing.turns)
+            dealt = {name: count * seq_len for name, count in zip(pattern.names, counts, strict=True)}
+        sources = {}
+        for name, served in standing.sources.items():
+            source = self.sources[name]
+            told = source.position(served.place, served.tokens).as_dict({})
+            told |= {"drawn_from": source.name} if source.name != name else {}
+            sources[name] = told | {"rows": served.rows, "segment_tokens": dealt.get(name, 0)}
+        return self.identity | {
+            "seq_len": self.config.seq_len,
+            "tokens_seen": standing.tokens_seen,
+            "turns": standing.turns,
+            "asked": standing.asked,
+            "segments": [_told(line) for line in standing.lines],
+            "sources": sources | dict(self.kept),
+        }
+
+    def knows(self, position: dict[str, Any]) -> bool:
+        """Whether a position is of sources that this mixture has, or had."""
+        known = {*self.sources, *self.mixture.removed}
+        return set(position.get("sources", [""])) <= known
+
+    def following(self, state: dict[str, Any]) -> Gone:
+        """From a position on, of this mixture or another. ValueError where it does not fit."""
+        require_identity(state, self.identity, self.told)
+        state = state if "sources" in state else self._of_one_set(state)
+        parts, kept = self._parts(state)
+        skips = self.config.skip_rows
+        skipped = None if skips is None else by_source(skips, self.mixture.names)
+        sources, served = dict(self.sources), {name: Served() for name in self.sources}
+        for name, part in parts.items():
+            sources[name], served[name] = self._follow(name, part, None if skipped is None else skipped.get(name, {}))
+        standing = read_standing(state, served)
+        feed = replace(self, sources=sources, kept=kept)
+        feed._require_caps(standing)
+        return Gone(feed, standing, 0, standing.tokens_seen, begins_epoch=False)
+
+    def _follow(self, name: str, part: dict[str, Any], skipped: Skipped | None) -> tuple[Source, Served]:
+        where = f"source {name!r} of the position"
+        try:
+            position = read_position(part, {}, Place._fields, self.sources[name].token_set.path)
+            source = replace(self.sources[name], name=str(part.get("drawn_from", name)))
+            source, place = source.following(position, skipped)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        return source, Served(place, whole_number(f"rows of {where}", part.get("rows"), 0), position.tokens_seen)
+
+    def _parts(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The parts of sources that there are, and of those that were taken out on purpose."""
+        told: dict[str, Any] = state["sources"]
+        lacking = [name for name in told if name not in self.sources and name not in self.mixture.removed]
+        if lacking:
+            raise ValueError(
+                f"this position has a source {lacking[0]!r}, and the mixture has {', '.join(self.sources)} alone; "
+                f"name it in the mixture, or, to take it out, in its removed=[{lacking[0]!r}]"
+            )
+        parts = {name: part for name, part in told.items() if name in self.sources}
+        return parts, {name: part for name, part in told.items() if name not in self.sources}
+
+    def _of_one_set(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The position of a loader of one token set, as that of a mixture of this set alone."""
+        digest = str(state.get("manifest"))
+        names = [name for name, source in self.sources.items() if source.token_set.knows(digest)]
+        if not names:
+            raise ValueError(
+                f"this position is of a token set with manifest {digest}, and no source of the mixture is, or was, "
+                f"that: {', '.join(self.sources)}"
+            )
+        told = {key: value for key, value in state.items() if key not in self.identity}
+        rows = int(state["tokens_seen"]) // int(state["seq_len"])
+        return state | {"sources": {names[0]: told | {"drawn_from": "", "rows": rows}}, "turns": 0, "segments": []}
+
+    # ------------------------------------------------------------------------ what it tells
+
+    def epoch(self, place: Standing | Turn) -> int:
+        """The epoch of the source that is furthest behind."""
+        return min(served.place.epoch for served in place.standing().sources.values())
+
+    def seen(self, place: Standing | Turn) -> dict[str, Seen]:
+        """What of each source was dealt by a place."""
+        served = place.standing().sources
+        shares = {name: float(source.plans().share(served[name].place)) for name, source in self.sources.items()}
+        return {name: Seen(served[name].tokens, served[name].rows, shares[name]) for name in self.sources}
+
+    # ------------------------------------------------------------------------ what must be
+
+    def require_rows(self) -> None:
+        """ValueError where a source has no rows, or where rows that are to be skipped are not there."""
+        for name, source in self.sources.items():
+            plans = source.plans()
+            if not plans.count(0, up_to=1):
+                raise ValueError(
+                    f"source {name!r}: split {self.config.split!r} of {source.token_set.path} has no row of "
+                    f"{self.config.seq_len} + 1 tokens; leave it out of this mixture, lower seq_len, or prepare more"
+                )
+            source.require_skipped(plans, (0, 0), leeway=2)
+
+    def require_skipped(self, place: Standing | Turn) -> None:
+        """ValueError where rows that are to be skipped, from a place on, are not there."""
+        for name, source in self.sources.items():
+            if source.skipped:
+                source.require_skipped(source.plans(), place.standing().sources[name].place[:2])
+
+    def _require_caps(self, standing: Standing) -> None:
+        """ValueError where a source was dealt more than its cap already."""
+        for name, cap in self.caps.items():
+            plans, place = self.sources[name].plans(), standing.sources[name].place
+            end = plans.end(cap)
+            beyond = place[:2] > end[:2]
+            if place[:2] == end[:2] and place.row:
+                rows = plans.count_rows(*end[:2]) if end.share else 0
+                beyond = place.row > int(rows * end.share)
+            if beyond:
+                raise ValueError(
+                    f"source {name!r} was dealt {float(plans.share(place)):.3f} epochs by this position, more than its "
+                    f"max_epochs of {float(cap):g}; raise that, or take the source out: removed=[{name!r}]"
+                )
+
+
+def require_one_kind(sets: Mapping[str, TokenSet]) -> None:
+    """ValueError where token sets are of several tokenizers, or two of them the same."""
+    (first, one), *others = sets.items()
+    for name, other in others:
+        if other.tokenizer["fingerprint"] != one.tokenizer["fingerprint"]:
+            raise ValueError(
+                f"the sources of a mixture must be of one tokenizer, found {first!r} of {_tokenizer(one)}, {name!r} "
+                f"of {_tokenizer(other)}; prepare one of them anew with the other's"
+            )
+    digests: dict[str, str] = {}
+    for name, token_set in sets.items():
+        same = digests.setdefault(token_set.digest, name)
+        if same != name:
+            raise ValueError(f"sources {same!r} and {name!r} hold the same shards, {token_set.path}; name one of them")
+
+
+def _tokenizer(token_set: TokenSet) -> str:
+    return f"{token_set.tokenizer['name']}, {token_set.tokenizer['fingerprint']}"
+
+
+def read_standing(state: dict[str, Any], served: Mapping[str, Served]) -> Standing:
+    """Where a position's mixture stood. ValueError where what it says of its segment does not add up."""
+    try:
+        lines = tuple(_line(told) for told in state["segments"])
+        seen = whole_number("tokens_seen of the position", state["tokens_seen"], 0)
+        turns = whole_number("turns of the position", state["turns"], 0)
+        asked = str(state.get("asked", ""))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"expected a mixture's position, as state_dict made it, found {error!r}") from error
+    if lines:
+        line = lines[-1]
+        pattern = pattern_of(line.weights)
+        counts = dict(zip(pattern.names, pattern.counts(turns), strict=True))
+        told = {name: state["sources"].get(name, {}).get("segment_tokens") for name in counts}
+        if told != {name: count * line.seq_len for name, count in counts.items()} or (
+            seen != line.tokens + turns * line.seq_len
+        ):
+            raise ValueError(
+                f"this position does not add up: after {turns:,} turns of weights {dict(line.weights)} its sources "
+                f"were dealt {told} tokens; load it as state_dict made it"
+            )
+    return Standing(served, seen, asked, turns, lines)
+
+
+def _told(line: Line) -> dict[str, Any]:
+    places = {name: ":".join(map(str, place)) for name, place in line.places.items()}
+    return {"tokens": line.tokens, "seq_len": line.seq_len, "weights": dict(line.weights), "places": places}
+
+
+def _line(told: dict[str, Any]) -> Line:
+    places = {name: Place(*map(int, place.split(":"))) for name, place in told["places"].items()}
+    weights = {name: whole_number(f"the weight of {name!r}", weight, 1) for name, weight in told["weights"].items()}
+    return Line(int(told["tokens"]), int(told["seq_len"]), weights, places)

@@ -1,0 +1,330 @@
+"""A mixture: several token sets by weight, in stages, with caps. What a user says of it, checked, in one form.
+
+    Mixture({"data/tokens/web": 60, "data/tokens/code": 25, "data/tokens/math": 15})
+    Mixture([(0, {"data/tokens/web": 3, "data/tokens/code": 1}), ("900B", {"data/tokens/math": 1})])
+    Mixture.load("mixture.toml")
+
+What teams keep in git:
+
+    tokens = "1T"                     # of the whole run
+    on_cap = "spread"
+
+    [sources.web]
+    path = "data/tokens/web-gpt2-1bd489c3"
+    [sources.math]
+    path = "data/tokens/math-gpt2-1bd489c3"
+    max_epochs = 4
+
+    [[stages]]
+    begin = 0
+    weights = { web = 85, math = 15 }
+    [[stages]]
+    begin = "900B"
+    weights = { web = 1, math = 1 }
+
+A source is known by its name: the order of its rows is drawn from it, positions speak of it. One that is given by its
+path alone has the last part of that as its name.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from tokenmill.checks import one_of
+from tokenmill.rows.mixed import ON_CAP, OnCap, Stage
+from tokenmill.rows.weights import exact, whole_weights
+
+PathLike = str | os.PathLike[str]
+Weights = Mapping[str, Any]  # a positive number for each source
+UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+KNOWN_FOLDER = Path("data/tokens")  # where a bare name is looked for
+
+
+class Mixture:
+    """Token sets by weight, for RowLoader, get_batch and PackedRows in a token set's place.
+
+    | parameter | |
+    | --- | --- |
+    | weights | {source: weight}, or stages: [(0, {...}), ("900B", {...})], each from a number of tokens on |
+    | sources | {name: folder}; a source that is not in it is a folder, or a name under data/tokens |
+    | max_epochs | {source: number} of epochs, fractions too, that a source may give in training; or one for all |
+    | on_cap | where a source reaches its max_epochs: "error", "retire" it, or "spread" what is too much, in time |
+    | tokens | of the whole run, as 1e12 or "1T"; "spread" needs it |
+    | removed | names of sources that were taken out on purpose: a position keeps where they were |
+
+    Weights are shares of tokens, any positive numbers (rows/weights.py says how they become whole). Two that say the
+    same are equal. ValueError for what makes no sense.
+    """
+
+    def __init__(
+        self,
+        weights: Weights | Sequence[tuple[Any, Weights]],
+        *,
+        sources: Mapping[str, PathLike] | None = None,
+        max_epochs: Mapping[str, Any] | float | None = None,
+        on_cap: OnCap = "error",
+        tokens: int | float | str | None = None,
+        removed: Iterable[str] = (),
+    ):
+        self._names = _Names({name: os.fspath(path) for name, path in (sources or {}).items()})
+        stages = [(0, weights)] if isinstance(weights, Mapping) else _pairs(weights)
+        self.stages = _stages([(begin, self._named(number, some)) for number, (begin, some) in enumerate(stages)])
+        self.paths = self._names.paths()  # by name, in the order in which sources are named first
+        if unused := [name for name in self.paths if all(name not in stage.weights for stage in self.stages)]:
+            raise ValueError(
+                f"source {unused[0]!r} has no weight in any stage; give it one, or leave it out and, if a run has "
+                f"used it, name it in removed"
+            )
+        self.max_epochs = self._caps(max_epochs)
+        one_of("on_cap", on_cap, ON_CAP)
+        self.on_cap: OnCap = on_cap
+        self.tokens = None if tokens is None else tokens_of("tokens", tokens)
+        self.removed = self._removed(removed)
+        if on_cap == "spread" and self.max_epochs and self.tokens is None:
+            raise ValueError("on_cap='spread' needs to know the tokens of the whole run: give the mixture tokens='1T'")
+
+    @classmethod
+    def load(cls, path: PathLike) -> "Mixture":
+        """A mixture from a TOML file; folders are relative to its own. FileNotFoundError; ValueError with the key."""
+        try:
+            told = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: expected a mixture as TOML, found {error}") from error
+        try:
+            return cls._of_toml(told, Path(path).resolve().parent)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @classmethod
+    def _of_toml(cls, told: dict[str, Any], folder: Path) -> "Mixture":
+        _require_known(told, ("tokens", "on_cap", "removed", "sources", "weights", "stages"), "")
+        sources: dict[str, PathLike] = {}
+        caps: dict[str, Any] = {}
+        for name, source in _table("sources", told.get("sources", {})).items():
+            _require_known(_table(f"sources.{name}", source), ("path", "max_epochs"), f"sources.{name}.")
+            if "path" in source:
+                sources[name] = os.path.join(folder, _text(f"sources.{name}.path", source["path"]))
+            if "max_epochs" in source:
+                caps[name] = source["max_epochs"]
+        if ("weights" in told) == ("stages" in told):
+            raise ValueError("expected either weights or stages")
+        stages = told.get("stages", [{"begin": 0, "weights": told.get("weights")}])
+        if not isinstance(stages, list):
+            raise ValueError("stages must be tables, each under [[stages]]")
+        for number, stage in enumerate(stages):
+            _require_known(_table(f"stages[{number}]", stage), ("begin", "weights"), f"stages[{number}].")
+            if missing := {"begin", "weights"} - stage.keys():
+                raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
+            _table(f"the weights of stages[{number}]", stage["weights"])
+        named = [(stage["begin"], stage["weights"]) for stage in stages]
+        for name in {name for _, weights in named for name in weights} - sources.keys():
+            sources[name] = _folder(name, folder)
+        if unweighted := sorted(caps.keys() - sources.keys()):
+            raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
+        more = {key: told[key] for key in ("tokens", "on_cap", "removed") if key in told}
+        return cls(named, sources=sources, max_epochs=caps, **more)
+
+    # ------------------------------------------------------------------------ what it tells
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the sources; `sources=True` numbers them in this order."""
+        return tuple(self.paths)
+
+    def __getitem__(self, source: str) -> Path:
+        """A source's folder, as for RowLoader(mixture["math"], "val", epochs=1). KeyError where there is none."""
+        return self.paths[source]
+
+    def at(self, tokens: int | float | str) -> "Mixture":
+        """The mixture with the weights of one moment for ever, as for validation."""
+        moment = tokens_of("tokens", tokens)
+        stage = [stage for stage in self.stages if stage.begin <= moment][-1]
+        return self._with(stages=(Stage(0, stage.weights),))
+
+    def resolved(self) -> "Mixture":
+        """The same with the folders that links lead to."""
+        return self._with(paths={name: Path(os.path.realpath(path)) for name, path in self.paths.items()})
+
+    def _with(self, stages: tuple[Stage, ...] | None = None, paths: dict[str, Path] | None = None) -> "Mixture":
+        other = object.__new__(Mixture)
+        vars(other).update(vars(self))
+        other.stages, other.paths = stages or self.stages, paths or self.paths
+        weighted = {name for stage in other.stages for name in stage.weights}
+        other.paths = {name: path for name, path in other.paths.items() if name in weighted}
+        other.max_epochs = {name: cap for name, cap in self.max_epochs.items() if name in weighted}
+        return other
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """All that the order of rows follows from, but for the token sets: plain texts and numbers."""
+        return {
+            "stages": [[begin, whole_weights(weights)] for begin, weights in self.stages],
+            "max_epochs": {name: str(cap) for name, cap in sorted(self.max_epochs.items())},
+            "on_cap": self.on_cap if self.max_epochs else "error",
+            "tokens": self.tokens if self.max_epochs and self.on_cap == "spread" else None,
+        }
+
+    def _key(self) -> tuple[Any, ...]:
+        return repr(self.told), tuple(self.paths.items()), self.removed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mixture) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        stages = [f"{begin:,}: {_shares(weights)}" for begin, weights in self.stages]
+        caps = [f"max_epochs of {name} {float(cap):g}" for name, cap in self.max_epochs.items()]
+        return f"Mixture({'; '.join([*stages, *caps])})"
+
+    # ------------------------------------------------------------------------ checks
+
+    def _named(self, number: int, weights: Any) -> dict[str, Fraction]:
+        if not isinstance(weights, Mapping):
+            raise ValueError(f"the weights of stage {number} must be {{source: weight}}, not {weights!r}")
+        named: dict[str, Fraction] = {}
+        for source, weight in weights.items():
+            name = self._names.of(source)
+            if name in named:
+                raise ValueError(f"stage {number} names source {name!r} twice")
+            named[name] = exact(f"the weight of {name!r}", weight)
+        whole_weights(named)  # refuses what would become nothing
+        return named
+
+    def _caps(self, told: Any) -> dict[str, Fraction]:
+        if told is None:
+            return {}
+        if not isinstance(told, Mapping):
+            told = dict.fromkeys(self.paths, told)
+        caps = {self._names.of(source): exact(f"max_epochs of {source!r}", cap) for source, cap in told.items()}
+        for name in caps:
+            self._require_source("max_epochs", name)
+        return caps
+
+    def _require_source(self, what: str, name: str) -> None:
+        if name not in self.paths:
+            near = difflib.get_close_matches(name, self.paths, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{what} names {name!r}, which is no source of the mixture{hint}")
+
+    def _removed(self, removed: Iterable[str]) -> tuple[str, ...]:
+        if isinstance(removed, str):
+            raise ValueError(f"removed must be a list of names, not the text {removed!r}; write [{removed!r}]")
+        names = tuple(sorted({_name(name) for name in removed}))
+        if both := [name for name in names if name in self.paths]:
+            raise ValueError(f"source {both[0]!r} is both in the mixture and in removed")
+        return names
+
+
+class _Names:
+    """Names of sources, and their folders: a source is told by its name, or a folder, whose last part is its name."""
+
+    def __init__(self, sources: dict[str, str]):
+        self._paths = {_name(name): _folder(path, Path.cwd()) for name, path in sources.items()}
+        self._given = set(self._paths)
+
+    def of(self, source: PathLike) -> str:
+        """The name of a source, told either way. ValueError where two folders have one name."""
+        told = os.fspath(source)
+        if told in self._given:
+            return told
+        path = _folder(told, Path.cwd())
+        name = _name(path.name)
+        known = self._paths.setdefault(name, path)
+        if os.path.realpath(known) != os.path.realpath(path):
+            raise ValueError(
+                f"two sources are called {name!r}: {known} and {path}; give them names with sources={{name: folder}}"
+            )
+        return name
+
+    def paths(self) -> dict[str, Path]:
+        """The folder of each name. ValueError where two names have one."""
+        names: dict[str, str] = {}
+        for name, path in self._paths.items():
+            other = names.setdefault(os.path.realpath(path), name)
+            if other != name:
+                raise ValueError(f"sources {other!r} and {name!r} are the same folder, {path}; name it once")
+        return dict(self._paths)
+
+
+def _folder(source: str, here: Path) -> Path:
+    """The folder of a path, or of a bare name, which may be under data/tokens; absolute."""
+    path = here / source
+    if not path.exists() and Path(source).name == source and (here / KNOWN_FOLDER / source).exists():
+        path = here / KNOWN_FOLDER / source
+    return Path(os.path.abspath(path))
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
+        raise ValueError(f"a source's name must be a text without '/', not {name!r}")
+    return name
+
+
+def _pairs(stages: Any) -> list[tuple[Any, Any]]:
+    """Stages as pairs. ValueError where they are something else."""
+    try:
+        return [(begin, weights) for begin, weights in stages]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"a mixture is {{source: weight}}, or stages [(0, {{...}}), ('900B', {{...}})], not {stages!r}"
+        ) from error
+
+
+def _stages(told: list[tuple[Any, dict[str, Fraction]]]) -> tuple[Stage, ...]:
+    stages = tuple(Stage(tokens_of(f"begin of stage {n}", begin), some) for n, (begin, some) in enumerate(told))
+    if not stages or stages[0].begin:
+        found = f"{stages[0].begin:,}" if stages else "no stage"
+        raise ValueError(f"the first stage must begin at 0 tokens, found {found}")
+    for number, (one, other) in enumerate(zip(stages, stages[1:], strict=False), 1):
+        if other.begin <= one.begin:
+            raise ValueError(
+                f"stage {number} must begin after the stage before it, at {one.begin:,} tokens, found {other.begin:,}"
+            )
+    return stages
+
+
+def tokens_of(name: str, told: Any) -> int:
+    """A number of tokens: 900_000, 9e11, "900B", "1.5T". ValueError for anything else."""
+    value = told
+    if isinstance(told, str):
+        text = told.strip().replace("_", "").replace(",", "")
+        unit = UNITS.get(text[-1:].upper(), 1)
+        try:
+            value = Fraction(text[:-1] if unit > 1 else text) * unit
+        except ValueError:
+            value = None
+    value = 0 if not isinstance(value, bool) and value == 0 else exact(name, value) if value is not None else None
+    if value is None or value != int(value):
+        raise ValueError(f"{name} must be a whole number of tokens, as 900_000 or '900B', not {told!r}")
+    return int(value)
+
+
+def _require_known(told: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in told:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {where}{near[0]}?" if near else f"; there are {', '.join(known)}"
+            raise ValueError(f"unknown key {where}{key}{hint}")
+
+
+def _table(name: str, told: Any) -> dict[str, Any]:
+    if not isinstance(told, dict):
+        raise ValueError(f"{name} must be a table, not {told!r}")
+    return told
+
+
+def _text(name: str, told: Any) -> str:
+    if not isinstance(told, str) or not told:
+        raise ValueError(f"{name} must be a text, not {told!r}")
+    return told
+
+
+def _shares(weights: Mapping[str, Fraction]) -> str:
+    total = sum(weights.values())
+    return ", ".join(f"{name} {float(weight / total):.2%}" for name, weight in weights.items())

@@ -1,0 +1,95 @@
+"""The weights of a mixture: made whole, taken from sizes, fitted to caps.
+
+    whole_weights({"web": 0.6, "code": 0.25, "math": 0.15})     code 5, math 3, web 12: exact, of 20 turns
+    proportional({"web": 900, "code": 100}, temperature=2)      web 30, code 10: sizes to the power 1 / temperature
+    fit({"web": 1, "math": 1}, {"math": 10}, 100)               web 90, math 10: what math has no room for goes to web
+
+Weights are shares of tokens. All rows of a run hold as many tokens, so they are shares of rows: turns (turns.py).
+"""
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Rational, Real
+from typing import Any
+
+TURNS = 1 << 16  # of a pattern at most
+
+
+def exact(name: str, value: Any) -> Fraction:
+    """A positive number of any library, without rounding: 0.1 is a tenth. ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        raise ValueError(f"{name} must be a positive number, not {value!r}")
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{name} must be a positive number, not {value}; leave out what is not to be used")
+    if isinstance(value, Rational):  # whole numbers too
+        return Fraction(int(value.numerator), int(value.denominator))
+    return Fraction(str(value))
+
+
+def whole_weights(weights: Mapping[str, Any]) -> dict[str, int]:
+    """Whole numbers in the same ratio, by name, of a sum of at most TURNS.
+
+    Exact where there are such; else each gets its share of TURNS rounded down, and those that lost most by that, ties
+    by name, one more: no share is off by more than 1 / TURNS of the whole. ValueError for a weight that is no positive
+    number, or that would become nothing.
+    """
+    shares = {name: exact(f"the weight of {name!r}", weights[name]) for name in sorted(weights)}
+    if not shares:
+        raise ValueError("expected weights of at least one source, found none")
+    scale = math.lcm(*(share.denominator for share in shares.values()))
+    whole = _lowest({name: int(share * scale) for name, share in shares.items()})
+    if sum(whole.values()) <= TURNS:
+        return whole
+    total = sum(shares.values())
+    parts = {name: share * TURNS / total for name, share in shares.items()}
+    whole = {name: int(part) for name, part in parts.items()}
+    lost = sorted(parts, key=lambda name: (whole[name] - parts[name], name))
+    for name in lost[: TURNS - sum(whole.values())]:
+        whole[name] += 1
+    for name, number in whole.items():
+        if not number:
+            raise ValueError(
+                f"the weight of {name!r} is {float(shares[name] / total):.1e} of the whole, less than the smallest "
+                f"share that a mixture can keep, 1 / {TURNS:,}; leave it out, raise it, or join small sources in one"
+            )
+    return _lowest(whole)
+
+
+def _lowest(whole: dict[str, int]) -> dict[str, int]:
+    divisor = math.gcd(*whole.values())
+    return {name: number // divisor for name, number in whole.items()}
+
+
+def proportional(sizes: Mapping[str, Any], temperature: float = 1.0) -> dict[str, float]:
+    """Weights from sizes, to the power of 1 / temperature: 1 keeps the sizes, higher ones favour small sources.
+
+    (Arivazhagan et al., 2019; mT5's alpha is 1 / temperature.) ValueError for what is no positive number.
+    """
+    power = 1 / exact("temperature", temperature)
+    found = {name: exact(f"the size of {name!r}", size) for name, size in sizes.items()}
+    largest = max(found.values(), default=Fraction(1))
+    return {name: float(size) if power == 1 else float(size / largest) ** float(power) for name, size in found.items()}
+
+
+def fit(weights: Mapping[str, Any], room: Mapping[str, Fraction], tokens: Fraction) -> dict[str, Fraction]:
+    """How many of `tokens` each source gives, by weight, none more than it has `room` for; the others take the rest.
+
+    What goes over is given to the others by their weights, again and again until all fit; of equal weights that is
+    UniMax (Chung et al., 2023). ValueError where there is not so much room.
+    """
+    open_ = {name: exact(f"the weight of {name!r}", weight) for name, weight in weights.items()}
+    given: dict[str, Fraction] = {}
+    while True:
+        left, total = tokens - sum(given.values()), sum(open_.values())
+        over = {n: room[n] for n, weight in open_.items() if n in room and weight * left > room[n] * total}
+        if not over:
+            return given | {name: weight * left / total for name, weight in open_.items()}
+        given |= over
+        open_ = {name: weight for name, weight in open_.items() if name not in over}
+        if not open_:
+            raise ValueError(
+                f"{', '.join(sorted(weights))} have {float(sum(given.values())):,.0f} tokens left under their caps, "
+                f"fewer than the {float(tokens):,.0f} that are to come"
+            )
