@@ -40,7 +40,7 @@ def sparse(folder: Path, num_shards: int, shard_tokens: int = 50_000_000) -> Pat
         os.link(index, folder / "shards" / f"{name}.idx")  # one index for all of them
         with open(folder / "shards" / f"{name}.bin", "wb") as file:
             file.truncate(2 * shard_tokens)
-        checksums = {"bin": {"sha256": name}, "idx": {"sha256": name}}
+        checksums = {kind: {"sha256": f"{folder.name}/{name}"} for kind in ("bin", "idx")}
         record = facts | checksums | {"name": name, "source": {"file": f"zeros_{number:05}.parquet"}}
         shards.append((record, "val" if number == num_shards - 1 else "train"))
     tokenizer = {"name": "zeros", "fingerprint": "0" * 64, "vocab_size": 50257, "bos_token": "<|bos|>", "bos_id": 0}

@@ -31,7 +31,7 @@ from tokenmill.rows.mixed import MixedStream, Span, Standing, Turn
 from tokenmill.rows.skipped import Skipped
 from tokenmill.rows.stream import Place, Rows, RowStream
 
-BLOCK_ROWS = 2_048  # that are looked up at once
+BLOCK_ROWS = 8_192  # that are looked up at once
 THREADS = 4  # that plan windows, at most
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from tokenmill.batches.pieces import Piece, pieces_of
 from tokenmill.batches.table import Table
 from tokenmill.rows.packing import RowPlan
-from tokenmill.store.maps import read_ahead
+from tokenmill.store.maps import read_ahead, read_here_and_there
 from tokenmill.store.shards import Shard
 
 CHECK_SECONDS = 1.0  # between looks at whether the files are what they were
@@ -50,6 +50,8 @@ class WindowRows:
     ):
         self.shards, self.row_len, self.num_rows = shards, plan.row_len, plan.num_rows
         self._slices, self._filler, self._unchanged = slices, plan.filler, Unchanged()
+        for one in shards:
+            read_here_and_there(one.tokens)
         size = shards[0].tokens.dtype.itemsize
         self.table = Table(
             shards,

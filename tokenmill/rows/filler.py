@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.rows.order import random_bits
+from tokenmill.rows.order import random_bits, stable_order
 
 
 class Fillers(NamedTuple):
@@ -29,7 +29,7 @@ def fill_gaps(
     is none, the longest that are not; only a row that holds every document repeats one.
     """
     rows = np.flatnonzero(free)
-    by_length = np.argsort(lengths, kind="stable")
+    by_length = stable_order(lengths)
     ascending = lengths[by_length]
     luck = random_bits(len(rows), "filler", *seed)
     others, lucky = _lucky_documents(by_length, ascending, free[rows], luck, rows, row, document)

@@ -4,9 +4,9 @@ Each source's rows come from a stream of its own (stream.py); here is only whose
 stay the same it is one segment, with one pattern of turns. Another stage, a source more, less or used up, another
 length of rows begins the next segment: turns are counted anew, and every source goes on where it was:
 
-    weights 2:1         A B A A B A | A B A B A B ...        weights 1:1 from 6 rows on
-    rows of A           0   1 2   3   4   5   6
-    rows of B             0     1       2   3   4
+    weights 2:1         A A B A A B | A B A B A B ...        weights 1:1 from 6 rows on
+    rows of A           0 1   2 3     4   5   6
+    rows of B               0     1     2   3   4
 
 So nothing comes twice and nothing is left out. A source that is capped gives rows as far as its stream does; what then
 happens is the mixture's to say:
@@ -268,7 +268,7 @@ class MixedStream:
         return [(number, stage) for number, stage in enumerate(self._stages) if stage.begin <= seen][-1]
 
     def _is_used_up(self, name: str) -> bool:
-        return name in self._caps and next(self._streams[name].walk(1), None) is None
+        return name in self._caps and not any(some.numbers for some, _ in self._streams[name].walk(1))
 
     def _asked(self, live: Mapping[str, Fraction], gone: set[str], end: int | None) -> str:
         """What a segment's weights follow from, in a few letters."""

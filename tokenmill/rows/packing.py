@@ -21,6 +21,7 @@ from about the CLOSE longest pieces that fit; later picks close what gap that le
 """
 
 import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -189,17 +190,17 @@ def _pick_sizes(size: np.ndarray, row_len: int, seed: tuple[int, ...]) -> tuple[
     full = int(numbers[row_len])  # a piece that fills a row needs no search
     sizes = np.flatnonzero(numbers[:row_len]).tolist()  # the sizes that are left, ascending
     counts, left, luck = numbers.tolist(), len(size) - full, _luck(seed)
-    picks, row_ends = [row_len] * full, list(range(1, full + 1))
+    picks, in_row = array("i", [row_len]) * full, array("i", [1]) * full  # and how many each row has
     while sizes:
         close = CLOSE * len(sizes) // left  # in so many sizes there are about CLOSE pieces
         if close > 1:
             row, rows = _drawn_row(sizes, counts, row_len, close, next(luck)), 1
         else:
             row, rows = _rows(sizes, counts, row_len)
-        row_ends += range(len(picks) + len(row), len(picks) + len(row) * rows + 1, len(row))
-        picks += row * rows
+        picks.extend(array("i", row) * rows)
+        in_row.extend(array("i", [len(row)]) * rows)
         left -= len(row) * rows
-    return np.array(picks, dtype=np.int32), np.array([0, *row_ends], dtype=np.int64)
+    return np.array(picks, np.int32), np.concatenate([[0], np.cumsum(in_row, dtype=np.int64)])
 
 
 def _rows(sizes: list[int], counts: list[int], row_len: int) -> tuple[list[int], int]:

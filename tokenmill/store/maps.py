@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-WILL_NEED, POPULATE_READ = 3, 22  # Linux's numbers; the second since 5.14: reads, and maps what was read
+RANDOM, WILL_NEED, POPULATE_READ = 1, 3, 22  # Linux's numbers; the last since 5.14: reads, and maps what was read
 ENOMEM = 12
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -82,9 +82,17 @@ def read_ahead(numbers: np.ndarray, wait: bool) -> None:
 
     It is advice: where the kernel does not take it, the first to touch the numbers waits for them.
     """
-    if not numbers.nbytes:
-        return
-    begin = numbers.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
-    length = numbers.ctypes.data + numbers.nbytes - begin
-    if not wait or _libc.madvise(begin, length, POPULATE_READ):
-        _libc.madvise(begin, length, WILL_NEED)
+    _advise(numbers, WILL_NEED)  # in large reads
+    if wait:
+        _advise(numbers, POPULATE_READ)
+
+
+def read_here_and_there(numbers: np.ndarray) -> None:
+    """Tells the kernel that no neighbours are read next: it would read up to 8 MB, as machines are set, for each row."""
+    _advise(numbers, RANDOM)
+
+
+def _advise(numbers: np.ndarray, advice: int) -> None:
+    if numbers.nbytes:
+        begin = numbers.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+        _libc.madvise(begin, numbers.ctypes.data + numbers.nbytes - begin, advice)
