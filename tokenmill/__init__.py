@@ -23,9 +23,10 @@ from tokenmill.prepare import prepare  # here, so that the name is the function'
 
 if TYPE_CHECKING:
     from tokenmill.batches.documents import cu_seqlens, document_mask, position_ids
+    from tokenmill.batches.forecast import forecast
     from tokenmill.batches.get_batch import get_batch, load_state_dict, state_dict
     from tokenmill.batches.loader import RowLoader
-    from tokenmill.batches.mixture import Mixture
+    from tokenmill.batches.mixture import Mixture, proportional
     from tokenmill.batches.packed_rows import PackedRows
     from tokenmill.prepare.config import PRESETS, PrepareConfig
     from tokenmill.prepare.outcomes import PreparationError
@@ -46,10 +47,12 @@ __all__ = [
     "cu_seqlens",
     "document_mask",
     "find_token_set",
+    "forecast",
     "get_batch",
     "load_state_dict",
     "position_ids",
     "prepare",
+    "proportional",
     "state_dict",
 ]
 _HOMES = {
@@ -64,9 +67,11 @@ _HOMES = {
     "cu_seqlens": "batches.documents",
     "document_mask": "batches.documents",
     "find_token_set": "store.token_sets",
+    "forecast": "batches.forecast",
     "get_batch": "batches.get_batch",
     "load_state_dict": "batches.get_batch",
     "position_ids": "batches.documents",
+    "proportional": "batches.mixture",
     "state_dict": "batches.get_batch",
 }
 

@@ -36,6 +36,7 @@ VERBS = {
     "show": Verb("tokenmill.look.show", "report", "print rows, batches, steps or documents, decoded"),
     "report": Verb("tokenmill.look.report", "report", "write one HTML page about a token set"),
     "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),
+    "mix": Verb("tokenmill.look.mix", "report", "tell what a mixture gives of each source, before the run"),
     "convert": Verb("tokenmill.exchange.convert", "prepare", "write or read nanoGPT's, llm.c's, Megatron's ... files"),
 }
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.rows.weights import TURNS, fit, proportional, whole_weights
+from tokenmill.rows.weights import TURNS, fit, powers, whole_weights
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=3)
 
@@ -59,14 +59,14 @@ def test_a_weight_that_would_become_nothing_is_refused():
 
 
 def test_weights_from_sizes():
-    assert proportional({"web": 900, "code": 100}) == {"web": 900, "code": 100}
-    found = proportional({"web": 900, "code": 100}, temperature=2)
+    assert powers({"web": 900, "code": 100}) == {"web": 900, "code": 100}
+    found = powers({"web": 900, "code": 100}, temperature=2)
     assert found["web"] / found["code"] == pytest.approx(3)
-    assert proportional({"web": 9e12, "code": 1}, temperature=1e9)["code"] == pytest.approx(1)
+    assert powers({"web": 9e12, "code": 1}, temperature=1e9)["code"] == pytest.approx(1)
     with pytest.raises(ValueError, match="temperature must be a positive number, not 0"):
-        proportional({"web": 1}, temperature=0)
+        powers({"web": 1}, temperature=0)
     with pytest.raises(ValueError, match="the size of 'web' must be a positive number"):
-        proportional({"web": 0})
+        powers({"web": 0})
 
 
 # ---------------------------------------------------------------------------- caps

@@ -19,6 +19,7 @@ Without a depth nothing is made until it is asked for, and a generator is sent w
 """
 
 import _thread
+import atexit
 import contextlib
 import os
 import weakref
@@ -30,6 +31,8 @@ SECONDS_TO_LEAVE = 10  # at the process's end, for a thread that waits for a dis
 PAUSE = object()  # no item yet
 
 Item = TypeVar("Item")
+_running: set[int] = set()  # the threads that there are
+_leaving: "list[_Shared]" = []  # those that were stopped where they could not be waited for
 
 
 class _Shared:
@@ -41,6 +44,7 @@ class _Shared:
         self.left: SimpleQueue[None] = SimpleQueue()
         self.begun = self.stopped = False
         self.thread: int | None = None
+        self.owner = _thread.get_ident()  # who waits for it
         for _ in range(depth):
             self.room.put(None)
 
@@ -76,12 +80,15 @@ class Ahead(Generic[Item]):
 
 def _run(items: Iterator, shared: _Shared) -> None:
     shared.thread = _thread.get_ident()
+    _running.add(shared.thread)
     try:
         while _make_one(items, shared):
             pass
     finally:
         if isinstance(items, Generator):
             items.close()  # lets go of what it holds, before it is said that the thread has left
+        del items
+        _running.discard(shared.thread)
         shared.left.put(None)
 
 
@@ -109,6 +116,22 @@ def _stop(shared: _Shared, pid: int) -> None:
     shared.stopped = True
     shared.room.put(None)
     shared.ready.put((None, RuntimeError("stopped")))  # for a caller in another thread that waits for an item
-    if shared.begun and shared.thread != _thread.get_ident():  # the collector runs in any thread
-        with contextlib.suppress(Empty):
-            shared.left.get(timeout=SECONDS_TO_LEAVE)
+    here = _thread.get_ident()
+    if not shared.begun or shared.thread == here:
+        return
+    if here in _running and here != shared.owner:  # the collector runs in any thread, this one may wait for that
+        _leaving.append(shared)
+    else:
+        _wait(shared)
+
+
+def _wait(shared: _Shared) -> None:
+    with contextlib.suppress(Empty):
+        shared.left.get(timeout=SECONDS_TO_LEAVE)
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    """Before Python ends, for the threads that were stopped, and not waited for."""
+    while _leaving:
+        _wait(_leaving.pop())

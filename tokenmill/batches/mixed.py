@@ -26,7 +26,7 @@ from tokenmill.checks import whole_number
 from tokenmill.rows.mixed import Line, Served, Standing, Turn
 from tokenmill.rows.position import identity_of, read_position, require_identity
 from tokenmill.rows.skipped import Skipped, by_source
-from tokenmill.rows.stream import Place
+from tokenmill.rows.stream import Place, require_window
 from tokenmill.rows.turns import pattern_of
 from tokenmill.store.token_sets import TokenSet
 
@@ -167,6 +167,7 @@ class Mixed:
             position = read_position(part, {}, Place._fields, self.sources[name].token_set.path)
             source = replace(self.sources[name], name=str(part.get("drawn_from", name)))
             source, place = source.following(position, skipped)
+            require_window(place, source.plans().count_windows)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         return source, Served(place, whole_number(f"rows of {where}", part.get("rows"), 0), position.tokens_seen)

@@ -36,7 +36,8 @@ from typing import Any
 
 from tokenmill.checks import one_of
 from tokenmill.rows.mixed import ON_CAP, OnCap, Stage
-from tokenmill.rows.weights import exact, whole_weights
+from tokenmill.rows.weights import exact, powers, whole_weights
+from tokenmill.store.token_sets import TokenSet
 
 PathLike = str | os.PathLike[str]
 Weights = Mapping[str, Any]  # a positive number for each source
@@ -121,7 +122,7 @@ class Mixture:
                 raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
             _table(f"the weights of stages[{number}]", stage["weights"])
         named = [(stage["begin"], stage["weights"]) for stage in stages]
-        for name in {name for _, weights in named for name in weights} - sources.keys():
+        for name in [name for _, weights in named for name in weights if name not in sources]:
             sources[name] = _folder(name, folder)
         if unweighted := sorted(caps.keys() - sources.keys()):
             raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
@@ -287,6 +288,20 @@ def _stages(told: list[tuple[Any, dict[str, Fraction]]]) -> tuple[Stage, ...]:
                 f"stage {number} must begin after the stage before it, at {one.begin:,} tokens, found {other.begin:,}"
             )
     return stages
+
+
+def proportional(sources: Iterable[PathLike], temperature: float = 1.0) -> dict[str, float]:
+    """Weights for a Mixture from the training tokens of each token set, to the power of 1 / temperature.
+
+    1 weighs them as large as they are, higher ones favour small sources; all epochs of `Mixture(proportional(sources))`
+    then come together. ValueError for a temperature that is no positive number, or a set without training tokens.
+    """
+    folders = [os.fspath(source) for source in sources]
+    sizes = {
+        folder: sum(entry.tokens for entry in TokenSet(_folder(folder, Path.cwd())).split("train"))
+        for folder in folders
+    }
+    return powers(sizes, temperature)
 
 
 def tokens_of(name: str, told: Any) -> int:

@@ -251,10 +251,9 @@ class MixedStream:
                     "next stage earlier"
                 )
             return None
-        end = later[0].begin if later else self._tokens
-        asked = self._asked(live, gone, end)
+        asked = self._asked(live, gone, stage)
         if asked != standing.asked or not standing.lines or standing.lines[-1].seq_len != self._seq_len:
-            weights = self._weigh(live, standing, end)
+            weights = self._weigh(live, standing, stage)
             places = {name: standing.sources[name].place for name in sorted(standing.sources)}
             line = Line(standing.tokens_seen, self._seq_len, weights, places)
             turned = [other for other in standing.lines if other.tokens < line.tokens]  # segments that had a turn
@@ -270,21 +269,33 @@ class MixedStream:
     def _is_used_up(self, name: str) -> bool:
         return name in self._caps and not any(some.numbers for some, _ in self._streams[name].walk(1))
 
-    def _asked(self, live: Mapping[str, Fraction], gone: set[str], end: int | None) -> str:
+    def _asked(self, live: Mapping[str, Fraction], gone: set[str], stage: Stage) -> str:
         """What a segment's weights follow from, in a few letters."""
-        caps = sorted((name, str(self._caps[name])) for name in live if name in self._caps)
-        spread = (caps, end) if self._on_cap == "spread" and caps else ()
+        caps = sorted((name, str(cap)) for name, cap in self._caps.items())
+        later = [(begin, sorted(whole_weights(some).items())) for begin, some in self._stages if begin > stage.begin]
+        spread = (caps, later, self._tokens) if self._on_cap == "spread" and caps else ()
         what = (sorted(whole_weights(live).items()), sorted(gone), spread)
         return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
-    def _weigh(self, live: Mapping[str, Fraction], standing: Standing, end: int | None) -> dict[str, int]:
+    def _weigh(self, live: Mapping[str, Fraction], standing: Standing, stage: Stage) -> dict[str, int]:
         """The whole weights of a segment that begins here."""
-        to_come = 0 if end is None else end - standing.tokens_seen
+        to_come = self._to_come(stage, standing.tokens_seen)
         if self._on_cap != "spread" or to_come <= 0 or self._room is None:
             return whole_weights(live)
-        room = {name: self._room(name, standing.sources[name].place) for name in live if name in self._caps}
+        room = {}
+        for name in live:
+            if name in self._caps:  # a stage gets as much of what is left as it asks for, of all that is asked for
+                asked = [self._to_come(one, standing.tokens_seen) * _share(one, name) for one in self._stages]
+                here = asked[self._stages.index(stage)] / sum(asked)
+                room[name] = self._room(name, standing.sources[name].place) * here
         tokens = fit(live, room, Fraction(to_come))
         return whole_weights({name: given for name, given in tokens.items() if given * TURNS >= to_come})
+
+    def _to_come(self, stage: Stage, seen: int) -> int:
+        """The tokens of a stage that are to come; of the last, as the whole run has them."""
+        later = [other.begin for other in self._stages if other.begin > stage.begin]
+        end = later[0] if later else self._tokens or 0
+        return max(0, end - max(seen, stage.begin))
 
     def _reach(self, segment: Segment, first: int, last: int) -> int:
         """How far from turn `first` on, up to `last`, the segment goes; what its sources give is known up to there."""
@@ -299,6 +310,10 @@ class MixedStream:
             elif known < count and (turn := segment.pattern.turn_of(source, known)) < last:
                 last, self.failed = turn, used_up(name, segment, turn)
         return last
+
+
+def _share(stage: Stage, name: str) -> Fraction:
+    return Fraction(stage.weights.get(name, 0)) / sum(stage.weights.values())
 
 
 def used_up(name: str, segment: Segment, turn: int) -> ValueError:

@@ -108,13 +108,9 @@ class RowStream:
     def seek(self, place: Place) -> None:
         """Goes to a place. ValueError where there is no such row."""
         epoch, window, row = place
-        told = f"no such row: epoch {epoch}, window {window}, row {row}"
-        if min(place) < 0:
-            raise ValueError(told)
-        if window >= (windows := self.count_windows(epoch)):
-            raise ValueError(f"{told}; the epoch has {windows} windows")
+        require_window(place, self.count_windows)
         if row and row >= (rows := self.count_rows(epoch, window)):
-            raise ValueError(f"{told}; the window has {rows} rows of this length")
+            raise no_such_row(place, f"the window has {rows} rows of this length")
         self.place, self.passed = place, 0
 
     def walk(self, count: int) -> Iterator[tuple[Rows, Place]]:
@@ -125,6 +121,8 @@ class RowStream:
             if not share:
                 return
             num_rows = self.count_rows(at.epoch, at.window)
+            if at.row and at.row >= num_rows:
+                raise no_such_row(at, f"the window has {num_rows} rows of this length")
             start, end = self._stretch(at, num_rows)
             end = min(end, int(num_rows * share))
             if share < 1 and start >= end:
@@ -159,6 +157,19 @@ class RowStream:
         if at.window + 1 < self.count_windows(at.epoch):
             return Place(at.epoch, at.window + 1, 0)
         return Place(at.epoch + 1, 0, 0)
+
+
+def require_window(place: Place, count_windows: Callable[[int], int]) -> None:
+    """ValueError where a place is in no window."""
+    if min(place) < 0:
+        raise no_such_row(place, "they are counted from 0")
+    if place.window >= (windows := count_windows(place.epoch)):
+        raise no_such_row(place, f"the epoch has {windows} windows")
+
+
+def no_such_row(place: Place, found: str) -> ValueError:
+    """The error for a place that there is not."""
+    return ValueError(f"no such row: epoch {place.epoch}, window {place.window}, row {place.row}; {found}")
 
 
 def no_such_rows(epoch: int, window: int, rows: range, num_rows: int, source: str = "") -> ValueError:

@@ -1,7 +1,7 @@
 """The weights of a mixture: made whole, taken from sizes, fitted to caps.
 
     whole_weights({"web": 0.6, "code": 0.25, "math": 0.15})     code 5, math 3, web 12: exact, of 20 turns
-    proportional({"web": 900, "code": 100}, temperature=2)      web 30, code 10: sizes to the power 1 / temperature
+    powers({"web": 900, "code": 100}, temperature=2)            3 to 1: sizes to the power of 1 / temperature
     fit({"web": 1, "math": 1}, {"math": 10}, 100)               web 90, math 10: what math has no room for goes to web
 
 Weights are shares of tokens. All rows of a run hold as many tokens, so they are shares of rows: turns (turns.py).
@@ -62,7 +62,7 @@ def _lowest(whole: dict[str, int]) -> dict[str, int]:
     return {name: number // divisor for name, number in whole.items()}
 
 
-def proportional(sizes: Mapping[str, Any], temperature: float = 1.0) -> dict[str, float]:
+def powers(sizes: Mapping[str, Any], temperature: float = 1.0) -> dict[str, float]:
     """Weights from sizes, to the power of 1 / temperature: 1 keeps the sizes, higher ones favour small sources.
 
     (Arivazhagan et al., 2019; mT5's alpha is 1 / temperature.) ValueError for what is no positive number.

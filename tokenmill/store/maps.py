@@ -88,7 +88,7 @@ def read_ahead(numbers: np.ndarray, wait: bool) -> None:
 
 
 def read_here_and_there(numbers: np.ndarray) -> None:
-    """Tells the kernel that no neighbours are read next: it would read up to 8 MB, as machines are set, for each row."""
+    """Tells the kernel that no neighbours come next: for each row it would read as much as 8 MB around it."""
     _advise(numbers, RANDOM)
 
 

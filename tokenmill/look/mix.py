@@ -1,0 +1,109 @@
+"""What a mixture will give of each source, before the run: `tokenmill mix mixture.toml --tokens 1T --seq-len 4096`
+
+For each stage and source: weight, share, tokens, epochs by then. Where a source would pass its max_epochs it says
+which cap, or weight, would fit, and ends with status 1. A stage has several parts where a source is used up in it.
+"""
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from tokenmill.batches.config import LoaderConfig, Packing
+from tokenmill.batches.forecast import Forecast, forecast
+from tokenmill.batches.mixture import Mixture
+from tokenmill.look.stages import draw
+from tokenmill.look.words import short
+from tokenmill.rows.packing import LongDocuments
+from tokenmill.store.files import write_file
+
+HEADS = ("stage", "of the run", "source", "weight", "share", "tokens", "epochs by then", "at most")
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 2rem auto; max-width: 60rem; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }}
+svg {{ max-width: 100%; height: auto; }}
+div {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }}
+th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #8886; white-space: nowrap; }}
+.dark {{ display: none; }}
+@media (prefers-color-scheme: dark) {{ .light {{ display: none; }} .dark {{ display: block; }} }}
+</style></head><body>
+<h1>{title}</h1><p>{about}</p>
+<div class="light">{light}</div><div class="dark">{dark}</div>
+{problems}<div><table><thead><tr>{heads}</tr></thead><tbody>
+{rows}
+</tbody></table></div></body></html>
+"""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What a mixture will give of each source, before the run."""
+
+    mixture: tyro.conf.Positional[Path]  # the mixture's TOML file
+    seq_len: int  # tokens of an input
+    tokens: str | None = None  # of the whole run, as 1e12 or 1T; by default what the file says
+    packing: Packing = LoaderConfig.packing  # as in the training
+    long_documents: LongDocuments = LoaderConfig.long_documents  # as in the training
+    html: Path | None = None  # write a page with the table and a picture of the stages, too
+
+
+def cells(found: Forecast, number: Callable[[int], str] = "{:,}".format) -> list[list[str]]:
+    """The table, a row for each segment and source; numbers of tokens as `number` writes them."""
+    rows = []
+    for line in found.lines:
+        cap = found.mixture.max_epochs.get(line.source)
+        span = f"{number(line.begin)} to {number(line.end)}"
+        told = [str(line.stage), span, line.source, str(line.weight), f"{line.share:.3%}", number(line.tokens)]
+        rows.append([*told, f"{line.epochs:.3f}", "" if cap is None else f"{float(cap):g}"])
+    return rows
+
+
+def page(found: Forecast, title: str) -> str:
+    """The table and the picture as one HTML page, which needs no network."""
+    tell = html.escape
+    return PAGE.format(
+        title=tell(title),
+        about=tell(f"{found.tokens:,} tokens in rows of {found.seq_len:,} + 1; where the run is cut, weights change."),
+        light=draw(found, "light"),
+        dark=draw(found, "dark"),
+        problems="".join(f"<p><strong>{tell(problem)}</strong></p>\n" for problem in found.problems),
+        heads="".join(f"<th>{tell(head)}</th>" for head in HEADS),
+        rows="\n".join(f"<tr>{''.join(f'<td>{tell(cell)}</td>' for cell in row)}</tr>" for row in cells(found)),
+    )
+
+
+def mix(config: Mix, console: Console) -> int:
+    """Prints the table. 1 where a cap would be passed, or the sources would not do."""
+    found = forecast(
+        Mixture.load(config.mixture),
+        seq_len=config.seq_len,
+        tokens=config.tokens,
+        packing=config.packing,
+        long_documents=config.long_documents,
+    )
+    table = Table(*HEADS)
+    for column in table.columns:
+        column.justify = "right"
+    for row in cells(found, short):
+        table.add_row(*row)
+    console.print(table)
+    for name, (tokens, epochs) in found.totals.items():
+        console.print(f"{name}: {tokens:,} tokens, {epochs:.3f} epochs in all")
+    if config.html is not None:
+        write_file(config.html, page(found, config.mixture.name).encode())
+        console.print(str(config.html))
+    for problem in found.problems:
+        console.print(f"error: {problem}")
+    return bool(found.problems)
+
+
+def main(arguments: list[str], prog: str) -> int:
+    """Prints the table that the command line asks for."""
+    return mix(tyro.cli(Mix, prog=prog, args=arguments, description=__doc__), Console(soft_wrap=True, highlight=False))
