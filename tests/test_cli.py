@@ -52,7 +52,8 @@ def test_an_unknown_verb_is_answered_with_those_that_there_are(capsys):
     assert cli.main(["reprot", "data"]) == 2
     said = capsys.readouterr().err
     assert (
-        said == "error: no command 'reprot', there are prepare, show, report, verify, convert; did you mean report?\n"
+        said
+        == "error: no command 'reprot', there are prepare, show, report, verify, mix, convert; did you mean report?\n"
     )
 
 

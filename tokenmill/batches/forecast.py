@@ -3,29 +3,42 @@
     for line in forecast(Mixture.load("mixture.toml"), seq_len=4096, tokens="1T").lines:
         print(line.stage, line.source, line.tokens, line.epochs)
 
-The run's own order is gone through (rows/mixed.py) with as many rows in every window of a source as its first one has:
-that is counted from lengths, a tenth of a second each, and a window is a fair sample of its source.
+The run's own order is gone through (rows/mixed.py). The rows of a source's first windows are counted, from lengths, a
+tenth of a second each, and the others taken to have as many: windows are fair samples of their source.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.mixed import Mixed
 from tokenmill.batches.mixture import Mixture, tokens_of
 from tokenmill.batches.one_set import Part
+from tokenmill.batches.source import Source
 from tokenmill.rows.mixed import MixedStream, Served, Span, Standing
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.stream import End, Place, RowStream
 
+SAMPLE_ROWS = 30_000  # of a source are counted, or all
+
 
 class Size(NamedTuple):
-    """An epoch of a source: its windows, and the rows of each, about."""
+    """An epoch of a source: its windows, and the rows of the first ones; the others are taken to have as many."""
 
     windows: int
-    rows: int
+    counted: tuple[int, ...]
+
+    def rows(self, window: int) -> int:
+        """The rows of a window."""
+        return self.counted[window % len(self.counted)]
+
+    @property
+    def epoch(self) -> int:
+        """The rows of an epoch."""
+        rounds, rest = divmod(self.windows, len(self.counted))
+        return rounds * sum(self.counted) + sum(self.counted[:rest])
 
 
 class ForecastLine(NamedTuple):
@@ -88,13 +101,12 @@ def forecast(
     return found
 
 
-def _size(source: Any) -> Size:
+def _size(source: Source) -> Size:
     plans = source.plans()
-    windows = plans.count_windows(0)
-    for window in range(windows):
-        if rows := plans.count_rows(0, window):
-            return Size(windows, rows)
-    raise AssertionError("a source without rows was refused")
+    counted: list[int] = []
+    while len(counted) < plans.count_windows(0) and sum(counted) < SAMPLE_ROWS:
+        counted.append(plans.count_rows(0, len(counted)))
+    return Size(plans.count_windows(0), tuple(counted))
 
 
 def _spans(
@@ -104,12 +116,12 @@ def _spans(
 
     def stream(name: str, size: Size) -> RowStream:
         end = _end(caps[name], size) if name in caps else None
-        return RowStream(lambda _: size.windows, lambda *_: size.rows, until=end)
+        return RowStream(lambda _: size.windows, lambda _, window: size.rows(window), until=end)
 
     def room(name: str, place: Place) -> Fraction:
         size = sizes[name]
-        done = place.epoch + Fraction(place.window * size.rows + place.row, size.windows * size.rows)
-        return max(Fraction(0), caps[name] - done) * size.windows * size.rows * seq_len
+        done = place.epoch + Fraction(sum(map(size.rows, range(place.window))) + place.row, size.epoch)
+        return max(Fraction(0), caps[name] - done) * size.epoch * seq_len
 
     rows = MixedStream(
         {name: stream(name, size) for name, size in sizes.items()},
@@ -146,7 +158,7 @@ def _lines(mixture: Mixture, sizes: Mapping[str, Size], spans: list[Span]) -> li
             if name in weights:
                 served, size = after.sources[name], sizes[name]
                 tokens = served.tokens - before.sources[name].tokens
-                share, epochs = weights[name] / total, served.rows / (size.windows * size.rows)
+                share, epochs = weights[name] / total, served.rows / (size.epoch)
                 told = (stage, before.tokens_seen, after.tokens_seen, name, weights[name], share, tokens, epochs)
                 lines.append(ForecastLine(*told))
     return lines
@@ -159,7 +171,7 @@ def _over(found: Forecast, sizes: Mapping[str, Size]) -> list[str]:
         _, epochs = found.totals[name]
         if epochs > cap:
             size = sizes[name]
-            most = cap * size.windows * size.rows * found.seq_len
+            most = cap * size.epoch * found.seq_len
             part = _factor(found, name, most)
             stages = [(number, stage) for number, stage in enumerate(found.mixture.stages) if name in stage.weights]
             weights = ", ".join(

@@ -27,9 +27,9 @@ from tokenmill.batches.plans import WindowPlans
 from tokenmill.batches.table import Table, gather
 from tokenmill.batches.window_rows import Unchanged
 from tokenmill.batches.windows import Windows
-from tokenmill.rows.mixed import MixedStream, Span, Standing, Turn
+from tokenmill.rows.mixed import MixedStream, Span, Standing, Track, Turn
 from tokenmill.rows.skipped import Skipped
-from tokenmill.rows.stream import Place, Rows, RowStream
+from tokenmill.rows.stream import Place, RowStream
 
 BLOCK_ROWS = 8_192  # that are looked up at once
 THREADS = 4  # that plan windows, at most
@@ -121,7 +121,7 @@ class MixedRows:
             position.standing(),
             caps=self._caps,
             on_cap=self._mixture.on_cap,
-            room=partial(_room, self._plans, self._caps),
+            room=partial(room_under, self._plans, self._caps),
             tokens=self._mixture.tokens,
         )
         self._at, self._passed, self._calls = position, 0, 1
@@ -168,7 +168,7 @@ class MixedRows:
         total = sum(map(len, spans))
         first, last = self._rank * total // self.world_size, (self._rank + 1) * total // self.world_size
         found: list[list[Piece]] = [[] for _ in range(last - first)]
-        for part in self._parts(spans, np.arange(first, last)):
+        for part in parts_of(spans, np.arange(first, last)):
             rows = self._windows.rows(part.source, part.epoch, part.window)
             for number, place in zip(part.numbers.tolist(), part.places.tolist(), strict=True):
                 found[place] = rows.pieces(number)
@@ -212,22 +212,11 @@ class MixedRows:
         if not len(offsets):
             return None
         sources, parts = np.empty(len(offsets), np.int64), []
-        for part in self._parts(spans, offsets):
+        for part in parts_of(spans, offsets):
             sources[part.places] = self._number[part.source]
             table = self._windows.rows(part.source, part.epoch, part.window).table
             parts.append((table, part.numbers, part.places))
         return Block(gather(parts), sources)
-
-    def _parts(self, spans: list[Span], offsets: np.ndarray) -> Iterator[Part]:
-        """Where the rows lie that are `offsets`, ascending, after the first of spans."""
-        begin = 0
-        for span in spans:
-            some = np.arange(*np.searchsorted(offsets, [begin, begin + len(span)]))
-            source, row = span.segment.pattern.at(offsets[some] - begin + span.first)
-            for number in np.unique(source).tolist():
-                name, mine = span.segment.pattern.names[number], source == number
-                yield from _in_windows(name, span.segment.tracks[name].rows, row[mine], some[mine])
-            begin += len(span)
 
     # ------------------------------------------------------------------------ what will be needed
 
@@ -258,17 +247,28 @@ class MixedRows:
             self._windows.expect(name, *coming)
 
 
-def _room(plans: Mapping[str, WindowPlans], caps: Mapping[str, Fraction], name: str, place: Place) -> Fraction:
+def room_under(plans: Mapping[str, WindowPlans], caps: Mapping[str, Fraction], name: str, place: Place) -> Fraction:
     """The tokens that a source has left under its cap, about: its first window tells how many rows an epoch has."""
     some = plans[name]
     tokens = some.count_rows(0, 0) * some.count_windows(0) * (some.row_len - 1)
     return max(Fraction(0), caps[name] - some.share(place)) * tokens
 
 
-def _in_windows(name: str, find, row: np.ndarray, places: np.ndarray) -> Iterator[Part]:
+def parts_of(spans: list[Span], offsets: np.ndarray) -> Iterator[Part]:
+    """Where the rows lie that are `offsets`, ascending, after the first of spans."""
+    begin = 0
+    for span in spans:
+        some = np.arange(*np.searchsorted(offsets, [begin, begin + len(span)]))
+        source, row = span.segment.pattern.at(offsets[some] - begin + span.first)
+        for number in np.unique(source).tolist():
+            name, mine = span.segment.pattern.names[number], source == number
+            yield from _in_windows(name, span.segment.tracks[name], row[mine], some[mine])
+        begin += len(span)
+
+
+def _in_windows(name: str, track: Track, row: np.ndarray, places: np.ndarray) -> Iterator[Part]:
     """A source's rows of a segment, ascending, as rows of windows."""
-    stretches: Iterator[tuple[int, Rows]] = find(int(row[0]), int(row[-1]) + 1)
-    for begin, some in stretches:
+    for begin, some in track.rows(int(row[0]), int(row[-1]) + 1):
         mine = slice(*np.searchsorted(row, [begin, begin + len(some.numbers)]))
         if mine.start < mine.stop:
             numbers = row[mine] - begin + some.numbers.start

@@ -1,5 +1,7 @@
 """Rows drawn in a terminal: a bar of letters a row, and the text of its pieces."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from rich.console import Console
 from rich.segment import Segment, Segments
@@ -17,12 +19,12 @@ CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"
 
 
 class Drawing:
-    """Draws rows on a console: bars, and the text of their pieces."""
+    """Draws rows of token sets of one tokenizer on a console: bars, and the text of their pieces."""
 
-    def __init__(self, token_set: TokenSet, console: Console, ids: bool):
+    def __init__(self, token_sets: Sequence[TokenSet], console: Console, ids: bool):
         self.console, self._ids = console, ids
-        self.tokenizer = Tokenizer.load(token_set.path / "tokenizer.json")
-        self.sources = SourceRows(token_set)
+        self.tokenizer = Tokenizer.load(token_sets[0].path / "tokenizer.json")
+        self._sources = {token_set.path: SourceRows(token_set) for token_set in token_sets}
 
     def bars(self, rows: list[tuple[int | None, TracedRow]]) -> None:
         """Each row as a line of letters."""
@@ -50,13 +52,16 @@ class Drawing:
         segment = Segment(text.translate(CONTROLS) + "\n", self.console.get_style(style))  # tabs as they are
         self.console.print(Segments([segment]), end="")
 
+    def _source(self, piece: Piece) -> str:
+        return self._sources[piece.shard.path.parents[1]].find(piece.shard.entry, piece.document)
+
     def _facts(self, piece: Piece) -> str:
         whole = int(piece.shard.offsets[piece.document + 1] - piece.shard.offsets[piece.document])
         part = "whole" if piece.length == whole else f"its tokens {piece.start:,} to {piece.start + piece.length - 1:,}"
         notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
         return (
             f"{piece.length:,} of {whole:,} tokens, {part}{notes}: document {piece.document:,} of shard "
-            f"{piece.shard.entry.name}, {self.sources.find(piece.shard.entry, piece.document)}"
+            f"{piece.shard.entry.name}, {self._source(piece)}"
         )
 
 

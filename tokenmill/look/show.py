@@ -14,7 +14,7 @@ A document is shown with when it was seen: in which epoch, step and rank, up to 
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,69 +22,18 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.pieces import pieces_of
 from tokenmill.batches.plans import WindowPlans
+from tokenmill.look.asked import STATED, Show, numbers_of, require_as_stated
 from tokenmill.look.drawing import Drawing
-from tokenmill.look.trace import Sighting, TracedRow, Tracer, trace_nanochat
-from tokenmill.rows.packing import LongDocuments
+from tokenmill.look.show_mixture import show_mixture
+from tokenmill.look.trace import Sighting, TracedRow, Tracer, find_document, trace_nanochat
 from tokenmill.rows.position import Position, identity_of, read_position
 from tokenmill.rows.skipped import format_skipped, parse_skipped
 from tokenmill.rows.stream import Place
-from tokenmill.store.shards import ShardEntry, Split
 from tokenmill.store.token_sets import TokenSet
 
 SIGHTINGS = 20  # that are listed
-STATED = ("split", "seq_len", "packing", "long_documents", "shuffle", "seed")  # of the settings, in a loader's state
-
-
-@dataclass(frozen=True)
-class Show:
-    """Shows what the model saw: a row, a batch, a training step or a document, decoded."""
-
-    tokens: tyro.conf.Positional[Path]  # the token set's folder
-    row: str | None = None  # a row of the global order, from 0; or its place, epoch:window:row
-    document: int | None = None  # a document of the split, from 0; and when it was seen
-    batch: int | None = None  # what one rank got at this call, the first being 0
-    step: int | None = None  # what all ranks got at this call, the first being 0
-    batch_size: int = 8  # rows of a rank at each call (of a step: times the passes that are accumulated)
-    world_size: int = 1  # ranks
-    rank: int = 0  # whose batch
-    since: tuple[int, str] | None = None  # a checkpoint's step, and its place or state file, to count batches from
-    until: str | None = None  # of a document: a place or state file up to which to look; by default the end of epoch 0
-    split: Split = "train"  # of which split
-    seq_len: int = 2048  # tokens of an input
-    packing: Packing = LoaderConfig.packing  # as in the training
-    long_documents: LongDocuments = LoaderConfig.long_documents  # as in the training
-    shuffle: bool = LoaderConfig.shuffle  # as in the training
-    seed: int = LoaderConfig.seed  # as in the training
-    skip_rows: tuple[str, ...] = ()  # as in the training, from its beginning on
-    manifest: str | None = None  # the set as it was when training began its epoch, of a set that has grown since
-    ids: bool = False  # token ids too
-    full: bool = False  # whole texts, also where there are many rows
-
-    def __post_init__(self) -> None:
-        asked = [name for name in ("row", "document", "batch", "step") if getattr(self, name) is not None]
-        if not asked:
-            raise ValueError("expected one of --row, --document, --batch and --step, found none; --row 0 is the first")
-        if len(asked) > 1:
-            flags = ", ".join(f"--{name}" for name in asked)
-            raise ValueError(f"expected one of --row, --document, --batch and --step, found {flags}")
-        if asked != ["row"] and getattr(self, asked[0]) < 0:
-            raise ValueError(f"--{asked[0]} counts from 0, found {getattr(self, asked[0])}")
-        if self.since is not None and (asked[0] not in ("batch", "step") or getattr(self, asked[0]) < self.since[0]):
-            raise ValueError(f"--since {self.since[0]} is for a --step or --batch from {self.since[0]} on")
-        if self.since is not None and self.packing == "nanochat":
-            raise ValueError("--since needs places, which nanochat's rows have none of; leave it out")
-        if self.until is not None and asked != ["document"]:
-            raise ValueError("--until is for a --document")
-
-    @property
-    def loader(self) -> LoaderConfig:
-        """The settings of the training, checked as the loader does."""
-        names = ["batch_size", "seq_len", "split", "packing", "long_documents", "shuffle", "seed", "skip_rows"]
-        names += ["rank", "world_size"]
-        return LoaderConfig(**{name: getattr(self, name) for name in names})
 
 
 # ---------------------------------------------------------------------------- which rows
@@ -112,7 +61,7 @@ def _tracer(config: Show, token_set: TokenSet, position: Position | None) -> Tra
 
 
 def _row(row: str, tracer: Tracer) -> Iterator[tuple[None, TracedRow]]:
-    place = _numbers("--row", row, (1, 3))
+    place = numbers_of("--row", row, (1, 3))
     yield None, tracer.row_at(Place(*place)) if len(place) == 3 else next(tracer.rows(place[0], 1))
 
 
@@ -135,7 +84,7 @@ def _nanochat_rows(config: Show, token_set: TokenSet) -> Iterator[tuple[int | No
         if config.row is None:
             first, count = _call(config) * config.batch_size, config.batch_size
         else:
-            (first,), count = _numbers("--row", config.row, (1,)), 1
+            (first,), count = numbers_of("--row", config.row, (1,)), 1
         where = {"rank": rank, "world_size": config.world_size, "first": first, "count": count}
         for traced in trace_nanochat(token_set, config.split, config.seq_len + 1, **where):
             yield rank, traced
@@ -152,11 +101,11 @@ def _place(flag: str, told: str, config: Show, token_set: TokenSet) -> tuple[Pla
     if not Path(told).is_file():
         if Path(told).suffix or "/" in told:
             raise FileNotFoundError(f"{flag} {told}: expected a place as 0:12:100, or a state file, found no such file")
-        return Place(*_numbers(flag, told, (3,))), None, config
+        return Place(*numbers_of(flag, told, (3,))), None, config
     try:
         state: dict[str, Any] = json.loads(Path(told).read_text())
         of_state = {name: state[name] for name in STATED}
-        _require_as_stated(config, flag, of_state)
+        require_as_stated(config, flag, of_state)
         config = replace(config, skip_rows=tuple(state.get("skip_rows", ())), **of_state)
     except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{flag} {told}: expected a loader's state_dict() as JSON, found {error!r}") from error
@@ -165,36 +114,21 @@ def _place(flag: str, told: str, config: Show, token_set: TokenSet) -> tuple[Pla
     return Place(**position.place), position, config
 
 
-def _require_as_stated(config: Show, flag: str, of_state: dict[str, Any]) -> None:
-    """ValueError where a setting was given, and the state has another."""
-    for name, value in of_state.items():
-        given = getattr(config, name)
-        if given not in (value, getattr(Show, name)):
-            asked = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{asked} {given}, but the state of {flag} is of {value}; leave {asked} out")
-
-
-def _numbers(flag: str, row: str, lengths: tuple[int, ...]) -> list[int]:
-    """A row's number, alone, or its epoch, window and row; of these the `lengths` that make sense."""
-    parts = row.replace(",", "").split(":")
-    if not all(part.isdecimal() for part in parts) or len(parts) not in lengths:
-        what = {1: "a number", 3: "a place as 0:12:100 (epoch:window:row)"}
-        raise ValueError(f"{flag} must be {', or '.join(what[length] for length in lengths)}, not {row!r}")
-    return [int(part) for part in parts]
-
-
 # ---------------------------------------------------------------------------- the command
 
 
 def show(config: Show, console: Console) -> None:
     """Prints what was asked for. ValueError or FileNotFoundError where it is not there."""
+    if config.tokens.suffix == ".toml":
+        show_mixture(config, console)
+        return
     token_set = TokenSet(config.tokens)
     if config.document is not None:
-        _show_document(config.document, config, token_set, console)
+        _show_document(int(config.document), config, token_set, console)
         return
     with console.status("counting the rows that come before"):
         rows = list(rows_of(config, token_set))
-    drawing = Drawing(token_set, console, config.ids)
+    drawing = Drawing([token_set], console, config.ids)
     drawing.print(_settings(_stated(config, token_set), token_set))
     for line in _former_manifests(config, token_set):
         drawing.print(line)
@@ -235,11 +169,11 @@ def _settings(config: Show, token_set: TokenSet) -> str:
 
 
 def _show_document(number: int, config: Show, token_set: TokenSet, console: Console) -> None:
-    entry, document = _find_document(number, config, token_set)
+    entry, document = find_document(number, token_set, config.split)
     shard = token_set.open(entry)
     begin, end = (int(shard.offsets[i]) for i in (document, document + 1))
     (piece,) = pieces_of(shard, begin, end - begin)
-    drawing = Drawing(token_set, console, config.ids)
+    drawing = Drawing([token_set], console, config.ids)
     with console.status("looking for it in each epoch"):
         lines = list(islice(when(number, config, token_set), SIGHTINGS + 2))
     drawing.piece(piece, 0, full=True)
@@ -268,21 +202,10 @@ def when(number: int, config: Show, token_set: TokenSet) -> Iterator[str]:
                 f"{rows * config.seq_len:,}: its rows were of another length, skipped, dropped at an epoch's end, or "
                 "of another token set before, so what follows is not all that it saw, nor when"
             )
-    for seen in tracer.sightings(*_find_document(number, config, token_set), until):
+    for seen in tracer.sightings(*find_document(number, token_set, config.split), until):
         yield _seen(seen, config)
     if seen is None:
         yield f"not seen before {':'.join(map(str, until))}"
-
-
-def _find_document(number: int, config: Show, token_set: TokenSet) -> tuple[ShardEntry, int]:
-    """The shard of a document of the split, and its number there."""
-    entries, left = token_set.split(config.split), number
-    for entry in entries:
-        if left < entry.documents:
-            return entry, left
-        left -= entry.documents
-    total = sum(entry.documents for entry in entries)
-    raise ValueError(f"{token_set.path}: split {config.split!r} has {total:,} documents, 0 to {total - 1:,}")
 
 
 def _seen(sighting: Sighting, config: Show) -> str:

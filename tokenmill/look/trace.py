@@ -81,7 +81,7 @@ class Tracer:
         shard = self.plans.token_set.open(entry)
         begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
         for epoch in range(until.epoch + 1):
-            for window in self._windows_with(epoch, entry, begin, end):
+            for window in self.windows_with(epoch, entry, begin, end):
                 yield from self._before_the_length_changed(epoch, window, entry.name, begin, end)
                 for row, filler in self.plans.rows(epoch, window).rows_with(entry.name, begin, end):
                     place = Place(epoch, window, row)
@@ -101,7 +101,7 @@ class Tracer:
                 if row < past.dealt and not any(row in rows for rows in past.skipped):
                     yield Sighting(Place(epoch, window, row), None, filler, past.row_len - 1)
 
-    def _windows_with(self, epoch: int, entry: ShardEntry, begin: int, end: int) -> list[int]:
+    def windows_with(self, epoch: int, entry: ShardEntry, begin: int, end: int) -> list[int]:
         """The windows of an epoch whose rows may hold some of a stretch of a shard."""
         shards = self.plans.entries(epoch)
         places = [place for place, other in enumerate(shards) if other.name == entry.name]
@@ -146,6 +146,17 @@ def trace_nanochat(
     for number in range(first, first + count):
         (pieces,) = rows.pieces(1)
         yield TracedRow(number, None, pieces)
+
+
+def find_document(number: int, token_set: TokenSet, split: str) -> tuple[ShardEntry, int]:
+    """The shard of a document of the split, and its number there."""
+    entries, left = token_set.split(split), number
+    for entry in entries:
+        if left < entry.documents:
+            return entry, left
+        left -= entry.documents
+    total = sum(entry.documents for entry in entries)
+    raise ValueError(f"{token_set.path}: split {split!r} has {total:,} documents, 0 to {total - 1:,}")
 
 
 class SourceRows:
