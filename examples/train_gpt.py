@@ -28,7 +28,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a clone's tokenmill, where none is installed
 
-from tokenmill import RowLoader, Tokenizer
+from tokenmill import Mixture, RowLoader, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class TrainConfig:
     """Trains a small GPT on a token set."""
 
     tokens: Path | None = None  # the token set's folder; by default the one under data/tokens
+    mixture: Path | None = None  # or a mixture's TOML file: several token sets, and how much of each when
     layers: int = 4  # transformer blocks
     width: int = 192  # of the residual stream
     heads: int = 4  # of attention
@@ -117,9 +118,9 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 @torch.no_grad()
-def bits_per_byte(model: nn.Module, config: TrainConfig, amp) -> float:
-    """The loss on the first validation batches, in bits a byte of text: comparable whatever the tokenizer."""
-    loader = RowLoader(config.tokens, "val", batch_size=config.batch_size, seq_len=config.seq_len, device=config.device)
+def bits_per_byte(model: nn.Module, config: TrainConfig, amp, tokens: Path | None) -> float:
+    """The loss on a set's first validation batches, in bits a byte of text: comparable whatever the tokenizer."""
+    loader = RowLoader(tokens, "val", batch_size=config.batch_size, seq_len=config.seq_len, device=config.device)
     token_bytes = torch.from_numpy(np.load(loader.token_set.path / "token_bytes.npy")).to(config.device)
     sums = torch.zeros(2, dtype=torch.float64, device=config.device)  # nats, bytes
     for _ in range(config.val_batches):
@@ -131,6 +132,15 @@ def bits_per_byte(model: nn.Module, config: TrainConfig, amp) -> float:
     if dist.is_initialized():
         dist.all_reduce(sums)
     return (sums[0] / sums[1]).item() / math.log(2)
+
+
+def validate(model: nn.Module, config: TrainConfig, amp) -> str:
+    """Bits a byte, of each source where there are several."""
+    if config.mixture is None:
+        return f"{bits_per_byte(model, config, amp, config.tokens):.4f} bits per byte"
+    folders = Mixture.load(config.mixture).paths
+    found = {name: bits_per_byte(model, config, amp, folder) for name, folder in folders.items()}
+    return "bits per byte: " + ", ".join(f"{name} {bits:.4f}" for name, bits in found.items())
 
 
 def checksum(inputs: torch.Tensor) -> int:
@@ -231,7 +241,7 @@ def train(config: TrainConfig) -> None:
 
 def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
     settings = {"batch_size": config.batch_size, "seq_len": config.seq_len, "device": config.device}
-    loader = RowLoader(config.tokens, "train", **settings)
+    loader = RowLoader(config.mixture or config.tokens, "train", **settings)
     torch.manual_seed(config.seed)
     model = GPT(loader.vocab_size, config).to(config.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
@@ -246,8 +256,10 @@ def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
         waited = loader.waited / (time.perf_counter() - started)
         say(f"step {step + 1:4}  loss {loss:.6f}  rows {rows:08x}  waited for data {waited:.2%}", flush=True)
         if (step + 1) % config.val_every == 0 or step + 1 == config.steps:
-            found = bits_per_byte(model, config, steps.amp)
-            say(f"step {step + 1:4}  validation {found:.4f} bits per byte", flush=True)
+            say(f"step {step + 1:4}  validation {validate(model, config, steps.amp)}", flush=True)
+            if config.mixture is not None:
+                seen = [f"{name} {one.tokens:,} tokens, {one.epochs:.2f} epochs" for name, one in loader.seen().items()]
+                say(f"step {step + 1:4}  seen {'; '.join(seen)}", flush=True)
         if config.checkpoint and rank == 0 and ((step + 1) % config.val_every == 0 or step + 1 == last):
             save(config, model, optimizer, loader, step + 1)
     if config.sample and rank == 0:

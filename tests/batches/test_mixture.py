@@ -65,6 +65,13 @@ def test_a_name_beside_the_path(tmp_path):
     assert mixture.paths == {"web": tmp_path / "a/set", "second": tmp_path / "b/set"}
 
 
+def test_caps_know_sources_that_are_given_by_their_folders(tmp_path):
+    folders = {tmp_path / "web": 1, tmp_path / "code": 2}
+    assert Mixture(folders, max_epochs=2).max_epochs == {"web": 2, "code": 2}
+    assert Mixture(folders, max_epochs={"web": 2, tmp_path / "code": 3}).max_epochs == {"web": 2, "code": 3}
+    assert Mixture([(0, folders), (5, {"web": 1})]).stages[1].weights == {"web": 1}
+
+
 def test_the_weights_of_one_moment():
     mixture = Mixture([(0, {"a": 1}), ("2K", {"a": 1, "b": 3})], max_epochs={"b": 2}, on_cap="retire")
     assert mixture.at(0) == mixture.at("1999") == Mixture({"a": 1})
@@ -89,7 +96,9 @@ def test_numbers_of_tokens(told, tokens):
     assert tokens_of("begin", told) == tokens
 
 
-@pytest.mark.parametrize("told", [-1, 0.5, "many", "1.5", True, None, float("nan"), "B", "-3K", [1], ""])
+@pytest.mark.parametrize(
+    "told", [-1, 0.5, "many", "1.5", True, None, float("nan"), "B", "-3K", [1], "", "1,5B", "1/0B", "1e400"]
+)
 def test_what_is_no_number_of_tokens(told):
     with pytest.raises(ValueError, match="begin must be a"):
         tokens_of("begin", told)
@@ -120,6 +129,12 @@ SENSELESS = [
     (({"a": 1},), {"on_cap": "stop"}, "on_cap must be one of error, retire, spread, not 'stop'"),
     (({"a": 1},), {"max_epochs": 1, "on_cap": "spread"}, "on_cap='spread' needs to know the tokens of the whole run"),
     (({"a": 1},), {"removed": ["a"]}, "source 'a' is both in the mixture and in removed"),
+    (({3: 1},), {}, "a source must be a name or a folder, not 3"),
+    (({b"web": 1},), {}, "a source must be a name or a folder, not b'web'"),
+    (({"a": 1},), {"sources": 5}, "sources must be {name: folder}, not 5"),
+    (({"a": 1},), {"sources": {"a": 5}}, "the folder of source 'a' must be a path, not 5"),
+    (({"a": 1},), {"removed": 5}, "removed must be a list of names, not 5"),
+    (({"a": 1},), {"removed": {"b": 1}}, "removed must be a list of names, not {'b': 1}"),
     (({"a": 1},), {"removed": "old"}, r"removed must be a list of names, not the text 'old'; write \['old'\]"),
 ]
 

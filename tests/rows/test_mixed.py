@@ -216,8 +216,18 @@ def test_when_all_are_used_up_it_ends_and_a_raised_cap_goes_on():
 
 def test_all_used_up_before_the_next_stage_is_an_error():
     stream = make([(0, {"c": 1}), (400, {"a": 1})], caps={"c": 2}, on_cap="retire")
-    with pytest.raises(ValueError, match="all sources of stage 0 are used up after 100 tokens, before the next stage"):
-        stream.take(20)
+    assert sum(map(len, stream.take(20))) == 10, "what there is comes first"
+    assert "all sources of stage 0 are used up after 100 tokens, before the next stage" in str(stream.failed)
+    with pytest.raises(ValueError, match="all sources of stage 0 are used up after 100 tokens"):
+        make([(0, {"c": 1}), (400, {"a": 1})], stream.at.standing(), caps={"c": 2}, on_cap="retire").take(1)
+
+
+def test_what_a_source_gave_in_a_window_is_kept_as_one_stretch():
+    stream = make([(0, {"a": 2, "b": 1})])
+    for _ in range(300):
+        stream.take(1)
+    track = stream.at.segment.tracks["a"]
+    assert len(list(track.rows(0, 200))) == 200 * 3 // 8, "one for each of its windows"
 
 
 @pytest.mark.parametrize("step", [1, 4, 1000])

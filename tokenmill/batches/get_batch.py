@@ -85,9 +85,15 @@ class KeptLoaders:
         Where there is none it begins anew, and says so.
         """
         same = [position for position in self._waiting if position["arguments"] == _arguments(loader)]
-        if not same:  # rows to skip may be given with the position that is gone back to
-            same = [p for p in self._waiting if p["arguments"] | {"skip_rows": None} == _plain_arguments(loader)]
+        if not same:  # rows to skip may be given with the position that is gone back to, or other weights
+            loose = _loosely(_arguments(loader))
+            same = [position for position in self._waiting if _loosely(position["arguments"]) == loose]
         known = [position for position in same if loader.knows(position)]
+        if len(known) > 1 and isinstance(loader.config.tokens, Mixture):
+            raise ValueError(
+                f"the loaded state has {len(known)} positions that {loader.config.tokens!r} could go on from; give "
+                'the one that is meant, of state["loaders"], to RowLoader.load_state_dict'
+            )
         for position in (known or same)[:1]:
             loader.load_state_dict(position)  # refuses, with both values, where it does not fit
             self._waiting.remove(position)
@@ -105,12 +111,14 @@ def _arguments(loader: RowLoader[Tensors]) -> dict[str, Any]:
     config = loader.config
     names = ("split", "batch_size", "seq_len", "packing", "documents")
     told = {name: getattr(config, name) for name in names} | config.order
+    if isinstance(config.tokens, Mixture):
+        told |= {"mixture": config.tokens.told, "sources": config.sources}
     return told | {"skip_rows": list(config.skip_rows or ())}
 
 
-def _plain_arguments(loader: RowLoader[Tensors]) -> dict[str, Any]:
-    """The same, whatever rows are skipped."""
-    return _arguments(loader) | {"skip_rows": None}
+def _loosely(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same, whatever rows are skipped, and whatever the mixture's weights."""
+    return arguments | {"skip_rows": None} | ({"mixture": None} if "mixture" in arguments else {})
 
 
 _loaders = KeptLoaders()

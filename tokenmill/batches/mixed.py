@@ -144,7 +144,7 @@ class Mixed:
     def knows(self, position: dict[str, Any]) -> bool:
         """Whether a position is of sources that this mixture has, or had."""
         known = {*self.sources, *self.mixture.removed}
-        return set(position.get("sources", [""])) <= known
+        return "sources" in position and set(position["sources"]) <= known
 
     def following(self, state: dict[str, Any]) -> Gone:
         """From a position on, of this mixture or another. ValueError where it does not fit."""
@@ -153,7 +153,12 @@ class Mixed:
         parts, kept = self._parts(state)
         skips = self.config.skip_rows
         skipped = None if skips is None else by_source(skips, self.mixture.names)
-        sources, served = dict(self.sources), {name: Served() for name in self.sources}
+        # a source that the position has not begins anew, whatever position was gone to before
+        sources = {
+            name: Source(source.token_set, self.config, name, skipped=(skipped or {}).get(name, {}))
+            for name, source in self.sources.items()
+        }
+        served = {name: Served() for name in sources}
         for name, part in parts.items():
             sources[name], served[name] = self._follow(name, part, None if skipped is None else skipped.get(name, {}))
         standing = read_standing(state, served)
@@ -175,6 +180,8 @@ class Mixed:
     def _parts(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The parts of sources that there are, and of those that were taken out on purpose."""
         told: dict[str, Any] = state["sources"]
+        if not isinstance(told, dict) or not all(isinstance(part, dict) for part in told.values()):
+            raise ValueError(f"expected a mixture's position, as state_dict made it, found sources {told!r}")
         lacking = [name for name in told if name not in self.sources and name not in self.mixture.removed]
         if lacking:
             raise ValueError(
@@ -194,7 +201,8 @@ class Mixed:
                 f"that: {', '.join(self.sources)}"
             )
         told = {key: value for key, value in state.items() if key not in self.identity}
-        rows = int(state["tokens_seen"]) // int(state["seq_len"])
+        tokens = whole_number("tokens_seen of the position", state.get("tokens_seen"), 0)
+        rows = tokens // whole_number("seq_len of the position", state.get("seq_len"), 1)
         return state | {"sources": {names[0]: told | {"drawn_from": "", "rows": rows}}, "turns": 0, "segments": []}
 
     # ------------------------------------------------------------------------ what it tells
@@ -234,9 +242,9 @@ class Mixed:
             plans, place = self.sources[name].plans(), standing.sources[name].place
             end = plans.end(cap)
             beyond = place[:2] > end[:2]
-            if place[:2] == end[:2] and place.row:
-                rows = plans.count_rows(*end[:2]) if end.share else 0
-                beyond = place.row > int(rows * end.share)
+            if place[:2] == end[:2]:
+                rows = plans.count_rows(*end[:2]) if end.share > 0 else 0
+                beyond = end.share < 0 or place.row > int(rows * end.share)
             if beyond:
                 raise ValueError(
                     f"source {name!r} was dealt {float(plans.share(place)):.3f} epochs by this position, more than its "
@@ -248,7 +256,7 @@ def require_one_kind(sets: Mapping[str, TokenSet]) -> None:
     """ValueError where token sets are of several tokenizers, or two of them the same."""
     (first, one), *others = sets.items()
     for name, other in others:
-        if other.tokenizer["fingerprint"] != one.tokenizer["fingerprint"]:
+        if (other.tokenizer["fingerprint"], other.dtype) != (one.tokenizer["fingerprint"], one.dtype):
             raise ValueError(
                 f"the sources of a mixture must be of one tokenizer, found {first!r} of {_tokenizer(one)}, {name!r} "
                 f"of {_tokenizer(other)}; prepare one of them anew with the other's"
@@ -261,7 +269,7 @@ def require_one_kind(sets: Mapping[str, TokenSet]) -> None:
 
 
 def _tokenizer(token_set: TokenSet) -> str:
-    return f"{token_set.tokenizer['name']}, {token_set.tokenizer['fingerprint']}"
+    return f"{token_set.tokenizer['name']}, {token_set.tokenizer['fingerprint']} ({token_set.dtype})"
 
 
 def read_standing(state: dict[str, Any], served: Mapping[str, Served]) -> Standing:
@@ -273,6 +281,11 @@ def read_standing(state: dict[str, Any], served: Mapping[str, Served]) -> Standi
         asked = str(state.get("asked", ""))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"expected a mixture's position, as state_dict made it, found {error!r}") from error
+    if seen != sum(part.get("tokens_seen", 0) for part in state["sources"].values()):
+        raise ValueError(
+            f"this position does not add up: {seen:,} tokens, and not as many of its sources; load it as state_dict "
+            "made it"
+        )
     if lines:
         line = lines[-1]
         pattern = pattern_of(line.weights)

@@ -178,9 +178,20 @@ class MixedRows:
 
     def _look_up(self, count: int) -> None:
         """Makes ready this rank's parts of the next calls, of `count` rows of every rank."""
-        calls, a_call = self._calls, count * self.world_size
-        most = self._most_calls or max(1, BLOCK_ROWS // count)
-        self._calls = min(2 * calls, most)
+        calls = self._calls
+        self._calls = min(2 * calls, self._most_calls or max(1, BLOCK_ROWS // count))
+        try:
+            self._look_up_calls(calls, count)
+        except (ValueError, OSError):
+            if calls == 1:
+                raise
+            passed = self._passed  # something ahead is wrong: one call after the other, until it comes to that
+            self.seek(self._at)
+            self._passed, self._calls = passed, 1
+            self._look_up(count)
+
+    def _look_up_calls(self, calls: int, count: int) -> None:
+        a_call = count * self.world_size
         self._expect()
         spans = self._stream.take(calls * a_call)
         whole, left = divmod(sum(map(len, spans)), a_call)
@@ -228,16 +239,17 @@ class MixedRows:
             order = sorted(weights, key=lambda name: -weights[name])  # as their first turns come
             self._windows.expect_now((name, *self._streams[name].place[:2]) for name in order)
         total = sum(weights.values())
+        soon = at is not None and at <= self._ahead_rows
+        coming = {*weights, *(self._stream.coming() if soon else ())}
+        for name, stream in self._streams.items():
+            self._windows.forget_before(name, stream.place.epoch + (name not in coming), stream.place.window)
         for name, weight in weights.items():
             place = self._streams[name].place
-            self._windows.forget_before(name, *place[:2])
             left = self._windows.known_rows(name, *place[:2])
             if left is not None and (left - place.row) * total <= self._ahead_rows * weight:
                 self._expect_next(name, place)
-        if at is not None and at <= self._ahead_rows:
-            for name in self._stream.coming():
-                if name not in weights:
-                    self._windows.expect(name, *self._streams[name].place[:2])
+        for name in coming - weights.keys():
+            self._windows.expect(name, *self._streams[name].place[:2])
 
     def _expect_next(self, name: str, place: Place) -> None:
         stream = self._streams[name]
@@ -248,10 +260,9 @@ class MixedRows:
 
 
 def room_under(plans: Mapping[str, WindowPlans], caps: Mapping[str, Fraction], name: str, place: Place) -> Fraction:
-    """The tokens that a source has left under its cap, about: its first window tells how many rows an epoch has."""
+    """The tokens that a source has left under its cap, about."""
     some = plans[name]
-    tokens = some.count_rows(0, 0) * some.count_windows(0) * (some.row_len - 1)
-    return max(Fraction(0), caps[name] - some.share(place)) * tokens
+    return max(Fraction(0), caps[name] - some.share(place)) * some.about_rows() * (some.row_len - 1)
 
 
 def parts_of(spans: list[Span], offsets: np.ndarray) -> Iterator[Part]:

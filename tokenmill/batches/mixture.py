@@ -28,6 +28,7 @@ path alone has the last part of that as its name.
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -71,7 +72,7 @@ class Mixture:
         tokens: int | float | str | None = None,
         removed: Iterable[str] = (),
     ):
-        self._names = _Names({name: os.fspath(path) for name, path in (sources or {}).items()})
+        self._names = _Names(_folders(sources))
         stages = [(0, weights)] if isinstance(weights, Mapping) else _pairs(weights)
         self.stages = _stages([(begin, self._named(number, some)) for number, (begin, some) in enumerate(stages)])
         self.paths = self._names.paths()  # by name, in the order in which sources are named first
@@ -216,6 +217,8 @@ class Mixture:
     def _removed(self, removed: Iterable[str]) -> tuple[str, ...]:
         if isinstance(removed, str):
             raise ValueError(f"removed must be a list of names, not the text {removed!r}; write [{removed!r}]")
+        if isinstance(removed, Mapping) or not isinstance(removed, Iterable):
+            raise ValueError(f"removed must be a list of names, not {removed!r}")
         names = tuple(sorted({_name(name) for name in removed}))
         if both := [name for name in names if name in self.paths]:
             raise ValueError(f"source {both[0]!r} is both in the mixture and in removed")
@@ -227,12 +230,12 @@ class _Names:
 
     def __init__(self, sources: dict[str, str]):
         self._paths = {_name(name): _folder(path, Path.cwd()) for name, path in sources.items()}
-        self._given = set(self._paths)
 
     def of(self, source: PathLike) -> str:
         """The name of a source, told either way. ValueError where two folders have one name."""
-        told = os.fspath(source)
-        if told in self._given:
+        if not isinstance(source, str | os.PathLike) or isinstance(told := os.fspath(source), bytes):
+            raise ValueError(f"a source must be a name or a folder, not {source!r}")
+        if told in self._paths:
             return told
         path = _folder(told, Path.cwd())
         name = _name(path.name)
@@ -251,6 +254,16 @@ class _Names:
             if other != name:
                 raise ValueError(f"sources {other!r} and {name!r} are the same folder, {path}; name it once")
         return dict(self._paths)
+
+
+def _folders(sources: Any) -> dict[str, str]:
+    """{name: folder} as it was told. ValueError for anything else."""
+    if sources is not None and not isinstance(sources, Mapping):
+        raise ValueError(f"sources must be {{name: folder}}, not {sources!r}")
+    for name, path in (sources or {}).items():
+        if not isinstance(path, str | os.PathLike):
+            raise ValueError(f"the folder of source {name!r} must be a path, not {path!r}")
+    return {name: os.fspath(path) for name, path in (sources or {}).items()}
 
 
 def _folder(source: str, here: Path) -> Path:
@@ -308,12 +321,8 @@ def tokens_of(name: str, told: Any) -> int:
     """A number of tokens: 900_000, 9e11, "900B", "1.5T". ValueError for anything else."""
     value = told
     if isinstance(told, str):
-        text = told.strip().replace("_", "").replace(",", "")
-        unit = UNITS.get(text[-1:].upper(), 1)
-        try:
-            value = Fraction(text[:-1] if unit > 1 else text) * unit
-        except ValueError:
-            value = None
+        match = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?(?:e\d{1,2})?)([KMBT]?)", told.strip(), re.IGNORECASE)
+        value = Fraction(match[1].replace("_", "")) * UNITS.get(match[2].upper(), 1) if match else None
     value = 0 if not isinstance(value, bool) and value == 0 else exact(name, value) if value is not None else None
     if value is None or value != int(value):
         raise ValueError(f"{name} must be a whole number of tokens, as 900_000 or '900B', not {told!r}")

@@ -9,6 +9,7 @@ A plan is a pure function of lengths and settings (rows/repack.py), so the last 
 slice holds follows from two bisections in its shard's offsets; no token is read.
 """
 
+import copy
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -26,6 +27,7 @@ from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
 PLANS_HELD = 2
+SAMPLE_ROWS = 30_000  # that are counted, where about as many as there are will do
 
 
 class WindowPlans:
@@ -102,9 +104,29 @@ class WindowPlans:
         epoch = int(epochs)
         windows = (epochs - epoch) * self.count_windows(epoch)
         window, share = int(windows), windows - int(windows)
-        tokens = int(self.epoch(epoch).tokens[window])
-        gone = Fraction(sum(past.dealt * past.row_len for past in self.pasts.get((epoch, window), ())), max(1, tokens))
-        return End(epoch, window, max(Fraction(0), share - gone) / (1 - gone) if share and gone < 1 else share)
+        gone = self._gone(epoch, window)
+        if gone and gone < 1:
+            share = (share - gone) / (1 - gone)  # less than nothing where more was dealt already
+        return End(epoch, window, share)
+
+    def _gone(self, epoch: int, window: int) -> Fraction:
+        """The share of a window's rows that were dealt when they were of other lengths."""
+        left, pasts = Fraction(1), self.pasts.get((epoch, window), ())
+        for number, past in enumerate(pasts):
+            before = copy.copy(self)
+            before.row_len, before.pasts = past.row_len, {(epoch, window): pasts[:number]}
+            left *= 1 - Fraction(past.dealt, max(1, before.count_rows(epoch, window)))
+        return 1 - left
+
+    def about_rows(self) -> int:
+        """The rows of an epoch: those of its first windows, and as many for the tokens of the others."""
+        whole, rows, window = copy.copy(self), 0, 0
+        whole.pasts, whole.began = {}, None  # of which some were dealt already
+        tokens = whole.epoch(0).tokens.tolist()
+        while window < len(tokens) and rows < SAMPLE_ROWS:
+            rows += whole.count_rows(0, window)
+            window += 1
+        return rows * sum(tokens) // max(1, sum(tokens[:window]))
 
     def rows(self, epoch: int, window: int) -> WindowRows:
         """The rows of a window."""

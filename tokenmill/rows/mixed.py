@@ -24,6 +24,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from operator import itemgetter
 from typing import Literal, NamedTuple, get_args
 
 from tokenmill.rows.stream import Place, Rows, RowStream
@@ -81,37 +82,47 @@ class Track:
 
     def __init__(self, count: int, place: Place):
         self._begin, self._place = count, place
-        self._ends: list[int] = []  # the source's rows in the segment after each stretch
-        self._stretches: list[tuple[Rows, Place]] = []  # each with the place after it
+        # each with the source's rows in the segment after it, and the place; one that goes on is replaced at once, as
+        # another thread may read
+        self._stretches: list[tuple[int, Rows, Place]] = []
 
     @property
     def count(self) -> int:
         """How many rows of the segment are known."""
-        return self._ends[-1] if self._ends else self._begin
+        return self._stretches[-1][0] if self._stretches else self._begin
 
     def reach(self, count: int, stream: RowStream) -> int:
         """Asks the stream for rows until `count` are known; how many are, fewer where it has no more."""
         if count > self.count:
             for some, after in stream.walk(count - self.count):
-                self._stretches.append((some, after))
-                self._ends.append(self.count + len(some.numbers))
+                self._add(some, after)
                 stream.place = after
         return min(count, self.count)
+
+    def _add(self, some: Rows, after: Place) -> None:
+        end, last = self.count + len(some.numbers), self._stretches[-1][1] if self._stretches else None
+        if last is not None and last[:2] == some[:2] and last.numbers.stop == some.numbers.start:
+            joined = some._replace(numbers=range(last.numbers.start, some.numbers.stop))
+            self._stretches[-1] = end, joined, after
+        else:
+            self._stretches.append((end, some, after))
+
+    def _index(self, count: int) -> int:
+        return bisect_left(self._stretches, count, key=itemgetter(0))
 
     def place(self, count: int) -> Place:
         """Where the source stands after `count` rows of the segment."""
         if count == self._begin:
             return self._place
-        index = bisect_left(self._ends, count)
-        some, after = self._stretches[index]
-        left = self._ends[index] - count
+        end, some, after = self._stretches[self._index(count)]
+        left = end - count
         return Place(some.epoch, some.window, some.numbers.stop - left) if left else after
 
     def rows(self, first: int, last: int) -> Iterator[tuple[int, Rows]]:
         """The stretches that rows `first` to before `last` lie in, whole, each with the number of its first row."""
-        for index in range(bisect_left(self._ends, first + 1), len(self._ends)):
-            some, _ = self._stretches[index]
-            begin = self._ends[index] - len(some.numbers)
+        for index in range(self._index(first + 1), len(self._stretches)):
+            end, some, _ = self._stretches[index]
+            begin = end - len(some.numbers)
             if begin >= last:
                 return
             yield begin, some
@@ -203,7 +214,16 @@ class MixedStream:
     def take(self, count: int) -> list[Span]:
         """The next `count` turns, moving past them; fewer where the sources are used up, or where `failed` says why."""
         spans: list[Span] = []
-        while count and self.failed is None and (segment := self._at_hand()) is not None:
+        while count and self.failed is None:
+            try:
+                segment = self._at_hand()
+            except ValueError as error:
+                if not spans:
+                    raise
+                self.failed = error  # of what comes after these
+                break
+            if segment is None:
+                break
             first = segment.entered.turns if isinstance(self.at, Standing) else self.at.number
             last = self._reach(segment, first, first + count)
             if last > first:

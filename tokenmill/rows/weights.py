@@ -21,7 +21,7 @@ def exact(name: str, value: Any) -> Fraction:
     """A positive number of any library, without rounding: 0.1 is a tenth. ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         raise ValueError(f"{name} must be a positive number, not {value!r}")
-    if not math.isfinite(value) or value <= 0:
+    if value <= 0 or not (isinstance(value, Rational) or math.isfinite(value)):
         raise ValueError(f"{name} must be a positive number, not {value}; leave out what is not to be used")
     if isinstance(value, Rational):  # whole numbers too
         return Fraction(int(value.numerator), int(value.denominator))
