@@ -27,6 +27,7 @@ picture: .venv/tools
 	[ -e .venv/demo.txt ] || $(MAKE) demo
 	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)"
 	$(PY) docs/order_picture.py
+	$(PY) docs/mixture_picture.py
 
 lint: .venv/tools
 	$(PY) -m ruff check .

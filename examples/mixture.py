@@ -88,7 +88,7 @@ def main(config: Sets) -> None:
         write_source(Path("data/raw") / name, paths)
         folder = prepare(PrepareConfig(source=f"data/raw/{name}", tokenizer=tokenizer, name=name)).folder
         tokenizer = str(folder / "tokenizer.json")  # the first one's, for all
-        cap = "max_epochs = 4\n" if name == "docs" else ""
+        cap = "max_epochs = 3\n" if name == "modules" else ""
         sources.append(f'[sources.{name}]\npath = "{folder}"\n{cap}')
     config.out.write_text(MIXTURE.format(about="made by examples/mixture.py", sources="\n".join(sources)))
     print(config.out)

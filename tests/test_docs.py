@@ -27,6 +27,8 @@ ELSEWHERE = {  # what is not run here, and what runs it
 }
 SMALLER = {
     "files --tokenizer train:8192": "files --tokenizer train:400",
+    "examples/mixture.py": "examples/mixture.py --vocab 400",
+    "mixture.toml --steps 30": "mixture.toml --steps 2 --val-batches 1 --layers 1 --width 32 --heads 2",
     "--nproc-per-node 8": "--nproc-per-node 2",
     "--layers 12 --width 768 --heads 12": "--layers 1 --width 32 --heads 2",
     "--batch-size 32 --total-rows 512": "--batch-size 2 --total-rows 4",
@@ -64,9 +66,18 @@ def run(command, cwd, env=None):
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """A folder in which the example made its mixture."""
+    cwd = tmp_path_factory.mktemp("mixture")
+    run([sys.executable, ROOT / "examples" / "mixture.py", "--vocab", "400"], cwd)
+    return cwd
+
+
 @pytest.mark.parametrize(("page", "number"), PYTHON, ids=[f"{page.name} {number}" for page, number in PYTHON])
-def test_the_python_blocks_run_after_the_demo(demo, page, number):
-    run([sys.executable, "-c", blocks(page, "python")[number]], demo)
+def test_the_python_blocks_run_after_the_demo(request, page, number):
+    folder = request.getfixturevalue("mixture" if page.name == "mixtures.md" else "demo")
+    run([sys.executable, "-c", blocks(page, "python")[number]], folder)
 
 
 # ---------------------------------------------------------------------------- commands
@@ -84,6 +95,7 @@ def workshop(gpt2, tokenizer, tokenizer_json, tmp_path_factory):
     shutil.copy(tokenizer_json, cwd / "path/to/tokenizer.json")
     (cwd / "tokenizer/tokenizer.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
     name = run_prepare("--source", "my/parquet/files", "--name", "first", cwd=cwd).stdout.splitlines()[-1]
+    run([sys.executable, ROOT / "examples" / "mixture.py", "--vocab", "400"], cwd)  # for commands before its own
     theirs = {"nanogpt": "openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
     for layout, folder in theirs.items():
         run([sys.executable, "-m", "tokenmill", "convert", "out", layout, name, folder], cwd)
@@ -159,8 +171,9 @@ def test_the_demo_preset_is_the_command_it_is_said_to_be():
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_picture_of_the_order_is_what_the_code_draws(scheme):
-    assert beside("docs", "order_picture").draw(scheme) == (ROOT / "docs" / f"order-{scheme}.svg").read_text()
+@pytest.mark.parametrize("what", ["order", "mixture"])
+def test_the_pictures_are_what_the_code_draws(what, scheme):
+    assert beside("docs", f"{what}_picture").draw(scheme) == (ROOT / "docs" / f"{what}-{scheme}.svg").read_text()
 
 
 def test_links_lead_somewhere():

@@ -92,7 +92,11 @@ def forecast(
     config = LoaderConfig(tokens=mixture, batch_size=1, seq_len=seq_len, packing=packing, long_documents=long_documents)
     feed = Mixed.of(mixture, config, Part(0, 1))
     feed.require_rows()
-    sizes = {name: _size(source) for name, source in feed.sources.items()}
+    return forecast_of(mixture, {name: _size(source) for name, source in feed.sources.items()}, seq_len, total)
+
+
+def forecast_of(mixture: Mixture, sizes: Mapping[str, Size], seq_len: int, total: int) -> Forecast:
+    """The forecast of sources of these sizes."""
     enforced = mixture.on_cap != "error"
     spans, failed = _spans(mixture, sizes, seq_len, total, mixture.max_epochs if enforced else {})
     found = Forecast(mixture, seq_len, total, _lines(mixture, sizes, spans), [failed] if failed else [])

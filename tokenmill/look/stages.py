@@ -9,7 +9,7 @@ from tokenmill.batches.forecast import Forecast, ForecastLine
 from tokenmill.look.words import short
 
 SCHEMES = {"light": ("#222", "#777", 60), "dark": ("#ddd", "#999", 52)}  # ink, faint ink, lightness of the boxes in %
-LEFT, TOP, WIDTH, HEIGHT, LEGEND = 46, 12, 560, 220, 150
+LEFT, TOP, WIDTH, HEIGHT, LEGEND = 46, 12, 540, 220, 200
 
 
 def hue(number: int) -> int:

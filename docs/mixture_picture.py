@@ -1,0 +1,33 @@
+"""Makes docs/mixture-light.svg and docs/mixture-dark.svg, the picture of docs/mixtures.md: `make picture`
+
+A run of 10^12 tokens in three stages, as `tokenmill mix --html` draws it; sources of these sizes are made up.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tokenmill import Mixture
+from tokenmill.batches.forecast import Size, forecast_of
+from tokenmill.look import stages
+
+DOCS = Path(__file__).resolve().parent
+SEQ_LEN = 4096
+STAGES = [
+    (0, {"web": 80, "code": 15, "math": 5}),
+    ("600B", {"web": 55, "code": 30, "math": 15}),
+    ("900B", {"web": 25, "code": 25, "math": 50}),
+]
+WINDOWS = {"web": 5000, "code": 800, "math": 120}  # of 65,536 rows
+
+
+def draw(scheme: str) -> str:
+    mixture = Mixture(STAGES, max_epochs={"math": 4}, on_cap="spread", tokens="1T")
+    sizes = {name: Size(windows, (65_536,)) for name, windows in WINDOWS.items()}
+    return stages.draw(forecast_of(mixture, sizes, SEQ_LEN, 10**12), scheme)
+
+
+if __name__ == "__main__":
+    for scheme in stages.SCHEMES:
+        (DOCS / f"mixture-{scheme}.svg").write_text(draw(scheme))
