@@ -43,6 +43,7 @@ bench: .venv/tools
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
 	$(PY) benchmarks/loader.py
 	$(PY) benchmarks/order.py
+	$(PY) benchmarks/mixture.py
 
 # after a change of an engine's or tiktoken's pinned version
 tables: .venv/tools

@@ -1,0 +1,279 @@
+"""Mixtures beside one source and beside others' rules, in one run; writes benchmarks/mixture.md.
+
+    python benchmarks/mixture.py [--quick]
+
+Speed: int64 batches of 32 x 2,048 on the CPU, of 8 sources and of one token set of the same size, taking turns.
+Shares: Megatron-LM's blending rule (helpers.cpp, build_blending_indices) and grain's (mix.py, _counts_per_dataset)
+on the same weights. Histories: runs whose mixture, length of rows and batch size change again and again, each token of
+each source counted. Start-up: new processes, files in the page cache, 256 file descriptors.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import sets
+from making import make_token_set
+
+from tokenmill import Mixture, RowLoader
+from tokenmill.batches import plans
+from tokenmill.rows.turns import pattern_of
+from tokenmill.rows.weights import whole_weights
+from tokenmill.rows.windows import Grain
+from tokenmill.store.token_sets import TokenSet
+
+BATCH_SIZE, SEQ_LEN = 32, 2048
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; prints, and writes nothing")
+QUICK = parser.parse_args().quick
+ROUNDS, SECONDS, HISTORIES = (3, 0.2, 20) if QUICK else (11, 0.5, 1000)
+
+
+# ---------------------------------------------------------------------------- tokens/s, taking turns
+
+
+def tokens_per_second(loader: RowLoader) -> float:
+    started, steps = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - started) < SECONDS:
+        next(loader)
+        steps += 1
+    return steps * BATCH_SIZE * SEQ_LEN / seconds
+
+
+def speeds(folder: Path) -> list[str]:
+    parts = [sets.sparse(folder / f"part{number}", 2, 25_000_000) for number in range(8)]
+    whole = sets.sparse(folder / "whole", 9, 25_000_000)
+    mixture = Mixture({part: number + 1 for number, part in enumerate(parts)})
+    lines = [
+        "| int64 batches of 32 x 2,048 on the CPU | one source | 8 sources | of one's |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, settings in (("prefetch 2, as by default", {}), ("no thread (`prefetch=0`)", {"prefetch": 0})):
+        loaders = [RowLoader(t, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, **settings) for t in (whole, mixture)]
+        for loader in loaders:
+            for _ in range(6_000 if not QUICK else 500):  # all of the files are in the page cache by then
+                next(loader)
+        rounds = np.array([[tokens_per_second(loader) for loader in loaders] for _ in range(ROUNDS)])
+        one, many = np.median(rounds, axis=0) / 1e6
+        ratio = np.median(rounds[:, 1] / rounds[:, 0])
+        lines.append(f"| {name} | {one:,.0f}M tokens/s | {many:,.0f}M tokens/s | {ratio:.2f} |")
+        for loader in loaders:
+            loader.close()
+    return lines
+
+
+# ---------------------------------------------------------------------------- shares
+
+
+def megatron(weights: np.ndarray, count: int) -> np.ndarray:
+    """Megatron-LM's rule: the source whose part lags most behind its share of the samples so far."""
+    given, chosen = np.zeros(len(weights)), np.empty(count, np.int64)
+    for sample in range(count):
+        errors = weights * max(sample, 1) - given
+        chosen[sample] = source = int(np.argmax(errors))
+        given[source] += 1
+    return chosen
+
+
+def grain(weights: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+    """grain's: what comes first takes its share rounded up, the rest shares what is left; (prefixes, sources)."""
+    proportions = [int(weight * 100 / weights.min()) for weight in weights]
+    left, remaining, counts = prefixes.copy(), sum(proportions), []
+    for part in proportions:
+        after = left * (remaining - part) // remaining
+        counts.append(left - after)
+        left, remaining = after, remaining - part
+    return np.stack(counts, axis=1)
+
+
+def kinds() -> dict[str, np.ndarray]:
+    """Weights of 100 sources."""
+    rng = np.random.default_rng(0)
+    return {
+        "drawn from a Pareto distribution": rng.pareto(1.2, 100) + 0.05,
+        "60 of weight 1, 40 of 3": np.repeat([1.0, 3.0], [60, 40]),
+        "33 of weight 1, 33 of 5, 34 of 25": np.repeat([1.0, 5.0, 25.0], [33, 33, 34]),
+    }
+
+
+def shares() -> list[str]:
+    count = 10_000 if QUICK else 200_000
+    rng = np.random.default_rng(1)
+    lines = [
+        f"| worst error in rows, 100 sources, 2,000 prefixes of up to {count:,} rows "
+        "| tokenmill | Megatron-LM's rule | grain's |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, weights in kinds().items():
+        weights = weights / weights.sum()
+        names = [f"s{number:03}" for number in range(100)]
+        whole = whole_weights(dict(zip(names, weights.tolist(), strict=True)))
+        pattern = pattern_of(whole)
+        own = np.array([whole[one] for one in names]) / pattern.period
+        prefixes = np.sort(rng.integers(1, count, 2_000))
+        chosen = megatron(weights, count)
+        theirs = np.stack([np.searchsorted(np.flatnonzero(chosen == one), prefixes) for one in range(100)], axis=1)
+        ours = np.array([pattern.counts(int(prefix)) for prefix in prefixes])
+        exact = np.array([int(weight * 100 / weights.min()) for weight in weights])
+        errors = (
+            np.abs(ours - prefixes[:, None] * own).max(),
+            np.abs(theirs - prefixes[:, None] * weights).max(),
+            np.abs(grain(weights, prefixes) - prefixes[:, None] * (exact / exact.sum())).max(),
+        )
+        lines.append(f"| {name} | {' | '.join(f'{error:.2f}' for error in errors)} |")
+    return lines
+
+
+# ---------------------------------------------------------------------------- histories
+
+NAMES = ("web", "code", "math", "news")
+
+
+def history(folder: Path, seed: int) -> tuple[int, int, int]:
+    """One run of many changes: (changes, tokens dealt twice in an epoch, tokens left out of one)."""
+    rng, state, dealt = random.Random(seed), None, {name: Counter() for name in NAMES}
+    changes = rng.randint(2, 10)
+    for _ in range(changes):
+        some = rng.sample(NAMES, rng.randint(1, len(NAMES)))
+        mixture = Mixture(
+            {name: rng.randint(1, 20) for name in some},
+            sources={name: folder / name for name in some},
+            removed=[name for name in NAMES if name not in some],
+        )
+        world_size = rng.randint(1, 3)
+        loader = RowLoader(
+            mixture,
+            batch_size=rng.randint(1, 4),
+            seq_len=rng.choice([7, 16, 33]),
+            prefetch=0,
+            rank=0,
+            world_size=world_size,
+        )
+        if state is not None:
+            loader.load_state_dict(state)
+        calls = rng.randint(0, 20)
+        count_pieces(loader, calls * loader.config.batch_size * world_size, dealt)
+        for _ in range(calls):
+            next(loader)
+        state = loader.state_dict()
+    twice = out = 0
+    for name, part in state["sources"].items():
+        token_set = TokenSet(folder / name)
+        for entry in token_set.split("train"):
+            offsets = token_set.open(entry).offsets.tolist()
+            for document, (first, last) in enumerate(zip(offsets, offsets[1:], strict=False)):
+                for token in range(last - first):
+                    times = dealt[name][entry.name, document, token]
+                    twice += max(0, times - part["epoch"] - 1)
+                    out += max(0, part["epoch"] - times)
+    return changes, twice, out
+
+
+def count_pieces(loader: RowLoader, rows: int, dealt: dict[str, Counter]) -> None:
+    """Counts what the next rows of all ranks hold, fillers apart."""
+    everything = RowLoader(
+        loader.config.tokens, batch_size=1, seq_len=loader.config.seq_len, prefetch=0, rank=0, world_size=1
+    )
+    everything.load_state_dict(loader.state_dict())
+    found = everything._make_rows(ahead=False)
+    found.seek(everything._state.place)
+    for row in found.pieces(rows):
+        for piece in row:
+            if not piece.filler:
+                name = piece.shard.path.parents[1].name
+                tokens = range(piece.start, piece.start + piece.length)
+                dealt[name].update((piece.shard.entry.name, piece.document, token) for token in tokens)
+
+
+def histories(folder: Path) -> list[str]:
+    for number, name in enumerate(NAMES):
+        rng = random.Random(number)
+        make_token_set(
+            folder / name, train=[[rng.randint(1, 40) for _ in range(12)] for _ in range(2)], val=[[5]], seed=number
+        )
+    former, plans.GRAIN = plans.GRAIN, Grain(slice=16, window=128)
+    found = [history(folder, seed) for seed in range(HISTORIES)]
+    plans.GRAIN = former
+    changes, twice, out = (sum(column) for column in zip(*found, strict=True))
+    return [
+        f"| {HISTORIES:,} random histories, {changes:,} changes of weights, sources, seq_len, batch size and ranks | |",
+        "| --- | --- |",
+        f"| tokens dealt twice within an epoch | {twice} |",
+        f"| tokens left out of an epoch | {out} |",
+    ]
+
+
+# ---------------------------------------------------------------------------- start-up, in new processes
+
+MEASURE = """
+import sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tokenmill import Mixture, RowLoader
+def private():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) / 1e3
+imported, started = private(), time.perf_counter()
+mixture = Mixture({{path: number % 7 + 1 for number, path in enumerate(sorted(Path({sets!r}).iterdir()))}})
+loader = RowLoader(mixture, batch_size=32, seq_len=2048)
+next(loader)
+first = time.perf_counter() - started
+for _ in range(50):
+    next(loader)
+state = loader.state_dict()
+loader.close()
+started = time.perf_counter()
+loader = RowLoader(mixture, batch_size=32, seq_len=2048)
+loader.load_state_dict(state)
+next(loader)
+resume = time.perf_counter() - started
+for _ in range(500):
+    next(loader)
+print(first, resume, private() - imported)
+"""
+
+
+def start_up(folder: Path) -> list[str]:
+    lines = ["| sources | first batch | resume | private memory after 550 batches |", "| --- | --- | --- | --- |"]
+    for name, count, shards, tokens in (("large", 20, 1_000, 50_000_000), ("small", 200, 2, 1_000_000)):
+        for number in range(count):
+            sets.sparse(folder / name / f"s{number:03}", shards, tokens)
+        program = MEASURE.format(root=str(sets.ROOT), sets=str(folder / name))
+        command = ["bash", "-c", 'ulimit -n 256; exec "$0" -c "$1"', sys.executable, program]
+        runs = [
+            [
+                float(number)
+                for number in subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+            ]
+            for _ in range(3 if QUICK else 6)
+        ]
+        first, resume, memory = np.median(runs[1:], axis=0)  # the first one warms the page cache
+        lines.append(
+            f"| {count} of {shards:,} shards, {count * shards * tokens:.0e} tokens | {first:.2f} s | {resume:.2f} s | "
+            f"{memory:.0f} MB |"
+        )
+    return lines
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        tables = [speeds(Path(name) / "speed"), shares(), histories(Path(name) / "histories"), start_up(Path(name))]
+    text = "\n\n".join("\n".join(table) for table in tables) + "\n"
+    print(text)
+    if not QUICK:
+        Path(__file__).with_suffix(".md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
