@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import slow_turns
 
-from tokenmill.rows.mixed import MixedStream, Served, Stage, Standing
+from tokenmill.rows.mixed import MixedStream
+from tokenmill.rows.segments import Served, Stage, Standing
 from tokenmill.rows.stream import End, Place, RowStream
 from tokenmill.rows.weights import whole_weights
 

@@ -4,8 +4,9 @@ Comes in: a token set, settings (config). Goes out: (inputs, targets) on a devic
 
     loader            RowLoader; get_batch and packed_rows are other ways to have one
     chain             rows dealt, transferred, made ahead: how its batches are made
-    mixture           several token sets by weight, as a user says it; forecast: what it will give of each
-    one_set           what a loader deals, and what a position of it is; mixed: the same of a mixture
+    mixture           several token sets by weight, as a user says it; mixture_file: as a TOML file says it
+    forecast          what a mixture will give of each source
+    one_set           what a loader deals, and what a position of it is; mixed: the same of a mixture, ledger: written
     source            a token set's split from a place on, as a position says; plans: the plan of each of its windows
     planned           the rows of a split, window by window; mixed_rows: a mixture's; nanochat_rows: nanochat's
     windows           windows planned ahead, by threads

@@ -17,8 +17,9 @@ from tokenmill.batches.mixed import Mixed
 from tokenmill.batches.mixture import Mixture, tokens_of
 from tokenmill.batches.one_set import Part
 from tokenmill.batches.source import Source
-from tokenmill.rows.mixed import MixedStream, Served, Span, Standing
+from tokenmill.rows.mixed import MixedStream
 from tokenmill.rows.packing import LongDocuments
+from tokenmill.rows.segments import Served, Span, Standing
 from tokenmill.rows.stream import End, Place, RowStream
 
 SAMPLE_ROWS = 30_000  # of a source are counted, or all

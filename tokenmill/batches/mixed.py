@@ -18,16 +18,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tokenmill.batches.config import LoaderConfig
+from tokenmill.batches.ledger import read_standing, segment_tokens, told_standing
 from tokenmill.batches.mixed_rows import MixedRows
 from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.one_set import Gone, Part, strict_identity
 from tokenmill.batches.source import Source
 from tokenmill.checks import whole_number
-from tokenmill.rows.mixed import Line, Served, Standing, Turn
 from tokenmill.rows.position import identity_of, read_position, require_identity
+from tokenmill.rows.segments import Served, Standing, Turn
 from tokenmill.rows.skipped import Skipped, by_source
 from tokenmill.rows.stream import Place, require_window
-from tokenmill.rows.turns import pattern_of
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -121,25 +121,15 @@ class Mixed:
     def position(self, place: Standing | Turn, tokens_seen: int) -> dict[str, Any]:
         """The position of a place: plain numbers and texts."""
         standing = place.standing()
-        dealt: dict[str, int] = {}
-        if standing.lines:
-            pattern, seq_len = pattern_of(standing.lines[-1].weights), standing.lines[-1].seq_len
-            counts = pattern.counts(standing.turns)
-            dealt = {name: count * seq_len for name, count in zip(pattern.names, counts, strict=True)}
+        dealt = segment_tokens(standing)
         sources = {}
         for name, served in standing.sources.items():
             source = self.sources[name]
             told = source.position(served.place, served.tokens).as_dict({})
             told |= {"drawn_from": source.name} if source.name != name else {}
             sources[name] = told | {"rows": served.rows, "segment_tokens": dealt.get(name, 0)}
-        return self.identity | {
-            "seq_len": self.config.seq_len,
-            "tokens_seen": standing.tokens_seen,
-            "turns": standing.turns,
-            "asked": standing.asked,
-            "segments": [_told(line) for line in standing.lines],
-            "sources": sources | dict(self.kept),
-        }
+        parts = {"seq_len": self.config.seq_len, "sources": sources | dict(self.kept)}
+        return self.identity | parts | told_standing(standing)
 
     def knows(self, position: dict[str, Any]) -> bool:
         """Whether a position is of sources that this mixture has, or had."""
@@ -270,43 +260,3 @@ def require_one_kind(sets: Mapping[str, TokenSet]) -> None:
 
 def _tokenizer(token_set: TokenSet) -> str:
     return f"{token_set.tokenizer['name']}, {token_set.tokenizer['fingerprint']} ({token_set.dtype})"
-
-
-def read_standing(state: dict[str, Any], served: Mapping[str, Served]) -> Standing:
-    """Where a position's mixture stood. ValueError where what it says of its segment does not add up."""
-    try:
-        lines = tuple(_line(told) for told in state["segments"])
-        seen = whole_number("tokens_seen of the position", state["tokens_seen"], 0)
-        turns = whole_number("turns of the position", state["turns"], 0)
-        asked = str(state.get("asked", ""))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"expected a mixture's position, as state_dict made it, found {error!r}") from error
-    if seen != sum(part.get("tokens_seen", 0) for part in state["sources"].values()):
-        raise ValueError(
-            f"this position does not add up: {seen:,} tokens, and not as many of its sources; load it as state_dict "
-            "made it"
-        )
-    if lines:
-        line = lines[-1]
-        pattern = pattern_of(line.weights)
-        counts = dict(zip(pattern.names, pattern.counts(turns), strict=True))
-        told = {name: state["sources"].get(name, {}).get("segment_tokens") for name in counts}
-        if told != {name: count * line.seq_len for name, count in counts.items()} or (
-            seen != line.tokens + turns * line.seq_len
-        ):
-            raise ValueError(
-                f"this position does not add up: after {turns:,} turns of weights {dict(line.weights)} its sources "
-                f"were dealt {told} tokens; load it as state_dict made it"
-            )
-    return Standing(served, seen, asked, turns, lines)
-
-
-def _told(line: Line) -> dict[str, Any]:
-    places = {name: ":".join(map(str, place)) for name, place in line.places.items()}
-    return {"tokens": line.tokens, "seq_len": line.seq_len, "weights": dict(line.weights), "places": places}
-
-
-def _line(told: dict[str, Any]) -> Line:
-    places = {name: Place(*map(int, place.split(":"))) for name, place in told["places"].items()}
-    weights = {name: whole_number(f"the weight of {name!r}", weight, 1) for name, weight in told["weights"].items()}
-    return Line(int(told["tokens"]), int(told["seq_len"]), weights, places)

@@ -27,7 +27,8 @@ from tokenmill.batches.plans import WindowPlans
 from tokenmill.batches.table import Table, gather
 from tokenmill.batches.window_rows import Unchanged
 from tokenmill.batches.windows import Windows
-from tokenmill.rows.mixed import MixedStream, Span, Standing, Track, Turn
+from tokenmill.rows.mixed import MixedStream
+from tokenmill.rows.segments import Span, Standing, Track, Turn
 from tokenmill.rows.skipped import Skipped
 from tokenmill.rows.stream import Place, RowStream
 

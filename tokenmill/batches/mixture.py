@@ -4,24 +4,6 @@
     Mixture([(0, {"data/tokens/web": 3, "data/tokens/code": 1}), ("900B", {"data/tokens/math": 1})])
     Mixture.load("mixture.toml")
 
-What teams keep in git:
-
-    tokens = "1T"                     # of the whole run
-    on_cap = "spread"
-
-    [sources.web]
-    path = "data/tokens/web-gpt2-1bd489c3"
-    [sources.math]
-    path = "data/tokens/math-gpt2-1bd489c3"
-    max_epochs = 4
-
-    [[stages]]
-    begin = 0
-    weights = { web = 85, math = 15 }
-    [[stages]]
-    begin = "900B"
-    weights = { web = 1, math = 1 }
-
 A source is known by its name: the order of its rows is drawn from it, positions speak of it. One that is given by its
 path alone has the last part of that as its name.
 """
@@ -29,21 +11,21 @@ path alone has the last part of that as its name.
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from tokenmill.batches.mixture_file import arguments_of, folder_of, read_toml
 from tokenmill.checks import one_of
-from tokenmill.rows.mixed import ON_CAP, OnCap, Stage
+from tokenmill.rows.mixed import ON_CAP, OnCap
+from tokenmill.rows.segments import Stage
 from tokenmill.rows.weights import exact, powers, whole_weights
 from tokenmill.store.token_sets import TokenSet
 
 PathLike = str | os.PathLike[str]
 Weights = Mapping[str, Any]  # a positive number for each source
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-KNOWN_FOLDER = Path("data/tokens")  # where a bare name is looked for
 
 
 class Mixture:
@@ -92,43 +74,11 @@ class Mixture:
     @classmethod
     def load(cls, path: PathLike) -> "Mixture":
         """A mixture from a TOML file; folders are relative to its own. FileNotFoundError; ValueError with the key."""
+        told = read_toml(path)
         try:
-            told = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: expected a mixture as TOML, found {error}") from error
-        try:
-            return cls._of_toml(told, Path(path).resolve().parent)
+            return cls(**arguments_of(told, Path(path).resolve().parent))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-
-    @classmethod
-    def _of_toml(cls, told: dict[str, Any], folder: Path) -> "Mixture":
-        _require_known(told, ("tokens", "on_cap", "removed", "sources", "weights", "stages"), "")
-        sources: dict[str, PathLike] = {}
-        caps: dict[str, Any] = {}
-        for name, source in _table("sources", told.get("sources", {})).items():
-            _require_known(_table(f"sources.{name}", source), ("path", "max_epochs"), f"sources.{name}.")
-            if "path" in source:
-                sources[name] = os.path.join(folder, _text(f"sources.{name}.path", source["path"]))
-            if "max_epochs" in source:
-                caps[name] = source["max_epochs"]
-        if ("weights" in told) == ("stages" in told):
-            raise ValueError("expected either weights or stages")
-        stages = told.get("stages", [{"begin": 0, "weights": told.get("weights")}])
-        if not isinstance(stages, list):
-            raise ValueError("stages must be tables, each under [[stages]]")
-        for number, stage in enumerate(stages):
-            _require_known(_table(f"stages[{number}]", stage), ("begin", "weights"), f"stages[{number}].")
-            if missing := {"begin", "weights"} - stage.keys():
-                raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
-            _table(f"the weights of stages[{number}]", stage["weights"])
-        named = [(stage["begin"], stage["weights"]) for stage in stages]
-        for name in [name for _, weights in named for name in weights if name not in sources]:
-            sources[name] = _folder(name, folder)
-        if unweighted := sorted(caps.keys() - sources.keys()):
-            raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
-        more = {key: told[key] for key in ("tokens", "on_cap", "removed") if key in told}
-        return cls(named, sources=sources, max_epochs=caps, **more)
 
     # ------------------------------------------------------------------------ what it tells
 
@@ -229,7 +179,7 @@ class _Names:
     """Names of sources, and their folders: a source is told by its name, or a folder, whose last part is its name."""
 
     def __init__(self, sources: dict[str, str]):
-        self._paths = {_name(name): _folder(path, Path.cwd()) for name, path in sources.items()}
+        self._paths = {_name(name): folder_of(path, Path.cwd()) for name, path in sources.items()}
 
     def of(self, source: PathLike) -> str:
         """The name of a source, told either way. ValueError where two folders have one name."""
@@ -237,7 +187,7 @@ class _Names:
             raise ValueError(f"a source must be a name or a folder, not {source!r}")
         if told in self._paths:
             return told
-        path = _folder(told, Path.cwd())
+        path = folder_of(told, Path.cwd())
         name = _name(path.name)
         known = self._paths.setdefault(name, path)
         if os.path.realpath(known) != os.path.realpath(path):
@@ -264,14 +214,6 @@ def _folders(sources: Any) -> dict[str, str]:
         if not isinstance(path, str | os.PathLike):
             raise ValueError(f"the folder of source {name!r} must be a path, not {path!r}")
     return {name: os.fspath(path) for name, path in (sources or {}).items()}
-
-
-def _folder(source: str, here: Path) -> Path:
-    """The folder of a path, or of a bare name, which may be under data/tokens; absolute."""
-    path = here / source
-    if not path.exists() and Path(source).name == source and (here / KNOWN_FOLDER / source).exists():
-        path = here / KNOWN_FOLDER / source
-    return Path(os.path.abspath(path))
 
 
 def _name(name: Any) -> str:
@@ -311,7 +253,7 @@ def proportional(sources: Iterable[PathLike], temperature: float = 1.0) -> dict[
     """
     folders = [os.fspath(source) for source in sources]
     sizes = {
-        folder: sum(entry.tokens for entry in TokenSet(_folder(folder, Path.cwd())).split("train"))
+        folder: sum(entry.tokens for entry in TokenSet(folder_of(folder, Path.cwd())).split("train"))
         for folder in folders
     }
     return powers(sizes, temperature)
@@ -327,26 +269,6 @@ def tokens_of(name: str, told: Any) -> int:
     if value is None or value != int(value):
         raise ValueError(f"{name} must be a whole number of tokens, as 900_000 or '900B', not {told!r}")
     return int(value)
-
-
-def _require_known(told: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in told:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean {where}{near[0]}?" if near else f"; there are {', '.join(known)}"
-            raise ValueError(f"unknown key {where}{key}{hint}")
-
-
-def _table(name: str, told: Any) -> dict[str, Any]:
-    if not isinstance(told, dict):
-        raise ValueError(f"{name} must be a table, not {told!r}")
-    return told
-
-
-def _text(name: str, told: Any) -> str:
-    if not isinstance(told, str) or not told:
-        raise ValueError(f"{name} must be a text, not {told!r}")
-    return told
 
 
 def _shares(weights: Mapping[str, Fraction]) -> str:

@@ -23,9 +23,10 @@ from tokenmill.batches.one_set import Part
 from tokenmill.batches.plans import WindowPlans
 from tokenmill.look.counts import Counts
 from tokenmill.look.trace import TracedRow, Tracer
-from tokenmill.rows.mixed import Line, MixedStream, Track
+from tokenmill.rows.mixed import MixedStream
 from tokenmill.rows.position import Pasts
 from tokenmill.rows.repack import Past
+from tokenmill.rows.segments import Line, Track
 from tokenmill.rows.skipped import format_rows
 from tokenmill.rows.stream import Place, RowStream
 from tokenmill.rows.turns import pattern_of

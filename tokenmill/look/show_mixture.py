@@ -21,7 +21,7 @@ from tokenmill.look.asked import STATED, Show, numbers_of, require_as_stated
 from tokenmill.look.drawing import Drawing
 from tokenmill.look.mixed_trace import MixedSighting, MixedTracer, of_one_length
 from tokenmill.look.trace import TracedRow, find_document
-from tokenmill.rows.mixed import Line
+from tokenmill.rows.segments import Line
 from tokenmill.rows.skipped import by_source, format_by_source
 from tokenmill.rows.stream import Place
 

@@ -9,7 +9,7 @@ Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers
     nanochat      nanochat's rule, pick for pick
     order         random orders that mean the same years later
     weights       made whole, from sizes, fitted to caps; turns: whose turn it is by them
-    mixed         the rows of several sources in one order, by weights that change on the way
+    mixed         the rows of several sources in one order, by weights that change on the way; segments: what it is in
     stream        which rows come next for a rank; skipped: which do not
     position      what a checkpoint knows of it
 
