@@ -13,7 +13,7 @@ import pytest
 from making import ROOT, wait_until
 from reference import make_loader, rows_of
 
-from tokenmill.batches.ahead import Ahead
+from tokenmill.batches.ahead import PAUSE, Ahead
 
 
 def threads():
@@ -293,3 +293,44 @@ def test_loaders_that_are_dropped_leave_no_thread_and_no_open_file(token_set):
     del loader
     wait_until(lambda: threads() <= running)
     wait_until(lambda: open_files() <= before)
+
+
+# ---------------------------------------------------------------------------- answers, and who waits for whom
+
+
+def test_answers_come_in_the_order_in_which_they_were_asked():
+    def squares():
+        asked = yield PAUSE
+        while True:
+            asked = yield asked * asked
+
+    generator = squares()
+    next(generator)
+    answers = Ahead(generator)
+    for number in range(5):
+        answers.ask(number)
+    assert [next(answers) for _ in range(5)] == [0, 1, 4, 9, 16]
+    answers.stop()
+
+
+def test_a_thread_in_which_another_is_collected_does_not_wait_for_it():
+    """The other may be waiting for this one: of a loader in a cycle, batches wait for the thread that plans."""
+
+    def collecting():
+        made = [Ahead(waiting(), 1)]
+        made[0]._shared.owner = 0  # made by another thread
+        started.wait(10)
+        made.clear()
+        yield time.monotonic()
+        released.set()
+        yield time.monotonic()
+
+    def waiting():
+        started.set()
+        released.wait(10)
+        yield
+
+    started, released = threading.Event(), threading.Event()
+    ahead, before = Ahead(collecting(), 1), time.monotonic()
+    assert next(ahead) - before < 5
+    next(ahead)

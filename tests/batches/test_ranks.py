@@ -284,3 +284,25 @@ def test_a_loader_is_not_pickled(token_set):
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="a RowLoader has threads and memory maps, and cannot be pickled or copied"):
             attempt(make_loader(token_set))
+
+
+def test_ranks_of_a_mixture_share_its_turns_and_refuse_other_weights(tmp_path):
+    folders = [make_token_set(tmp_path / name, train=[[9] * 40], val=[], seed=n) for n, name in enumerate("ab")]
+    mixture = f"Mixture({{{str(folders[0])!r}: 3, {str(folders[1])!r}: %s}})"
+    code = (
+        "from data import Mixture\n"
+        f"loader = RowLoader({mixture % 1}, batch_size=2, seq_len={SEQ_LEN}, sources=True)\n"
+        "found = [next(loader)[2].tolist() for _ in range(4)]\n"
+        "try:\n"
+        f"    RowLoader({mixture % '1 + dist.get_rank()'}, batch_size=2, seq_len={SEQ_LEN}); found.append('')\n"
+        "except ValueError as error:\n"
+        "    found.append(str(error))\n"
+        "tell([found, loader.state_dict()])\n"
+    )
+    (first, state), (second, other) = torchrun(code, tmp_path)
+    assert state == other
+    assert [*first[:4], *second[:4]] == [[0, 0]] * 4 + [[0, 1]] * 4, "a a a b"
+    errors = [error for error in (first[4], second[4]) if error]
+    assert len(errors) == 1, "whoever comes second"
+    assert "all ranks must ask for the same rows" in errors[0]
+    assert "mixture is" in errors[0]
