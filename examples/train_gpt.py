@@ -240,6 +240,8 @@ def train(config: TrainConfig) -> None:
 
 
 def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
+    if config.tokens and config.mixture:
+        raise SystemExit("give --tokens or --mixture, not both")
     settings = {"batch_size": config.batch_size, "seq_len": config.seq_len, "device": config.device}
     loader = RowLoader(config.mixture or config.tokens, "train", **settings)
     torch.manual_seed(config.seed)

@@ -316,6 +316,26 @@ def test_a_source_that_is_lacking_by_mistake_is_refused(sets):
         make(mix(sets, {"web": 1, "code": 1})).load_state_dict(state)
 
 
+def test_a_source_by_another_name_is_refused_and_not_begun_anew(sets):
+    loader = make(mix(sets, {"web": 1, "code": 1}))
+    take(loader, 3)
+    sources = {"internet": sets / "web", "code": sets / "code"}
+    renamed = Mixture({"internet": 1, "code": 1}, sources=sources, removed=["web"])
+    with pytest.raises(
+        ValueError, match="source 'web' of this position is the token set that the mixture calls 'inter"
+    ):
+        make(renamed).load_state_dict(loader.state_dict())
+
+
+def test_going_on_past_the_tokens_of_a_spread_is_told(sets):
+    weights = {"web": 1, "math": 1}
+    settings = {"max_epochs": {"math": 4}, "on_cap": "spread"}
+    loader = make(mix(sets, weights, tokens=500, **settings))
+    take(loader, 20)
+    with pytest.warns(UserWarning, match="is of 640 tokens, and the mixture is spread over the first 500"):
+        make(mix(sets, weights, tokens=500, **settings)).load_state_dict(loader.state_dict())
+
+
 def test_a_run_of_one_token_set_goes_on_in_a_mixture(sets):
     alone = RowLoader(sets / "web", batch_size=2, seq_len=SEQ_LEN, seed=SEED)
     for _ in range(5):
@@ -454,6 +474,8 @@ def test_what_does_not_go_together_is_refused(sets, tmp_path):
         make(mix(sets), packing="nanochat")
     with pytest.raises(ValueError, match="sources=True tells of a mixture"):
         make(sets / "web")
+    with pytest.raises(ValueError, match=r"write Mixture\(\{...\}\) around the weights"):
+        make({sets / "web": 1})
     with pytest.raises(ValueError, match="set_epoch: a mixture has no epochs"):
         make(mix(sets)).set_epoch(1)
     with pytest.raises(TypeError, match="endless"):

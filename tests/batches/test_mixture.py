@@ -165,6 +165,10 @@ SENSELESS_TOML = [
     ("sources = 3\n[weights]\na = 1", "sources must be a table, not 3"),
     ("weights = {a = true}", "the weight of 'a' must be a positive number, not True"),
     ("weights = {a = 1}\nweights = {a = 1}", "expected a mixture as TOML, found"),
+    (
+        "[sources.web]\npath = 'web'\n[weights]\nwebb = 1",
+        "'webb' has a weight and is not under sources; did you mean 'web'",
+    ),
     ("weights = {'x/a' = 1, 'y/a' = 1}", "a source's name must be a text without '/'"),
 ]
 
@@ -176,8 +180,16 @@ def test_a_file_that_makes_no_sense_is_refused_with_its_name(tmp_path, text, tol
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere.toml"):
+    with pytest.raises(FileNotFoundError, match="nowhere.toml: expected a mixture's TOML file, found no such file"):
         Mixture.load(tmp_path / "nowhere.toml")
+    with pytest.raises(FileNotFoundError, match="expected a mixture's TOML file, found a folder"):
+        Mixture.load(tmp_path)
+
+
+def test_another_length_of_the_run_than_the_file_s(tmp_path):
+    assert Mixture.load(written(tmp_path, TOML), tokens="2M").tokens == 2_000_000
+    spread = TOML.replace('tokens = "1M"', "")
+    assert Mixture.load(written(tmp_path, spread), tokens="1M") == Mixture.load(written(tmp_path, TOML))
 
 
 def test_a_link_is_the_folder_that_it_leads_to(tmp_path):

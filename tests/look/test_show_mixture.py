@@ -146,6 +146,7 @@ def test_the_command_shows_steps_and_documents_of_a_mixture(prepared, tmp_path, 
         (["--document", "7"], "--document of a mixture must name its source, as only/7"),
         (["--document", "web/7"], "'web' is no source of the mixture, which has only"),
         (["--row", "web/0:0:1"], "'web' is no source"),
+        (["--row", "0:0:3"], "--row of a mixture must be a number, or a place as only/0:12:100, not '0:0:3'"),
         (["--step", "3", "--since", "1", "0:0:5"], "--since 0:0:5: expected a state file of a mixture's loader"),
         (["--step", "3", "--manifest", "abc"], "--manifest is of one token set"),
     ]:

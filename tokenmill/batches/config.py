@@ -4,7 +4,7 @@ What each setting means is told where it is said, in `RowLoader` (loader.py).
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -60,6 +60,10 @@ class LoaderConfig:
         for field in ("shuffle", "drop_last", "documents", "sources"):
             self._set(field, truth(field, getattr(self, field)))
         self._set("split", str(self.split))
+        if isinstance(self.tokens, Mapping):
+            raise ValueError(
+                "tokens must be a token set's folder, or a mixture: write Mixture({...}) around the weights"
+            )
         if self.tokens is not None and not isinstance(self.tokens, Mixture):
             path = Path(self.tokens)
             self._set("tokens", Mixture.load(path) if path.suffix == ".toml" else path)

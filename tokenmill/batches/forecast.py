@@ -90,6 +90,7 @@ def forecast(
     if asked is None:
         raise ValueError("expected the tokens of the whole run, found none in the mixture; give tokens='1T'")
     total = tokens_of("tokens", asked)
+    mixture = mixture.lasting(total)
     config = LoaderConfig(tokens=mixture, batch_size=1, seq_len=seq_len, packing=packing, long_documents=long_documents)
     feed = Mixed.of(mixture, config, Part(0, 1))
     feed.require_rows()
@@ -179,7 +180,7 @@ def _over(found: Forecast, sizes: Mapping[str, Size]) -> list[str]:
             most = cap * size.epoch * found.seq_len
             part = _factor(found, name, most)
             stages = [(number, stage) for number, stage in enumerate(found.mixture.stages) if name in stage.weights]
-            weights = ", ".join(
+            weights = " and ".join(
                 f"{float(stage.weights[name]) * part:.4g} in stage {number}" for number, stage in stages
             )
             problems.append(

@@ -11,6 +11,7 @@ Each source's part is a position of its own (rows/position.py). A source that wa
 word, until it comes back.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -153,6 +154,13 @@ class Mixed:
             sources[name], served[name] = self._follow(name, part, None if skipped is None else skipped.get(name, {}))
         standing = read_standing(state, served)
         feed = replace(self, sources=sources, kept=kept)
+        end = self.mixture.tokens
+        if self.caps and self.mixture.on_cap == "spread" and end is not None and standing.tokens_seen >= end:
+            warnings.warn(
+                f"this position is of {standing.tokens_seen:,} tokens, and the mixture is spread over the first "
+                f"{end:,}: from there on sources without a cap go on alone; raise its tokens",
+                stacklevel=5,
+            )
         feed._require_caps(standing)
         return Gone(feed, standing, 0, standing.tokens_seen, begins_epoch=False)
 
@@ -172,6 +180,7 @@ class Mixed:
         told: dict[str, Any] = state["sources"]
         if not isinstance(told, dict) or not all(isinstance(part, dict) for part in told.values()):
             raise ValueError(f"expected a mixture's position, as state_dict made it, found sources {told!r}")
+        self._require_names(told)
         lacking = [name for name in told if name not in self.sources and name not in self.mixture.removed]
         if lacking:
             raise ValueError(
@@ -180,6 +189,19 @@ class Mixed:
             )
         parts = {name: part for name, part in told.items() if name in self.sources}
         return parts, {name: part for name, part in told.items() if name not in self.sources}
+
+    def _require_names(self, told: dict[str, Any]) -> None:
+        """ValueError where a token set of the position has another name here: its rows would begin anew."""
+        new = [name for name in self.sources if name not in told]
+        for name in [name for name in told if name not in self.sources]:
+            digest = str(told[name].get("manifest"))
+            for other in new:
+                if self.sources[other].token_set.knows(digest):
+                    raise ValueError(
+                        f"source {name!r} of this position is the token set that the mixture calls {other!r}, and the "
+                        f"order of its rows is drawn from its name; keep that: "
+                        f"sources={{{name!r}: '{self.sources[other].token_set.path}'}}"
+                    )
 
     def _of_one_set(self, state: dict[str, Any]) -> dict[str, Any]:
         """The position of a loader of one token set, as that of a mixture of this set alone."""

@@ -72,9 +72,12 @@ class Mixture:
             raise ValueError("on_cap='spread' needs to know the tokens of the whole run: give the mixture tokens='1T'")
 
     @classmethod
-    def load(cls, path: PathLike) -> "Mixture":
-        """A mixture from a TOML file; folders are relative to its own. FileNotFoundError; ValueError with the key."""
-        told = read_toml(path)
+    def load(cls, path: PathLike, *, tokens: int | float | str | None = None) -> "Mixture":
+        """A mixture from a TOML file, folders relative to its own; `tokens` of the whole run in place of the file's.
+
+        FileNotFoundError where there is no such file; ValueError with the key that makes no sense.
+        """
+        told = read_toml(path) | ({} if tokens is None else {"tokens": tokens})
         try:
             return cls(**arguments_of(told, Path(path).resolve().parent))
         except ValueError as error:
@@ -100,6 +103,12 @@ class Mixture:
     def resolved(self) -> "Mixture":
         """The same with the folders that links lead to."""
         return self._with(paths={name: Path(os.path.realpath(path)) for name, path in self.paths.items()})
+
+    def lasting(self, tokens: int | float | str) -> "Mixture":
+        """The same in a run of so many tokens."""
+        other = self._with()
+        other.tokens = tokens_of("tokens", tokens)
+        return other
 
     def _with(self, stages: tuple[Stage, ...] | None = None, paths: dict[str, Path] | None = None) -> "Mixture":
         other = object.__new__(Mixture)

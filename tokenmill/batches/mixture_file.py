@@ -30,7 +30,10 @@ KNOWN_FOLDER = Path("data/tokens")  # where a bare name is looked for
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What the file says. ValueError where it is no TOML."""
+    """What the file says. FileNotFoundError where there is none, ValueError where it is no TOML."""
+    if not Path(path).is_file():
+        found = "a folder" if Path(path).is_dir() else "no such file"
+        raise FileNotFoundError(f"{path}: expected a mixture's TOML file, found {found}")
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -44,6 +47,9 @@ def arguments_of(told: dict[str, Any], folder: Path) -> dict[str, Any]:
     stages = _stages(told)
     for name in [name for _, weights in stages for name in weights if name not in sources]:
         sources[name] = str(folder_of(name, folder))  # a bare name
+        near = difflib.get_close_matches(name, told.get("sources", {}), 1)
+        if near and not Path(sources[name]).exists():
+            raise ValueError(f"{name!r} has a weight and is not under sources; did you mean {near[0]!r}?")
     if unweighted := sorted(caps.keys() - sources.keys()):
         raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
     more = {key: value for key, value in told.items() if key in ("tokens", "on_cap", "removed")}

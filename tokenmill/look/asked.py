@@ -26,7 +26,9 @@ class Show:
     world_size: int = 1  # ranks
     rank: int = 0  # whose batch
     since: tuple[int, str] | None = None  # a checkpoint's step, and its place or state file, to count batches from
-    until: str | None = None  # of a document: a place or state file up to which to look; by default the end of epoch 0
+    until: str | None = (
+        None  # of a document: a place or state file up to which to look; by default the end of epoch 0, of its source
+    )
     split: Split = "train"  # of which split
     seq_len: int = 2048  # tokens of an input
     packing: Packing = LoaderConfig.packing  # as in the training

@@ -55,9 +55,12 @@ class Mix:
 
 
 def cells(found: Forecast, number: Callable[[int], str] = "{:,}".format) -> list[list[str]]:
-    """The table, a row for each segment and source; numbers of tokens as `number` writes them."""
+    """The table, a row for each segment and source; numbers of tokens as `number` writes them.
+
+    Without segments of a few rows, as a source has left at a stage's end.
+    """
     rows = []
-    for line in found.lines:
+    for line in [line for line in found.lines if (line.end - line.begin) * 10_000 >= found.tokens]:
         cap = found.mixture.max_epochs.get(line.source)
         span = f"{number(line.begin)} to {number(line.end)}"
         told = [str(line.stage), span, line.source, str(line.weight), f"{line.share:.3%}", number(line.tokens)]
@@ -82,12 +85,22 @@ def page(found: Forecast, title: str) -> str:
 def mix(config: Mix, console: Console) -> int:
     """Prints the table. 1 where a cap would be passed, or the sources would not do."""
     found = forecast(
-        Mixture.load(config.mixture),
+        Mixture.load(config.mixture, tokens=config.tokens),
         seq_len=config.seq_len,
-        tokens=config.tokens,
         packing=config.packing,
         long_documents=config.long_documents,
     )
+    if found.lines:
+        _print(found, console)
+    if config.html is not None:
+        write_file(config.html, page(found, config.mixture.name).encode())
+        console.print(str(config.html))
+    for problem in found.problems:
+        console.print(f"error: {problem}")
+    return bool(found.problems)
+
+
+def _print(found: Forecast, console: Console) -> None:
     table = Table(*HEADS)
     for column in table.columns:
         column.justify = "right"
@@ -96,12 +109,6 @@ def mix(config: Mix, console: Console) -> int:
     console.print(table)
     for name, (tokens, epochs) in found.totals.items():
         console.print(f"{name}: {tokens:,} tokens, {epochs:.3f} epochs in all")
-    if config.html is not None:
-        write_file(config.html, page(found, config.mixture.name).encode())
-        console.print(str(config.html))
-    for problem in found.problems:
-        console.print(f"error: {problem}")
-    return bool(found.problems)
 
 
 def main(arguments: list[str], prog: str) -> int:

@@ -60,6 +60,9 @@ def rows_of(config: Show, tracer: MixedTracer) -> Iterator[tuple[int | None, Tra
         if slash:
             yield None, tracer.row_at(_source(source, tracer), Place(*numbers_of("--row", place, (3,))))
         else:
+            if not place.replace(",", "").isdecimal():
+                example = f"{tracer.feed.mixture.names[0]}/0:12:100"
+                raise ValueError(f"--row of a mixture must be a number, or a place as {example}, not {place!r}")
             (number,) = numbers_of("--row", place, (1,))
             yield None, next(tracer.rows(number, 1))
         return
@@ -84,6 +87,8 @@ def when(document: str, config: Show, tracer: MixedTracer) -> Iterator[str]:
     seen = None
     entry, place = find_document(number, tracer.feed.sources[source].token_set, config.split)
     for seen in tracer.sightings(source, entry, place, lines, tokens):
+        if config.until is None and seen.place.epoch:
+            return  # the first epoch of the source is all that was asked for
         yield _seen(seen, source, config, of_one_length(lines))
     if seen is None:
         yield f"not seen in the first {tokens:,} tokens of the run"
