@@ -124,7 +124,7 @@ def test_the_faces_give_what_the_package_has():
 
     assert config.PRESETS == tokenmill.PRESETS
     assert all(getattr(data, name) is getattr(tokenmill, name) for name in data.__all__)
-    assert {"get_batch", "RowLoader", "PackedRows", "state_dict", "load_state_dict"} == set(data.__all__)
+    assert {"Mixture", "get_batch", "RowLoader", "PackedRows", "state_dict", "load_state_dict"} == set(data.__all__)
     for face in ("config.py", "data.py", "prepare_data.py"):
         assert len((ROOT / face).read_text().splitlines()) <= 16, "a few lines that a newcomer understands at once"
 
