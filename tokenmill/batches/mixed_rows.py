@@ -36,7 +36,7 @@ BLOCK_ROWS = 8_192  # that are looked up at once
 THREADS = 4  # that plan windows, at most
 
 
-class Part(NamedTuple):
+class WindowPart(NamedTuple):
     """Rows of this rank that lie in one window of a source: their numbers there, and in the block."""
 
     source: str
@@ -266,7 +266,7 @@ def room_under(plans: Mapping[str, WindowPlans], caps: Mapping[str, Fraction], n
     return max(Fraction(0), caps[name] - some.share(place)) * some.about_rows() * (some.row_len - 1)
 
 
-def parts_of(spans: list[Span], offsets: np.ndarray) -> Iterator[Part]:
+def parts_of(spans: list[Span], offsets: np.ndarray) -> Iterator[WindowPart]:
     """Where the rows lie that are `offsets`, ascending, after the first of spans."""
     begin = 0
     for span in spans:
@@ -278,10 +278,10 @@ def parts_of(spans: list[Span], offsets: np.ndarray) -> Iterator[Part]:
         begin += len(span)
 
 
-def _in_windows(name: str, track: Track, row: np.ndarray, places: np.ndarray) -> Iterator[Part]:
+def _in_windows(name: str, track: Track, row: np.ndarray, places: np.ndarray) -> Iterator[WindowPart]:
     """A source's rows of a segment, ascending, as rows of windows."""
     for begin, some in track.rows(int(row[0]), int(row[-1]) + 1):
         mine = slice(*np.searchsorted(row, [begin, begin + len(some.numbers)]))
         if mine.start < mine.stop:
             numbers = row[mine] - begin + some.numbers.start
-            yield Part(name, some.epoch, some.window, numbers, places[mine])
+            yield WindowPart(name, some.epoch, some.window, numbers, places[mine])
