@@ -16,13 +16,12 @@ from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.mixed import Mixed
 from tokenmill.batches.mixture import Mixture, tokens_of
 from tokenmill.batches.one_set import Part
+from tokenmill.batches.plans import SAMPLE_ROWS
 from tokenmill.batches.source import Source
 from tokenmill.rows.mixed import MixedStream
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.segments import Served, Span, Standing
 from tokenmill.rows.stream import End, Place, RowStream
-
-SAMPLE_ROWS = 30_000  # of a source are counted, or all
 
 
 class Size(NamedTuple):
@@ -164,7 +163,7 @@ def _lines(mixture: Mixture, sizes: Mapping[str, Size], spans: list[Span]) -> li
             if name in weights:
                 served, size = after.sources[name], sizes[name]
                 tokens = served.tokens - before.sources[name].tokens
-                share, epochs = weights[name] / total, served.rows / (size.epoch)
+                share, epochs = weights[name] / total, served.rows / size.epoch
                 told = (stage, before.tokens_seen, after.tokens_seen, name, weights[name], share, tokens, epochs)
                 lines.append(ForecastLine(*told))
     return lines

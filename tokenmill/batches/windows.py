@@ -99,7 +99,7 @@ class Windows:
 
 
 def _planning(plans: Mapping[str, WindowPlans]) -> Generator[Any, Any, None]:
-    """Answers what it is sent: ("plan", key) with (key, rows), ("read", key), when that is done, with (key, None)."""
+    """Answers what it is sent with (key, rows): ("plan", key) at once, ("read", key) when the kernel has read them."""
     asked = yield PAUSE
     while True:
         what, (source, epoch, window) = asked
