@@ -14,7 +14,7 @@ so a few windows are ahead however many sources there are. Same verbs as `Planne
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
@@ -104,26 +104,9 @@ class MixedRows:
     def seek(self, position: Standing | Turn) -> None:
         """Goes to a position. No thread is begun: a process may fork next."""
         self._windows.stop()
-        ends = {name: self._plans[name].end(cap) for name, cap in self._caps.items()}
-        streams = {
-            name: RowStream(
-                plans.count_windows,
-                partial(self._windows.count_rows, name),
-                until=ends.get(name),
-                skipped=self._skipped[name],
-            )
-            for name, plans in self._plans.items()
-        }
-        self._streams = streams
-        self._stream = MixedStream(
-            streams,
-            self._mixture.stages,
-            self._seq_len,
-            position.standing(),
-            caps=self._caps,
-            on_cap=self._mixture.on_cap,
-            room=partial(room_under, self._plans, self._caps),
-            tokens=self._mixture.tokens,
+        count_rows = {name: partial(self._windows.count_rows, name) for name in self._plans}
+        self._streams, self._stream = streams_of(
+            self._plans, self._skipped, self._mixture, self._caps, position.standing(), count_rows
         )
         self._at, self._passed, self._calls = position, 0, 1
         # looked up for so many rows a call, each with the place after it, and not taken
@@ -258,6 +241,34 @@ class MixedRows:
         coming = (place.epoch + 1, 0) if last else (place.epoch, place.window + 1)
         if stream.until is None or coming < stream.until[:2] or (coming == stream.until[:2] and stream.until.share):
             self._windows.expect(name, *coming)
+
+
+def streams_of(
+    plans: Mapping[str, WindowPlans],
+    skipped: Mapping[str, Skipped],
+    mixture: Mixture,
+    caps: Mapping[str, Fraction],
+    standing: Standing,
+    count_rows: Mapping[str, Callable[[int, int], int]],
+) -> tuple[dict[str, RowStream], MixedStream]:
+    """Each source's rows, and those of the mixture, from a standing on; `count_rows` of each source's windows."""
+    ends = {name: plans[name].end(cap) for name, cap in caps.items()}
+    streams = {
+        name: RowStream(own.count_windows, count_rows[name], until=ends.get(name), skipped=skipped[name])
+        for name, own in plans.items()
+    }
+    seq_len = next(iter(plans.values())).row_len - 1
+    mixed = MixedStream(
+        streams,
+        mixture.stages,
+        seq_len,
+        standing,
+        caps=caps,
+        on_cap=mixture.on_cap,
+        room=partial(room_under, plans, caps),
+        tokens=mixture.tokens,
+    )
+    return streams, mixed
 
 
 def room_under(plans: Mapping[str, WindowPlans], caps: Mapping[str, Fraction], name: str, place: Place) -> Fraction:

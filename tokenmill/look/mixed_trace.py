@@ -9,7 +9,6 @@ segment: a position's log tells where each source stood when one began, with wha
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from tokenmill.batches.config import LoaderConfig
 from tokenmill.batches.mixed import Mixed
-from tokenmill.batches.mixed_rows import parts_of, room_under
+from tokenmill.batches.mixed_rows import parts_of, streams_of
 from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.one_set import Part
 from tokenmill.batches.plans import WindowPlans
@@ -116,25 +115,9 @@ class MixedTracer:
         return _Given(plans, stream, source, line, turns)
 
     def _stream(self) -> MixedStream:
-        streams = {
-            name: RowStream(
-                plans.count_windows,
-                self._counts[name].count_rows,
-                until=plans.end(self.feed.caps[name]) if name in self.feed.caps else None,
-                skipped=self.feed.sources[name].skipped,
-            )
-            for name, plans in self._plans.items()
-        }
-        return MixedStream(
-            streams,
-            self._mixture.stages,
-            next(iter(self._plans.values())).row_len - 1,
-            self.standing,
-            caps=self.feed.caps,
-            on_cap=self._mixture.on_cap,
-            room=partial(room_under, self._plans, self.feed.caps),
-            tokens=self._mixture.tokens,
-        )
+        skipped = {name: source.skipped for name, source in self.feed.sources.items()}
+        count_rows = {name: counts.count_rows for name, counts in self._counts.items()}
+        return streams_of(self._plans, skipped, self._mixture, self.feed.caps, self.standing, count_rows)[1]
 
     def _keep(self) -> None:
         for counts in self._counts.values():
