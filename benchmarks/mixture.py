@@ -28,6 +28,7 @@ from making import make_token_set
 
 from tokenmill import Mixture, RowLoader
 from tokenmill.batches import plans
+from tokenmill.batches.ledger import lines_of
 from tokenmill.rows.turns import pattern_of
 from tokenmill.rows.weights import whole_weights
 from tokenmill.rows.windows import Grain
@@ -168,7 +169,8 @@ def history(folder: Path, seed: int) -> tuple[int, int, int]:
             next(loader)
         state = loader.state_dict()
     twice = out = 0
-    for name, part in state["sources"].items():
+    for part in lines_of(state["sources"]):
+        name = part["name"]
         token_set = TokenSet(folder / name)
         for entry in token_set.split("train"):
             offsets = token_set.open(entry).offsets.tolist()

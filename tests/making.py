@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -86,3 +87,22 @@ def wait_until(true, seconds: float = 30) -> None:
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
+
+
+def torchrun(code, tmp_path, ranks=2, spawned=False):
+    """Runs code on some ranks; what each gave to `tell` in the end. With `spawned`, processes of their own run none."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import json, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "import torch.distributed as dist\n"
+        "from data import RowLoader\n"
+        "if __name__ == '__main__': dist.init_process_group('gloo')\n"
+        "def tell(value): open(f'{sys.argv[1]}/{dist.get_rank()}.json', 'w').write(json.dumps(value))\n"
+        + (f"if __name__ == '__main__':\n{textwrap.indent(code, '    ')}" if spawned else code)
+        + "if __name__ == '__main__':\n    dist.barrier(); dist.destroy_process_group()\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+    command = [*torchrun, script, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]

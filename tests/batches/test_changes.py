@@ -130,11 +130,11 @@ def test_with_the_next_window_a_past_is_forgotten(marked, small_windows):
         next(loader)
     longer = RowLoader(marked, batch_size=1, seq_len=11)
     longer.load_state_dict(loader.state_dict())
-    assert longer.state_dict()["pasts"] == {"0:0": [[5, 3]]}
+    assert longer.state_dict()["pasts"] == [[0, 0, [5, 3]]]
     while longer.state_dict()["window"] == 0:
-        assert "pasts" in longer.state_dict()
+        assert longer.state_dict()["pasts"]
         next(longer)
-    assert "pasts" not in longer.state_dict()
+    assert longer.state_dict()["pasts"] == []
     plain = RowLoader(marked, batch_size=1, seq_len=11)
     while plain.state_dict()["window"] == 0:
         next(plain)
@@ -162,7 +162,7 @@ def test_rows_that_were_to_be_skipped_are_left_out_at_another_length_too(marked,
     dealt = rows_dealt([loader], 2)
     longer = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
     longer.load_state_dict(loader.state_dict())
-    assert longer.state_dict()["pasts"] == {"0:0": [[7, 2, "4-5"]], "0:2": [[7, 0, "1"]]}
+    assert longer.state_dict()["pasts"] == [[0, 0, [7, 2, "4-5"]], [0, 2, [7, 0, "1"]]]
     dealt += rows_dealt([longer], 1)
     again = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
     again.load_state_dict(json.loads(json.dumps(longer.state_dict())))
@@ -178,7 +178,7 @@ def test_a_skip_that_is_dropped_again_leaves_nothing_out(marked, small_windows):
     loader = RowLoader(marked, batch_size=1, seq_len=7, skip_rows=["0:2:0-3"])
     longer = RowLoader(marked, batch_size=1, seq_len=12)
     longer.load_state_dict(loader.state_dict())
-    assert longer.state_dict()["pasts"] == {"0:2": [[7, 0, "0-3"]]}
+    assert longer.state_dict()["pasts"] == [[0, 2, [7, 0, "0-3"]]]
     dropping = RowLoader(marked, batch_size=1, seq_len=12, skip_rows=())
     dropping.load_state_dict(longer.state_dict())
     plain = RowLoader(marked, batch_size=1, seq_len=12)
@@ -218,10 +218,11 @@ def test_rows_to_skip_stay_so_over_the_epochs_that_follow_a_change(marked, small
     next(loader)
     longer = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
     longer.load_state_dict(loader.state_dict())
-    kept = {window: past for window, past in longer.state_dict()["pasts"].items() if window == place[:3]}
+    window = [epoch, int(place[2])]
+    kept = [past for past in longer.state_dict()["pasts"] if past[:2] == window]
     list(longer) if epoch else next(longer)
     longer.set_epoch(epoch)
-    assert longer.state_dict()["pasts"] == kept == {place[:3]: [[7, 0, "0"]]}
+    assert longer.state_dict()["pasts"] == kept == [[*window, [7, 0, "0"]]]
     again = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
     again.load_state_dict(longer.state_dict())
     assert [rows_of(batch) for batch in again] == [rows_of(batch) for batch in longer]
@@ -316,7 +317,7 @@ def test_set_epoch_begins_anew_also_where_a_window_was_begun_at_another_length(m
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"pasts": {"0:0": [[16, 9_999]]}}, {"pasts": {"0:1": [[16, 0, "5000"]]}}, {"seq_len": 0}, {"tokens_seen": None}],
+    [{"pasts": [[0, 0, [16, 9_999]]]}, {"pasts": [[0, 1, [16, 0, "5000"]]]}, {"seq_len": 0}, {"tokens_seen": None}],
 )
 def test_a_position_that_cannot_be_is_refused_when_it_is_loaded(marked, wrong):
     loader = RowLoader(marked, batch_size=1, seq_len=16)

@@ -73,7 +73,7 @@ def test_a_loader_s_state_and_that_of_all_are_told_apart(token_set, fresh):
         load_state_dict(loader.state_dict())
     with pytest.raises(ValueError, match="this is the state of get_batch's loaders"):
         loader.load_state_dict(state_dict())
-    loader.load_state_dict(state_dict()["loaders"][0])
+    loader.load_state_dict(json.loads(state_dict()["loaders"][0]))
     assert rows_of(next(loader)) == rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set))
 
 

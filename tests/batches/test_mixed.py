@@ -18,6 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import tokenmill
 from tokenmill import Mixture, PackedRows, RowLoader, get_batch
 from tokenmill.batches import plans
+from tokenmill.batches.ledger import lines_of
 from tokenmill.rows.order import number_of, permutation
 from tokenmill.rows.weights import whole_weights
 from tokenmill.rows.windows import Grain
@@ -233,7 +234,7 @@ def test_stages_change_by_themselves_at_their_token(sets, prefetch):
         again = make(mix(sets, STAGES), batch_size=1, prefetch=prefetch)
         again.load_state_dict(states[step])
         assert take(again, 40) == found[2 * step + 2 : 2 * step + 42] or len(found) < 2 * step + 42
-    assert [line["tokens"] for line in states[-1]["segments"]] == [0, 1008, 2016]
+    assert states[-1]["segments"]["tokens"] == [0, 1008, 2016]
 
 
 def test_what_was_seen_of_each_source(sets):
@@ -244,10 +245,10 @@ def test_what_was_seen_of_each_source(sets):
     assert all(one.tokens == one.rows * SEQ_LEN for one in seen.values())
     assert sum(one.tokens for one in seen.values()) == loader.tokens_seen
     assert loader.epoch == min(int(one.epochs) for one in seen.values())
-    state = loader.state_dict()
+    parts = parts_of(loader.state_dict())
     for name, one in seen.items():
-        assert state["sources"][name]["tokens_seen"] == one.tokens
-        assert state["sources"][name]["epoch"] == int(one.epochs)
+        assert parts[name]["tokens_seen"] == one.tokens
+        assert parts[name]["epoch"] == int(one.epochs)
 
 
 # ---------------------------------------------------------------------------- changes
@@ -282,11 +283,12 @@ def test_random_histories_repeat_nothing_and_leave_nothing_out(sets, settings, s
         for _ in range(calls):
             next(loader)
         state = loader.state_dict()
+    parts = parts_of(state)
     for name in NAMES:
-        if name not in state["sources"]:
+        if name not in parts:
             assert not dealt[name]
             continue
-        token_set, epoch = TokenSet(sets / name), state["sources"][name]["epoch"]
+        token_set, epoch = TokenSet(sets / name), parts[name]["epoch"]
         for entry in token_set.split("train"):
             offsets = token_set.open(entry).offsets.tolist()
             for document, (first, last) in enumerate(zip(offsets, offsets[1:], strict=False)):
@@ -301,7 +303,7 @@ def test_a_source_taken_out_on_purpose_is_kept_and_goes_on_when_it_comes_back(se
     without.load_state_dict(loader.state_dict())
     take(without, 9)
     state = without.state_dict()
-    assert state["sources"]["math"]["rows"] == len(before)
+    assert parts_of(state)["math"]["rows"] == len(before)
     back = make(mix(sets, {"math": 1, "code": 3}, removed=["web"]))
     back.load_state_dict(state)
     after = [row for name, row in take(back, 20) if name == "math"]
@@ -395,7 +397,7 @@ def test_a_source_that_grew_takes_the_new_in_with_its_next_epoch(sets, tmp_path)
     again = make(mixture)
     again.load_state_dict(state)
     manifests = []
-    while (part := again.state_dict()["sources"]["grows"])["epoch"] < 2:
+    while (part := parts_of(again.state_dict())["grows"])["epoch"] < 2:
         manifests.append((part["epoch"], part["manifest"]))
         next(again)
     assert set(manifests) == {(0, old), (1, TokenSet(small).digest)}, "the epoch that had begun knows what it knew"
@@ -487,13 +489,17 @@ def test_what_does_not_go_together_is_refused(sets, tmp_path):
         RowLoader(sets / "web", batch_size=1, seq_len=SEQ_LEN).seen()
 
 
+def parts_of(state):
+    return {part["name"]: part for part in lines_of(state["sources"])}
+
+
 def damage(state, *path, value):
+    """A position with another value; of a source's, ("sources", its name, key)."""
     state = copy.deepcopy(state)
-    *parents, last = path
-    here = state
-    for key in parents:
-        here = here[key]
-    here[last] = value
+    if len(path) == 1:
+        return state | {path[0]: value}
+    _, name, key = path
+    state["sources"][key][state["sources"]["name"].index(name)] = value
     return state
 
 
@@ -504,8 +510,8 @@ def test_a_position_that_does_not_add_up_is_refused_and_changes_nothing(sets, ex
     for path, value, told in [
         (("turns",), 7, "does not add up"),
         (("sources", "web", "tokens_seen"), 7, "does not add up: 128 tokens, and not as many of its sources"),
-        (("sources",), ["web"], "expected a mixture's position, as state_dict made it, found sources"),
-        (("sources",), {"web": 3}, "expected a mixture's position, as state_dict made it, found sources"),
+        (("sources",), ["web"], "expected a mixture's position, as state_dict made it, found .'web'.,"),
+        (("sources",), {"web": [3]}, "expected a mixture's position, as state_dict made it, found .'web': .3"),
         (("tokens_seen",), 7, "does not add up"),
         (("sources", "web", "segment_tokens"), 0, "does not add up"),
         (("sources", "web", "manifest"), "0" * 16, "source 'web' of the position: .*never the token set with manifest"),
@@ -552,7 +558,7 @@ def test_spread_counts_a_whole_epoch_also_where_a_window_was_begun_at_another_le
             loader.load_state_dict(state)
         take(loader, 200)
         state = loader.state_dict()
-        weights.append(state["segments"][-1]["weights"])
+        weights.append(dict(state["segments"]["weights"][-1]))
     shares = [one["math"] / (one["math"] + one["web"]) for one in weights]
     assert shares[1] == pytest.approx(shares[0], rel=0.1)
     take(loader, (20_000 - loader.tokens_seen) // (SEQ_LEN + 1))
@@ -589,7 +595,7 @@ def test_get_batch_gives_each_mixture_its_own_position_in_whatever_order_they_ar
     tokenmill.load_state_dict(alone)
     get_batch("train", tokens=mix(sets, {"web": 9, "code": 1}), **settings)
     (position,) = tokenmill.state_dict()["loaders"]
-    assert position["tokens_seen"] == 8 * SEQ_LEN, "other weights go on, where it is plain from what"
+    assert json.loads(position)["tokens_seen"] == 8 * SEQ_LEN, "other weights go on, where it is plain from what"
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])

@@ -196,7 +196,9 @@ def test_ctrl_c_stops_promptly_and_leaves_nothing_half_written(large_source, tok
 
 def test_two_preparations_of_one_set_do_not_meet(large_source, tokenizer_json, tmp_path):
     process, flags = start(large_source, tokenizer_json, tmp_path)
+    os.killpg(process.pid, signal.SIGSTOP)  # so that it is in the middle for as long as the second needs to begin
     second = run_prepare(*flags, cwd=tmp_path, check=False)
+    os.killpg(process.pid, signal.SIGCONT)
     process.communicate(timeout=120)
     assert process.returncode == 0
     assert second.returncode == 1

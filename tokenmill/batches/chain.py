@@ -23,6 +23,7 @@ from tokenmill.batches.nanochat_rows import NanochatRows
 from tokenmill.batches.one_set import Gone, OneSet, Part
 from tokenmill.batches.planned import PlannedRows
 from tokenmill.batches.plans import WindowPlans
+from tokenmill.batches.progress import Progress
 from tokenmill.batches.ranks import is_distributed, rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
 from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
 from tokenmill.store.maps import unmap_dropped
@@ -30,6 +31,7 @@ from tokenmill.store.token_sets import TokenSet, find_token_set
 
 SomeRows = PlannedRows | NanochatRows | MixedRows
 TOKENS_ROOT = Path("data/tokens")
+KEPT = 16  # batches whose positions are kept, for callers that hold some
 
 
 class State(NamedTuple):
@@ -44,7 +46,7 @@ class State(NamedTuple):
 class Chain:
     """The rows of a loader's settings for one rank, and where it stands in them."""
 
-    _state: State
+    _trail: tuple[State, ...]  # after each of the last batches, the last at hand; one value, as a State is
     _until: int | None = None  # the epoch before which the iteration ends
 
     def _set_up(self, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> None:
@@ -66,14 +68,37 @@ class Chain:
             self._feed = OneSet.of(TokenSet(config.tokens or find_token_set(TOKENS_ROOT)), config, part)
         self.token_set = self._feed.token_set
         self._feed.require_rows()
+        self._progress = None
         if config.rank is None:
             require_same_on_all_ranks(self._followed())
+            if config.split == "train" and not worker[0]:
+                self._progress = Progress.of(self._followed())
         self._begin(0, 0)
 
     @property
     def identity(self) -> dict[str, Any]:
         """What must match for a position to mean the same row."""
         return self._feed.identity
+
+    @property
+    def _state(self) -> State:
+        return self._trail[-1]
+
+    @_state.setter
+    def _state(self, state: State) -> None:
+        self._trail = (state,)
+
+    def _state_before(self, pending: int) -> State:
+        """Where it stood before the last batches. ValueError where there were not as many."""
+        trail = self._trail
+        if pending < len(trail):
+            return trail[-1 - pending]
+        if pending > KEPT:
+            raise ValueError(f"pending={pending}: the positions of the last {KEPT} batches are kept, and no more")
+        raise ValueError(
+            f"pending={pending}: {len(trail) - 1} batches were returned since this loader began, or went to a "
+            "position, so that no more can be pending"
+        )
 
     def _followed(self) -> dict[str, Any]:
         """All that the order of this loader's rows follows from, over all ranks."""
@@ -116,7 +141,7 @@ class Chain:
 
     def _go_to_position(self, state: dict[str, Any]) -> None:
         """Goes on from a position that fits; one that does not changes nothing, and raises ValueError."""
-        before = {name: getattr(self, name) for name in ("_feed", "_loaded", "_until", "_state", "_ended")}
+        before = {name: getattr(self, name) for name in ("_feed", "_loaded", "_until", "_trail", "_ended")}
         gone = self._feed.following(state)
         try:
             self._feed, self._until = gone.feed, self._end_of_iteration(gone)

@@ -6,25 +6,37 @@
 Settings that mean the same are one loader: a token set by two paths, 32 and np.int64(32), "cuda" and "cuda:0", a
 default that is written out. Which folder a link leads to is looked up when it is asked for first. A loaded position
 goes to the call of the same arguments: another batch_size is another loader here, as it is while a program runs.
+
+An evaluation takes its batches with purpose="eval", which moves nobody's training, also on one rank alone:
+
+    get_batch("train", 32, 2048)                    the training's next batch
+    get_batch("train", 32, 2048, purpose="eval")    of the same text, in an order of its own
 """
 
+import json
 import os
 import warnings
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import torch
 
-from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank
+from tokenmill.batches.chain import KEPT, TOKENS_ROOT, of_this_rank
 from tokenmill.batches.config import LoaderConfig, Packing, Tokens
 from tokenmill.batches.loader import Pair, RowLoader, Tensors, Triple
 from tokenmill.batches.mixture import Mixture
+from tokenmill.batches.ranks import require_in_step
 from tokenmill.batches.transfer import find_device
+from tokenmill.checks import one_of, whole_number
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import VERSION
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import find_token_set
+
+Purpose = Literal["train", "eval"]
+EVAL_SEEDS = 1 << 32  # the seed of an evaluation's order is so many further: none that anybody trains with
 
 
 class KeptLoaders:
@@ -32,8 +44,17 @@ class KeptLoaders:
 
     def __init__(self) -> None:
         self._asked: dict[tuple[Any, ...], RowLoader[Tensors]] = {}  # by the settings as they were written
-        self._loaders: dict[LoaderConfig, RowLoader[Tensors]] = {}  # by what they mean
+        self._loaders: dict[tuple[LoaderConfig, Purpose], RowLoader[Tensors]] = {}  # by what they mean
+        self._trained: deque[RowLoader[Tensors]] = deque(maxlen=KEPT)  # whose the last batches of training were
         self._waiting: list[dict[str, Any]] = []
+
+    def next(self, settings: dict[str, Any]) -> Tensors:
+        """The next batch of the loader of these settings."""
+        loader = self.get(settings)
+        batch = next(loader)
+        if _purpose(settings) == "train":
+            self._trained.append(loader)
+        return batch
 
     def get(self, settings: dict[str, Any]) -> RowLoader[Tensors]:
         """The loader of these settings, always the same keys; a new one goes to the position that waits for it."""
@@ -45,12 +66,28 @@ class KeptLoaders:
         here = None if named else os.getcwd()
         key = (*settings.values(), here)
         if key not in self._asked:
-            self._asked[key] = self._find(LoaderConfig(**settings))
+            one_of("purpose", settings["purpose"], get_args(Purpose))
+            self._asked[key] = self._find(LoaderConfig.of(settings), _purpose(settings))
         return self._asked[key]
 
-    def state_dict(self) -> dict[str, Any]:
-        loaders = [loader.state_dict() | {"arguments": _arguments(loader)} for loader in self._loaders.values()]
-        return {"version": VERSION, "loaders": loaders + self._waiting}
+    def state_dict(self, pending: int = 0) -> dict[str, Any]:
+        """ValueError where ranks stand elsewhere, or where fewer batches can be pending."""
+        if whole_number("pending", pending, 0) > len(self._trained):
+            raise ValueError(
+                f"pending={pending}: get_batch has returned {len(self._trained)} batches for training since it began, "
+                f"or a position was loaded, so that no more can be pending; of more than {KEPT} none are kept"
+            )
+        counts = Counter(map(id, list(self._trained)[len(self._trained) - pending :]))
+        positions, training = [], {}
+        for (_, purpose), loader in self._loaders.items():
+            arguments = _arguments(loader, purpose)
+            position = loader._position(counts[id(loader)])
+            positions.append(position | {"arguments": arguments})
+            if purpose == "train":
+                loader._warn_of_others()
+                training[f"the position of get_batch's loader of {arguments}"] = position
+        require_in_step(training)
+        return {"version": VERSION, "loaders": [json.dumps(position) for position in positions + self._waiting]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """ValueError for a state that `state_dict` did not make."""
@@ -60,11 +97,13 @@ class KeptLoaders:
                 f"expected what tokenmill.state_dict() returned, version {VERSION}, "
                 f"found {state.get('version')!r}{hint}"
             )
+        waiting = [json.loads(position) for position in state["loaders"]]
         self._asked.clear()
         self._loaders.clear()
-        self._waiting[:] = state["loaders"]
+        self._trained.clear()
+        self._waiting = waiting
 
-    def _find(self, config: LoaderConfig) -> RowLoader[Tensors]:
+    def _find(self, config: LoaderConfig, purpose: Purpose) -> RowLoader[Tensors]:
         if config.epochs is not None:
             raise ValueError("get_batch is endless; for epochs, iterate over a RowLoader")
         if isinstance(config.tokens, Mixture):
@@ -72,27 +111,29 @@ class KeptLoaders:
         else:
             tokens = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT))
         config = replace(config, tokens=tokens, device=find_device(config.device))
-        meant = replace(of_this_rank(config), seed=config.order["seed"], skip_rows=config.skip_rows or ())
+        config = replace(config, seed=config.seed + EVAL_SEEDS) if purpose == "eval" else config
+        same = replace(of_this_rank(config), seed=config.order["seed"], skip_rows=config.skip_rows or ())
+        meant = same, purpose
         if meant not in self._loaders:
             loader = RowLoader[Tensors].of(config)
-            self._resume(loader)
+            self._resume(loader, _arguments(loader, purpose))
             self._loaders[meant] = loader
         return self._loaders[meant]
 
-    def _resume(self, loader: RowLoader[Tensors]) -> None:
+    def _resume(self, loader: RowLoader[Tensors], arguments: dict[str, Any]) -> None:
         """Gives a new loader the loaded position of the same arguments: of several, as of two token sets, its own.
 
         Where there is none it begins anew, and says so.
         """
-        same = [position for position in self._waiting if position["arguments"] == _arguments(loader)]
+        same = [position for position in self._waiting if position["arguments"] == arguments]
         if not same:  # rows to skip may be given with the position that is gone back to, or other weights
-            loose = _loosely(_arguments(loader))
+            loose = _loosely(arguments)
             same = [position for position in self._waiting if _loosely(position["arguments"]) == loose]
         known = [position for position in same if loader.knows(position)]
         if len(known) > 1 and isinstance(loader.config.tokens, Mixture):
             raise ValueError(
                 f"the loaded state has {len(known)} positions that {loader.config.tokens!r} could go on from; give "
-                'the one that is meant, of state["loaders"], to RowLoader.load_state_dict'
+                'the one that is meant, json.loads of one of state["loaders"], to RowLoader.load_state_dict'
             )
         for position in (known or same)[:1]:
             loader.load_state_dict(position)  # refuses, with both values, where it does not fit
@@ -100,17 +141,22 @@ class KeptLoaders:
         others = [position["arguments"] for position in self._waiting if position["split"] == loader.config.split]
         if not same and others:
             warnings.warn(
-                f"get_batch begins anew with {_arguments(loader)}: the loaded state has no position of these "
+                f"get_batch begins anew with {arguments}: the loaded state has no position of these "
                 f"arguments, but of {others}; call it as before, or change batch_size or seq_len with RowLoader",
                 stacklevel=4,
             )
 
 
-def _arguments(loader: RowLoader[Tensors]) -> dict[str, Any]:
+def _purpose(settings: dict[str, Any]) -> Purpose:
+    """What a batch is for: validation evaluates, whatever is said."""
+    return "train" if settings["split"] == "train" and settings["purpose"] == "train" else "eval"
+
+
+def _arguments(loader: RowLoader[Tensors], purpose: Purpose) -> dict[str, Any]:
     """What a call of get_batch is known by again: what decides what it returns, but for the token set and the rank."""
     config = loader.config
     names = ("split", "batch_size", "seq_len", "packing", "documents")
-    told = {name: getattr(config, name) for name in names} | config.order
+    told = {name: getattr(config, name) for name in names} | config.order | {"purpose": purpose}
     if isinstance(config.tokens, Mixture):
         told |= {"mixture": config.tokens.told, "sources": config.sources}
     return told | {"skip_rows": list(config.skip_rows or ())}
@@ -132,7 +178,7 @@ def get_batch(
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
-    rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+    rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
 ) -> Pair: ...
 
 
@@ -143,7 +189,7 @@ def get_batch(
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
-    rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+    rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
 ) -> Triple: ...
 
 
@@ -154,7 +200,7 @@ def get_batch(
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: bool = False, sources: bool = False, prefetch: int = 2,
-    rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+    rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
 ) -> Tensors: ...
 # fmt: on
 
@@ -178,20 +224,31 @@ def get_batch(
     rank: int | None = None,
     world_size: int | None = None,
     mesh: Any = None,
+    purpose: Purpose = "train",
 ) -> Tensors:
     """The next (inputs, targets) of a split, each (B, T) int64 on `device`; with documents=True, document_ids too.
 
     Keeps one `RowLoader` for each distinct set of settings, so training and validation each go on where they were.
     Parameters are RowLoader's, and mean the same; `epochs` is refused, as it is endless.
 
+    With purpose="eval" training stays where it is, so that a rank may evaluate alone: of the training split these are
+    the same documents in an order of their own. Validation is evaluation, whatever `purpose` says.
+
     Raises what RowLoader does.
     """
-    return next(_loaders.get(locals()))
+    return _loaders.next(locals())
 
 
-def state_dict() -> dict[str, Any]:
-    """The positions of all loaders that get_batch keeps, the same on every rank."""
-    return _loaders.state_dict()
+def state_dict(pending: int = 0) -> dict[str, Any]:
+    """The positions of all loaders that get_batch keeps: plain numbers and texts, always of the same two keys.
+
+    A loop that has fetched its next batch already says so: with pending=n, training's positions are those before the
+    last n batches that get_batch returned for training.
+
+    Call it on every rank, even if one saves it: ranks whose training stands elsewhere are refused with ValueError.
+    Evaluation's positions are this rank's own.
+    """
+    return _loaders.state_dict(pending)
 
 
 def load_state_dict(state: dict[str, Any]) -> None:

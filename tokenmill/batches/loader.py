@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overloa
 
 import torch
 
-from tokenmill.batches.chain import Chain, State
+from tokenmill.batches.chain import KEPT, Chain, State
 from tokenmill.batches.config import LoaderConfig, Packing, Tokens
 from tokenmill.batches.mixed import Mixed, Seen
 from tokenmill.batches.notebook import draw
 from tokenmill.batches.one_set import OneSet
-from tokenmill.batches.ranks import require_same_on_all_ranks
+from tokenmill.batches.ranks import require_in_step, require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
@@ -277,7 +277,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
                 self._asking = True
                 batch, state = next(self._running())
                 tensors = batch.receive()
-                self._state = state
+                self._trail = (*self._trail, state)[-1 - KEPT :]
                 self._asking = False
             except BaseException as error:
                 self._stop()
@@ -288,6 +288,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
                 raise
             finally:
                 self.waited += time.perf_counter() - asked
+        if self._progress is not None:
+            self._progress.tell(state.tokens_seen)
         return tensors  # type: ignore[return-value]  # two or three tensors, as `documents` says
 
     def _end(self) -> None:
@@ -295,7 +297,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         if self._until is None:
             return  # all sources of a mixture are used up
         place = {"epoch": self._until, "window": 0, "row": 0}
-        self._state, self._ended = State(place, self._until, self._state.tokens_seen, begun=True), True
+        ended = State(place, self._until, self._state.tokens_seen, begun=True)
+        self._trail, self._ended = (*self._trail[:-1], ended), True
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the first row of an epoch the next; see above. ValueError where iterations do not begin there."""
@@ -327,9 +330,29 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     # ------------------------------------------------------------------------ the position
 
-    def state_dict(self) -> dict[str, Any]:
-        """The position after the batch that was returned last: plain numbers and strings, the same on every rank."""
-        return self._feed.position(self._state.place, self._state.tokens_seen)
+    def state_dict(self, pending: int = 0) -> dict[str, Any]:
+        """The position after the batch that was returned last: plain numbers and strings, the same on every rank.
+
+        A loop that has fetched the next batch already, and has not trained on it, says so: with pending=1 it is the
+        position before that, with pending=n before the last n.
+
+        Call it on every rank, even if one saves it: where torch.distributed is initialized, ranks that stand elsewhere
+        are refused with ValueError, which says where. Called by one rank alone it can only warn of others that have
+        fallen far behind. Validation may stand elsewhere on every rank.
+        """
+        state = self._position(pending)
+        if self.config.rank is None and self.config.split == "train":
+            require_in_step(state)
+            self._warn_of_others()
+        return state
+
+    def _position(self, pending: int) -> dict[str, Any]:
+        state = self._state_before(whole_number("pending", pending, 0))
+        return self._feed.position(state.place, state.tokens_seen)
+
+    def _warn_of_others(self) -> None:
+        if self._progress is not None:
+            self._progress.warn_of_others(self._state.tokens_seen, self.config.batch_size * self.config.seq_len)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with exactly the next row, on this number of ranks or, but for nanochat, another.

@@ -4,13 +4,15 @@ A position, beside what must match (fingerprint, split, packing, seed ...):
 
     tokens_seen 25165824
     seq_len 2048, turns 12288, asked 83ab...                of the segment: how far, and what its weights followed from
-    segments [{tokens, seq_len, weights, places}, ...]      one a segment since training began, the last at hand
-    sources {"web": {manifest, seq_len, epoch, window, row, ..., rows, tokens_seen, segment_tokens}, ...}
+    segments {tokens, seq_len, weights, places}             a list each: since training began, the last at hand
+    sources {name, manifest, seq_len, epoch, window, row, ..., rows, tokens_seen, segment_tokens}           a list each
 
 Each source's part is a position of its own (rows/position.py). A source that was taken out keeps its part, word for
 word, until it comes back.
 """
 
+import hashlib
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +21,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tokenmill.batches.config import LoaderConfig
-from tokenmill.batches.ledger import read_standing, segment_tokens, told_standing
+from tokenmill.batches.ledger import columns, lines_of, read_standing, segment_tokens, told_standing
 from tokenmill.batches.mixed_rows import MixedRows
 from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.one_set import Gone, Part, strict_identity
@@ -30,6 +32,10 @@ from tokenmill.rows.segments import Served, Standing, Turn
 from tokenmill.rows.skipped import Skipped, by_source
 from tokenmill.rows.stream import Place, require_window
 from tokenmill.store.token_sets import TokenSet
+
+# what a position tells of each source: its own position, and what it was dealt
+OWN = ("manifest", "seq_len", *Place._fields, "began", "pasts", "skip_rows", "tokens_seen")
+PART = ("name", *OWN, "drawn_from", "rows", "segment_tokens")
 
 
 class Seen(NamedTuple):
@@ -88,7 +94,8 @@ class Mixed:
         fingerprint = self.token_set.tokenizer["fingerprint"]
         identity = identity_of(fingerprint, config.split, config.packing, config.order)
         strict = strict_identity(config, self.part)
-        return identity | ({**self.followed, **strict} if strict else {})
+        told = hashlib.sha256(json.dumps(self.followed, sort_keys=True).encode()).hexdigest()[:16]
+        return identity | ({"mixture": told, **strict} if strict else {})
 
     @property
     def followed(self) -> dict[str, Any]:
@@ -123,25 +130,25 @@ class Mixed:
         """The position of a place: plain numbers and texts."""
         standing = place.standing()
         dealt = segment_tokens(standing)
-        sources = {}
+        parts = []
         for name, served in standing.sources.items():
             source = self.sources[name]
-            told = source.position(served.place, served.tokens).as_dict({})
-            told |= {"drawn_from": source.name} if source.name != name else {}
-            sources[name] = told | {"rows": served.rows, "segment_tokens": dealt.get(name, 0)}
-        parts = {"seq_len": self.config.seq_len, "sources": sources | dict(self.kept)}
-        return self.identity | parts | told_standing(standing)
+            told = source.position(served.place, served.tokens).as_dict({"name": name, "drawn_from": source.name})
+            parts.append(told | {"rows": served.rows, "segment_tokens": dealt.get(name, 0)})
+        sources = columns(PART, [*parts, *self.kept.values()])
+        return self.identity | {"seq_len": self.config.seq_len, "sources": sources} | told_standing(standing)
 
     def knows(self, position: dict[str, Any]) -> bool:
         """Whether a position is of sources that this mixture has, or had."""
         known = {*self.sources, *self.mixture.removed}
-        return "sources" in position and set(position["sources"]) <= known
+        return "sources" in position and set(position["sources"]["name"]) <= known
 
     def following(self, state: dict[str, Any]) -> Gone:
         """From a position on, of this mixture or another. ValueError where it does not fit."""
         require_identity(state, self.identity, self.told)
         state = state if "sources" in state else self._of_one_set(state)
-        parts, kept = self._parts(state)
+        told = _parts_of(state)
+        parts, kept = self._parts(told)
         skips = self.config.skip_rows
         skipped = None if skips is None else by_source(skips, self.mixture.names)
         # a source that the position has not begins anew, whatever position was gone to before
@@ -152,7 +159,7 @@ class Mixed:
         served = {name: Served() for name in sources}
         for name, part in parts.items():
             sources[name], served[name] = self._follow(name, part, None if skipped is None else skipped.get(name, {}))
-        standing = read_standing(state, served)
+        standing = read_standing(state, told, served)
         feed = replace(self, sources=sources, kept=kept)
         end = self.mixture.tokens
         if self.caps and self.mixture.on_cap == "spread" and end is not None and standing.tokens_seen >= end:
@@ -168,18 +175,15 @@ class Mixed:
         where = f"source {name!r} of the position"
         try:
             position = read_position(part, {}, Place._fields, self.sources[name].token_set.path)
-            source = replace(self.sources[name], name=str(part.get("drawn_from", name)))
+            source = replace(self.sources[name], name=str(part["drawn_from"]))
             source, place = source.following(position, skipped)
             require_window(place, source.plans().count_windows)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
-        return source, Served(place, whole_number(f"rows of {where}", part.get("rows"), 0), position.tokens_seen)
+        return source, Served(place, whole_number(f"rows of {where}", part["rows"], 0), position.tokens_seen)
 
-    def _parts(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _parts(self, told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The parts of sources that there are, and of those that were taken out on purpose."""
-        told: dict[str, Any] = state["sources"]
-        if not isinstance(told, dict) or not all(isinstance(part, dict) for part in told.values()):
-            raise ValueError(f"expected a mixture's position, as state_dict made it, found sources {told!r}")
         self._require_names(told)
         lacking = [name for name in told if name not in self.sources and name not in self.mixture.removed]
         if lacking:
@@ -194,7 +198,7 @@ class Mixed:
         """ValueError where a token set of the position has another name here: its rows would begin anew."""
         new = [name for name in self.sources if name not in told]
         for name in [name for name in told if name not in self.sources]:
-            digest = str(told[name].get("manifest"))
+            digest = str(told[name]["manifest"])
             for other in new:
                 if self.sources[other].token_set.knows(digest):
                     raise ValueError(
@@ -212,10 +216,10 @@ class Mixed:
                 f"this position is of a token set with manifest {digest}, and no source of the mixture is, or was, "
                 f"that: {', '.join(self.sources)}"
             )
-        told = {key: value for key, value in state.items() if key not in self.identity}
+        told = {key: state.get(key) for key in OWN} | {"name": names[0], "drawn_from": "", "segment_tokens": 0}
         tokens = whole_number("tokens_seen of the position", state.get("tokens_seen"), 0)
         rows = tokens // whole_number("seq_len of the position", state.get("seq_len"), 1)
-        return state | {"sources": {names[0]: told | {"drawn_from": "", "rows": rows}}, "turns": 0, "segments": []}
+        return state | {"sources": columns(PART, [told | {"rows": rows}]), "turns": 0, "segments": {}, "asked": ""}
 
     # ------------------------------------------------------------------------ what it tells
 
@@ -262,6 +266,14 @@ class Mixed:
                     f"source {name!r} was dealt {float(plans.share(place)):.3f} epochs by this position, more than its "
                     f"max_epochs of {float(cap):g}; raise that, or take the source out: removed=[{name!r}]"
                 )
+
+
+def _parts_of(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a mixture's position tells of its sources, by name."""
+    parts = lines_of(state["sources"])
+    if set(state["sources"]) != set(PART):
+        raise ValueError(f"expected a mixture's position, as state_dict made it, found {state['sources']!r}")
+    return {str(part["name"]): part for part in parts}
 
 
 def require_one_kind(sets: Mapping[str, TokenSet]) -> None:

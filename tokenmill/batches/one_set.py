@@ -115,7 +115,8 @@ class OneSet:
         """From a position on. ValueError where it does not fit."""
         if "sources" in state:
             raise ValueError(
-                f"this position is of a mixture of {', '.join(state['sources'])}, and this loader of one token set; "
+                f"this position is of a mixture of {', '.join(state['sources']['name'])}, and this loader of one token "
+                "set; "
                 "load it into RowLoader(Mixture(...))"
             )
         keys = ("rows",) if self.is_nanochat else Place._fields

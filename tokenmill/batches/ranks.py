@@ -4,10 +4,12 @@ Rank and number are looked up where batches are made: a loader that is made befo
 that is pickled by a launcher, must not take all ranks for rank 0.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,14 @@ import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
+TURNS_KEPT = 8  # what was told longer ago than so many times is forgotten
 _told: dict[str, int] = {}  # how often this process told the others each thing
+_inherited = False  # a fork has its parent's connections, which it must leave alone
+
+
+def _after_fork() -> None:
+    global _inherited
+    _inherited = is_distributed()
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -55,6 +64,13 @@ def rank_in_mesh(mesh: Any) -> tuple[int, int]:
     return rank, mesh.mesh.numel()
 
 
+def store_of_ranks() -> dist.Store | None:
+    """What torch.distributed's ranks tell each other by; None where there is nobody to tell."""
+    if not is_distributed() or dist.get_backend() == "fake" or get_worker_info() is not None or _inherited:
+        return None  # a worker must leave its parent's connections alone
+    return dist.distributed_c10d._get_default_store()
+
+
 def require_same_on_all_ranks(what: dict[str, Any]) -> None:
     """ValueError where another rank came to the same place of the training program with other values.
 
@@ -62,24 +78,46 @@ def require_same_on_all_ranks(what: dict[str, Any]) -> None:
     anybody, so a loader that is made on one rank alone hangs nothing. Where the user's program called from, and how
     often it came there, tells which belong together. Without torch.distributed nothing is known.
     """
-    if not is_distributed() or dist.get_backend() == "fake" or get_worker_info() is not None:
-        return  # a worker must leave its parent's connections alone
+    if told := _difference(what):
+        raise ValueError(
+            f"all ranks must ask for the same rows, so that each deals its share of them: {told}; give all ranks the "
+            "same settings and token set, and load the same position"
+        )
+
+
+def require_in_step(position: dict[str, Any]) -> None:
+    """ValueError where another rank takes its position at the same place of the program, and stands elsewhere."""
+    if told := _difference(position):
+        raise ValueError(
+            f"all ranks must stand at the same row where a position is taken: {told}; a rank has taken batches that "
+            "others have not, as in an evaluation on one rank alone, and after a resume the others would never train "
+            "on their share of these: evaluate with get_batch(..., purpose='eval') or a RowLoader of its own"
+        )
+
+
+def _difference(what: dict[str, Any]) -> str:
+    """How it differs from what the first rank to come here said; "" where it is the same."""
+    store = store_of_ranks()
+    if store is None:
+        return ""
     place = _place_of_caller()
-    _told[place] = _told.get(place, 0) + 1
-    here = json.dumps(what, sort_keys=True, default=repr)
-    store = dist.distributed_c10d._get_default_store()
-    first = store.compare_set(f"tokenmill/{place}/{_told[place]}", "", here).decode()
-    if first == here:
-        return
-    there = json.loads(first)
-    differ = [key for key in {**what, **there} if json.dumps(what.get(key), default=repr) != json.dumps(there.get(key))]
-    told = "; ".join(
-        f"{key} is {what.get(key)!r} on rank {dist.get_rank()}, {there.get(key)!r} on another" for key in differ
-    )
-    raise ValueError(
-        f"all ranks must ask for the same rows, so that each deals its share of them: {told}; give all ranks the same "
-        "settings and token set, and load the same position"
-    )
+    turn = _told[place] = _told.get(place, 0) + 1
+    rank, here = dist.get_rank(), json.dumps(what, sort_keys=True, default=repr)
+    first, _, said = store.compare_set(f"tokenmill/{place}/{turn}", "", f"{rank} {here}").decode().partition(" ")
+    if int(first) == rank and turn > TURNS_KEPT:
+        with contextlib.suppress(RuntimeError):  # a store that cannot
+            store.delete_key(f"tokenmill/{place}/{turn - TURNS_KEPT}")
+    different = _differ("", json.loads(here), json.loads(said))
+    return "; ".join(f"{name} is {ours!r} on rank {rank}, {other!r} on rank {first}" for name, ours, other in different)
+
+
+def _differ(name: str, here: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, value here, value there) of all that differ, of nested dicts by their keys."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        for key in {**here, **there}:
+            yield from _differ(f"{name}'s {key}" if name else key, here.get(key), there.get(key))
+    elif here != there:
+        yield name, here, there
 
 
 def _place_of_caller() -> str:
@@ -90,3 +128,6 @@ def _place_of_caller() -> str:
             lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back  # type: ignore[assignment]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+os.register_at_fork(after_in_child=_after_fork)

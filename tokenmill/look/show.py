@@ -106,7 +106,7 @@ def _place(flag: str, told: str, config: Show, token_set: TokenSet) -> tuple[Pla
         state: dict[str, Any] = json.loads(Path(told).read_text())
         of_state = {name: state[name] for name in STATED}
         require_as_stated(config, flag, of_state)
-        config = replace(config, skip_rows=tuple(state.get("skip_rows", ())), **of_state)
+        config = replace(config, skip_rows=tuple(state["skip_rows"]), **of_state)
     except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{flag} {told}: expected a loader's state_dict() as JSON, found {error!r}") from error
     identity = identity_of(token_set.tokenizer["fingerprint"], config.split, config.packing, config.loader.order)

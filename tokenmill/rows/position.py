@@ -2,10 +2,13 @@
 
 identity    version 2, fingerprint 1bd4..., split train, packing best_fit, long_documents split, shuffle true, seed 1337
 place       manifest 57ab..., seq_len 2048, epoch 0, window 3, row 512
-pasts       {"0:3": [[4096, 200]]}, where the length of rows changed within window 3 of epoch 0 (repack.py)
-began       4096, where an epoch of concat began with rows of that length
-skip_rows   ["0:4:100-163"], where there are any
+pasts       [[0, 3, [4096, 200]]] where the length of rows changed within window 3 of epoch 0 (repack.py), else []
+began       2048; 4096 where an epoch of concat began with rows of that length
+skip_rows   ["0:4:100-163"], or []
 tokens_seen 25165824, of all ranks, since training began
+
+All keys are always there, and no value is a dict: torch.distributed.checkpoint loads the keys that a fresh loader's
+position has, and no others, and a list as one value, however long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,10 +55,9 @@ class Position:
     def as_dict(self, identity: dict[str, Any]) -> dict[str, Any]:
         """A position, of plain numbers and texts."""
         told = identity | {"manifest": self.manifest, "seq_len": self.seq_len} | self.place
-        told |= {"began": self.began} if self.began is not None else {}
-        told |= {"pasts": _format_pasts(self.pasts)} if self.pasts else {}
-        told |= {"skip_rows": format_skipped(self.skipped)} if self.skipped else {}
-        return told | {"tokens_seen": self.tokens_seen}
+        began = self.seq_len if self.began is None else self.began
+        left = {"began": began, "pasts": _format_pasts(self.pasts), "skip_rows": format_skipped(self.skipped)}
+        return told | left | {"tokens_seen": self.tokens_seen}
 
     def skipping(self, skipped: Skipped) -> "Position":
         """The same place, with other rows left out from here on; in a window that was packed anew, besides."""
@@ -110,18 +112,20 @@ def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequenc
     ValueError, naming both values, where it is of another identity than that of a loader of `where`.
     """
     require_identity(state, identity, where)
-    if missing := {"manifest", "seq_len", "tokens_seen", *keys} - state.keys():
+    if missing := {"manifest", "seq_len", "tokens_seen", "began", "pasts", "skip_rows", *keys} - state.keys():
         raise ValueError(
             f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
         )
+    seq_len = whole_number("seq_len of the position", state["seq_len"], 1)
+    began = whole_number("began of the position", state["began"], 1)
     return Position(
         str(state["manifest"]),
-        whole_number("seq_len of the position", state["seq_len"], 1),
+        seq_len,
         {key: whole_number(f"{key} of the position", state[key], 0) for key in keys},
         whole_number("tokens_seen of the position", state["tokens_seen"], 0),
-        parse_skipped(state.get("skip_rows", ())),
-        _parse_pasts(state.get("pasts", {})),
-        state.get("began"),
+        parse_skipped(state["skip_rows"]),
+        _parse_pasts(state["pasts"]),
+        None if began == seq_len else began,
     )
 
 
@@ -130,7 +134,7 @@ def require_identity(state: dict[str, Any], identity: dict[str, Any], where: obj
     if "loaders" in state:
         raise ValueError(
             "this is the state of get_batch's loaders, for tokenmill.load_state_dict; "
-            'the position of one of them is in its list "loaders"'
+            'the position of one of them is json.loads(state["loaders"][0])'
         )
     for key in [*identity, *(key for key in IDENTITIES if key in state and key not in identity)]:
         if state.get(key) != identity.get(key):
@@ -148,17 +152,17 @@ def _advice(key: str, found: Any) -> str:
     return "load it with the settings and token set that it was saved with"
 
 
-def _format_pasts(pasts: Pasts) -> dict[str, list[list[int | str]]]:
+def _format_pasts(pasts: Pasts) -> list[list[Any]]:
+    return [
+        [*window, *([past.row_len - 1, past.dealt, *format_ranges(past.skipped)] for past in many)]
+        for window, many in sorted(pasts.items())
+    ]
+
+
+def _parse_pasts(told: list[list[Any]]) -> Pasts:
     return {
-        f"{epoch}:{window}": [[past.row_len - 1, past.dealt, *format_ranges(past.skipped)] for past in many]
-        for (epoch, window), many in sorted(pasts.items())
+        (int(epoch), int(window)): [
+            Past(int(seq_len) + 1, int(dealt), tuple(parse_ranges(texts))) for seq_len, dealt, *texts in many
+        ]
+        for epoch, window, *many in told
     }
-
-
-def _parse_pasts(told: dict[str, list[list[Any]]]) -> Pasts:
-    pasts = {}
-    for name, many in told.items():
-        epoch, _, window = name.partition(":")
-        past = [Past(int(seq_len) + 1, int(dealt), tuple(parse_ranges(texts))) for seq_len, dealt, *texts in many]
-        pasts[int(epoch), int(window)] = past
-    return pasts

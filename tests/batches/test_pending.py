@@ -1,0 +1,280 @@
+"""Positions in loops that hold batches which they have not trained on, and that evaluate on one rank alone."""
+
+import json
+import re
+import warnings
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from making import make_token_set, torchrun
+from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
+
+import tokenmill
+from tokenmill import Mixture, RowLoader, get_batch
+from tokenmill.batches import get_batch as module
+from tokenmill.batches.chain import KEPT
+from tokenmill.batches.get_batch import KeptLoaders
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    monkeypatch.setattr(module, "_loaders", KeptLoaders())
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    for seed, name in enumerate(("web", "code", "math")):
+        make_token_set(folder / name, train=[[5, 40, 7, 9, 30], [3] * 20, [100, 33]], val=[[4, 8]], seed=seed)
+    return {"web": folder / "web", "code": folder / "code", "math": folder / "math"}
+
+
+# ---------------------------------------------------------------------------- batches that the caller holds
+
+
+@pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_position_before_the_last_batches_is_the_one_that_there_was(token_set, settings, prefetch):
+    loader = make_loader(token_set, prefetch=prefetch, **settings)
+    before = [loader.state_dict()]
+    for step in range(40):
+        next(loader)
+        before.append(loader.state_dict())
+        for pending in range(min(step + 1, KEPT) + 1):
+            assert loader.state_dict(pending=pending) == before[-1 - pending]
+
+
+def test_no_more_can_be_pending_than_were_returned_or_are_kept(token_set):
+    loader = make_loader(token_set)
+    with pytest.raises(ValueError, match="pending=1: 0 batches were returned since this loader began"):
+        loader.state_dict(pending=1)
+    for _ in range(KEPT + 5):
+        next(loader)
+    loader.state_dict(pending=KEPT)
+    with pytest.raises(ValueError, match=f"pending={KEPT + 1}: the positions of the last {KEPT} batches are kept"):
+        loader.state_dict(pending=KEPT + 1)
+    loader.load_state_dict(loader.state_dict(pending=2))
+    with pytest.raises(ValueError, match="pending=1: 0 batches were returned since this loader began, or went to"):
+        loader.state_dict(pending=1)
+    with pytest.raises(ValueError, match="pending must be a whole number"):
+        loader.state_dict(pending=-1)
+
+
+def test_at_the_end_of_an_iteration_the_last_batch_may_be_pending(token_set):
+    loader = make_loader(token_set, epochs=1, drop_last=False)
+    *_, last = list(loader)
+    again = make_loader(token_set, epochs=1, drop_last=False)
+    again.load_state_dict(loader.state_dict(pending=1))
+    assert [rows_of(batch) for batch in again] == [rows_of(last)]
+
+
+def loop(step, save, steps, first):
+    """nanoGPT's and nanochat's: the next batch is fetched before the position is taken. What was trained on."""
+    batch, trained, saved = first, [], []
+    for _ in range(steps):
+        saved.append(save())
+        trained.append(rows_of(batch))
+        batch = step()
+    return trained, saved
+
+
+def test_a_loop_that_fetches_ahead_is_resumed_without_losing_a_batch(token_set):
+    loader = make_loader(token_set)
+    trained, saved = loop(lambda: next(loader), lambda: loader.state_dict(pending=1), 12, next(loader))
+    for at, state in enumerate(saved):
+        again = make_loader(token_set)
+        again.load_state_dict(state)
+        resumed, _ = loop(lambda again=again: next(again), lambda: None, 12 - at, next(again))
+        assert trained[:at] + resumed == trained
+
+
+def test_so_is_one_that_calls_get_batch_with_several_loaders_and_evaluations(token_set, fresh):
+    def step(number):
+        seq_len = SEQ_LEN if number % 3 else 8  # two loaders in turns
+        get_batch("val", 1, SEQ_LEN, tokens=token_set)
+        get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="eval")
+        return rows_of(get_batch("train", 2, seq_len, tokens=token_set))
+
+    rows = [step(number) for number in range(3)]
+    states = []
+    for number in range(3, 12):
+        rows.append(step(number))
+        states.append(tokenmill.state_dict(pending=2))  # the last two are held
+    for at, state in enumerate(states):
+        tokenmill.load_state_dict(json.loads(json.dumps(state)))
+        assert [step(number) for number in range(at + 2, 12)] == rows[at + 2 :]
+    tokenmill.load_state_dict(states[-1])
+    with pytest.raises(ValueError, match="pending=1: get_batch has returned 0 batches for training since it began"):
+        tokenmill.state_dict(pending=1)
+
+
+# ---------------------------------------------------------------------------- evaluation
+
+
+def test_evaluation_moves_no_training_and_goes_on_where_it_was(token_set, fresh):
+    def training(steps, evaluating):
+        rows = []
+        for _ in range(steps):
+            rows.append(rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set)))
+            if evaluating:
+                seen.extend(rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="eval")))
+        return rows
+
+    seen = []
+    rows = training(8, evaluating=True)
+    state = tokenmill.state_dict()
+    more = training(4, evaluating=True)
+    tokenmill.load_state_dict(state)
+    again = seen[:16]
+    seen, first = again, seen
+    assert training(4, evaluating=True) == more
+    assert seen == first, "an evaluation too goes on"
+    loader = make_loader(token_set)
+    assert rows + more == [rows_of(next(loader)) for _ in range(12)]
+    assert seen != [row for batch in rows + more for row in batch], "in an order of its own"
+    with pytest.raises(ValueError, match="purpose must be one of train, eval, not 'test'"):
+        get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="test")
+
+
+def test_validation_is_evaluation_whatever_is_said(token_set, fresh):
+    one = rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set, purpose="eval"))
+    loader = make_loader(token_set, split="val", batch_size=1)
+    assert [one, rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set))] == [rows_of(next(loader)) for _ in range(2)]
+    assert len(tokenmill.state_dict()["loaders"]) == 1
+
+
+ONE_RANK = """
+import warnings, tokenmill
+from tokenmill import get_batch
+def batch(purpose="train", split="train"):
+    return get_batch(split, 2, 16, tokens={tokens!r}, purpose=purpose)
+def error_of(take):
+    try:
+        take()
+        return ""
+    except ValueError as error:
+        return str(error)
+def evaluate(purpose, calls):
+    if dist.get_rank() == 0:
+        for _ in range(calls):
+            batch(purpose)
+            batch(split="val")
+rank, told = dist.get_rank(), {{}}
+for _ in range(4):
+    batch()
+    evaluate("eval", 30)
+told["apart"] = error_of(lambda: tokenmill.state_dict(pending=1))
+dist.barrier()
+evaluate("train", 60)
+dist.barrier()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    if rank == 0:
+        tokenmill.state_dict()
+    told["alone"] = [str(one.message) for one in caught if "rank" in str(one.message)]
+    dist.barrier()
+    told["of all"] = error_of(tokenmill.state_dict)
+loader = RowLoader({tokens!r}, batch_size=2, seq_len=16)
+next(loader)
+told["in step"] = [error_of(loader.state_dict) for _ in range(20)]
+if rank == 0:
+    for _ in range(40):
+        next(loader)
+told["out of step"] = error_of(loader.state_dict)
+val = RowLoader({tokens!r}, "val", batch_size=1, seq_len=16)
+if rank == 0:
+    next(val)
+told["validation"] = error_of(val.state_dict)
+tell(told)
+"""
+
+
+def test_ranks_that_stand_elsewhere_where_a_position_is_taken_are_told(prepared, tmp_path):
+    ranks = torchrun(ONE_RANK.format(tokens=str(prepared[1])), tmp_path)
+    for key in ("apart", "validation"):
+        assert [told[key] for told in ranks] == ["", ""], key
+    assert [told["in step"] for told in ranks] == [[""] * 20] * 2
+    for key, rows in (("of all", {"256", "16"}), ("out of step", {"164", "4"})):
+        (said,) = [told[key] for told in ranks if told[key]]
+        assert set(re.search(r"row is (\d+) on rank \d, (\d+) on rank \d", said).groups()) == rows, said
+        assert "evaluate with get_batch(..., purpose='eval')" in said
+    assert ranks[1]["alone"] == []
+    (said,) = ranks[0]["alone"]
+    assert "rank 0 takes a position after 4,096 tokens of all ranks, and rank 1 stood at" in said
+
+
+# ---------------------------------------------------------------------------- torch.distributed.checkpoint
+
+
+class Data:
+    """get_batch's loaders, as something with a state."""
+
+    state_dict = staticmethod(tokenmill.state_dict)
+    load_state_dict = staticmethod(tokenmill.load_state_dict)
+
+
+def shape_of(state):
+    """The values that torch.distributed.checkpoint keeps apart, by their names."""
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+    return set(flatten_state_dict({"data": state})[0])
+
+
+def histories(token_set, mixture):
+    """(a loader after something, a fresh one that goes on from it)."""
+
+    def plain(**settings):
+        return RowLoader(token_set, **({"batch_size": 2, "seq_len": SEQ_LEN} | settings))
+
+    def mixed(weights, removed=(), **settings):
+        sources = {name: mixture[name] for name in weights}
+        made = Mixture(weights, sources=sources, removed=removed)
+        return RowLoader(made, **({"batch_size": 2, "seq_len": SEQ_LEN} | settings))
+
+    def after(loader, calls=3, then=None):
+        for _ in range(calls):
+            next(loader)
+        if then is not None:
+            then.load_state_dict(loader.state_dict())
+            return after(then)
+        return loader
+
+    yield after(plain(skip_rows=["0:0:18-20"])), plain()
+    yield after(plain(), then=plain(seq_len=8)), plain(seq_len=8)
+    yield after(plain(packing="concat"), then=plain(packing="concat", seq_len=8)), plain(packing="concat", seq_len=8)
+    yield after(plain(packing="nanochat")), plain(packing="nanochat")
+    two = {"web": 2, "code": 1}
+    three = two | {"math": 1}
+    yield after(mixed(two), then=mixed(three)), mixed({"web": 1, "math": 1}, removed=["code"])
+    yield after(mixed(two, skip_rows=["web/0:0:4"]), then=mixed(two, seq_len=8)), mixed(three, seq_len=8)
+
+
+def test_a_checkpoint_of_dcp_s_forgets_nothing_and_lacks_nothing(token_set, mixture, tmp_path):
+    for number, (loader, fresh) in enumerate(histories(token_set, mixture)):
+        dcp.save({"data": loader}, checkpoint_id=tmp_path / str(number))
+        expected = type(fresh).of(fresh.config)
+        expected.load_state_dict(loader.state_dict())
+        assert shape_of(fresh.state_dict()) == shape_of(loader.state_dict())
+        dcp.load({"data": fresh}, checkpoint_id=tmp_path / str(number))
+        assert fresh.state_dict() == expected.state_dict()
+        assert rows_of(next(fresh)) == rows_of(next(expected))
+
+
+def test_so_with_get_batch_in_a_fresh_process(token_set, fresh, monkeypatch, tmp_path):
+    for _ in range(3):
+        get_batch("train", 2, SEQ_LEN, tokens=token_set, skip_rows=["0:0:9"])
+        get_batch("val", 1, SEQ_LEN, tokens=token_set)
+    dcp.save({"data": Data}, checkpoint_id=tmp_path / "dcp")
+    expected = rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set, skip_rows=["0:0:9"]))
+    monkeypatch.setattr(module, "_loaders", KeptLoaders())
+    dcp.load({"data": Data}, checkpoint_id=tmp_path / "dcp")
+    assert rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set, skip_rows=["0:0:9"])) == expected
+
+
+def test_a_position_holds_nothing_but_what_torch_loads_without_trust(token_set, mixture, tmp_path):
+    for loader, _ in histories(token_set, mixture):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.save(loader.state_dict(), tmp_path / "state.pt")
+            assert torch.load(tmp_path / "state.pt", weights_only=True) == loader.state_dict()
