@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 import torch
 from making import make_token_set
-from torch.utils.data import DataLoader
+from torch.utils.data import ChainDataset, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tokenmill import PackedRows, RowLoader
@@ -163,3 +163,44 @@ def test_an_error_in_a_worker_surfaces(token_set, tmp_path):
         path.unlink()
     with pytest.raises(FileNotFoundError, match="no such file, though the manifest lists it"):
         next(iter(DataLoader(make_dataset(broken), batch_size=None, num_workers=1)))
+
+
+# ---------------------------------------------------------------------------- what frameworks ask, and do
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_len_is_how_many_items_an_iteration_has(token_set, batch_size, drop_last, world_size):
+    for rank in range(world_size):
+        settings = {"drop_last": drop_last, "rank": rank, "world_size": world_size}
+        dataset = make_dataset(token_set, batch_size, epochs=1, **settings)
+        for epoch in (0, 2):
+            dataset.set_epoch(epoch)
+            assert len(dataset) == len(list(dataset)) == len(DataLoader(dataset, batch_size=None))
+
+
+def test_an_endless_dataset_has_no_len_and_is_true_all_the_same(token_set):
+    dataset = make_dataset(token_set)
+    with pytest.raises(TypeError, match=r"this dataset is endless and has no len\(\); give epochs="):
+        len(dataset)
+    assert dataset
+    assert make_dataset(token_set, epochs=1)
+
+
+def test_repr_says_set_split_and_items(token_set):
+    assert repr(make_dataset(token_set)) == (
+        f"PackedRows('{token_set}', 'train': rows of 16 + 1 tokens, best_fit; batches of 2, endless)"
+    )
+    assert "val': rows of 16 + 1 tokens, concat; single rows, 2 epochs from epoch 0)" in repr(
+        make_dataset(token_set, batch_size=None, split="val", packing="concat", epochs=2)
+    )
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataloader_that_batches_batches_is_refused_whatever_collates_them(token_set, num_workers):
+    for dataset in (make_dataset(token_set), ChainDataset([make_dataset(token_set)])):
+        loader = DataLoader(dataset, batch_size=8, num_workers=num_workers, collate_fn=list)
+        with pytest.raises(ValueError, match="would make batches of these: write DataLoader"):
+            next(iter(loader))
+    assert len(next(iter(DataLoader(make_dataset(token_set, None), batch_size=8, collate_fn=list)))) == 8

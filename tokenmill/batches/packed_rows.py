@@ -11,19 +11,20 @@ import os
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NoReturn, overload
+from typing import Any, Generic, Literal, overload
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
 
-from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank
+from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank, rank_of
 from tokenmill.batches.config import LoaderConfig, Packing, Tokens
+from tokenmill.batches.frameworks import require_no_batches_of, require_undivided, warn_of_lost_position
 from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
 from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
+from tokenmill.rows.stream import range_of_rank
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import TokenSet, find_token_set
 
@@ -44,9 +45,11 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
     workers a position is resumed by as many, with the same batch_size, seq_len, number of ranks and token set, as each
     worker knows of its own batches alone; with fewer these may change.
 
-    Each iteration begins anew, with epoch 0 or that of `set_epoch`, in the rank that this process is by then.
+    Each iteration begins anew, with epoch 0 or that of `set_epoch`, in the rank that this process is by then. With
+    `epochs` it has a len, that of the next iteration.
 
-    Raises what RowLoader does, where iterating begins; ValueError where a DataLoader makes batches of batches.
+    Raises what RowLoader does, where iterating begins; ValueError where a DataLoader makes batches of batches, or
+    Accelerate deals a rank's rows among the ranks once more. Warns where Lightning cannot save the position.
     """
 
     # fmt: off
@@ -103,7 +106,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         world_size: int | None = None,
         mesh: Any = None,
     ) -> None:
-        self._loader: type[RowLoader[Any]] = _Batches if batch_size is not None else _SingleRows
+        self._loader: type[RowLoader[Any]] = _SingleRows if batch_size is None else RowLoader
         self.config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})
         if str(device) != "cpu":
             raise ValueError(f"PackedRows gives CPU tensors, found device={device!r}; leave it out")
@@ -118,6 +121,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
             names = [field.name for field in fields(self.config) if field.name not in own]
             told = {name: repr(getattr(self.config, name)) for name in names}
             require_same_on_all_ranks(told | manifests_of(asked))
+        self._counted: dict[tuple[int, int], int] = {}
         self._epoch = torch.zeros((), dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it too
 
@@ -128,14 +132,47 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
             require_same_on_all_ranks({"set_epoch": epoch})
         self._epoch.fill_(epoch)
 
+    def __len__(self) -> int:
+        """Items of the next iteration, where `epochs` are counted; TypeError for an endless one."""
+        if self.config.epochs is None:
+            raise TypeError("this dataset is endless and has no len(); give epochs=")
+        epoch, (rank, world_size) = int(self._epoch), rank_of(self.config)
+        single = self._loader is _SingleRows  # of which the last ones are not on every rank
+        ranks = 1 if single else world_size
+        if (epoch, ranks) not in self._counted:
+            config = replace(self.config, prefetch=0, rank=0, world_size=ranks, mesh=None)
+            with RowLoader[Tensors].of(config) as loader:
+                loader.set_epoch(epoch)
+                self._counted[epoch, ranks] = len(loader)
+        items, left = divmod(self._counted[epoch, ranks], world_size if single else 1)
+        first, last = range_of_rank(left, rank, world_size)
+        return items if self.config.drop_last else items + last - first
+
+    def __bool__(self) -> bool:
+        return True  # and not whether it has a len
+
+    def __repr__(self) -> str:
+        config = self.config
+        items = "single rows" if self._loader is _SingleRows else f"batches of {config.batch_size:,}"
+        told = repr(config.tokens) if isinstance(config.tokens, Mixture) else repr(str(config.tokens))
+        return (
+            f"PackedRows({told}, {config.split!r}: rows of {config.seq_len:,} + 1 tokens, {config.packing}; {items}, "
+            f"{'endless' if config.epochs is None else f'{config.epochs:,} epochs from epoch {int(self._epoch):,}'})"
+        )
+
     def __iter__(self) -> RowLoader[Item]:
         worker = get_worker_info()
         config, place = self.config, (0, 1)
+        if self._loader is RowLoader:
+            require_no_batches_of(config.batch_size)
+        if worker is None or worker.id == 0:
+            warn_of_lost_position()
         if worker is not None:
             place = (worker.id, worker.num_workers)
             if not is_distributed() and self._of_worker is not None:
                 config = self._of_worker
             config = replace(of_this_rank(config), prefetch=0)  # the DataLoader makes batches ahead
+        require_undivided(rank_of(config)[1])
         loader = self._loader.of(config, place)
         if int(self._epoch):
             loader.set_epoch(int(self._epoch))
@@ -151,31 +188,11 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         return vars(self) | {"config": config, "_of_worker": here}
 
 
-class _Batch(tuple[torch.Tensor, ...]):
-    """A batch that is not to be made a part of another."""
-
-
-def _refuse(batches: list[_Batch], **_: Any) -> NoReturn:
-    size, many = len(batches[0][0]), len(batches)
-    raise ValueError(
-        f"PackedRows(batch_size={size}) makes batches itself, and this DataLoader would make batches of {many} of "
-        f"them: write DataLoader(..., batch_size=None), or leave out PackedRows' batch_size"
-    )
-
-
 def manifests_of(tokens: Path | Mixture) -> dict[str, Any]:
     """What ranks must have in common of what they read, wherever it lies on each."""
     if isinstance(tokens, Mixture):
         return tokens.told | {name: TokenSet(path).digest for name, path in tokens.paths.items()}
     return {"manifest": TokenSet(tokens).digest}
-
-
-default_collate_fn_map[_Batch] = _refuse
-
-
-class _Batches(RowLoader[Tensors]):
-    def __next__(self) -> Tensors:
-        return _Batch(super().__next__())
 
 
 class _SingleRows(RowLoader[Tensors]):

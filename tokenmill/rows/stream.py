@@ -51,6 +51,11 @@ class Dealt(NamedTuple):
     total: int
 
 
+def range_of_rank(total: int, rank: int, world_size: int) -> tuple[int, int]:
+    """Which of `total` rows, fewer than a batch of all ranks, are a rank's: (first, last + 1)."""
+    return rank * total // world_size, (rank + 1) * total // world_size
+
+
 class RowStream:
     """Deals the rows of epochs of `count_windows(epoch)` windows to `rank`, as far as `until` or endlessly.
 
@@ -94,7 +99,7 @@ class RowStream:
         for some, at in self.walk(count * self.world_size):  # noqa: B007 (at is where the walk ends)
             walked.append(some)
         total = sum(len(some.numbers) for some in walked)
-        first, last = self.rank * total // self.world_size, (self.rank + 1) * total // self.world_size
+        first, last = range_of_rank(total, self.rank, self.world_size)
         self.place, self.passed = at, self.passed + total
         return Dealt(list(_between(walked, first, last)), total)
 
