@@ -11,7 +11,7 @@ demo: .venv/installed
 	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --seq-len 8192
 
 test: .venv/tools
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # a few million parameters, for two or three minutes, on what `make demo` makes
 train: .venv/installed

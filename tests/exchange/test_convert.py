@@ -1,6 +1,9 @@
 """Token sets become other people's files, as readers written from the formats' descriptions see them, and come back."""
 
+import os
+import pickle
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -13,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import BOS, ROOT, make_token_set
 
-from tokenmill.exchange import convert, layouts
+from tokenmill.exchange import convert, intake, layouts, split_files
+from tokenmill.exchange.writing import write_meta
 from tokenmill.look.verify import verify
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 # ---------------------------------------------------------------------------- independent readers
 
@@ -70,7 +75,18 @@ def by_parquet(folder, split):
     return [token for row in rows for token in row], rows
 
 
-READERS = {"nanogpt": by_nanogpt, "llm.c": by_llmc, "npy": by_npy, "megatron": by_megatron, "parquet": by_parquet}
+def by_raw(folder, split):
+    return by_raw_of(folder, split, 2 if TokenSet(folder.parent / "set").dtype == "uint16" else 4), None
+
+
+READERS = {
+    "nanogpt": by_nanogpt,
+    "raw": by_raw,
+    "llm.c": by_llmc,
+    "npy": by_npy,
+    "megatron": by_megatron,
+    "parquet": by_parquet,
+}
 
 
 def documents_of(token_set, split):
@@ -89,11 +105,12 @@ def documents_of(token_set, split):
 @pytest.mark.parametrize("layout", READERS)
 @pytest.mark.parametrize("vocab", [1000, 70_000])
 def test_what_is_written_is_what_a_reader_of_the_format_finds(tmp_path, monkeypatch, layout, vocab):
-    monkeypatch.setattr(layouts, "SHARD_TOKENS", 64)
-    monkeypatch.setattr(layouts, "BLOCK_TOKENS", 50)
+    monkeypatch.setattr(split_files, "BLOCK_TOKENS", 50)
     train = [[5, 3, 40, 7, 2], [3] * 20, [], [100, 33, 50]]
     tokens = make_token_set(tmp_path / "set", train=train, val=[[4, 8, 30]], vocab=vocab)
-    config = convert.Out(layout, tokens, tmp_path / "out")
+    ranks = {number.to_bytes(3, "big"): number for number in range(1, vocab)}
+    Tokenizer("synthetic", ".", ranks, {"<|bos|>": BOS}, "<|bos|>").save(tokens / "tokenizer.json")
+    config = convert.Out(layout, tokens, tmp_path / "out", file_tokens=64 if layouts.LAYOUTS[layout].is_cut else None)
     if layout == "nanogpt" and vocab > 65_536:
         with pytest.raises(ValueError, match=r"nanoGPT's files are uint16"):
             convert.export(config)
@@ -105,10 +122,98 @@ def test_what_is_written_is_what_a_reader_of_the_format_finds(tmp_path, monkeypa
         found, rows = READERS[layout](folder, split)
         assert found == [token for document in expected for token in document]
         assert rows is None or rows == expected
-    if layout in ("llm.c", "npy"):
-        counts = [len(layouts.LAYOUTS[layout][1](path)[0]) for path in sorted(folder.glob("*_train_*"))]
-        assert counts[:-1] == [64] * (len(counts) - 1), "full files"
+    if layouts.LAYOUTS[layout].is_cut:
+        paths = sorted(folder.glob("*_train_*"))
+        counts = [len(layouts.LAYOUTS[layout].read(path, TokenSet(tokens).numpy_dtype)[0]) for path in paths]
+        assert sum(counts) == 300
+        assert set(counts) == {60}, "at most 64, and as even as can be"
         assert sorted(path.name for path in folder.iterdir())[0].startswith("synthetic_train_000001")
+
+
+def test_documents_end_with_eos_where_that_is_asked_for(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(split_files, "BLOCK_TOKENS", 1000)
+    bos = TokenSet(prepared[1]).bos_id
+    for eos_token, eos in ((None, bos), ("<|user_start|>", bos + 1)):
+        out = convert.export(
+            convert.Out("raw", prepared[1], tmp_path / str(eos), file_tokens=7_000, eos=True, eos_token=eos_token)
+        )
+        dove = convert.export(convert.Out("datatrove", prepared[1], tmp_path / f"dove{eos}", eos_token=eos_token))
+        for split in ("train", "val"):
+            expected = [[*document[1:], eos] for document in documents_of(prepared[1], split)]
+            assert by_raw_of(out, split, 2) == [token for document in expected for token in document]
+            assert by_datatrove(dove, split) == expected
+        assert (dove / "val" / "00000_val.ds.metadata").read_text().startswith("bpe400|2\n")
+    with pytest.raises(
+        ValueError, match=r"--eos-token <eos>: expected a special token of bpe400, <.bos.>, <.user_start"
+    ):
+        convert.export(convert.Out("raw", prepared[1], tmp_path / "no", eos_token="<eos>"))
+
+
+def test_a_tokenizer_s_own_end_of_text_is_taken_and_else_what_stands_between_documents():
+    def eos_of(*special):
+        ids = {token: number for number, token in enumerate(special)}
+        tokenizer = Tokenizer("one", ".", {b"a": 99}, ids, special[0])
+        return special[convert._eos_id(convert.Out("raw", Path(), Path(), eos=True), tokenizer)]
+
+    assert eos_of("<s>", "</s>") == "</s>"
+    assert eos_of("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>") == "<|end_of_text|>"
+    assert eos_of("<|endoftext|>") == "<|endoftext|>"
+    assert eos_of("<|bos|>", "<|user_start|>") == "<|bos|>"
+
+
+def by_raw_of(folder, split, size):
+    paths = sorted(folder.glob(f"*_{split}_*.bin"))
+    return [number for path in paths for number in numbers(path.read_bytes(), size)]
+
+
+def by_datatrove(folder, split):
+    documents = []
+    for path in sorted((folder / split).glob("*.ds")):
+        tokens = numbers(path.read_bytes(), 2)
+        ends = numbers(Path(f"{path}.index").read_bytes(), 8)
+        documents += [tokens[first:last] for first, last in zip([0, *ends], ends, strict=False)]
+        assert ends[-1] == len(tokens)
+    return documents
+
+
+@pytest.mark.parametrize("file_tokens", [None, 3, 1_000_000])
+def test_to_train_on_there_are_two_files_at_least_and_none_is_a_remnant(token_set, tmp_path, tokenizer, file_tokens):
+    folder = tmp_path / "set"
+    shutil.copytree(token_set, folder)
+    tokenizer.save(folder / "tokenizer.json")
+    out = convert.export(convert.Out("npy", folder, tmp_path / "out", file_tokens=file_tokens))
+    for split, least in (("train", 2), ("val", 1)):
+        sizes = [len(np.load(path)) for path in sorted(out.glob(f"*_{split}_*"))]
+        total = sum(len(document) for document in documents_of(folder, split))
+        assert len(sizes) == max(least, -(-total // (file_tokens or 10**8)))
+        assert sum(sizes) == total
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_size_of_files_is_refused_where_the_layout_has_its_own(token_set, tmp_path, tokenizer):
+    folder = tmp_path / "set"
+    shutil.copytree(token_set, folder)
+    tokenizer.save(folder / "tokenizer.json")
+    with pytest.raises(ValueError, match=r"--file-tokens is for layouts of many files, raw, llm.c, npy; megatron has"):
+        convert.export(convert.Out("megatron", folder, tmp_path / "out", file_tokens=5))
+    with pytest.raises(ValueError, match="file_tokens must be a whole number of at least 1, not 0"):
+        convert.export(convert.Out("raw", folder, tmp_path / "out", file_tokens=0))
+
+
+def test_nanogpt_s_meta_has_what_its_two_scripts_read(prepared, tmp_path, gpt2):
+    tokenizer = Tokenizer.load(prepared[1] / "tokenizer.json")
+    folder = convert.export(convert.Out("nanogpt", prepared[1], tmp_path / "out"))
+    meta = pickle.loads((folder / "meta.pkl").read_bytes())
+    assert meta["vocab_size"] == tokenizer.vocab_size  # train.py's
+    stoi, itos = meta["stoi"], meta["itos"]  # sample.py's encode and decode
+    assert "".join(itos[id] for id in [stoi[character] for character in "\n Hi there"]) == "\n Hi there"
+    text = "Ordinary words, twice over; ordinary words"
+    assert "".join(itos[id] for id in tokenizer.encode(text).tolist()) == text
+    assert itos[tokenizer.bos_id] == tokenizer.bos_token
+    with_gpt2 = tmp_path / "gpt2"
+    with_gpt2.mkdir()
+    write_meta(with_gpt2, gpt2)
+    assert not list(with_gpt2.iterdir()), "its scripts know GPT-2's vocabulary themselves"
 
 
 def test_a_folder_that_is_there_and_a_disk_that_is_full_leave_nothing_that_counts(token_set, tmp_path):
@@ -131,11 +236,12 @@ def test_a_folder_that_is_there_and_a_disk_that_is_full_leave_nothing_that_count
 # ---------------------------------------------------------------------------- in
 
 
-@pytest.mark.parametrize("layout", READERS)
-def test_what_was_written_comes_back_with_the_same_documents(prepared, tokenizer_json, tmp_path, monkeypatch, layout):
-    monkeypatch.setattr(layouts, "SHARD_TOKENS", 10_000)  # documents go on in the next file
-    folder = convert.export(convert.Out(layout, prepared[1], tmp_path / "out"))
-    files = tuple(path for path in folder.iterdir() if path.suffix != ".idx")
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+@pytest.mark.parametrize("eos", [False, True])
+def test_what_was_written_comes_back_with_the_same_documents(prepared, tokenizer_json, tmp_path, layout, eos):
+    tokens = 10_000 if layouts.LAYOUTS[layout].is_cut else None  # documents go on in the next file
+    folder = convert.export(convert.Out(layout, prepared[1], tmp_path / "out", tokens, eos=eos))
+    files = tuple(path for path in folder.rglob("*") if path.suffix in (".bin", ".npy", ".parquet", ".ds"))
     back = convert.take_in(convert.In(layout, files, tokenizer_json, "back", tokens_root=tmp_path / "tokens"))
     for split in ("train", "val"):
         assert documents_of(back, split) == documents_of(prepared[1], split)
@@ -154,11 +260,11 @@ def test_documents_are_what_is_between_bos_tokens_wherever_the_files_are_cut(
     tokenizer_json, tmp_path_factory, files, block
 ):
     tmp_path, bos = tmp_path_factory.mktemp("in"), tokenizer_bos(tokenizer_json)
-    files = [[bos if token == BOS else token for token in file] for file in files]
+    files = [[bos if token == BOS else token for token in file] for file in [[BOS], *files]]
     paths = [flat(tmp_path / f"{i}.bin", [*file, 7]) for i, file in enumerate(files)]  # no file is empty
     val = flat(tmp_path / "val.bin", [bos, 9])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convert, "BLOCK_TOKENS", block)
+        patch.setattr(intake, "BLOCK_TOKENS", block)
         config = convert.In("nanogpt", (*paths, val), tokenizer_json, "x", tokens_root=tmp_path / "tokens")
         found = documents_of(convert.take_in(config), "train")
     stream = [token for file in files for token in [*file, 7]]
@@ -224,3 +330,90 @@ def test_files_that_are_missing_or_none_to_validate_on_or_without_documents(toke
         take(train)
     with pytest.raises(ValueError, match="expected documents, found none"):
         take(flat(tmp_path / "empty.bin", [bos, bos]), lone)
+    with pytest.raises(
+        ValueError, match=rf"b.bin: expected documents with <.bos.>, token {bos}, between them, found none"
+    ):
+        take(flat(tmp_path / "b.bin", [5, 6] * 1000), flat(tmp_path / "val.bin", [bos, 9]))
+    with pytest.raises(ValueError, match=rf"val.bin: expected documents with <.bos.>, token {bos}, between them"):
+        take(train, flat(tmp_path / "val.bin", [9, 9]))
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_a_trailing_eot_is_no_empty_document_and_one_between_two_is(tokenizer_json, tmp_path):
+    bos = tokenizer_bos(tokenizer_json)
+
+    def taken(layout, *files):
+        config = convert.In(layout, files, tokenizer_json, layout, tokens_root=tmp_path / "tokens")
+        token_set = convert.take_in(config)
+        return documents_of(token_set, "train"), TokenSet(token_set).manifest["empty_documents"]
+
+    val = flat(tmp_path / "val.bin", [7, 8, bos])
+    one = flat(tmp_path / "1.bin", [5, 6, bos, bos, 7, bos])
+    two = flat(tmp_path / "2.bin", [8, 9, bos])
+    assert taken("nanogpt", one, two, val) == ([[bos, 5, 6], [bos, 7], [bos, 8, 9]], 1)
+
+    def datatrove(path, documents):
+        tokens = [token for document in documents for token in document]
+        np.cumsum([len(document) for document in documents]).astype("<u8").tofile(f"{path}.index")
+        return flat(path, tokens)
+
+    files = [
+        datatrove(tmp_path / name, [[5, 6, bos], [bos], [7, bos, 8, bos]]) for name in ("train.ds", "val.ds")
+    ]  # the last holds two documents
+    assert taken("datatrove", *files) == ([[bos, 5, 6], [bos, 7], [bos, 8]], 2)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (None, "a.ds: expected datatrove's a.ds.index beside it"),
+        ([2, 1], "a.ds.index: expected ascending uint64"),
+        ([2, 4], "a.ds: expected 4 ids of 2 or 4 bytes, as its index says, found 6 bytes"),
+    ],
+)
+def test_datatrove_s_index_must_fit(tokenizer_json, tmp_path, index, message):
+    for name in ("a.ds", "val.ds"):
+        flat(tmp_path / name, [1, 2, 3])
+        if index is not None:
+            np.array(index, "<u8").tofile(tmp_path / f"{name}.index")
+    files = (tmp_path / "a.ds", tmp_path / "val.ds")
+    with pytest.raises(ValueError, match=message):
+        convert.take_in(convert.In("datatrove", files, tokenizer_json, "x", tokens_root=tmp_path / "tokens"))
+
+
+def test_an_array_of_numpy_s_is_not_taken_for_bare_ids(tokenizer_json, tmp_path):
+    for name in ("a.bin", "val.bin"):
+        with open(tmp_path / name, "wb") as file:
+            np.save(file, np.array([1, 2, 3], np.uint16))
+    files = (tmp_path / "a.bin", tmp_path / "val.bin")
+    with pytest.raises(ValueError, match="found an array of NumPy's with a header; take it in as npy"):
+        convert.take_in(convert.In("nanogpt", files, tokenizer_json, "x", tokens_root=tmp_path / "tokens"))
+
+
+def test_files_of_one_name_in_several_folders_are_shards_of_their_own(tokenizer_json, tmp_path):
+    bos, files = tokenizer_bos(tokenizer_json), []
+    for number, folder in enumerate(("a", "b", "val")):
+        (tmp_path / folder).mkdir()
+        files.append(flat(tmp_path / folder / "00000.bin", [bos, 5 + number]))
+
+    def take(*files, name="x"):
+        config = convert.In("nanogpt", files, tokenizer_json, name, (files[-1],), tokens_root=tmp_path / "tokens")
+        return convert.take_in(config)
+
+    token_set = take(*files)
+    assert (documents_of(token_set, "train"), documents_of(token_set, "val")) == ([[bos, 5], [bos, 6]], [[bos, 7]])
+    assert verify(token_set) == {}
+    (tmp_path / "c" / "a").mkdir(parents=True)
+    same = flat(tmp_path / "c" / "a" / "00000.bin", [bos, 9])
+    with pytest.raises(ValueError, match=r"00000.bin: would be shard a-00000, as .*00000.bin is; rename one of them"):
+        take(files[0], same, files[2], name="y")
+    with pytest.raises(ValueError, match="a/00000.bin: is named twice"):
+        take(files[0], os.path.relpath(files[0]), files[2], name="y")
+
+
+def test_a_file_that_validates_does_not_train_however_it_is_spelt(tokenizer_json, tmp_path):
+    bos = tokenizer_bos(tokenizer_json)
+    files = [flat(tmp_path / f"{number}.bin", [bos, 5 + number]) for number in range(2)]
+    val = (Path(os.path.relpath(files[1])),)
+    config = convert.In("nanogpt", tuple(files), tokenizer_json, "x", val, tokens_root=tmp_path / "tokens")
+    assert documents_of(convert.take_in(config), "train") == [[bos, 5]]

@@ -1,17 +1,19 @@
 """Token sets to other people's token files, and back, without tokenizing again.
 
     tokenmill convert out llm.c data/tokens/NAME FOLDER
+    tokenmill convert out raw data/tokens/NAME FOLDER --eos
     tokenmill convert in llm.c fineweb10B/*.bin --tokenizer gpt2 --name fineweb10B
 
-What is written is read back and compared before the folder gets its name. What is
-taken in has its documents from the index where the layout has one, else from the BOS (or EOT) tokens between them,
-also across files: a document that goes on in the next file stays one.
+What is written is read back and compared before the folder gets its name. What is taken in has its documents from the
+index where the layout has one, else from the BOS (or EOT) tokens between them; a trailing one is no empty document.
 
     nanoGPT:     w w w E w w E w E w w       ->      B w w w | B w w | B w | B w w      B and E are one id
     llm.c:       E w w w E w w E w E w w     ->      the same
+    out --eos:   B w w w | B w w             ->      w w w E w w E
 """
 
 import hashlib
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,14 +24,20 @@ from typing import Literal
 import numpy as np
 import tyro
 
-from tokenmill.exchange.layouts import BLOCK_TOKENS, LAYOUTS, SplitFiles
+from tokenmill.checks import whole_number
+from tokenmill.exchange.intake import Intake, names_of
+from tokenmill.exchange.layouts import LAYOUTS
+from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
+from tokenmill.exchange.writing import write_meta
 from tokenmill.store.files import TEMPORARY, locked, remove_temporary_files
-from tokenmill.store.shards import SPLITS, TEXT_COUNTS, ShardWriter, Split, dtype_name, in_blocks
+from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest
 from tokenmill.tokenize.foreign import is_foreign, load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer
 
-Layout = Literal["nanogpt", "llm.c", "npy", "megatron", "parquet"]
+Layout = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove"]
+# those that a tokenizer may have; where it has none of them, the token between documents is both BOS and EOS
+EOS_TOKENS = ("<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endoftext|>")
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,10 @@ class Out:
     layout: tyro.conf.Positional[Layout]  # whose
     tokens: tyro.conf.Positional[Path]  # the token set's folder
     folder: tyro.conf.Positional[Path]  # a new folder
+    # of raw, llm.c and npy, at most so many a file; by default 100M. Files are of even size, at least two to train on
+    file_tokens: int | None = None
+    eos: bool = False  # documents end with EOS, and have no BOS; datatrove's always do
+    eos_token: str | None = None  # which special token that is, where the tokenizer's own end of text is not meant
 
 
 @dataclass(frozen=True)
@@ -62,19 +74,44 @@ def export(config: Out) -> Path:
     token_set, folder = TokenSet(config.tokens), Path(config.folder)
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already; name a new folder")
-    write, read, pattern = LAYOUTS[config.layout]
+    layout, tokenizer = LAYOUTS[config.layout], Tokenizer.load(token_set.path / "tokenizer.json")
+    file_tokens, eos_id = _file_tokens(config), _eos_id(config, tokenizer)
     unfinished = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}{TEMPORARY}")
     unfinished.mkdir(parents=True)
     try:
         for name in SPLITS:
             shards = [token_set.open(entry) for entry in token_set.split(name) if entry.tokens]
-            split = SplitFiles(name, token_set.manifest["dataset"], token_set.numpy_dtype, shards)
-            write(split, unfinished)
-            _compare(split, [read(path) for path in sorted(unfinished.glob(pattern.format(split=name)))])
+            told = (name, token_set.manifest["dataset"], token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
+            split = SplitFiles(*told) if eos_id is None else SplitFiles(*told).ended(tokenizer.bos_id, eos_id)
+            layout.write(split, unfinished)
+            written = sorted(unfinished.glob(layout.pattern.format(split=name)))
+            _compare(split, [layout.read(path, split.dtype) for path in written])
+        if config.layout == "nanogpt":
+            write_meta(unfinished, tokenizer)
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def _file_tokens(config: Out) -> int:
+    if config.file_tokens is None:
+        return FILE_TOKENS
+    if not LAYOUTS[config.layout].is_cut:
+        cut = ", ".join(name for name, layout in LAYOUTS.items() if layout.is_cut)
+        raise ValueError(f"--file-tokens is for layouts of many files, {cut}; {config.layout} has its own")
+    return whole_number("file_tokens", config.file_tokens, 1)
+
+
+def _eos_id(config: Out, tokenizer: Tokenizer) -> int | None:
+    """The id that documents end with; None where they begin with BOS."""
+    if config.eos_token is None and not (config.eos or LAYOUTS[config.layout].ends):
+        return None
+    special = tokenizer.special_tokens
+    token = config.eos_token or next((token for token in EOS_TOKENS if token in special), tokenizer.bos_token)
+    if token not in special:
+        raise ValueError(f"--eos-token {token}: expected a special token of {tokenizer.name}, {', '.join(special)}")
+    return special[token]
 
 
 def _compare(split: SplitFiles, files: list) -> None:
@@ -104,14 +141,16 @@ def take_in(config: In) -> Path:
     if (folder / "manifest.json").exists():
         raise FileExistsError(f"{folder}: is there already; take it in under another --name")
     splits = _splits(config)
+    names = names_of([path for files in splits.values() for path in files])
     with locked(folder):
         remove_temporary_files(folder, folder / "shards")
         tokenizer.save(folder / "tokenizer.json")
         np.save(folder / "token_bytes.npy", tokenizer.token_bytes())
         shards: list[tuple[dict, Split]] = []
         for split, files in splits.items():
-            records = _Intake(folder, tokenizer, config.layout).take(files)
-            shards += [(record, split) for record in records]
+            intake = Intake(folder, tokenizer, config.layout, names)
+            shards += [(record, split) for record in intake.take(files)]
+            intake.require_documents(files)
         if not any(record["documents"] for record, _ in shards):
             raise ValueError(f"{config.files[0]}: expected documents, found none; check --tokenizer and --bos-token")
         write_manifest(folder, config.name, tokenizer.facts(), shards)
@@ -125,10 +164,11 @@ def _tokenizer(config: In) -> Tokenizer:
 
 
 def _splits(config: In) -> dict[Split, list[Path]]:
-    files = sorted(map(Path, config.files), key=lambda path: path.name)
-    if missing := [path for path in (*files, *map(Path, config.val_file)) if not path.is_file()]:
+    files, named = ([Path(os.path.abspath(path)) for path in told] for told in (config.files, config.val_file))
+    if missing := [path for path in (*files, *named) if not path.is_file()]:
         raise FileNotFoundError(f"{missing[0]}: no such file")
-    val = set(map(Path, config.val_file)) or {path for path in files if "val" in path.name}
+    files.sort(key=lambda path: (path.name, path))
+    val = set(named) or {path for path in files if "val" in path.name}
     splits: dict[Split, list[Path]] = {"train": [path for path in files if path not in val], "val": sorted(val)}
     if not all(splits.values()):
         raise ValueError(
@@ -136,105 +176,6 @@ def _splits(config: In) -> dict[Split, list[Path]]:
             "name it by --val-file"
         )
     return splits
-
-
-class _Intake:
-    """Files of a split, in order, to shards: one a file, of the documents that begin in it."""
-
-    def __init__(self, folder: Path, tokenizer: Tokenizer, layout: str):
-        self.folder, self.tokenizer, self.layout = folder, tokenizer, layout
-        self.records: list[dict] = []
-        self._shard: _Shard | None = None  # at hand
-        self._open: list[np.ndarray] | None = None  # its last document, which may go on in the next file
-
-    def take(self, files: list[Path]) -> list[dict]:
-        """The shards' records."""
-        try:
-            for path in files:
-                self._take_file(path)
-            self._end_shard()
-        finally:
-            if self._shard is not None:
-                self._shard.writer.discard()
-        return self.records
-
-    def _take_file(self, path: Path) -> None:
-        tokens, lengths = LAYOUTS[self.layout][1](path)
-        begins = self._begins(path, tokens, lengths)
-        head, indexed = tokens[: begins[0] if len(begins) else len(tokens)], lengths is not None
-        if self._open is not None and not indexed:
-            self._open.append(head)
-            head = head[:0]
-        if len(begins) or len(head) or self._shard is None:
-            self._end_shard()
-            self._shard = _Shard(self.folder, self.tokenizer, path, self.layout)
-        if len(head):
-            self._open = [head]
-        for begin, end in zip(begins, np.append(begins, len(tokens))[1:], strict=True):
-            self._end_document()
-            self._open = [tokens[begin:end]]
-        if indexed:
-            self._end_document()
-
-    def _begins(self, path: Path, tokens: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
-        """Where documents begin in a file, ascending; ValueError where an id is none of the tokenizer's."""
-        found = [np.cumsum(lengths) - lengths] if lengths is not None else []
-        for first, block in zip(range(0, len(tokens), BLOCK_TOKENS), in_blocks(tokens, BLOCK_TOKENS), strict=True):
-            if len(wrong := np.flatnonzero((block >= self.tokenizer.vocab_size) | (block < 0))):
-                raise ValueError(
-                    f"{path}: token {first + int(wrong[0]):,} is {int(block[wrong[0]])}, and tokenizer "
-                    f"{self.tokenizer.name} has {self.tokenizer.vocab_size:,}; check --tokenizer"
-                )
-            found.append(first + np.flatnonzero(block == self.tokenizer.bos_id))
-        begins = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
-        return begins[begins < len(tokens)]
-
-    def _end_document(self) -> None:
-        if self._open is not None and self._shard is not None:
-            self._shard.add(np.concatenate(self._open))
-            self._open = None
-
-    def _end_shard(self) -> None:
-        self._end_document()
-        if self._shard is not None:
-            self.records.append(self._shard.finish())
-            self._shard = None
-
-
-class _Shard:
-    """A shard that is being made of a file's documents."""
-
-    def __init__(self, folder: Path, tokenizer: Tokenizer, path: Path, layout: str):
-        self._tokenizer, self._token_bytes = tokenizer, tokenizer.token_bytes()
-        self._source = {"file": path.name, "bytes": path.stat().st_size, "layout": layout}
-        self._counts = dict.fromkeys(TEXT_COUNTS, 0)
-        self.writer = ShardWriter(folder, f"{path.stem}.000", dtype_name(tokenizer.vocab_size))
-        self._waiting: list[np.ndarray] = []
-        self._size = 0
-
-    def add(self, document: np.ndarray) -> None:
-        """A document, with BOS or without; BOS alone is an empty one."""
-        if document[0] != self._tokenizer.bos_id:
-            document = np.concatenate([[self._tokenizer.bos_id], document])
-        if len(document) == 1:
-            self._counts["empty_documents"] += 1
-            return
-        self._waiting.append(document)
-        self._size += len(document)
-        if self._size >= BLOCK_TOKENS:
-            self._write()
-
-    def _write(self) -> None:
-        if self._waiting:
-            tokens = np.concatenate(self._waiting)
-            self._counts["text_bytes"] += int(self._token_bytes[tokens].sum())
-            self.writer.write(tokens, [len(document) for document in self._waiting])
-            self._waiting, self._size = [], 0
-
-    def finish(self) -> dict:
-        self._write()
-        facts = {"source": self._source, "fingerprint": self._tokenizer.fingerprint}
-        return self.writer.finish(self._counts | facts)
 
 
 # ---------------------------------------------------------------------------- the command

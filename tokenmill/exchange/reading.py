@@ -1,0 +1,93 @@
+"""Reads a file of somebody's layout: (tokens, lengths of its documents, or None where only BOS tells them) each.
+
+ValueError where a file is not of its layout. `dtype` is what the tokenizer's ids need, for files that do not say.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tokenmill.exchange.formats import (
+    DATATROVE_INDEX,
+    LLMC_HEADER_BYTES,
+    LLMC_HEADERS,
+    MEGATRON_HEADER,
+    MEGATRON_MAGIC,
+    MEGATRON_TYPES,
+)
+
+
+def read_nanogpt(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
+    return read_raw(path, np.dtype("<u2"))
+
+
+def read_raw(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
+    size = path.stat().st_size
+    if size % dtype.itemsize or not size:
+        raise ValueError(f"{path}: expected {dtype.name} token ids, found {size:,} bytes; is it a file of this format?")
+    if path.open("rb").read(6) == b"\x93NUMPY":
+        raise ValueError(f"{path}: expected bare token ids, found an array of NumPy's with a header; take it in as npy")
+    return np.memmap(path, dtype, mode="r"), None
+
+
+def read_llmc(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
+    header = np.fromfile(path, "<i4", 256)
+    found = tuple(header[:2].tolist())
+    if len(header) < 256 or found not in LLMC_HEADERS:
+        known = " or ".join(f"magic {magic}, version {version}" for magic, version in LLMC_HEADERS)
+        raise ValueError(f"{path}: expected a header of 256 int32, {known}, found {found}; is it a file of llm.c's?")
+    dtype, count = LLMC_HEADERS[found], int(header[2])
+    _require_size(path, LLMC_HEADER_BYTES + count * dtype.itemsize)
+    return np.memmap(path, dtype, mode="r", offset=LLMC_HEADER_BYTES, shape=(count,)), None
+
+
+def read_npy(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False), None
+    except ValueError as error:
+        raise ValueError(f"{path}: expected an array of NumPy's, found damage ({error})") from error
+
+
+def read_megatron(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """A document may be of several sequences."""
+    index = path.with_suffix(".idx").read_bytes()
+    if len(index) < MEGATRON_HEADER.size or index[:9] != MEGATRON_MAGIC:
+        raise ValueError(f"{path.with_suffix('.idx')}: expected Megatron's index, beginning with {MEGATRON_MAGIC!r}")
+    _, version, code, sequences, documents = MEGATRON_HEADER.unpack_from(index)
+    if version != 1 or code not in MEGATRON_TYPES:
+        raise ValueError(f"{path}: expected version 1 of uint16 or int32, found version {version}, type {code}")
+    _require_size(path.with_suffix(".idx"), MEGATRON_HEADER.size + 12 * sequences + 8 * documents)
+    lengths = np.frombuffer(index, "<i4", sequences, MEGATRON_HEADER.size).astype(np.int64)
+    ends = np.frombuffer(index, "<i8", documents, MEGATRON_HEADER.size + 12 * sequences)
+    _require_size(path, int(lengths.sum()) * MEGATRON_TYPES[code].itemsize)
+    sums = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = np.memmap(path, MEGATRON_TYPES[code], mode="r") if sums[-1] else np.empty(0, MEGATRON_TYPES[code])
+    return tokens, np.diff(sums[ends])
+
+
+def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    column = pq.read_table(path, columns=["input_ids"]).column(0).combine_chunks()
+    return column.flatten().to_numpy(), np.diff(column.offsets.to_numpy().astype(np.int64))
+
+
+def read_datatrove(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    index = path.with_name(path.name + DATATROVE_INDEX)
+    if not index.is_file():
+        raise ValueError(f"{path}: expected datatrove's {index.name} beside it, with the ends of its documents")
+    ends = np.fromfile(index, "<u8").astype(np.int64)
+    lengths = np.diff(ends, prepend=0)
+    if index.stat().st_size % 8 or (lengths < 0).any():
+        raise ValueError(f"{index}: expected ascending uint64, the ends of documents, found others; it is damaged")
+    size = path.stat().st_size
+    sizes = {size // count for count in ends[-1:].tolist() if count and size % count == 0}  # bytes a token
+    if sizes - {2, 4} or (len(ends) and not sizes):
+        raise ValueError(
+            f"{path}: expected {int(ends[-1]):,} ids of 2 or 4 bytes, as its index says, found {size:,} bytes"
+        )
+    return (np.memmap(path, f"<u{sizes.pop()}", mode="r") if sizes else np.empty(0, dtype)), lengths
+
+
+def _require_size(path: Path, expected: int) -> None:
+    if (found := path.stat().st_size) != expected:
+        raise ValueError(f"{path}: expected {expected:,} bytes, as its header says, found {found:,}; it is damaged")

@@ -1,0 +1,94 @@
+"""What is written of a split: the tokens of its documents, in order, some million at a time, cut into files.
+
+documents that begin with BOS     B w w w | B w w        as they lie in the shards
+documents that end with EOS       w w w E | w w E        `ended`: as many tokens, at the same offsets
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tokenmill.store.shards import in_blocks
+
+BLOCK_TOKENS = 1 << 22
+FILE_TOKENS = 100_000_000  # at most, of the layouts with several files: build-nanogpt's and llm.c's own size
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A shard whose documents end with EOS where they began with BOS: its tokens, a block at a time, and lengths."""
+
+    shard: Any  # with `tokens`, `offsets` and `lengths`, memory-mapped
+    bos_id: int
+    eos_id: int
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.asarray(self.shard.lengths)
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return np.asarray(self.shard.offsets)
+
+    @property
+    def tokens(self) -> "Ended":
+        return self
+
+    def __len__(self) -> int:
+        return len(self.shard.tokens)
+
+    def __getitem__(self, some: slice) -> np.ndarray:
+        first, last, _ = some.indices(len(self))
+        found = np.array(self.shard.tokens[first + 1 : last + 1])
+        found[found == self.bos_id] = self.eos_id
+        missing = last - first - len(found)  # the end of the shard's last document
+        return np.concatenate([found, np.full(missing, self.eos_id, found.dtype)])
+
+
+class SplitFiles(NamedTuple):
+    """What a layout writes: the documents of a split."""
+
+    name: str  # "train" or "val"
+    dataset: str
+    dtype: np.dtype
+    shards: list[Any]  # with `tokens`, `offsets` and `lengths`
+    file_tokens: int = FILE_TOKENS
+    tokenizer: str = ""  # its name
+
+    def ended(self, bos_id: int, eos_id: int) -> "SplitFiles":
+        """The same documents, ending with EOS."""
+        return self._replace(shards=[Ended(shard, bos_id, eos_id) for shard in self.shards])
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """The tokens, some million at a time."""
+        for shard in self.shards:
+            yield from in_blocks(shard.tokens, BLOCK_TOKENS)
+
+    def files(self) -> Iterator[tuple[int, Iterator[np.ndarray]]]:
+        """The tokens in files of even size, at least two to train on: of each how many, and their blocks.
+
+        A short last file, and a single one, end other people's loaders: these go from file to file, and expect each
+        to hold a batch of all ranks.
+        """
+        total = sum(len(shard.tokens) for shard in self.shards)
+        number = max(-(-total // self.file_tokens), 2 if self.name == "train" else 1)
+        blocks = _Blocks(self.blocks())
+        for file in range(number):
+            count = total * (file + 1) // number - total * file // number
+            yield count, blocks.take(count)
+
+
+class _Blocks:
+    """Blocks, taken in runs of any size."""
+
+    def __init__(self, blocks: Iterator[np.ndarray]):
+        self._blocks = blocks
+        self._rest = np.empty(0)
+
+    def take(self, count: int) -> Iterator[np.ndarray]:
+        while count:
+            block = self._rest if len(self._rest) else next(self._blocks)
+            yield block[:count]
+            self._rest, count = block[count:], max(0, count - len(block))
