@@ -137,6 +137,21 @@ def test_evaluation_moves_no_training_and_goes_on_where_it_was(token_set, fresh)
         get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="test")
 
 
+def test_training_s_batches_where_no_gradient_is_taken_are_warned_of_once(token_set, fresh):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        get_batch("train", 2, SEQ_LEN, tokens=token_set)
+        with torch.no_grad():
+            get_batch("val", 1, SEQ_LEN, tokens=token_set)
+            get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="eval")
+            assert not caught
+            for _ in range(2):
+                get_batch("train", 2, SEQ_LEN, tokens=token_set)
+    (one,) = caught
+    assert "write get_batch(..., purpose='eval')" in str(one.message)
+    assert one.filename == __file__, "it points at the user's line"
+
+
 def test_validation_is_evaluation_whatever_is_said(token_set, fresh):
     one = rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set, purpose="eval"))
     loader = make_loader(token_set, split="val", batch_size=1)

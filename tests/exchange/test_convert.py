@@ -1,5 +1,6 @@
 """Token sets become other people's files, as readers written from the formats' descriptions see them, and come back."""
 
+import json
 import os
 import pickle
 import resource
@@ -417,3 +418,20 @@ def test_a_file_that_validates_does_not_train_however_it_is_spelt(tokenizer_json
     val = (Path(os.path.relpath(files[1])),)
     config = convert.In("nanogpt", tuple(files), tokenizer_json, "x", val, tokens_root=tmp_path / "tokens")
     assert documents_of(convert.take_in(config), "train") == [[bos, 5]]
+
+
+@pytest.mark.parametrize("name", ["retrieval", "constrained_train", "my_val_set"])
+def test_a_data_set_s_name_is_not_taken_for_a_split_s(tmp_path, tokenizer, tokenizer_json, name):
+    token_set = make_token_set(tmp_path / name, train=[[5, 3], [4]], val=[[6]], vocab=400)
+    manifest = json.loads((token_set / "manifest.json").read_text())
+    (token_set / "manifest.json").write_text(json.dumps(manifest | {"dataset": name}))
+    tokenizer.save(token_set / "tokenizer.json")
+    out = convert.export(convert.Out("npy", token_set, tmp_path / "out"))
+    assert [path.name for path in sorted(out.iterdir())] == [
+        "tokens_train_000001.npy",
+        "tokens_train_000002.npy",
+        "tokens_val_000000.npy",
+    ]
+    assert convert.VAL_NAME.search("x_val_000.bin")
+    assert convert.VAL_NAME.search("validation-00000-of-2.parquet")
+    assert not convert.VAL_NAME.search(f"{name.replace('val_', '')}_train.bin")

@@ -12,7 +12,7 @@ Comes in: a token set, settings (config). Goes out: (inputs, targets) on a devic
     windows           windows planned ahead, by threads
     window_rows       the rows of one window; table: where their tokens lie; pieces: what they are made of
     transfer          to a device; ahead: in a thread
-    frameworks        what they do around a dataset, and should not
+    frameworks        what they do around a dataset, and should not; callers: who called
     ranks             which rank this is, and whether all agree; progress: how far the others are
     documents         ids, positions and masks of the documents of a batch
     notebook          the next rows, drawn

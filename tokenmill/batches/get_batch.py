@@ -15,7 +15,6 @@ An evaluation takes its batches with purpose="eval", which moves nobody's traini
 
 import json
 import os
-import warnings
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,6 +22,7 @@ from typing import Any, Literal, get_args, overload
 
 import torch
 
+from tokenmill.batches.callers import warn
 from tokenmill.batches.chain import KEPT, TOKENS_ROOT, of_this_rank
 from tokenmill.batches.config import LoaderConfig, Packing, Tokens
 from tokenmill.batches.loader import Pair, RowLoader, Tensors, Triple
@@ -47,12 +47,21 @@ class KeptLoaders:
         self._loaders: dict[tuple[LoaderConfig, Purpose], RowLoader[Tensors]] = {}  # by what they mean
         self._trained: deque[RowLoader[Tensors]] = deque(maxlen=KEPT)  # whose the last batches of training were
         self._waiting: list[dict[str, Any]] = []
+        self._warned = False  # of an evaluation, once
 
     def next(self, settings: dict[str, Any]) -> Tensors:
         """The next batch of the loader of these settings."""
         loader = self.get(settings)
+        trains = _purpose(settings) == "train"
+        if trains and not torch.is_grad_enabled() and not self._warned:
+            self._warned = True
+            warn(
+                "get_batch gives a batch of training where no gradient is taken: an evaluation, it seems, whose rows "
+                "will never be trained on, and on one rank alone will set it apart from the others; write "
+                "get_batch(..., purpose='eval')"
+            )
         batch = next(loader)
-        if _purpose(settings) == "train":
+        if trains:
             self._trained.append(loader)
         return batch
 
@@ -85,7 +94,8 @@ class KeptLoaders:
             positions.append(position | {"arguments": arguments})
             if purpose == "train":
                 loader._warn_of_others()
-                training[f"the position of get_batch's loader of {arguments}"] = position
+                name = f"get_batch('train', {loader.config.batch_size}, {loader.config.seq_len})"
+                training[name if name not in training else f"{name} of {arguments}"] = position
         require_in_step(training)
         return {"version": VERSION, "loaders": [json.dumps(position) for position in positions + self._waiting]}
 
@@ -140,10 +150,9 @@ class KeptLoaders:
             self._waiting.remove(position)
         others = [position["arguments"] for position in self._waiting if position["split"] == loader.config.split]
         if not same and others:
-            warnings.warn(
+            warn(
                 f"get_batch begins anew with {arguments}: the loaded state has no position of these "
                 f"arguments, but of {others}; call it as before, or change batch_size or seq_len with RowLoader",
-                stacklevel=4,
             )
 
 

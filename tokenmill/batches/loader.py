@@ -18,6 +18,7 @@ import torch
 
 from tokenmill.batches.chain import KEPT, Chain, State
 from tokenmill.batches.config import LoaderConfig, Packing, Tokens
+from tokenmill.batches.frameworks import warn_of_lost_position
 from tokenmill.batches.mixed import Mixed, Seen
 from tokenmill.batches.notebook import draw
 from tokenmill.batches.one_set import OneSet
@@ -262,6 +263,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     # ------------------------------------------------------------------------ iterating
 
     def __iter__(self) -> Self:
+        broken_off = self._until is not None and self._state.begun and not self._ended
+        warn_of_lost_position(self.config.epochs, broken_off)
         if self._until is not None and (self._state.begun or self._ended):
             self._begin(self._until, self._state.tokens_seen)
         return self

@@ -13,13 +13,13 @@ word, until it comes back.
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from tokenmill.batches.callers import warn
 from tokenmill.batches.config import LoaderConfig
 from tokenmill.batches.ledger import columns, lines_of, read_standing, segment_tokens, told_standing
 from tokenmill.batches.mixed_rows import MixedRows
@@ -163,10 +163,9 @@ class Mixed:
         feed = replace(self, sources=sources, kept=kept)
         end = self.mixture.tokens
         if self.caps and self.mixture.on_cap == "spread" and end is not None and standing.tokens_seen >= end:
-            warnings.warn(
+            warn(
                 f"this position is of {standing.tokens_seen:,} tokens, and the mixture is spread over the first "
                 f"{end:,}: from there on sources without a cap go on alone; raise its tokens",
-                stacklevel=5,
             )
         feed._require_caps(standing)
         return Gone(feed, standing, 0, standing.tokens_seen, begins_epoch=False)

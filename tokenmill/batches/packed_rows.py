@@ -166,7 +166,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         if self._loader is RowLoader:
             require_no_batches_of(config.batch_size)
         if worker is None or worker.id == 0:
-            warn_of_lost_position()
+            warn_of_lost_position(config.epochs)
         if worker is not None:
             place = (worker.id, worker.num_workers)
             if not is_distributed() and self._of_worker is not None:
@@ -184,6 +184,9 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         Only where torch.distributed has told it by now. What a launcher pickles for its ranks says nothing of a rank.
         """
         here = of_this_rank(self.config) if is_distributed() or self.config.mesh is not None else None
+        if here is not None and here.world_size is not None:  # a worker that is spawned sees no frames of its parent's
+            require_undivided(here.world_size)
+        warn_of_lost_position(self.config.epochs)
         config = here if self.config.mesh is not None else self.config  # a mesh is of this process alone
         return vars(self) | {"config": config, "_of_worker": here}
 

@@ -14,12 +14,12 @@ import contextlib
 import hashlib
 import json
 import time
-import warnings
 from collections import Counter
 from typing import Any, Self
 
 import torch.distributed as dist
 
+from tokenmill.batches.callers import warn
 from tokenmill.batches.ranks import store_of_ranks
 
 SECONDS = 0.05  # between two tellings, at least; of many ranks a millisecond each
@@ -70,11 +70,10 @@ class Progress:
             apart = CALLS_BEHIND * tokens_a_call * self._world_size + 2 * (self._told - self._before)
             behind = {rank: seen for rank, seen in told.items() if tokens - seen > apart}
             if behind:
-                warnings.warn(
+                warn(
                     f"rank {self._rank} takes a position after {tokens:,} tokens of all ranks, and "
                     + ", ".join(f"rank {rank} stood at {seen:,}" for rank, seen in list(behind.items())[:8])
                     + " a moment ago: batches that one rank alone takes, as for an evaluation, are lost to the others "
                     "after a resume. Evaluate with get_batch(..., purpose='eval') or a RowLoader of its own, and call "
                     "state_dict() on every rank, so that they are compared",
-                    stacklevel=4,
                 )

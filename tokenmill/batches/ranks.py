@@ -8,15 +8,14 @@ import contextlib
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
+from tokenmill.batches.callers import PACKAGE, frames
+
 TURNS_KEPT = 8  # what was told longer ago than so many times is forgotten
 _told: dict[str, int] = {}  # how often this process told the others each thing
 _inherited = False  # a fork has its parent's connections, which it must leave alone
@@ -40,7 +39,8 @@ def rank_and_world_size() -> tuple[int, int]:
     if rank is None or world_size is None or not 0 <= int(rank) < int(world_size):
         raise ValueError(
             f"RANK={rank} and WORLD_SIZE={world_size} in the environment do not tell which rank this is; "
-            "call torch.distributed.init_process_group first, or give rank= and world_size="
+            "call torch.distributed.init_process_group first (with Lightning, make it in train_dataloader()), or give "
+            "rank= and world_size="
         )
     return int(rank), int(world_size)
 
@@ -122,11 +122,8 @@ def _differ(name: str, here: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _place_of_caller() -> str:
     """The lines of the program that led here, outside of this package, as a short name."""
-    frame, lines = sys._getframe(1), []
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        frame = frame.f_back  # type: ignore[assignment]
+    outside = [frame for frame in frames() if not frame.f_code.co_filename.startswith(PACKAGE)]
+    lines = [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in outside]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

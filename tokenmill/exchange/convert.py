@@ -14,6 +14,7 @@ index where the layout has one, else from the BOS (or EOT) tokens between them; 
 
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from tokenmill.tokenize.foreign import is_foreign, load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer
 
 Layout = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove"]
+VAL_NAME = re.compile(r"(?<![a-z])val(id|idation)?(?![a-z])", re.IGNORECASE)  # and no retrieval
 # those that a tokenizer may have; where it has none of them, the token between documents is both BOS and EOS
 EOS_TOKENS = ("<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endoftext|>")
 
@@ -81,7 +83,7 @@ def export(config: Out) -> Path:
     try:
         for name in SPLITS:
             shards = [token_set.open(entry) for entry in token_set.split(name) if entry.tokens]
-            told = (name, token_set.manifest["dataset"], token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
+            told = (name, _file_prefix(token_set), token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
             split = SplitFiles(*told) if eos_id is None else SplitFiles(*told).ended(tokenizer.bos_id, eos_id)
             layout.write(split, unfinished)
             written = sorted(unfinished.glob(layout.pattern.format(split=name)))
@@ -92,6 +94,12 @@ def export(config: Out) -> Path:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def _file_prefix(token_set: TokenSet) -> str:
+    """What file names begin with: the data set's name, but for one in which a reader would find a split's."""
+    name = str(token_set.manifest["dataset"])
+    return "tokens" if any(split in name.lower() for split in SPLITS) else name
 
 
 def _file_tokens(config: Out) -> int:
@@ -168,7 +176,7 @@ def _splits(config: In) -> dict[Split, list[Path]]:
     if missing := [path for path in (*files, *named) if not path.is_file()]:
         raise FileNotFoundError(f"{missing[0]}: no such file")
     files.sort(key=lambda path: (path.name, path))
-    val = set(named) or {path for path in files if "val" in path.name}
+    val = set(named) or {path for path in files if VAL_NAME.search(path.name)}
     splits: dict[Split, list[Path]] = {"train": [path for path in files if path not in val], "val": sorted(val)}
     if not all(splits.values()):
         raise ValueError(

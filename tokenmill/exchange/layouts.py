@@ -13,7 +13,8 @@
     datatrove   train/00000_train.ds ...:  ids, uint16 or uint32; .ds.index: uint64, where each document ends, in
                 tokens; .ds.metadata: tokenizer and bytes a token, tokens (datatrove's DocumentTokenizer, nanotron)
 
-raw, llm.c and npy are files of even size, at least two to train on. A layout writes the documents of a split in their
+raw, llm.c and npy are files of even size, at least two to train on; NAME is the data set's, or `tokens` where that has
+"train" or "val" in it, by which readers choose their files. A layout writes the documents of a split in their
 order: with BOS first as they are or, as datatrove's always, with EOS last.
 """
 

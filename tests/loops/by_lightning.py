@@ -1,0 +1,96 @@
+"""Lightning: python by_lightning.py GLUE RANKS FOLDER, where a token set is. Resumes from ModelCheckpoint's files."""
+
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from record import Record, say, tell
+from torch.utils.data import DataLoader
+
+from tokenmill import PackedRows, RowLoader
+
+GLUE = {}
+exec(Path(sys.argv[1]).read_text(), GLUE)
+STEPS, EVERY = 14, 3
+SETTINGS = {"split": "train", "batch_size": 2, "seq_len": 64}
+
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Embedding(1000, 4), torch.nn.Linear(4, 1000))
+        self.record = Record()
+
+    def training_step(self, batch, _):
+        inputs, targets = batch
+        self.record.add(inputs)
+        return torch.nn.functional.cross_entropy(self.net(inputs).flatten(0, 1), targets.flatten())
+
+    def validation_step(self, batch, _):
+        self.net(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class Of(L.LightningDataModule):
+    """Whatever makes the loader, where the ranks are known; validation beside it."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def train_dataloader(self):
+        return self.make()
+
+    def val_dataloader(self):
+        return DataLoader(PackedRows(split="val", batch_size=1, seq_len=64, epochs=1), batch_size=None)
+
+
+def fit(data, folder, resume=None, every=EVERY, **more):
+    torch.manual_seed(0)
+    saving = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=every, save_top_k=-1)
+    told = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    told |= {"num_sanity_val_steps": 1, "limit_val_batches": 2, "val_check_interval": 4, "max_steps": STEPS}
+    told |= {"check_val_every_n_epoch": None, "callbacks": [saving], "max_epochs": -1, "devices": "auto"}
+    model = Model()
+    L.Trainer(**told | more).fit(model, datamodule=data, ckpt_path=resume)
+    return model.record
+
+
+def resumes_exactly(name, make, every=EVERY, **more):
+    folder = Path(sys.argv[3], name)
+    unbroken = fit(make(), folder, every=every, **more)
+    for step in range(2 * every, STEPS, every)[:2]:
+        resumed = fit(make(), folder / f"after {step}", folder / f"step={step}.ckpt", every, **more)
+        tell(f"{name}, after {step}", unbroken, resumed, step * more.get("accumulate_grad_batches", 1), 2)
+
+
+def warned_by(make, **more):
+    with warnings.catch_warnings(record=True) as caught, tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("always")
+        fit(Of(make), folder, **more)
+    return {str(one.message).partition(",")[0] for one in caught if str(one.message).startswith("Lightning")}
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", category=PendingDeprecationWarning)
+    limit = {"limit_train_batches": 5}
+    resumes_exactly("the recipe", GLUE["Rows"], **limit)
+    resumes_exactly("at an epoch's end", GLUE["Rows"], every=5, **limit)
+    resumes_exactly("accumulating", GLUE["Rows"], limit_train_batches=10, accumulate_grad_batches=2)
+    resumes_exactly("with two workers", GLUE["RowsOfWorkers"])
+    resumes_exactly("epochs", lambda: Of(lambda: RowLoader(**SETTINGS, epochs=1)))
+    if int(sys.argv[2]) == 1:
+        plain = {"Lightning's checkpoints do not say where a DataLoader stands"}
+        ahead = {"Lightning fetches a batch ahead of what has no len"}
+        cut = {"Lightning gives every epoch as many batches as the first one had"}
+        say(f"plain: {warned_by(lambda: DataLoader(PackedRows(**SETTINGS), batch_size=None)) == plain}")
+        say(f"endless: {warned_by(lambda: RowLoader(**SETTINGS)) == ahead}")
+        say(f"counted: {warned_by(lambda: RowLoader(**SETTINGS, epochs=1)) == set()}")
+        say(f"endless, limited: {warned_by(lambda: RowLoader(**SETTINGS), **limit) == set()}")
+        say(f"cut: {warned_by(lambda: RowLoader(**SETTINGS, epochs=1), max_steps=180) == cut}")

@@ -1,0 +1,75 @@
+"""Every recipe of docs/clients.md in its framework's own loop: stopped, resumed through its own checkpoint, exact.
+
+nanoGPT's, nanochat's and torchtitan's own code is not here; their loops' shape is (loops/by_nanogpt.py), with the lines
+of the diffs. What was run by hand of them is told on that page.
+"""
+
+import os
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+from making import ROOT, make_token_set
+
+LOOPS = ROOT / "tests" / "loops"
+PAGE = (ROOT / "docs" / "clients.md").read_text()
+EXPECTED = {  # what each rank tells, and what the first alone
+    "nanogpt": (["best_fit", "nanochat"], {}),
+    "lightning": (
+        ["the recipe", "at an epoch's end", "accumulating", "with two workers", "epochs"],
+        {1: ["plain", "endless", "counted", "endless, limited", "cut"]},
+    ),
+    "accelerate": (
+        ["register_for_checkpointing"],
+        {1: ["prepared"], 2: ["prepared, {}", "prepared, {'num_workers': 1}", "prepared, .*spawn.*"]},
+    ),
+    "trainer": (
+        ["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"],
+        {1: ["loss", "ignore_data_skip"]},
+    ),
+}
+
+
+def glue(name):
+    """The block of the page of that name."""
+    return re.search(rf"```python {name}\n(.*?)```", PAGE, re.DOTALL)[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with one token set: epochs of some 80 batches."""
+    cwd, lengths = tmp_path_factory.mktemp("clients"), random.Random(0)
+    train = [[lengths.randint(5, 150) for _ in range(70)] for _ in range(2)]
+    make_token_set(cwd / "data" / "tokens" / "one", train=train, val=[[40, 50, 60, 70, 80, 90] * 3])
+    return cwd
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, tmp_path, name, ranks):
+    (tmp_path / "glue.py").write_text(glue(name) if name != "nanogpt" else "")
+    python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    python += [] if ranks == 1 else ["--nproc-per-node", str(ranks)]
+    command = [*python, LOOPS / f"by_{name}.py", tmp_path / "glue.py", str(ranks), tmp_path]
+    env = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    of_each, of_first = EXPECTED[name]
+    told = [(tmp_path / f"told.{rank}").read_text() for rank in range(ranks)]
+    for what in of_each:
+        for said in told:
+            found = re.findall(rf"^{re.escape(what)}(?:, after \d+)?: (.*)$", said, re.MULTILINE)
+            assert found, f"{what} was not run\n{said}"
+            assert set(found) == {"exact"}, what
+    for what in of_first.get(ranks, []):
+        assert re.findall(rf"^{what}: (True|\[True, True\])$", told[0], re.MULTILINE), f"{what}\n{told[0]}"
+
+
+@pytest.mark.parametrize(
+    "line", ["tokenmill.state_dict(pending=1)", "purpose='eval'", "tokenmill.load_state_dict(checkpoint['data'])"]
+)
+def test_the_loop_of_nanogpt_s_shape_has_the_lines_of_the_diff(line):
+    assert f"{line}" in PAGE
+    assert line in (LOOPS / "by_nanogpt.py").read_text()
