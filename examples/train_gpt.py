@@ -190,10 +190,13 @@ def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, lo
 
 
 def save(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader, step: int) -> None:
-    """Writes the checkpoint whole, or not at all."""
-    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": loader.state_dict()}
+    """Writes the checkpoint whole, or not at all; on the first rank alone, after all have compared where they stand."""
+    data = loader.state_dict()
+    if loader.rank:
+        return
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": data, "step": step}
     unfinished = config.checkpoint.with_suffix(".tmp")
-    torch.save(saved | {"step": step}, unfinished)
+    torch.save(saved, unfinished)
     unfinished.replace(config.checkpoint)
 
 
@@ -262,7 +265,7 @@ def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
             if config.mixture is not None:
                 seen = [f"{name} {one.tokens:,} tokens, {one.epochs:.2f} epochs" for name, one in loader.seen().items()]
                 say(f"step {step + 1:4}  seen {'; '.join(seen)}", flush=True)
-        if config.checkpoint and rank == 0 and ((step + 1) % config.val_every == 0 or step + 1 == last):
+        if config.checkpoint and ((step + 1) % config.val_every == 0 or step + 1 == last):
             save(config, model, optimizer, loader, step + 1)
     if config.sample and rank == 0:
         say("\n" + write(model, Tokenizer.load(loader.token_set.path / "tokenizer.json"), config))
