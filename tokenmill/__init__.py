@@ -24,7 +24,7 @@ from tokenmill.prepare import prepare  # here, so that the name is the function'
 if TYPE_CHECKING:
     from tokenmill.batches.documents import cu_seqlens, document_mask, position_ids
     from tokenmill.batches.forecast import forecast
-    from tokenmill.batches.get_batch import get_batch, load_state_dict, state_dict
+    from tokenmill.batches.get_batch import get_batch
     from tokenmill.batches.loader import RowLoader
     from tokenmill.batches.mixture import Mixture, proportional
     from tokenmill.batches.packed_rows import PackedRows
@@ -69,11 +69,35 @@ _HOMES = {
     "find_token_set": "store.token_sets",
     "forecast": "batches.forecast",
     "get_batch": "batches.get_batch",
-    "load_state_dict": "batches.get_batch",
     "position_ids": "batches.documents",
     "proportional": "batches.mixture",
-    "state_dict": "batches.get_batch",
 }
+
+
+def state_dict(pending: int = 0) -> dict[str, Any]:
+    """The positions of all loaders that get_batch keeps: plain numbers and texts, always of the same two keys.
+
+    A loop that has fetched its next batch already says so: with pending=n, training's positions are those before the
+    last n batches that get_batch returned for training.
+
+    Call it on every rank, even if one saves it: ranks whose training stands elsewhere are refused with ValueError.
+    Evaluation's positions are this rank's own.
+    """
+    from tokenmill.batches import get_batch  # defined here, as torch.distributed.checkpoint looks no name up lazily
+
+    return get_batch.state_dict(pending)
+
+
+def load_state_dict(state: dict[str, Any]) -> None:
+    """Makes get_batch go on from `state_dict`, in this process or another, on any number of ranks.
+
+    Each position goes to the next call of the arguments that it was saved with; a call of others begins anew, with a
+    warning. ValueError for a state that `state_dict` did not make. Whether a position fits is checked when its
+    get_batch is called.
+    """
+    from tokenmill.batches import get_batch
+
+    get_batch.load_state_dict(state)
 
 
 if not TYPE_CHECKING:  # or a checker would take any name for one of ours

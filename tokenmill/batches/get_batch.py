@@ -249,22 +249,10 @@ def get_batch(
 
 
 def state_dict(pending: int = 0) -> dict[str, Any]:
-    """The positions of all loaders that get_batch keeps: plain numbers and texts, always of the same two keys.
-
-    A loop that has fetched its next batch already says so: with pending=n, training's positions are those before the
-    last n batches that get_batch returned for training.
-
-    Call it on every rank, even if one saves it: ranks whose training stands elsewhere are refused with ValueError.
-    Evaluation's positions are this rank's own.
-    """
+    """What tokenmill.state_dict tells."""
     return _loaders.state_dict(pending)
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
-    """Makes get_batch go on from `state_dict`, in this process or another, on any number of ranks.
-
-    Each position goes to the next call of the arguments that it was saved with; a call of others begins anew, with a
-    warning. ValueError for a state that `state_dict` did not make. Whether a position fits is checked when its
-    get_batch is called.
-    """
+    """What tokenmill.load_state_dict does."""
     _loaders.load_state_dict(state)
