@@ -19,7 +19,7 @@ EXPECTED = {  # what each rank tells, and what the first alone
     "nanogpt": (["best_fit", "nanochat"], {}),
     "lightning": (
         ["the recipe", "at an epoch's end", "accumulating", "with two workers", "epochs"],
-        {1: ["plain", "endless", "counted", "endless, limited", "cut"]},
+        {1: ["plain", "endless", "counted", "endless, limited", "cut", "limited workers", "workers", "even"]},
     ),
     "accelerate": (
         ["register_for_checkpointing"],

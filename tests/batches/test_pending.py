@@ -17,6 +17,7 @@ from tokenmill import Mixture, RowLoader, get_batch
 from tokenmill.batches import get_batch as module
 from tokenmill.batches.chain import KEPT
 from tokenmill.batches.get_batch import KeptLoaders
+from tokenmill.rows.stream import RowStream
 
 
 @pytest.fixture
@@ -111,6 +112,65 @@ def test_so_is_one_that_calls_get_batch_with_several_loaders_and_evaluations(tok
         tokenmill.state_dict(pending=1)
 
 
+def test_a_signal_handler_that_takes_the_position_while_one_is_loaded_gets_the_old_or_the_new(token_set, monkeypatch):
+    """And never the one's place with the other's pasts."""
+    first = RowLoader(token_set, batch_size=2, seq_len=8)
+    next(first)
+    loader = make_loader(token_set)
+    next(loader)
+    told, seek = [], RowStream.seek
+
+    def asked(stream, place):
+        told.append(loader.state_dict())
+        seek(stream, place)
+        told.append(loader.state_dict())
+
+    monkeypatch.setattr(RowStream, "seek", asked)
+    before = loader.state_dict()
+    loader.load_state_dict(first.state_dict())
+    assert len(told) >= 2
+    assert all(state in (before, loader.state_dict()) for state in told)
+    monkeypatch.setattr(RowStream, "seek", lambda *_: 1 / 0)
+    now = loader.state_dict()
+    with pytest.raises(ZeroDivisionError):
+        loader.set_epoch(1)
+    assert loader.state_dict() == now, "what fails goes nowhere"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pasts": [[0, 0, [1.5, 0]]]},
+        {"pasts": [[0, -1, [5, 0]]]},
+        {"pasts": 3},
+        {"skip_rows": None},
+        {"row": True},
+        {"row": -1},
+        {"row": "1"},
+        {"tokens_seen": float("nan")},
+        {"began": 0},
+    ],
+)
+def test_a_position_with_a_wrong_value_is_refused_and_changes_nothing(token_set, wrong):
+    loader = make_loader(token_set)
+    before = loader.state_dict()
+    with pytest.raises(ValueError, match=r"must be|it is not one"):
+        loader.load_state_dict(before | wrong)
+    for key in before:
+        with pytest.raises(ValueError, match=key):
+            loader.load_state_dict({name: value for name, value in before.items() if name != key})
+    for nothing in (None, [], "x"):
+        with pytest.raises(ValueError, match="expected a position, the dict that state_dict made, found"):
+            loader.load_state_dict(nothing)
+    assert loader.state_dict() == before
+
+
+@pytest.mark.parametrize("wrong", [None, {"loaders": [1]}, {"version": 2, "loaders": ['{"a": 1}']}, {"version": 2}])
+def test_what_is_no_state_of_get_batch_s_is_refused(fresh, wrong):
+    with pytest.raises(ValueError, match="expected what tokenmill.state_dict"):
+        tokenmill.load_state_dict(wrong)
+
+
 # ---------------------------------------------------------------------------- evaluation
 
 
@@ -162,7 +222,7 @@ def test_validation_is_evaluation_whatever_is_said(token_set, fresh):
 
 
 ONE_RANK = """
-import warnings, tokenmill
+import time, warnings, tokenmill
 from tokenmill import get_batch
 def batch(purpose="train", split="train"):
     return get_batch(split, 2, 16, tokens={tokens!r}, purpose=purpose)
@@ -177,13 +237,14 @@ def evaluate(purpose, calls):
         for _ in range(calls):
             batch(purpose)
             batch(split="val")
+            time.sleep(0.002)
 rank, told = dist.get_rank(), {{}}
 for _ in range(4):
     batch()
     evaluate("eval", 30)
 told["apart"] = error_of(lambda: tokenmill.state_dict(pending=1))
 dist.barrier()
-evaluate("train", 60)
+evaluate("train", 200)
 dist.barrier()
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -203,22 +264,23 @@ val = RowLoader({tokens!r}, "val", batch_size=1, seq_len=16)
 if rank == 0:
     next(val)
 told["validation"] = error_of(val.state_dict)
+told["validation loaded"] = error_of(lambda: val.load_state_dict(val.state_dict()))
 tell(told)
 """
 
 
 def test_ranks_that_stand_elsewhere_where_a_position_is_taken_are_told(prepared, tmp_path):
     ranks = torchrun(ONE_RANK.format(tokens=str(prepared[1])), tmp_path)
-    for key in ("apart", "validation"):
+    for key in ("apart", "validation", "validation loaded"):
         assert [told[key] for told in ranks] == ["", ""], key
     assert [told["in step"] for told in ranks] == [[""] * 20] * 2
-    for key, rows in (("of all", {"256", "16"}), ("out of step", {"164", "4"})):
+    for key, rows in (("of all", {"816", "16"}), ("out of step", {"164", "4"})):
         (said,) = [told[key] for told in ranks if told[key]]
         assert set(re.search(r"row is (\d+) on rank \d, (\d+) on rank \d", said).groups()) == rows, said
         assert "evaluate with get_batch(..., purpose='eval')" in said
     assert ranks[1]["alone"] == []
     (said,) = ranks[0]["alone"]
-    assert "rank 0 takes a position after 4,096 tokens of all ranks, and rank 1 stood at" in said
+    assert "rank 0 takes a position after 13,056 tokens of all ranks, and rank 1 stood at" in said
 
 
 # ---------------------------------------------------------------------------- torch.distributed.checkpoint

@@ -197,7 +197,7 @@ def test_a_size_of_files_is_refused_where_the_layout_has_its_own(token_set, tmp_
     tokenizer.save(folder / "tokenizer.json")
     with pytest.raises(ValueError, match=r"--file-tokens is for layouts of many files, raw, llm.c, npy; megatron has"):
         convert.export(convert.Out("megatron", folder, tmp_path / "out", file_tokens=5))
-    with pytest.raises(ValueError, match="file_tokens must be a whole number of at least 1, not 0"):
+    with pytest.raises(ValueError, match="--file-tokens must be a whole number of at least 1, not 0"):
         convert.export(convert.Out("raw", folder, tmp_path / "out", file_tokens=0))
 
 
@@ -370,6 +370,7 @@ def test_a_trailing_eot_is_no_empty_document_and_one_between_two_is(tokenizer_js
         (None, "a.ds: expected datatrove's a.ds.index beside it"),
         ([2, 1], "a.ds.index: expected ascending uint64"),
         ([2, 4], "a.ds: expected 4 ids of 2 or 4 bytes, as its index says, found 6 bytes"),
+        ([], "a.ds: expected 0 ids of 2 or 4 bytes, as its index says, found 6 bytes"),
     ],
 )
 def test_datatrove_s_index_must_fit(tokenizer_json, tmp_path, index, message):
@@ -435,3 +436,117 @@ def test_a_data_set_s_name_is_not_taken_for_a_split_s(tmp_path, tokenizer, token
     assert convert.VAL_NAME.search("x_val_000.bin")
     assert convert.VAL_NAME.search("validation-00000-of-2.parquet")
     assert not convert.VAL_NAME.search(f"{name.replace('val_', '')}_train.bin")
+
+
+def test_uint32_ids_are_not_taken_for_twice_as_many_of_uint16(tokenizer_json, tmp_path):
+    bos = tokenizer_bos(tokenizer_json)
+    files = tuple(tmp_path / name for name in ("a.bin", "val.bin"))
+    for path in files:
+        np.array([bos, 5, 6, bos, 7], "<u4").tofile(path)
+    for layout in ("raw", "nanogpt"):
+        with pytest.raises(ValueError, match="every other one is 0: they look like uint32 ids"):
+            convert.take_in(convert.In(layout, files, tokenizer_json, "x", tokens_root=tmp_path / "tokens"))
+
+
+def test_a_link_to_a_file_is_that_file(tokenizer_json, tmp_path):
+    bos = tokenizer_bos(tokenizer_json)
+    (tmp_path / "raw").mkdir()
+    files = [flat(tmp_path / "raw" / f"{number}.bin", [bos, 5 + number]) for number in range(3)]
+    (tmp_path / "link").symlink_to("raw")
+
+    def take(*files, val=(), name="x"):
+        return convert.take_in(convert.In("nanogpt", files, tokenizer_json, name, val, tokens_root=tmp_path / "tokens"))
+
+    token_set = take(*files, val=(tmp_path / "link" / "1.bin",))
+    assert (documents_of(token_set, "train"), documents_of(token_set, "val")) == ([[bos, 5], [bos, 7]], [[bos, 6]])
+    with pytest.raises(ValueError, match="raw/0.bin: is named twice"):
+        take(*files, tmp_path / "link" / "0.bin", val=(files[1],), name="y")
+
+
+def test_files_come_in_the_order_of_their_numbers(tokenizer_json, tmp_path):
+    bos = tokenizer_bos(tokenizer_json)
+    files = [flat(tmp_path / f"x_{number}.bin", [5, bos, 6]) for number in (1, 10, 2)]
+    flat(files[0], [bos, 1, 2])
+    flat(files[1], [4, bos, 9])
+    flat(files[2], [3, bos, 8])
+    val = flat(tmp_path / "val.bin", [bos, 7])
+    config = convert.In("nanogpt", (*files, val), tokenizer_json, "x", tokens_root=tmp_path / "tokens")
+    assert documents_of(convert.take_in(config), "train") == [[bos, 1, 2, 3], [bos, 8, 4], [bos, 9]]
+
+
+def test_what_was_refused_leaves_no_shard_behind(tokenizer_json, tmp_path):
+    bos = tokenizer_bos(tokenizer_json)
+    files = [
+        flat(tmp_path / "a.bin", [bos, 5]),
+        flat(tmp_path / "b.bin", [bos, 60_000]),
+        flat(tmp_path / "val.bin", [bos]),
+    ]
+    with pytest.raises(ValueError, match="token 1 is 60000"):
+        convert.take_in(convert.In("nanogpt", tuple(files), tokenizer_json, "x", tokens_root=tmp_path / "tokens"))
+    assert not list(tmp_path.glob("tokens/*/shards/*"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "message"),
+    [
+        ("datatrove", "a.ds.index", "of datatrove name the .ds files; what lies beside them is found"),
+        ("megatron", "a.idx", "of megatron name the .bin files"),
+        ("megatron", "a.bin", "a.bin: expected Megatron's a.idx beside it, found none"),
+        ("nanogpt", "", "a folder; name its files"),
+        ("nanogpt", None, "expected files to take in, found none named"),
+    ],
+)
+def test_what_is_named_wrongly_is_told_what_to_name(tokenizer_json, tmp_path, layout, name, message):
+    files = () if name is None else (tmp_path / name,)
+    if name:
+        flat(tmp_path / name, [1, 2])
+        files = (*files, flat(tmp_path / f"val{files[0].suffix}", [1, 2]))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        convert.take_in(convert.In(layout, files, tokenizer_json, "x", tokens_root=tmp_path / "tokens"))
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 2), np.uint16), np.zeros(3), np.array(3), np.array(["a"])])
+def test_an_array_that_is_no_row_of_ids_is_refused(tokenizer_json, tmp_path, wrong):
+    for name in ("a.npy", "val.npy"):
+        np.save(tmp_path / name, wrong)
+    files = (tmp_path / "a.npy", tmp_path / "val.npy")
+    with pytest.raises(ValueError, match="a.npy: expected an array of ids, found"):
+        convert.take_in(convert.In("npy", files, tokenizer_json, "x", tokens_root=tmp_path / "tokens"))
+
+
+@pytest.mark.parametrize("damage", ["lengths", "pointers", "documents"])
+def test_a_damaged_index_of_megatron_s_is_refused(prepared, tokenizer_json, tmp_path, damage):
+    out = convert.export(convert.Out("megatron", prepared[1], tmp_path / "out"))
+    data = bytearray((out / "train.idx").read_bytes())
+    sequences = struct.unpack_from("<Q", data, 18)[0]
+    at = {"lengths": 34, "pointers": 34 + 4 * sequences, "documents": 34 + 12 * sequences}[damage]
+    size = 4 if damage == "lengths" else 8
+    data[at : at + 2 * size] = (
+        data[at + size : at + 2 * size] + data[at : at + size]
+    )  # the first two in each other's place
+    (out / "train.idx").write_bytes(data)
+    files = (out / "train.bin", out / "val.bin")
+    with pytest.raises(ValueError, match="train.idx: expected sequences one after the other"):
+        convert.take_in(convert.In("megatron", files, tokenizer_json, "x", tokens_root=tmp_path / "tokens"))
+
+
+def test_a_split_without_tokens_is_told(tmp_path, tokenizer):
+    token_set = make_token_set(tmp_path / "set", train=[[5]], val=[], vocab=400)
+    tokenizer.save(token_set / "tokenizer.json")
+    for layout in layouts.LAYOUTS:
+        with pytest.raises(ValueError, match="split 'val' has no token to write"):
+            convert.export(convert.Out(layout, token_set, tmp_path / "out"))
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 500), st.booleans())
+def test_files_are_even_and_end_where_documents_do_unless_that_is_uneven(lengths, most, trains):
+    sizes = split_files.file_sizes([np.array(lengths)], most, trains)
+    total = sum(lengths)
+    even = total / max(-(-total // most), 2 if trains else 1)
+    assert sum(sizes) == total
+    assert len(sizes) == max(-(-total // most), 2 if trains else 1)
+    assert all(int(even / 2) <= size <= 1.5 * even + 1 for size in sizes)
+    ends = set(np.cumsum(lengths).tolist())
+    if max(lengths) < even / 2:
+        assert set(np.cumsum(sizes).tolist()) <= ends

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from record import Record, say, tell
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tokenmill import PackedRows, RowLoader
 
@@ -74,7 +75,7 @@ def warned_by(make, **more):
     with warnings.catch_warnings(record=True) as caught, tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("always")
         fit(Of(make), folder, **more)
-    return {str(one.message).partition(",")[0] for one in caught if str(one.message).startswith("Lightning")}
+    return {str(one.message).partition(",")[0] for one in caught if "Lightning" in str(one.message)}
 
 
 if __name__ == "__main__":
@@ -93,4 +94,10 @@ if __name__ == "__main__":
         say(f"endless: {warned_by(lambda: RowLoader(**SETTINGS)) == ahead}")
         say(f"counted: {warned_by(lambda: RowLoader(**SETTINGS, epochs=1)) == set()}")
         say(f"endless, limited: {warned_by(lambda: RowLoader(**SETTINGS), **limit) == set()}")
+        again = {"each of Lightning's epochs"}
+        of_workers = lambda: StatefulDataLoader(PackedRows(**SETTINGS, epochs=3), batch_size=None)  # noqa: E731
+        say(f"limited workers: {warned_by(of_workers, **limit) == again}")
+        say(f"workers: {warned_by(of_workers) == set()}")
+        even = lambda: RowLoader(split="val", batch_size=1, seq_len=64, epochs=1)  # noqa: E731
+        say(f"even: {warned_by(even, max_steps=50) == set()}")
         say(f"cut: {warned_by(lambda: RowLoader(**SETTINGS, epochs=1), max_steps=180) == cut}")

@@ -7,6 +7,7 @@ it, whatever was made ahead. To go elsewhere, or on after an error, a Ctrl-C or 
 anew from that place: nothing else has to be remembered.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -37,10 +38,15 @@ KEPT = 16  # batches whose positions are kept, for callers that hold some
 class State(NamedTuple):
     """Where a loader stands, in one value: a signal handler may ask at any instant."""
 
-    place: Any  # as its feed has it
+    feed: OneSet | Mixed
+    place: Any  # as the feed has it
     epoch: int
     tokens_seen: int
     begun: bool  # whether a batch was asked for since the iteration began, or was gone to
+
+    def position(self) -> dict[str, Any]:
+        """The position of this place."""
+        return self.feed.position(self.place, self.tokens_seen)
 
 
 class Chain:
@@ -121,38 +127,48 @@ class Chain:
 
     def _begin(self, epoch: int, seen: int) -> None:
         """Goes to the first row of an epoch, in a DataLoader worker to that of its first batch."""
-        self._until = None if self.config.epochs is None else epoch + self.config.epochs
-        self._feed, place = self._feed.begin(epoch)
+        feed, place = self._feed.begin(epoch)
+        until = None if self.config.epochs is None else epoch + self.config.epochs
+        with self._as_before_if_it_fails():
+            self._go_to(feed, place, until, seen)
+            if self._worker:
+                rows = self._rows_at_hand()
+                rows.skip(self._worker * self.config.batch_size)
+                seen += rows.passed * self.config.seq_len
+                self._state = State(feed, rows.position, rows.epoch, seen, begun=False)
         self._loaded = False
         self._counted.clear()
-        self._go_to(place, seen)
-        if self._worker:
-            rows = self._rows_at_hand()
-            rows.skip(self._worker * self.config.batch_size)
-            seen += rows.passed * self.config.seq_len
-            self._state = State(rows.position, rows.epoch, seen, begun=False)
 
-    def _go_to(self, place: Any, seen: int) -> None:
+    def _go_to(self, feed: OneSet | Mixed, place: Any, until: int | None, seen: int) -> None:
         self._stop()
-        self._rows = None
+        self._feed, self._until, self._rows = feed, until, None
         rows = self._rows_at_hand()
         rows.seek(place)
-        self._state, self._ended = State(place, rows.epoch, seen, begun=False), False
+        self._state, self._ended = State(feed, place, rows.epoch, seen, begun=False), False
 
     def _go_to_position(self, state: dict[str, Any]) -> None:
         """Goes on from a position that fits; one that does not changes nothing, and raises ValueError."""
-        before = {name: getattr(self, name) for name in ("_feed", "_loaded", "_until", "_trail", "_ended")}
+        if not isinstance(state, dict):
+            raise ValueError(f"expected a position, the dict that state_dict made, found {state!r}")
         gone = self._feed.following(state)
+        until = self._end_of_iteration(gone)
+        with self._as_before_if_it_fails():
+            self._go_to(gone.feed, gone.place, until, gone.tokens_seen)
+        self._ended = until is not None and gone.epoch >= until
+        self._loaded = True
+
+    @contextlib.contextmanager
+    def _as_before_if_it_fails(self) -> Iterator[None]:
+        """Goes nowhere where going somewhere fails, or is interrupted."""
+        names = ("_feed", "_loaded", "_until", "_trail", "_ended")
+        before = {name: getattr(self, name) for name in names if hasattr(self, name)}
         try:
-            self._feed, self._until = gone.feed, self._end_of_iteration(gone)
-            self._go_to(gone.place, gone.tokens_seen)
+            yield
         except BaseException:
             vars(self).update(before)
             self._stop()
             self._rows = None
             raise
-        self._ended = self._until is not None and gone.epoch >= self._until
-        self._loaded = True
 
     def _end_of_iteration(self, gone: Gone) -> int | None:
         """Iterations are epochs 0 to N, N to 2 N ...; between two of them the one before has ended."""
@@ -188,7 +204,7 @@ class Chain:
             if not self._state.begun and not self._loaded:  # a position's were checked with it
                 self._feed.require_skipped(self._state.place)
             rows.seek(self._state.place)
-            batches = _batches(rows, self._transfer(), self.config, self._workers, self._state.tokens_seen)
+            batches = _batches(rows, self._transfer(), self.config, self._workers, self._state)
             self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
         return self._batches
 
@@ -223,10 +239,10 @@ class Chain:
 
 
 def _batches(
-    rows: SomeRows, transfer: Transfer, config: LoaderConfig, workers: int, seen: int
+    rows: SomeRows, transfer: Transfer, config: LoaderConfig, workers: int, since: State
 ) -> Iterator[tuple[Batch, State]]:
-    """Deals and transfers batch after batch, each with the state after it. `seen` tokens came before the first."""
-    size = config.batch_size
+    """Deals and transfers batch after batch since a state, each with the state after it."""
+    size, feed, seen = config.batch_size, since.feed, since.tokens_seen
     whole = size * rows.world_size
     while True:
         dealt = rows.take(size)
@@ -235,7 +251,7 @@ def _batches(
         numbers = rows.sources(dealt) if isinstance(rows, MixedRows) and config.sources else None  # type: ignore[arg-type]
         batch = transfer.send(rows.read(dealt), numbers)  # type: ignore[arg-type]  # what its own take gave
         rows.skip(size * (workers - 1))  # the other workers' batches
-        yield batch, State(rows.position, rows.epoch, seen + rows.passed * config.seq_len, begun=True)
+        yield batch, State(feed, rows.position, rows.epoch, seen + rows.passed * config.seq_len, begun=True)
 
 
 def rank_of(config: LoaderConfig) -> tuple[int, int]:

@@ -11,11 +11,13 @@
 None of them asks, and all end with exit status 0. The first two are refused, the others are warned of.
 """
 
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from tokenmill.batches.callers import frames, warn
 
+RECIPE = "give it a RowLoader, and the Trainer limit_train_batches=N (docs/clients.md)"
 FITS = ("loops.fit_loop", "loops.training_epoch_loop")  # Lightning's, which comes under two names
 EVALUATES = "loops.evaluation_loop"
 COMBINES = "utilities.combined_loader"
@@ -29,9 +31,13 @@ def _self(frame: FrameType) -> Any:
     return frame.f_locals.get("self")
 
 
-def require_no_batches_of(batch_size: int) -> None:
+def require_no_batches_of(dataset: object, batch_size: int) -> None:
     """ValueError where a DataLoader would make batches of what are batches already."""
-    if any(getattr(_self(f), "auto_collation", False) for f in frames() if _module(f).endswith("_utils.fetch")):
+    fetchers = (_self(frame) for frame in frames() if _module(frame) == "torch.utils.data._utils.fetch")
+    fetcher = next((found for found in fetchers if found is not None), None)  # the one that asks
+    of = getattr(fetcher, "dataset", None)
+    asks = of is dataset or dataset in getattr(of, "datasets", ())  # itself, or in a ChainDataset
+    if asks and getattr(fetcher, "auto_collation", False):
         raise ValueError(
             f"PackedRows(batch_size={batch_size}) makes batches itself, and this DataLoader would make batches of "
             "these: write DataLoader(..., batch_size=None), or leave out PackedRows' batch_size"
@@ -50,50 +56,50 @@ def require_undivided(world_size: int) -> None:
         )
 
 
-def warn_of_lost_position(epochs: int | None, broken_off: bool = False) -> None:
-    """Warns where Lightning's checkpoints will have no position, or one that is a batch ahead, and of Trainer's.
+def warn_of_lost_position(epochs: int | None, leaves_out_some: Callable[[], bool] = lambda: False) -> None:
+    """Warns where Lightning trains and its checkpoints will have no position, or one that is a batch ahead.
 
-    `broken_off` where the iteration before this one was not gone through.
+    And where its epochs leave out rows, or begin with row 0 each. `leaves_out_some` tells whether the iteration that
+    was left had another batch.
     """
-    _warn_of_trainer()
     called = [(frame, _module(frame)) for frame in frames()]
     names = [name for _, name in called]
-    combined = [frame for frame, name in called if name.endswith(COMBINES)]
-    loops = [name for name in names if "lightning" in name and name.endswith((*FITS, EVALUATES))]
-    if not (combined and loops) or loops[0].endswith(EVALUATES):
+    loops = [frame for frame, name in called if "lightning" in name and name.endswith((*FITS, EVALUATES))]
+    if not any(name.endswith(COMBINES) for name in names) or not loops or _module(loops[0]).endswith(EVALUATES):
         return
     in_dataloader = any(name.startswith("torch.utils.data") for name in names)
-    if in_dataloader and not any(name.startswith("torchdata.stateful_dataloader") for name in names):
+    is_stateful = any(name.startswith("torchdata.stateful_dataloader") for name in names)
+    limited = getattr(getattr(_self(loops[0]), "trainer", None), "limit_train_batches", None) not in (None, 1.0)
+    if in_dataloader and not is_stateful:
         warn(
             "Lightning's checkpoints do not say where a DataLoader stands, so that a run which is resumed begins with "
-            "row 0 again: give it a RowLoader, and the Trainer limit_train_batches=N (docs/clients.md)"
+            f"row 0 again: {RECIPE}"
         )
-    elif epochs is None and not any(map(_has_limit, combined)):
+    elif in_dataloader and limited:
+        warn(f"each of Lightning's epochs, which limit_train_batches ends, begins with row 0 of this again: {RECIPE}")
+    elif epochs is None and not limited:
         warn(
             "Lightning fetches a batch ahead of what has no len, so that a run which is resumed misses a batch of each "
-            "rank: give the Trainer limit_train_batches=N, as long as its epochs may be (docs/clients.md)"
+            f"rank: {RECIPE}"
         )
-    elif broken_off:
+    elif epochs is not None and not limited and leaves_out_some():
         warn(
             "Lightning gives every epoch as many batches as the first one had, and the last one had more, which were "
-            "left out: give no epochs, and the Trainer limit_train_batches=N (docs/clients.md)"
+            f"left out: {RECIPE}, without epochs"
         )
 
 
-def _warn_of_trainer() -> None:
-    """Of Hugging Face's, which resumes by reading batches again unless it is told not to."""
-    for frame in frames():
-        trainer = _self(frame) if _module(frame) == "transformers.trainer" else None
+def warn_of_skipped_data(split: str) -> None:
+    """Warns where Hugging Face's Trainer was resumed, and is told not to read again what was trained on."""
+    called = [(frame, _module(frame)) for frame in frames()]
+    for frame, name in called:
+        trainer = _self(frame) if name == "transformers.trainer" else None
+        evaluates = any(f.f_code.co_name in ("evaluate", "evaluation_loop") for f, n in called if n == name)
         skips = getattr(getattr(trainer, "args", None), "ignore_data_skip", False)
-        if skips and getattr(getattr(trainer, "state", None), "global_step", 0) > 0:
-            warn(
-                "with ignore_data_skip=True this Trainer, which is resumed, begins with row 0 again: leave it out, or "
-                "save the loader's position too (docs/clients.md)"
-            )
+        if skips and "resume_from_checkpoint" in frame.f_locals and split == "train" and not evaluates:
+            if frame.f_locals["resume_from_checkpoint"]:
+                warn(
+                    "with ignore_data_skip=True this Trainer, which is resumed, begins with row 0 again: leave it out, "
+                    "or save the loader's position too (docs/clients.md)"
+                )
             return
-
-
-def _has_limit(frame: FrameType) -> bool:
-    """Whether Lightning ends its epochs itself, after so many batches."""
-    limits = getattr(_self(frame), "limits", None) or []
-    return any(limit is not None and limit != float("inf") for limit in limits)

@@ -93,14 +93,18 @@ class KeptLoaders:
             position = loader._position(counts[id(loader)])
             positions.append(position | {"arguments": arguments})
             if purpose == "train":
-                loader._warn_of_others()
                 name = f"get_batch('train', {loader.config.batch_size}, {loader.config.seq_len})"
                 training[name if name not in training else f"{name} of {arguments}"] = position
-        require_in_step(training)
+        if training and not require_in_step(training, str(pending)):
+            for (_, purpose), loader in self._loaders.items():
+                if purpose == "train":
+                    loader._warn_of_others()
         return {"version": VERSION, "loaders": [json.dumps(position) for position in positions + self._waiting]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """ValueError for a state that `state_dict` did not make."""
+        if not isinstance(state, dict) or not all(isinstance(p, str) for p in state.get("loaders") or ()):
+            raise ValueError(f"expected what tokenmill.state_dict() returned, found {state!r}")
         if state.get("version") != VERSION or not isinstance(state.get("loaders"), list):
             hint = "; this is a loader's own, for its load_state_dict" if "fingerprint" in state else ""
             raise ValueError(
@@ -108,6 +112,8 @@ class KeptLoaders:
                 f"found {state.get('version')!r}{hint}"
             )
         waiting = [json.loads(position) for position in state["loaders"]]
+        if not all(isinstance(one, dict) and {"arguments", "split"} <= one.keys() for one in waiting):
+            raise ValueError("expected what tokenmill.state_dict() returned, found a position without its arguments")
         self._asked.clear()
         self._loaders.clear()
         self._trained.clear()

@@ -87,4 +87,5 @@ def _told(line: Line) -> dict[str, Any]:
 def _line(told: dict[str, Any]) -> Line:
     places = {name: Place(*map(int, place.split(":"))) for name, place in told["places"]}
     weights = {name: whole_number(f"the weight of {name!r}", weight, 1) for name, weight in told["weights"]}
-    return Line(int(told["tokens"]), int(told["seq_len"]), weights, places)
+    tokens = whole_number("tokens of a segment of the position", told["tokens"], 0)
+    return Line(tokens, whole_number("seq_len of a segment of the position", told["seq_len"], 1), weights, places)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overloa
 
 import torch
 
-from tokenmill.batches.chain import KEPT, Chain, State
+from tokenmill.batches.chain import KEPT, Chain
 from tokenmill.batches.config import LoaderConfig, Packing, Tokens
 from tokenmill.batches.frameworks import warn_of_lost_position
 from tokenmill.batches.mixed import Mixed, Seen
@@ -263,14 +263,24 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     # ------------------------------------------------------------------------ iterating
 
     def __iter__(self) -> Self:
-        broken_off = self._until is not None and self._state.begun and not self._ended
-        warn_of_lost_position(self.config.epochs, broken_off)
+        warn_of_lost_position(self.config.epochs, self._leaves_out_some)
         if self._until is not None and (self._state.begun or self._ended):
             self._begin(self._until, self._state.tokens_seen)
         return self
 
+    def _leaves_out_some(self) -> bool:
+        """Whether the iteration at hand, which is left here, has another batch."""
+        if self._until is None or self._ended or not self._state.begun:
+            return False
+        rows, whole = self._make_rows(ahead=False), self.config.batch_size * self.world_size
+        rows.seek(self._state.place)
+        rows.skip(whole)
+        return rows.passed >= (whole if self.config.drop_last else 1)
+
     def __next__(self) -> Item:
         asked = time.perf_counter()
+        if self._progress is not None:
+            self._progress.tell(self._state.tokens_seen)
         self._leave_the_parent_s()  # before its lock is taken, which another thread of the parent's may have held
         with self._lock:
             try:
@@ -291,8 +301,6 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
                 raise
             finally:
                 self.waited += time.perf_counter() - asked
-        if self._progress is not None:
-            self._progress.tell(state.tokens_seen)
         return tensors  # type: ignore[return-value]  # two or three tensors, as `documents` says
 
     def _end(self) -> None:
@@ -300,7 +308,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         if self._until is None:
             return  # all sources of a mixture are used up
         place = {"epoch": self._until, "window": 0, "row": 0}
-        ended = State(place, self._until, self._state.tokens_seen, begun=True)
+        ended = self._state._replace(place=place, epoch=self._until, begun=True)
         self._trail, self._ended = (*self._trail[:-1], ended), True
 
     def set_epoch(self, epoch: int) -> None:
@@ -345,13 +353,13 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         """
         state = self._position(pending)
         if self.config.rank is None and self.config.split == "train":
-            require_in_step(state)
-            self._warn_of_others()
+            name = f"{self._progress.name if self._progress else ''} {pending}"
+            if not require_in_step(state, name):
+                self._warn_of_others()
         return state
 
     def _position(self, pending: int) -> dict[str, Any]:
-        state = self._state_before(whole_number("pending", pending, 0))
-        return self._feed.position(state.place, state.tokens_seen)
+        return self._state_before(whole_number("pending", pending, 0)).position()
 
     def _warn_of_others(self) -> None:
         if self._progress is not None:
@@ -374,7 +382,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
             self._raise_closed()
         self._leave_the_parent_s()
         with self._lock:
-            if self.config.rank is None:
+            if self.config.rank is None and self.config.split == "train":
                 require_same_on_all_ranks(state)
             self._go_to_position(state)
             self._counted.clear()

@@ -272,7 +272,15 @@ def _parts_of(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     parts = lines_of(state["sources"])
     if set(state["sources"]) != set(PART):
         raise ValueError(f"expected a mixture's position, as state_dict made it, found {state['sources']!r}")
-    return {str(part["name"]): part for part in parts}
+    names = [str(part["name"]) for part in parts]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"expected a mixture's position, as state_dict made it, found sources {names}, one of them twice"
+        )
+    for part in parts:
+        for key in ("tokens_seen", "segment_tokens", "rows"):
+            whole_number(f"{key} of source {part['name']!r} of the position", part[key], 0)
+    return dict(zip(names, parts, strict=True))
 
 
 def require_one_kind(sets: Mapping[str, TokenSet]) -> None:

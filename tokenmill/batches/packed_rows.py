@@ -18,7 +18,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenmill.batches.chain import TOKENS_ROOT, of_this_rank, rank_of
 from tokenmill.batches.config import LoaderConfig, Packing, Tokens
-from tokenmill.batches.frameworks import require_no_batches_of, require_undivided, warn_of_lost_position
+from tokenmill.batches.frameworks import (
+    require_no_batches_of,
+    require_undivided,
+    warn_of_lost_position,
+    warn_of_skipped_data,
+)
 from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
 from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
@@ -164,9 +169,9 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         worker = get_worker_info()
         config, place = self.config, (0, 1)
         if self._loader is RowLoader:
-            require_no_batches_of(config.batch_size)
+            require_no_batches_of(self, config.batch_size)
         if worker is None or worker.id == 0:
-            warn_of_lost_position(config.epochs)
+            self._warn()
         if worker is not None:
             place = (worker.id, worker.num_workers)
             if not is_distributed() and self._of_worker is not None:
@@ -178,6 +183,10 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
             loader.set_epoch(int(self._epoch))
         return loader
 
+    def _warn(self) -> None:
+        warn_of_lost_position(self.config.epochs)
+        warn_of_skipped_data(self.config.split)
+
     def __getstate__(self) -> dict[str, Any]:
         """What another process gets: a worker of this rank's, which cannot ask which rank it works for, knows it.
 
@@ -186,7 +195,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         here = of_this_rank(self.config) if is_distributed() or self.config.mesh is not None else None
         if here is not None and here.world_size is not None:  # a worker that is spawned sees no frames of its parent's
             require_undivided(here.world_size)
-        warn_of_lost_position(self.config.epochs)
+        self._warn()
         config = here if self.config.mesh is not None else self.config  # a mesh is of this process alone
         return vars(self) | {"config": config, "_of_worker": here}
 

@@ -32,7 +32,7 @@ class Progress:
 
     def __init__(self, store: dist.Store, name: str, rank: int, world_size: int):
         self._store: dist.Store | None = store
-        self._name, self._rank, self._world_size = name, rank, world_size
+        self.name, self._rank, self._world_size = name, rank, world_size
         self._seconds = max(SECONDS, 0.001 * world_size)
         self._due = self._told = self._before = 0.0
 
@@ -46,7 +46,7 @@ class Progress:
         _made[name] += 1
         with contextlib.suppress(RuntimeError, AttributeError):  # a store, or a torch, that cannot
             store = store.clone()  # type: ignore[attr-defined]
-        return cls(store, f"tokenmill/progress/{name}/{_made[name]}", dist.get_rank(), dist.get_world_size())
+        return cls(store, f"{name}/{_made[name]}", dist.get_rank(), dist.get_world_size())
 
     def tell(self, tokens: int) -> None:
         """Tells the others, if it is time to."""
@@ -55,7 +55,7 @@ class Progress:
             return
         self._before, self._told, self._due = self._told, tokens, now + self._seconds
         try:
-            self._store.set(f"{self._name}/{self._rank}", str(tokens))
+            self._store.set(self._key(self._rank), str(tokens))
         except RuntimeError:  # the store is gone: training may go on without
             self._store = None
 
@@ -64,11 +64,9 @@ class Progress:
         if self._store is None or store_of_ranks() is None:
             return
         with contextlib.suppress(RuntimeError):
-            others = [rank for rank in range(self._world_size) if rank != self._rank]
-            keys = {rank: f"{self._name}/{rank}" for rank in others}
-            told = {rank: int(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
-            apart = CALLS_BEHIND * tokens_a_call * self._world_size + 2 * (self._told - self._before)
-            behind = {rank: seen for rank, seen in told.items() if tokens - seen > apart}
+            recently = max(self._told - self._before, tokens - self._told)
+            apart = CALLS_BEHIND * tokens_a_call * self._world_size + 2 * recently
+            behind = {rank: seen for rank, seen in self._others().items() if tokens - seen > apart}
             if behind:
                 warn(
                     f"rank {self._rank} takes a position after {tokens:,} tokens of all ranks, and "
@@ -77,3 +75,14 @@ class Progress:
                     "after a resume. Evaluate with get_batch(..., purpose='eval') or a RowLoader of its own, and call "
                     "state_dict() on every rank, so that they are compared",
                 )
+
+    def _others(self) -> dict[int, int]:
+        """What the other ranks told last, of those that did."""
+        assert self._store is not None, "asked for where there is one"
+        others = [rank for rank in range(self._world_size) if rank != self._rank]
+        if not self._store.check(list(map(self._key, others))):  # some never did
+            others = [rank for rank in others if self._store.check([self._key(rank)])]
+        return dict(zip(others, map(int, self._store.multi_get(list(map(self._key, others)))), strict=True))
+
+    def _key(self, rank: int) -> str:
+        return f"tokenmill/progress/{self.name}/{rank}"

@@ -78,29 +78,38 @@ def require_same_on_all_ranks(what: dict[str, Any]) -> None:
     anybody, so a loader that is made on one rank alone hangs nothing. Where the user's program called from, and how
     often it came there, tells which belong together. Without torch.distributed nothing is known.
     """
-    if told := _difference(what):
+    if told := _compare(what)[1]:
         raise ValueError(
             f"all ranks must ask for the same rows, so that each deals its share of them: {told}; give all ranks the "
             "same settings and token set, and load the same position"
         )
 
 
-def require_in_step(position: dict[str, Any]) -> None:
-    """ValueError where another rank takes its position at the same place of the program, and stands elsewhere."""
-    if told := _difference(position):
+def require_in_step(position: dict[str, Any], name: str) -> bool:
+    """Whether another rank took its position of this name at the same place of the program.
+
+    ValueError where it stands elsewhere. Where the store is gone, as in an emergency, nobody is compared.
+    """
+    try:
+        compared, told = _compare(position, name)
+    except RuntimeError:
+        return False
+    if told:
         raise ValueError(
             f"all ranks must stand at the same row where a position is taken: {told}; a rank has taken batches that "
             "others have not, as in an evaluation on one rank alone, and after a resume the others would never train "
-            "on their share of these: evaluate with get_batch(..., purpose='eval') or a RowLoader of its own"
+            "on their share of these: evaluate with get_batch(..., purpose='eval') or a RowLoader of its own. (Or it "
+            "came to this line more often: take positions on every rank at the same steps, or on one alone)"
         )
+    return compared
 
 
-def _difference(what: dict[str, Any]) -> str:
-    """How it differs from what the first rank to come here said; "" where it is the same."""
+def _compare(what: dict[str, Any], name: str = "") -> tuple[bool, str]:
+    """Whether another rank has come here, and how what it said differs."""
     store = store_of_ranks()
     if store is None:
-        return ""
-    place = _place_of_caller()
+        return False, ""
+    place = _place_of_caller() + name
     turn = _told[place] = _told.get(place, 0) + 1
     rank, here = dist.get_rank(), json.dumps(what, sort_keys=True, default=repr)
     first, _, said = store.compare_set(f"tokenmill/{place}/{turn}", "", f"{rank} {here}").decode().partition(" ")
@@ -108,7 +117,8 @@ def _difference(what: dict[str, Any]) -> str:
         with contextlib.suppress(RuntimeError):  # a store that cannot
             store.delete_key(f"tokenmill/{place}/{turn - TURNS_KEPT}")
     different = _differ("", json.loads(here), json.loads(said))
-    return "; ".join(f"{name} is {ours!r} on rank {rank}, {other!r} on rank {first}" for name, ours, other in different)
+    told = [f"{key} is {ours!r} on rank {rank}, {other!r} on rank {first}" for key, ours, other in different]
+    return int(first) != rank, "; ".join(told)
 
 
 def _differ(name: str, here: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -12,11 +12,13 @@ index where the layout has one, else from the BOS (or EOT) tokens between them; 
     out --eos:   B w w w | B w w             ->      w w w E w w E
 """
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +51,10 @@ class Out:
     layout: tyro.conf.Positional[Layout]  # whose
     tokens: tyro.conf.Positional[Path]  # the token set's folder
     folder: tyro.conf.Positional[Path]  # a new folder
-    # of raw, llm.c and npy, at most so many a file; by default 100M. Files are of even size, at least two to train on
+    # of raw, llm.c and npy, about so many a file; by default 100M. Files are of even size, at least two to train on
     file_tokens: int | None = None
     eos: bool = False  # documents end with EOS, and have no BOS; datatrove's always do
-    eos_token: str | None = None  # which special token that is, where the tokenizer's own end of text is not meant
+    eos_token: str | None = None  # --eos with another special token than the tokenizer's own end of text
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ def export(config: Out) -> Path:
     try:
         for name in SPLITS:
             shards = [token_set.open(entry) for entry in token_set.split(name) if entry.tokens]
+            if not shards:
+                raise ValueError(f"{token_set.path}: split {name!r} has no token to write")
             told = (name, _file_prefix(token_set), token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
             split = SplitFiles(*told) if eos_id is None else SplitFiles(*told).ended(tokenizer.bos_id, eos_id)
             layout.write(split, unfinished)
@@ -108,7 +112,7 @@ def _file_tokens(config: Out) -> int:
     if not LAYOUTS[config.layout].is_cut:
         cut = ", ".join(name for name, layout in LAYOUTS.items() if layout.is_cut)
         raise ValueError(f"--file-tokens is for layouts of many files, {cut}; {config.layout} has its own")
-    return whole_number("file_tokens", config.file_tokens, 1)
+    return whole_number("--file-tokens", config.file_tokens, 1)
 
 
 def _eos_id(config: Out, tokenizer: Tokenizer) -> int | None:
@@ -150,7 +154,7 @@ def take_in(config: In) -> Path:
         raise FileExistsError(f"{folder}: is there already; take it in under another --name")
     splits = _splits(config)
     names = names_of([path for files in splits.values() for path in files])
-    with locked(folder):
+    with locked(folder), _removing_what_failed(folder):
         remove_temporary_files(folder, folder / "shards")
         tokenizer.save(folder / "tokenizer.json")
         np.save(folder / "token_bytes.npy", tokenizer.token_bytes())
@@ -165,6 +169,24 @@ def take_in(config: In) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def _removing_what_failed(folder: Path) -> Iterator[None]:
+    """Takes away the shards of files that were refused, which another preparation would take for its own."""
+    before = set(folder.glob("shards/*"))
+    try:
+        yield
+    except BaseException:
+        for path in set(folder.glob("shards/*")) - before:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _in_order(path: Path) -> tuple[list[tuple[int, str]], Path]:
+    """By name, and of numbers in it 2 before 10: a document may go on in the next file."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], path
+
+
 def _tokenizer(config: In) -> Tokenizer:
     if is_foreign(Path(config.tokenizer)):
         return load_foreign(Path(config.tokenizer), config.bos_token, [])
@@ -173,11 +195,21 @@ def _tokenizer(config: In) -> Tokenizer:
 
 def _splits(config: In) -> dict[Split, list[Path]]:
     files, named = ([Path(os.path.abspath(path)) for path in told] for told in (config.files, config.val_file))
-    if missing := [path for path in (*files, *named) if not path.is_file()]:
-        raise FileNotFoundError(f"{missing[0]}: no such file")
-    files.sort(key=lambda path: (path.name, path))
-    val = set(named) or {path for path in files if VAL_NAME.search(path.name)}
-    splits: dict[Split, list[Path]] = {"train": [path for path in files if path not in val], "val": sorted(val)}
+    for path in (*files, *named):
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: {'a folder; name its files' if path.is_dir() else 'no such file'}")
+        if (suffix := LAYOUTS[config.layout].suffix) and path.suffix != suffix:
+            raise ValueError(f"{path}: of {config.layout} name the {suffix} files; what lies beside them is found")
+    if not files:
+        raise ValueError("expected files to take in, found none named")
+    same = {path: os.path.realpath(path) for path in (*files, *named)}  # whatever links lead there
+    chosen = {same[path] for path in named}
+    val = [path for path in files if same[path] in chosen or (not named and VAL_NAME.search(path.name))]
+    val += [path for path in named if same[path] not in map(same.get, val)]
+    train = [path for path in files if path not in val]
+    if doubled := [path for path, many in Counter(map(same.get, (*train, *val))).items() if many > 1]:
+        raise ValueError(f"{doubled[0]}: is named twice")
+    splits: dict[Split, list[Path]] = {"train": sorted(train, key=_in_order), "val": sorted(val, key=_in_order)}
     if not all(splits.values()):
         raise ValueError(
             f"{files[0]}: expected files to train on and one to validate on, with `val` in its name; "

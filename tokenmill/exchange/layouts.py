@@ -54,6 +54,7 @@ class Files(NamedTuple):
     is_cut: bool = False  # into files of even size
     ends: bool = False  # documents always end with EOS
     is_flat: bool = False  # only BOS tells where a document begins
+    suffix: str = ""  # of the files that are named, where others lie beside them
 
 
 LAYOUTS = {
@@ -61,7 +62,7 @@ LAYOUTS = {
     "raw": Files(write_raw, read_raw, "*_{split}_*.bin", is_cut=True, is_flat=True),
     "llm.c": Files(write_llmc, read_llmc, "*_{split}_*.bin", is_cut=True, is_flat=True),
     "npy": Files(write_npy, read_npy, "*_{split}_*.npy", is_cut=True, is_flat=True),
-    "megatron": Files(write_megatron, read_megatron, "{split}.bin"),
+    "megatron": Files(write_megatron, read_megatron, "{split}.bin", suffix=".bin"),
     "parquet": Files(write_parquet, read_parquet, "{split}-*.parquet"),
-    "datatrove": Files(write_datatrove, read_datatrove, "{split}/*.ds", ends=True),
+    "datatrove": Files(write_datatrove, read_datatrove, "{split}/*.ds", ends=True, suffix=".ds"),
 }

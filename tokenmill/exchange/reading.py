@@ -6,6 +6,7 @@ ValueError where a file is not of its layout. `dtype` is what the tokenizer's id
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.exchange.formats import (
@@ -28,7 +29,13 @@ def read_raw(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
         raise ValueError(f"{path}: expected {dtype.name} token ids, found {size:,} bytes; is it a file of this format?")
     if path.open("rb").read(6) == b"\x93NUMPY":
         raise ValueError(f"{path}: expected bare token ids, found an array of NumPy's with a header; take it in as npy")
-    return np.memmap(path, dtype, mode="r"), None
+    tokens = np.memmap(path, dtype, mode="r")
+    some = tokens[: 1 << 16]
+    if dtype.itemsize == 2 and len(some) > 3 and some[::2].any() and not some[1::2].any():
+        raise ValueError(
+            f"{path}: expected {dtype.name} token ids, and every other one is 0: they look like uint32 ids"
+        )
+    return tokens, None
 
 
 def read_llmc(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
@@ -44,13 +51,18 @@ def read_llmc(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
 
 def read_npy(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False), None
-    except ValueError as error:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
         raise ValueError(f"{path}: expected an array of NumPy's, found damage ({error})") from error
+    if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
+        raise ValueError(f"{path}: expected an array of ids, found {tokens.dtype} of shape {tokens.shape}")
+    return tokens, None
 
 
 def read_megatron(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """A document may be of several sequences."""
+    if not path.with_suffix(".idx").is_file():
+        raise ValueError(f"{path}: expected Megatron's {path.with_suffix('.idx').name} beside it, found none")
     index = path.with_suffix(".idx").read_bytes()
     if len(index) < MEGATRON_HEADER.size or index[:9] != MEGATRON_MAGIC:
         raise ValueError(f"{path.with_suffix('.idx')}: expected Megatron's index, beginning with {MEGATRON_MAGIC!r}")
@@ -62,13 +74,29 @@ def read_megatron(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     ends = np.frombuffer(index, "<i8", documents, MEGATRON_HEADER.size + 12 * sequences)
     _require_size(path, int(lengths.sum()) * MEGATRON_TYPES[code].itemsize)
     sums = np.concatenate([[0], np.cumsum(lengths)])
+    pointers = np.frombuffer(index, "<i8", sequences, MEGATRON_HEADER.size + 4 * sequences)
+    whole = len(ends) > 0 and ends[0] == 0 and ends[-1] == sequences and not (np.diff(ends) < 0).any()
+    if (lengths < 0).any() or not whole or (pointers != sums[:-1] * MEGATRON_TYPES[code].itemsize).any():
+        raise ValueError(
+            f"{path.with_suffix('.idx')}: expected sequences one after the other, and documents that are all of them, "
+            "found others; it is damaged"
+        )
     tokens = np.memmap(path, MEGATRON_TYPES[code], mode="r") if sums[-1] else np.empty(0, MEGATRON_TYPES[code])
     return tokens, np.diff(sums[ends])
 
 
 def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    kind = dict(zip(pq.read_schema(path).names, pq.read_schema(path).types, strict=True)).get("input_ids")
+    if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not _is_integer(kind):
+        raise ValueError(f"{path}: expected a column input_ids, of lists of ids, found {kind or 'none'}")
     column = pq.read_table(path, columns=["input_ids"]).column(0).combine_chunks()
+    if column.null_count or column.flatten().null_count:
+        raise ValueError(f"{path}: expected ids in every row of input_ids, found nulls")
     return column.flatten().to_numpy(), np.diff(column.offsets.to_numpy().astype(np.int64))
+
+
+def _is_integer(kind: pa.ListType) -> bool:
+    return bool(pa.types.is_integer(kind.value_type))
 
 
 def read_datatrove(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -81,9 +109,9 @@ def read_datatrove(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]
         raise ValueError(f"{index}: expected ascending uint64, the ends of documents, found others; it is damaged")
     size = path.stat().st_size
     sizes = {size // count for count in ends[-1:].tolist() if count and size % count == 0}  # bytes a token
-    if sizes - {2, 4} or (len(ends) and not sizes):
+    if sizes - {2, 4} or (size and not sizes):
         raise ValueError(
-            f"{path}: expected {int(ends[-1]):,} ids of 2 or 4 bytes, as its index says, found {size:,} bytes"
+            f"{path}: expected {ends[-1:].sum():,} ids of 2 or 4 bytes, as its index says, found {size:,} bytes"
         )
     return (np.memmap(path, f"<u{sizes.pop()}", mode="r") if sizes else np.empty(0, dtype)), lengths
 

@@ -70,14 +70,24 @@ class SplitFiles(NamedTuple):
         """The tokens in files of even size, at least two to train on: of each how many, and their blocks.
 
         A short last file, and a single one, end other people's loaders: these go from file to file, and expect each
-        to hold a batch of all ranks.
+        to hold a batch of all ranks. What lies before a file's first BOS, or after its last EOS, some leave out: so a
+        file ends where a document does, but where documents are so long that files would be uneven.
         """
-        total = sum(len(shard.tokens) for shard in self.shards)
-        number = max(-(-total // self.file_tokens), 2 if self.name == "train" else 1)
         blocks = _Blocks(self.blocks())
-        for file in range(number):
-            count = total * (file + 1) // number - total * file // number
+        for count in file_sizes([shard.lengths for shard in self.shards], self.file_tokens, self.name == "train"):
             yield count, blocks.take(count)
+
+
+def file_sizes(lengths: list[np.ndarray], most: int, trains: bool) -> list[int]:
+    """How many tokens each file has, of documents of these lengths."""
+    ends = np.cumsum(np.concatenate(lengths), dtype=np.int64)
+    total = int(ends[-1])
+    number = max(-(-total // most), 2 if trains else 1)
+    even = np.array([total * file // number for file in range(number + 1)])
+    nearest = ends[np.minimum(np.searchsorted(ends, even[1:-1]), len(ends) - 1)]
+    cut = np.concatenate([even[:1], nearest, even[-1:]])
+    uneven = (np.diff(cut) < np.diff(even) / 2).any() or (np.diff(cut) > 1.5 * np.diff(even)).any()
+    return [int(size) for size in np.diff(even if uneven else cut)]
 
 
 class _Blocks:

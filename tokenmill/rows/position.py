@@ -116,6 +116,8 @@ def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequenc
         raise ValueError(
             f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
         )
+    if not all(isinstance(state[key], list | tuple) for key in ("pasts", "skip_rows")):
+        raise ValueError("pasts and skip_rows of the position must be lists; it is not one that state_dict made")
     seq_len = whole_number("seq_len of the position", state["seq_len"], 1)
     began = whole_number("began of the position", state["began"], 1)
     return Position(
@@ -160,9 +162,12 @@ def _format_pasts(pasts: Pasts) -> list[list[Any]]:
 
 
 def _parse_pasts(told: list[list[Any]]) -> Pasts:
+    def number(value: Any, smallest: int = 0) -> int:
+        return whole_number("a number in the pasts of the position", value, smallest)
+
     return {
-        (int(epoch), int(window)): [
-            Past(int(seq_len) + 1, int(dealt), tuple(parse_ranges(texts))) for seq_len, dealt, *texts in many
+        (number(epoch), number(window)): [
+            Past(number(seq_len, 1) + 1, number(dealt), tuple(parse_ranges(texts))) for seq_len, dealt, *texts in many
         ]
         for epoch, window, *many in told
     }
