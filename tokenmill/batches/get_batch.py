@@ -152,7 +152,8 @@ class KeptLoaders:
                 'the one that is meant, json.loads of one of state["loaders"], to RowLoader.load_state_dict'
             )
         for position in (known or same)[:1]:
-            loader.load_state_dict(position)  # refuses, with both values, where it does not fit
+            # refuses, with both values, where it does not fit
+            loader._load(position, compare=arguments["purpose"] == "train")
             self._waiting.remove(position)
         others = [position["arguments"] for position in self._waiting if position["split"] == loader.config.split]
         if not same and others:

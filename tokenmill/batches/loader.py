@@ -378,11 +378,14 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         Every source goes on with its next row, one that comes back where it was; a position of one token set goes on
         as that source.
         """
+        self._load(state, compare=self.config.split == "train")
+
+    def _load(self, state: dict[str, Any], compare: bool) -> None:
         if self._closed:
             self._raise_closed()
         self._leave_the_parent_s()
         with self._lock:
-            if self.config.rank is None and self.config.split == "train":
+            if compare and self.config.rank is None:
                 require_same_on_all_ranks(state)
             self._go_to_position(state)
             self._counted.clear()
