@@ -4,11 +4,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from making import make_text, make_token_set, run_prepare, write_parquet
 
 from tokenmill.batches import plans
 from tokenmill.rows.windows import Grain
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
+
+settings.register_profile("calm", deadline=None)  # how long an example takes is the machine's
+settings.load_profile("calm")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -185,7 +185,7 @@ print(documents, len(unit.span), peak() - before)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     documents, row_groups, grown = done.stdout.split()
     assert (documents, row_groups) == ("24000", "1")
-    assert float(grown) < 60, "MB: some batches and pages, and not the row group"
+    assert float(grown) < 100, "MB: some batches and pages, and not the row group"
 
 
 def test_a_url_gives_the_same_files_and_tokens_as_its_folder(source, tokenizer_json, tmp_path):

@@ -44,9 +44,7 @@ class Progress:
             return None
         name = hashlib.sha256(json.dumps(followed, sort_keys=True, default=repr).encode()).hexdigest()[:16]
         _made[name] += 1
-        with contextlib.suppress(RuntimeError, AttributeError):  # a store, or a torch, that cannot
-            store = store.clone()  # type: ignore[attr-defined]
-        return cls(store, f"{name}/{_made[name]}", dist.get_rank(), dist.get_world_size())
+        return cls(_own_connection(store), f"{name}/{_made[name]}", dist.get_rank(), dist.get_world_size())
 
     def tell(self, tokens: int) -> None:
         """Tells the others, if it is time to."""
@@ -86,3 +84,17 @@ class Progress:
 
     def _key(self, rank: int) -> str:
         return f"tokenmill/progress/{self.name}/{rank}"
+
+
+def _own_connection(store: dist.Store) -> dist.Store:
+    """The same store by another connection, where it is one over TCP, whose connections wait for one another.
+
+    A FileStore counts its users in its file: one that a fork collects would be counted out for its parent's.
+    """
+    under = store
+    while isinstance(under, dist.PrefixStore):
+        under = under.underlying_store
+    if not isinstance(under, dist.TCPStore) or not hasattr(store, "clone"):  # an older torch
+        return store
+    own: dist.Store = store.clone()
+    return own
