@@ -83,9 +83,9 @@ def state_dict(pending: int = 0) -> dict[str, Any]:
     Call it on every rank, even if one saves it: ranks whose training stands elsewhere are refused with ValueError.
     Evaluation's positions are this rank's own.
     """
-    from tokenmill.batches import get_batch  # defined here, as torch.distributed.checkpoint looks no name up lazily
-
-    return get_batch.state_dict(pending)
+    # a function of its own, as torch.distributed.checkpoint sees no name that is loaded when it is first used
+    positions: dict[str, Any] = import_module("tokenmill.batches.get_batch").state_dict(pending)
+    return positions
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
@@ -95,9 +95,7 @@ def load_state_dict(state: dict[str, Any]) -> None:
     warning. ValueError for a state that `state_dict` did not make. Whether a position fits is checked when its
     get_batch is called.
     """
-    from tokenmill.batches import get_batch
-
-    get_batch.load_state_dict(state)
+    import_module("tokenmill.batches.get_batch").load_state_dict(state)
 
 
 if not TYPE_CHECKING:  # or a checker would take any name for one of ours
