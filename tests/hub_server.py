@@ -87,8 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
         if trouble == "truncated":
             data = data[: len(data) // 2]
         status, begin = 200, 0
-        if found := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
+        if found := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             status, begin = 206, int(found[1])
+            data = data[: int(found[2]) + 1] if found[2] else data
             hub.ranges.append((name, begin))
             headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         cut = begin + (len(data) - begin) // 2 if trouble in ("drop", "stall") else None

@@ -99,10 +99,11 @@ def test_a_validation_file_that_is_gone_is_not_replaced_by_one_that_was_trained_
     flags = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 20_000)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    assert "shard_3.parquet validates in this token set, and is not in the source any more" in done.stderr
+    assert "has been prepared from shard_3.parquet too, and the source does not have it any more" in done.stderr
     assert tree(folder) == before
-    summary = run_prepare(*flags, "--val-file", "shard_2.parquet", cwd=tmp_path).stdout
-    assert "no longer in val, as the source does not have it: shard_3.parquet" in summary
+    done = run_prepare(*flags, "--val-file", "shard_2.parquet", cwd=tmp_path, check=False)
+    assert done.returncode == 1, "no shard of it is taken out of the set either"
+    assert tree(folder) == before
 
 
 def test_a_set_of_before_manifests_were_kept_keeps_its_own(source, tokenizer_json, tmp_path):

@@ -11,6 +11,8 @@ from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 ray = pytest.importorskip("ray", reason="no ray: pip install -r requirements-test.txt")
 
+ONE_A_FILE = ["--shard-text-bytes", "100000"]  # files are small
+
 
 @pytest.fixture
 def cluster():
@@ -25,7 +27,7 @@ def cluster():
 def flags(tokenizer_json, tmp_path):
     for number in range(30):
         write_parquet(tmp_path / "corpus" / f"shard_{number:02d}.parquet", make_text(documents=700, seed=number))
-    return ["--source", str(tmp_path / "corpus"), "--tokenizer", tokenizer_json, "--engine", "tiktoken"]
+    return ["--source", str(tmp_path / "corpus"), "--tokenizer", tokenizer_json, "--engine", "tiktoken", *ONE_A_FILE]
 
 
 def environment(cluster):

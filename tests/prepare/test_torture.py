@@ -51,7 +51,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(source, tokenizer_json, tmp
 
 
 def test_a_read_only_token_set_is_used_as_it_is_and_refused_where_it_must_change(source, tokenizer_json, tmp_path):
-    flags = ("--source", source, "--tokenizer", tokenizer_json)
+    flags = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 200_000)
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     expected = tree(folder)
     with read_only(folder):

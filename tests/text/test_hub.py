@@ -37,7 +37,8 @@ def env(hub, tmp_path):
 
 @pytest.fixture
 def flags(tokenizer_json):
-    return ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--num-shards"]
+    # shards of one file each
+    return ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--shard-text-bytes", 500_000, "--num-shards"]
 
 
 def token_set(done, cwd):
@@ -169,7 +170,8 @@ def test_later_runs_mean_the_files_of_the_first_whatever_the_branch_has_become(h
 
 def test_the_climbmix_preset_validates_on_the_repository_s_last_file(hub, env, tokenizer_json, tmp_path):
     hub.repository = "karpathy/climbmix-400b-shuffle"
-    done = run_prepare("climbmix", "--num-shards", 2, "--tokenizer", tokenizer_json, cwd=tmp_path, env=env)
+    flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--shard-text-bytes", 500_000)
+    done = run_prepare("climbmix", *flags, cwd=tmp_path, env=env)
     manifest = json.loads(token_set(done, tmp_path)["manifest.json"])
     assert [(shard["source"], shard["split"]) for shard in manifest["shards"]] == [
         (NAMES[0], "train"),
@@ -217,6 +219,6 @@ def test_an_hf_url_is_read_in_place_to_the_same_shards(env, flags, tmp_path):
     for folder in (fetched, in_place):
         folder.mkdir()
     expected = token_set(run_prepare(*flags, 4, cwd=fetched, env=env), fetched)
-    done = run_prepare("--source", f"hf://datasets/{REPOSITORY}", *flags[2:4], cwd=in_place, env=env)
+    done = run_prepare("--source", f"hf://datasets/{REPOSITORY}", *flags[2:-1], cwd=in_place, env=env)
     assert shards(token_set(done, in_place)) == shards(expected)
     assert not (in_place / "data" / "raw").exists()

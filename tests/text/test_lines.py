@@ -15,7 +15,8 @@ from making import make_text, run_prepare, tree
 
 from tokenmill.text import lines
 from tokenmill.text.formats import Reading
-from tokenmill.text.sources import SourceFile, plan_units, read_documents
+from tokenmill.text.sources import plan_units, read_documents
+from tokenmill.text.units import SourceFile
 
 EVERYTHING = 1 << 40
 BY_DEFAULT = Reading()
@@ -57,7 +58,7 @@ def test_jsonl_gives_every_text_once_in_order_wherever_it_is_cut(texts, limit, e
         patch.setattr(lines, "BATCH_BYTES", block)
         assert texts_of(path, limit=limit) == [text for text in texts if text]
         units = units_of(path, limit=limit)
-        assert [unit.identity["span"][0] for unit in units] == list(range(0, max(1, len(data)), limit))
+        assert [unit.parts[0].identity["span"][0] for unit in units] == list(range(0, max(1, len(data)), limit))
         counted = [documents for unit in units for documents in read_documents(unit)]
         assert sum(documents.empty_documents for documents in counted) == texts.count("")
         assert 0 <= sum(documents.share for documents in counted) - len(data) <= 1, "progress comes to its end"

@@ -12,7 +12,9 @@ import pytest
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill.text.formats import Reading
-from tokenmill.text.sources import SourceFile, local_files, plan_units, read_documents, split_files
+from tokenmill.text.listing import local_files
+from tokenmill.text.sources import plan_units, read_documents, split_files
+from tokenmill.text.units import SourceFile
 
 EVERYTHING = 1 << 40
 
@@ -90,7 +92,9 @@ def test_units_are_consecutive_row_groups_up_to_the_limit(tmp_path):
     texts = [letter * 10_000 for letter in "abcdefgh"]
     path = write_parquet(tmp_path / "a.parquet", texts, row_group_size=1)
     file = split_files({"a.parquet": path, "z.parquet": path})[0]
-    cuts = {limit: [unit.span for unit in plan_units(file, Reading(), limit)] for limit in (1, 35_000, EVERYTHING)}
+    cuts = {
+        limit: [unit.parts[0].span for unit in plan_units(file, Reading(), limit)] for limit in (1, 35_000, EVERYTHING)
+    }
     assert cuts[1] == [(i,) for i in range(8)]
     assert cuts[35_000] == [(0, 1, 2), (3, 4, 5), (6, 7)]
     assert cuts[EVERYTHING] == [tuple(range(8))]
@@ -163,7 +167,11 @@ def test_the_footer_s_digest_changes_with_the_text(tmp_path):
     one = only_unit(write_parquet(tmp_path / "a.parquet", ["one", "two"]))
     same = only_unit(write_parquet(tmp_path / "b.parquet", ["one", "two"]))
     other = only_unit(write_parquet(tmp_path / "c.parquet", ["one", "twi"]))
-    assert one.identity["footer_sha256"] == same.identity["footer_sha256"] != other.identity["footer_sha256"]
+    assert (
+        one.parts[0].identity["footer_sha256"]
+        == same.parts[0].identity["footer_sha256"]
+        != other.parts[0].identity["footer_sha256"]
+    )
 
 
 def test_a_row_group_of_any_size_is_streamed(tmp_path):
@@ -174,13 +182,14 @@ def test_a_row_group_of_any_size_is_streamed(tmp_path):
 import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
 from pathlib import Path
 from tokenmill.text.formats import Reading
-from tokenmill.text.sources import SourceFile, plan_units, read_documents
+from tokenmill.text.sources import plan_units, read_documents
+from tokenmill.text.units import SourceFile
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
 (unit,) = plan_units(SourceFile("large.parquet", Path({str(path)!r}), "train"), Reading(), 1 << 40)
 before = peak()
 documents = sum(len(documents.texts) for documents in read_documents(unit))
-print(documents, len(unit.span), peak() - before)
+print(documents, len(unit.parts[0].span), peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     documents, row_groups, grown = done.stdout.split()

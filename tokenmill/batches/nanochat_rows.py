@@ -21,7 +21,7 @@ from tokenmill.batches.pieces import Piece, pieces_of
 from tokenmill.batches.table import not_bos
 from tokenmill.batches.window_rows import Unchanged
 from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
-from tokenmill.store.shards import Shard, ShardEntry
+from tokenmill.store.shards import Shard, ShardEntry, sources_of
 from tokenmill.store.token_sets import TokenSet
 
 SHARDS_HELD = 8  # open at once; the longest documents stay in the buffer while many shards go by
@@ -75,17 +75,19 @@ class RankDocuments:
     def _row_groups(self, file: list[ShardEntry]) -> Iterator[tuple[ShardEntry, list[tuple[int, int]]]]:
         """This rank's row groups in the shards of a source file: (first, last) document of each."""
         for entry in file:
-            source = self.token_set.record(entry)["source"]
-            if "row_groups" not in source:
-                raise ValueError(
-                    f"{self.token_set.path}: the record of shard {entry.name} does not say which row groups it holds, "
-                    "and packing 'nanochat' deals row groups to ranks; use packing='best_fit'"
-                )
-            ends = np.cumsum(source["row_group_documents"]).tolist()
-            spans = zip(source["row_groups"], [0, *ends[:-1]], ends, strict=True)
-            mine = [(first, last) for group, first, last in spans if group % self.world_size == self.rank]
-            if any(first < last for first, last in mine):
-                yield entry, mine
+            sources, before = sources_of(self.token_set.record(entry)), 0
+            for source in sources:
+                if "row_groups" not in source:
+                    raise ValueError(
+                        f"{self.token_set.path}: the record of shard {entry.name} does not say which row groups it "
+                        "holds, and packing 'nanochat' deals row groups to ranks; use packing='best_fit'"
+                    )
+                ends = np.cumsum([before, *source["row_group_documents"]]).tolist()
+                spans = zip(source["row_groups"], ends[:-1], ends[1:], strict=True)
+                mine = [(first, last) for group, first, last in spans if group % self.world_size == self.rank]
+                before = ends[-1]
+                if any(first < last for first, last in mine):
+                    yield entry, mine
 
 
 class Picked(NamedTuple):

@@ -5,6 +5,7 @@ Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of w
     show          `tokenmill show`: rows, batches, steps, documents; asked: its settings; show_mixture: of a mixture
     drawing       how they are drawn
     trace         from a step to its documents, and forth; mixed_trace: of a mixture
+    origins       where a document is from, in its source file
     counts        rows of windows, counted once and kept
     mix           `tokenmill mix`: what a mixture will give of each source; stages: its picture
     report        `tokenmill report`: page puts together charts, rowsview and words; templates/ has its HTML

@@ -8,7 +8,8 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from tokenmill.batches.pieces import Piece
-from tokenmill.look.trace import SourceRows, TracedRow
+from tokenmill.look.origins import SourceRows
+from tokenmill.look.trace import TracedRow
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 

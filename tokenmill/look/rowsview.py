@@ -8,8 +8,8 @@ import base64
 
 import numpy as np
 
+from tokenmill.look.origins import SourceRows
 from tokenmill.look.specimen import Part, Specimen
-from tokenmill.look.trace import SourceRows
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 

@@ -1,9 +1,8 @@
-"""From a training step back to its rows, their documents, and the source files' rows that these were; and forth.
+"""From a training step back to its rows and their documents; and forth.
 
     tracer.rows(first=24_690, count=2)            rows 24,690 and 24,691 of the global order
     tracer.sightings(entry, 17, until)            the rows that document 17 of a shard was in
     trace_nanochat(token_set, ..., rank=0, first, count)  of nanochat's rows of one rank
-    SourceRows(token_set).find(entry, 17)         "shard_00003.parquet row 1,041"
 
 The rows before the first are counted, not planned, and the counts kept (counts.py). A place
 (epoch, window of the epoch, row) is gone to at once.
@@ -12,10 +11,6 @@ The rows before the first are counted, not planned, and the counts kept (counts.
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import takewhile
-
-import numpy as np
 
 from tokenmill.batches.nanochat_rows import NanochatRows
 from tokenmill.batches.pieces import Piece
@@ -25,7 +20,6 @@ from tokenmill.rows.skipped import Skipped, format_rows
 from tokenmill.rows.stream import Dealt, Place, RowStream
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.text.formats import SUFFIX
 
 
 @dataclass(frozen=True)
@@ -157,43 +151,3 @@ def find_document(number: int, token_set: TokenSet, split: str) -> tuple[ShardEn
         left -= entry.documents
     total = sum(entry.documents for entry in entries)
     raise ValueError(f"{token_set.path}: split {split!r} has {total:,} documents, 0 to {total - 1:,}")
-
-
-class SourceRows:
-    """Where the documents of a token set are from; each shard's record is read once."""
-
-    def __init__(self, token_set: TokenSet):
-        self._token_set = token_set
-        self._record, self._rows_before = lru_cache(None)(token_set.record), lru_cache(None)(self._count_rows_before)
-
-    def find(self, entry: ShardEntry, document: int) -> str:
-        """The source file of a shard's document, and the row in it, from 0 (the line of a jsonl file from 1).
-
-        Where documents of the shard were left out (null, empty), which of those with text it is.
-        """
-        record, before = self._record(entry), self._rows_before(entry)
-        if _rows_read(record) == record["documents"]:
-            suffix = SUFFIX.search(entry.source)
-            kind = {"jsonl": "line", "parquet": "row"}.get(suffix[1] if suffix else "", "document")
-            return f"{entry.source} {kind} {before + document + (kind == 'line'):,}"
-        return f"{entry.source} {_among_those_with_text(record, document, before)}"
-
-    def _count_rows_before(self, entry: ShardEntry) -> int:
-        """Rows of the source file in the shards before this one."""
-        earlier = takewhile(lambda other: other.name != entry.name, self._token_set.entries)
-        return sum(_rows_read(self._record(other)) for other in earlier if other.source == entry.source)
-
-
-def _rows_read(record: dict) -> int:
-    """Rows of the source file that a shard was made of, with those that were left out."""
-    return sum(record.get(count, 0) for count in ("documents", "null_documents", "empty_documents", "broken_lines"))
-
-
-def _among_those_with_text(record: dict, document: int, before: int) -> str:
-    source = record["source"]
-    if "row_groups" not in source:
-        return f"from row {before:,} on, document {document:,} of those with text"
-    ends = np.cumsum(source["row_group_documents"])
-    group = int(np.searchsorted(ends, document, side="right"))
-    nth = document - (int(ends[group - 1]) if group else 0)
-    return f"row group {source['row_groups'][group]}, document {nth:,} of those with text"

@@ -27,7 +27,8 @@ class PrepareConfig:
     engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = "auto"  # what tokenizes; auto is the fastest proven
     name: str | None = None  # the data set's name in the token set's folder; by default from the source
     val_file: str | None = None  # validates: a file's name or path, or `last` in the repository; by default the last
-    text_column: str = "text"  # the column, or key of a jsonl line, with the documents
+    text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
+    keep_ids: str | None = None  # the column, or key, with a document's own id, which show then tells
     document_separator: str | None = None  # between the documents of a txt file, as `\n\n`; by default a file is one
     skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
     tokens_root: Path | str = Path("data/tokens")  # where token sets are written
@@ -65,7 +66,7 @@ class PrepareConfig:
         escapes, separator = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}, None
         if self.document_separator is not None:
             separator = re.sub(r"\\([nrt\\])", lambda found: escapes[found[1]], self.document_separator).encode()
-        return Reading(self.text_column, separator, self.skip_broken_lines)
+        return Reading(self.text_column, separator, self.skip_broken_lines, self.keep_ids)
 
     @property
     def part_of_all(self) -> tuple[int, int]:

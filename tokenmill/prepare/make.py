@@ -1,5 +1,6 @@
 """One unit of work -> one shard, in a worker process."""
 
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 
 from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, dtype_name
 from tokenmill.text.sources import read_documents
-from tokenmill.text.units import Unit
+from tokenmill.text.units import Documents, Part, Unit
 from tokenmill.tokenize.engines import Encoder, choose_encoder, sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -19,7 +20,7 @@ class Made(NamedTuple):
 
     engine: str
     why: str  # not a faster engine, or ""
-    referred: int  # documents that tiktoken encoded for the characters in them
+    referred: int  # documents that the reference encoded for the characters in them
 
 
 def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
@@ -31,20 +32,51 @@ def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
 def make_shard(folder: Path, state: tuple[Encoder, str], unit: Unit, report) -> Made:
     """Tokenizes one unit into one shard; reports (documents, tokens, bytes of text, share of unit.text_bytes)."""
     encoder, why = state
-    counts, referred = dict.fromkeys(TEXT_COUNTS, 0), 0
-    kept = dict.fromkeys(unit.identity.get("row_groups", ()), 0)  # documents of each row group
-    with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
+    tallies, referred = [_Tally(part) for part in unit.parts], 0
+    with_ids = unit.parts[0].reading.id_column is not None and any(file.format != "txt" for file in unit.files)
+    with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), with_ids) as writer:
         for documents in read_documents(unit):
             tokens, lengths, by_reference = encoder.encode(documents.texts)
             encoder.prove(documents.texts, tokens, lengths, sample(unit.name, writer.num_documents, len(lengths)))
             writer.write(tokens, lengths)
+            if with_ids:
+                writer.write_ids(documents.ids or [])
             referred += by_reference
-            if kept:
-                kept[documents.row_group] += len(lengths)
-            for count in counts:
-                counts[count] += getattr(documents, count)
+            tallies[documents.part].add(documents)
             report(documents.read, len(tokens), documents.text_bytes, documents.share)
-        groups = {"row_group_documents": list(kept.values())} if "row_groups" in unit.identity else {}
-        source = unit.identity | groups | {"shards": unit.units}
-        writer.finish(counts | {"source": source, "fingerprint": encoder.tokenizer.fingerprint})
+        counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
+        writer.finish(counts | {"source": _source(unit, tallies), "fingerprint": encoder.tokenizer.fingerprint})
     return Made(encoder.engine, why, referred)
+
+
+class _Tally:
+    """What was read of a part."""
+
+    def __init__(self, part: Part):
+        self.part, self.documents = part, 0
+        self.counts = Counter(dict.fromkeys(TEXT_COUNTS, 0))
+        self.row_groups = dict.fromkeys(part.span or () if part.file.format == "parquet" else (), 0)
+
+    def add(self, documents: Documents) -> None:
+        self.documents += len(documents.texts)
+        for count in TEXT_COUNTS:
+            self.counts[count] += getattr(documents, count)
+        if documents.row_group is not None:
+            self.row_groups[documents.row_group] = self.row_groups.get(documents.row_group, 0) + len(documents.texts)
+
+    def groups(self) -> dict:
+        """How many documents each row group gave, for packing `nanochat`."""
+        return {"row_group_documents": list(self.row_groups.values())} if self.part.file.format == "parquet" else {}
+
+    def whole(self) -> dict:
+        """What a record says of one file among several."""
+        groups = {"row_groups": list(self.row_groups)} | self.groups() if self.groups() else {}
+        left_out = {count: found for count, found in self.counts.items() if found}
+        return self.part.identity | groups | {"documents": self.documents} | left_out
+
+
+def _source(unit: Unit, tallies: list[_Tally]) -> dict:
+    """What a record says of where its text is from."""
+    if len(tallies) == 1:
+        return unit.parts[0].identity | tallies[0].groups() | {"shards": unit.units}
+    return {"files": [tally.whole() for tally in tallies], "shards": 1}

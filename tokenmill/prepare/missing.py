@@ -2,39 +2,59 @@
 
 files that are there -> units -> workers
 files to be fetched  -> a thread: fetched, planned -> workers, while these do the others
+
+A part takes every N-th unit. Of a hub's files, and of large compressed ones, it takes every N-th with all its units:
+so it fetches and decompresses no others.
 """
 
 import functools
 import threading
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, as_completed
+from typing import TypeVar
 
 from tokenmill.prepare import cluster, workers
 from tokenmill.prepare.config import PrepareConfig
-from tokenmill.prepare.inventory import Inventory
+from tokenmill.prepare.inventory import Inventory, is_costly
 from tokenmill.prepare.make import Made, load_encoder, make_shard
 from tokenmill.prepare.origin import Source
 from tokenmill.prepare.outcomes import Failure, failure_of
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import Feed
-from tokenmill.text.sources import plan_units
-from tokenmill.text.units import SourceFile, Unit
+from tokenmill.text.lots import Lot
+from tokenmill.text.units import Unit
+
+Item = TypeVar("Item")
+Failures = list[tuple[str, Failure]]
 
 
-def make_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: Bars) -> list[tuple[str, Failure]]:
+def make_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: Bars) -> Failures:
     """Makes what is missing of this part: (what, why) of each file and shard that failed.
 
     ValueError where no file at all can be read.
     """
-    there = {file: source.is_there(file) for file in source.files}
-    absent = [file for file in source.files if not there[file] and not _is_done_without(stock, source, file)]
-    units, failures = _plan(stock, [file for file in source.files if there[file]], config)
-    if failures and not units and not absent:
+    lots = stock.lots(source.files)
+    whole = [lot for lot in lots if source.downloads is not None or is_costly(lot)]  # to be dealt so, and not by unit
+    part, parts = config.part_of_all
+    mine = set() if config.finish else set(whole[part - 1 :: parts])
+    here = [lot for lot in lots if all(map(source.is_there, lot))]
+    absent = [lot for lot in lots if lot not in here and not stock.note_made(lot, source.size_of_absent)]
+    known = {lot for lot in here if is_costly(lot) and _is_made(stock, lot)}
+    wanted = [lot for lot in here if lot not in known and (lot in mine or not is_costly(lot))]
+    if costly := sum(map(is_costly, wanted)):
+        bars.say(f"looking through {costly:,} compressed files, to plan them; what this tells is kept")
+    units, failures = _plan(stock, wanted, config.workers)
+    absent = [lot for lot in absent if lot in mine]
+    if failures and not units and not absent and not known:
         raise ValueError(failures[0][1].reason)
-    units, absent = _of_this_part(source, units, absent, config)
+    mine_first, shared = {lot[0] for lot in mine}, {lot[0] for lot in lots} - {lot[0] for lot in whole}
+    by_unit = [] if config.finish else [unit for unit in units if unit.files[0] in shared][part - 1 :: parts]
+    units = by_unit + [unit for unit in units if unit.files[0] in mine_first]
     units = sorted((unit for unit in units if unit.name not in stock.records), key=lambda unit: -unit.text_bytes)
-    planned = sum(map(len, stock.shards.values()))
+    planned = len({name for names in stock.shards.values() for name in names})
     shards = [f"{len(stock.records)} of {planned} shards are there, {len(units)} to make"] if planned else []
-    files = [f"{len(absent)} files to fetch first"] if absent else []
+    files = [f"{sum(map(len, absent))} files to fetch first"] if absent else []
     bars.say(f"{', and '.join(shards + files)}: {stock.folder}")
     if units or absent:
         failures += _make(stock, source, units, absent, config, bars)
@@ -43,52 +63,51 @@ def make_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: 
     return failures
 
 
-def _plan(
-    stock: Inventory, files: list[SourceFile], config: PrepareConfig
-) -> tuple[list[Unit], list[tuple[str, Failure]]]:
-    """The units of files that are there, and the files that cannot be planned."""
-    units, failures = [], []
-    with ThreadPoolExecutor(config.workers) as pool:  # a compressed file is read whole
-        planned = [(file, pool.submit(plan_units, file, config.reading, config.shard_text_bytes)) for file in files]
-    for file, future in planned:
+def _is_made(stock: Inventory, lot: Lot) -> bool:
+    try:
+        return stock.note_made(lot)
+    except ValueError:
+        return False  # damaged; planning says how
+
+
+def _plan(stock: Inventory, lots: list[Lot], count: int) -> tuple[list[Unit], Failures]:
+    """The units of lots that are there, and the files that cannot be planned."""
+    units: list[Unit] = []
+    failures: Failures = []
+    for lot, future in list(_in_threads(stock.plan, lots, count)):
         try:
             found = future.result()
-        except ValueError as error:
-            failures.append((file.name, failure_of(error)))
+            stock.take(found)
+        except (ValueError, OSError, MemoryError) as error:
+            failures.append((lot[0].name, failure_of(error)))
         else:
-            stock.take(file, found)
             units += found
     return units, failures
 
 
-def _is_done_without(stock: Inventory, source: Source, file: SourceFile) -> bool:
-    return stock.note_without_file(file, source.size(file))
+def _in_threads(function: Callable, items: Iterable[Item], count: int) -> Iterator[tuple[Item, Future]]:
+    """Each item and the Future of function(item), by some threads that do not outlive the process: Ctrl-C ends them."""
+    asked: list[tuple[Item, Future]] = [(item, Future()) for item in items]
+    left = iter(asked)  # each `next` is one thread's, as the interpreter runs it whole
 
+    def work() -> None:
+        for item, future in left:
+            try:
+                future.set_result(function(item))
+            except BaseException as error:
+                future.set_exception(error)
 
-def look_again(stock: Inventory, source: Source) -> None:
-    """Takes note of what other parts have made since, of files too that are only there for them."""
-    stock.look_again()
-    for file in source.files:
-        if source.is_fetched(file) and file.name not in stock.shards:
-            _is_done_without(stock, source, file)
-
-
-def _of_this_part(source: Source, units: list[Unit], absent: list[SourceFile], config: PrepareConfig):
-    """Every N-th of the units; of a hub's, those of every N-th file, so that each part fetches its own."""
-    part, parts = config.part_of_all
-    if config.finish:
-        return [], []
-    if source.downloads is None:
-        return units[part - 1 :: parts], []
-    files = set(source.files[part - 1 :: parts])
-    return [unit for unit in units if unit.file in files], [file for file in absent if file in files]
+    for _ in range(min(count, len(asked))):
+        threading.Thread(target=work, daemon=True, name="tokenmill-plan").start()
+    return iter(asked)
 
 
 def _make(
-    stock: Inventory, source: Source, units: list[Unit], absent: list[SourceFile], config: PrepareConfig, bars: Bars
-) -> list[tuple[str, Failure]]:
+    stock: Inventory, source: Source, units: list[Unit], absent: list[Lot], config: PrepareConfig, bars: Bars
+) -> Failures:
     """Makes shards in worker processes, those of absent files as they arrive. (what, why) of what failed."""
-    failures, made = [], []
+    failures: Failures = []
+    made: list[Made] = []
 
     def settle(unit: Unit, outcome: Made | Failure) -> None:
         if isinstance(outcome, Failure):
@@ -97,7 +116,7 @@ def _make(
         made.append(outcome)
         stock.note(unit)
         if not config.keep_raw:
-            _delete_done(stock, source, [unit.file])
+            _delete_done(stock, source, unit.files)
 
     feed = Feed()
     feed.add(units)  # the longest first, so that all end together
@@ -118,29 +137,37 @@ def _make(
     return failures
 
 
-def _feed(feed: Feed, stock: Inventory, source: Source, absent: list[SourceFile], meter: Meter, failures: list) -> None:
-    """Fetches the absent files, and gives the units of each to the workers as soon as it is there."""
+def _feed(feed: Feed, stock: Inventory, source: Source, absent: list[Lot], meter: Meter, failures: Failures) -> None:
+    """Fetches the absent files, and gives the units of each lot to the workers as soon as it is there."""
     try:
-        futures = source.fetch(absent)
-        left = sum(source.size(file) for file in absent)
-        fetched, known, there = 0, 0, meter.total
+        lot_of = {file: lot for lot in absent for file in lot}
+        sizes = {lot: sum(map(source.size, lot)) for lot in absent}
+        futures, failed = source.fetch(list(lot_of)), set()
+        missing = Counter(lot_of[file] for file in futures.values())
+        left, fetched, known, there = sum(sizes.values()), 0, 0, meter.total
         for future in as_completed(futures):
-            file = futures[future]
+            lot = lot_of[futures[future]]
+            missing[lot] -= 1
             try:
                 future.result()
-                units = stock.plan(file)
+                if missing[lot] or lot in failed:
+                    continue
+                units = stock.plan(lot)
+                stock.take(units)
             except Exception as error:
-                failures.append((file.name, failure_of(error)))
+                failed.add(lot)
+                failures.append((futures[future].name, failure_of(error)))
                 continue
-            size, missing = source.size(file), [unit for unit in units if unit.name not in stock.records]
-            left, fetched, known = left - size, fetched + size, known + sum(unit.text_bytes for unit in missing)
+            new = [unit for unit in units if unit.name not in stock.records]
+            left, fetched = left - sizes[lot], fetched + sizes[lot]
+            known += sum(unit.text_bytes for unit in new)
             meter.total = there + known + known * left / fetched  # files that are to come have as much in a byte
-            feed.add(missing)
+            feed.add(new)
     finally:
         feed.close()
 
 
-def _delete_done(stock: Inventory, source: Source, files: list[SourceFile]) -> None:
+def _delete_done(stock: Inventory, source: Source, files: list) -> None:
     """Deletes the hub's files whose shards are all there."""
     for file in files:
         if not stock.missing([file]):

@@ -9,7 +9,8 @@ from tokenmill.prepare.progress import Bars
 from tokenmill.store.files import read_json
 from tokenmill.text import hub
 from tokenmill.text.downloads import Downloads
-from tokenmill.text.sources import local_files, split_files
+from tokenmill.text.listing import list_source
+from tokenmill.text.sources import split_files
 from tokenmill.text.stdlib import write_stdlib
 from tokenmill.text.units import SourceFile
 
@@ -20,6 +21,7 @@ class Source:
 
     files: list[SourceFile]
     downloads: Downloads | None = None
+    left_out: tuple[str, ...] = ()  # of what the user named, a sentence each
 
     def close(self) -> None:
         if self.downloads is not None:
@@ -43,6 +45,10 @@ class Source:
         assert self.downloads is not None, "only a hub's files may not be there"
         return self.downloads.size(file.name)
 
+    def size_of_absent(self, file: SourceFile) -> int | None:
+        """Bytes of a hub's file that is not there; None of any other."""
+        return None if self.is_there(file) else self.size(file)
+
     def delete(self, file: SourceFile) -> None:
         """Deletes a file that is the hub's."""
         if self.is_fetched(file):
@@ -61,11 +67,15 @@ def find_source(config: PrepareConfig, bars: Bars) -> Source:
     FileNotFoundError, ValueError or ConnectionError where there are none.
     """
     val_file = None if config.val_file == "last" else config.val_file
-    if config.source == "stdlib":
-        return Source(split_files(local_files(str(write_stdlib(Path(config.raw_dir), bars.say))), val_file))
-    if Path(config.source).exists() or not hub.is_repository(config.source):
-        return Source(split_files(local_files(config.source), val_file))
-    return _hub_source(config, bars)
+    named = config.source
+    if named == "stdlib":
+        named = str(write_stdlib(Path(config.raw_dir), bars.say))
+    elif not Path(named).expanduser().exists() and hub.is_repository(named):
+        return _hub_source(config, bars)
+    listed = list_source(named)
+    for told in listed.left_out:
+        bars.say(f"left out of {named}: {told}")
+    return Source(split_files(listed.files, val_file, listed.bytes), None, tuple(listed.left_out))
 
 
 def _hub_source(config: PrepareConfig, bars: Bars) -> Source:
@@ -83,7 +93,8 @@ def _hub_source(config: PrepareConfig, bars: Bars) -> Source:
     val_file = names[-1] if config.val_file == "last" else config.val_file
     if val_file in names and val_file not in taken:
         taken.append(val_file)
-    files = split_files({name: folder / name for name in taken}, val_file)
+    sizes = {file.name: file.bytes for file in listing.files}
+    files = split_files({name: folder / name for name in taken}, val_file, sizes)
     return Source(files, Downloads(listing, folder, config.download_workers, bars))
 
 

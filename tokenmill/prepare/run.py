@@ -14,11 +14,18 @@ from pathlib import Path
 
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.inventory import Inventory
-from tokenmill.prepare.missing import look_again, make_missing
+from tokenmill.prepare.missing import make_missing
 from tokenmill.prepare.origin import find_source
 from tokenmill.prepare.outcomes import PreparationError, Prepared
 from tokenmill.prepare.progress import Bars
-from tokenmill.prepare.splits import changes, former_entries, in_former_order, keep_splits
+from tokenmill.prepare.splits import (
+    changes,
+    former_entries,
+    in_former_order,
+    keep_splits,
+    require_all_there,
+    still_dropped,
+)
 from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer
 from tokenmill.store.files import locked, remove_temporary_files
 from tokenmill.store.token_sets import write_manifest
@@ -48,6 +55,7 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
             if alone:
                 remove_temporary_files(*written)
             former = former_entries(folder)
+            require_all_there(folder, source.files)
             source = replace(source, files=keep_splits(source.files, former, config.val_file is not None))
             save_tokenizer(folder, tokenizer)
             stock = Inventory(folder, tokenizer.fingerprint, config.reading, config.shard_text_bytes)
@@ -56,12 +64,13 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
                 remove_temporary_files(*written)
             if failures:
                 raise PreparationError(failures)
-            look_again(stock, source)
+            stock.look_again()
             missing = stock.missing(source.files)
             if missing and config.finish:
                 raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
             if missing:
                 return Prepared(folder, len(missing)), []
             records = in_former_order(stock.entries(source.files), former)
-            write_manifest(folder, config.dataset, tokenizer.facts(), records, source.facts())
+            dropped = still_dropped(folder, records)
+            write_manifest(folder, config.dataset, tokenizer.facts(), records, source.facts(), dropped)
     return Prepared(folder, 0), changes(records, former)

@@ -4,14 +4,15 @@
     with d        a b c d      d trains; c still validates, and checkpoints go on
     --val-file d               d validates and c trains, as was asked
 
-Shards keep their order, and new ones come after them.
+Shards keep their order, and new ones come after them. A set keeps what it has: where a file of it is no longer in the
+source, the source is refused, as it may be another corpus in a folder of the same name.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from tokenmill.store.shards import SPLITS, ShardEntry, Split
+from tokenmill.store.shards import SPLITS, ShardEntry, Split, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.units import SourceFile
 
@@ -19,8 +20,34 @@ Records = list[tuple[dict, Split]]
 
 
 def former_entries(folder: Path) -> list[ShardEntry]:
-    """The shards that a token set has by now; none where it is not one yet."""
-    return TokenSet(folder).entries if (folder / "manifest.json").exists() else []
+    """The shards that a token set has by now, and in their places those that were dropped; none where it is no set."""
+    if not (folder / "manifest.json").exists():
+        return []
+    token_set = TokenSet(folder)
+    entries = list(token_set.entries)
+    for place, entry in token_set.dropped:
+        entries.insert(place, entry)
+    return entries
+
+
+def still_dropped(folder: Path, records: Records) -> list[tuple[int, ShardEntry]]:
+    """The dropped shards that were not made anew, with their places."""
+    made = {record["name"] for record, _ in records}
+    dropped = TokenSet(folder).dropped if (folder / "manifest.json").exists() else []
+    return [(place, entry) for place, entry in dropped if entry.name not in made]
+
+
+def require_all_there(folder: Path, files: list[SourceFile]) -> None:
+    """ValueError where files of the set's shards are not in the source."""
+    if not (folder / "manifest.json").exists():
+        return
+    names = {file.name for file in files}
+    listed = [name for entry in TokenSet(folder).entries for name in entry.sources]
+    if gone := [name for name in dict.fromkeys(listed) if name not in names]:
+        raise ValueError(
+            f"{folder}: has been prepared from {_named(gone)} too, and the source does not have {_it(gone)} any more; "
+            "put back what is missing, or, where this is another corpus or is to be another set, give it another --name"
+        )
 
 
 def keep_splits(files: list[SourceFile], former: list[ShardEntry], named: bool) -> list[SourceFile]:
@@ -28,7 +55,7 @@ def keep_splits(files: list[SourceFile], former: list[ShardEntry], named: bool) 
 
     ValueError where none of the files that validated is there any more.
     """
-    before: dict[str, Split] = {entry.source: entry.split for entry in former}
+    before = _splits_of(former)
     if named or not before:
         return files
     kept = [replace(file, split=before.get(file.name, "train")) for file in files]
@@ -51,16 +78,14 @@ def changes(records: Records, former: list[ShardEntry]) -> list[str]:
     """What became of the splits of a set that there was, a line each; none where nothing did."""
     if not former:
         return []
-    before = {entry.source: entry.split for entry in former}
-    now = {record["source"]["file"]: split for record, split in records}
+    before = _splits_of(former)
+    now = {source["file"]: split for record, split in records for source in sources_of(record)}
     lines = []
     for split in SPLITS:
         new = [name for name, there in now.items() if name not in before and there == split]
         moved = [name for name, there in now.items() if before.get(name, split) != split == there]
         lines += [f"new in {split}: {_named(new)}"] * bool(new)
         lines += [f"moved to {split}, as --val-file says: {_named(moved)}"] * bool(moved)
-        gone = [name for name, there in before.items() if name not in now and there == split]
-        lines += [f"no longer in {split}, as the source does not have it: {_named(gone)}"] * bool(gone)
     if lines and not any("val" in line for line in lines):
         lines.append(f"val is as it was: {_named([name for name, split in now.items() if split == 'val'])}")
     if lines:
@@ -68,6 +93,15 @@ def changes(records: Records, former: list[ShardEntry]) -> list[str]:
             "positions of before go on over the files that they know, and take new ones in with the next epoch"
         )
     return lines
+
+
+def _splits_of(entries: list[ShardEntry]) -> dict[str, Split]:
+    """The split of each source file."""
+    return {name: entry.split for entry in entries for name in entry.sources}
+
+
+def _it(names: list[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _named(names: Iterable[str]) -> str:

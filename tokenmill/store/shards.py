@@ -7,6 +7,9 @@ A shard is three files in a token set's folder (token_sets.py); three documents 
     shards/shard_00000.000.idx   0 4 6 9                                    little-endian uint64
     shards/shard_00000.000.json  the record: source, counts, sizes, checksums; its rename makes the shard count
 
+and, where preparing was asked to keep them, shards/shard_00000.000.ids: the publisher's own id of each document, a
+line of JSON each.
+
 Files appear whole or not at all (files.py). Nothing in them depends on time, machine or number of
 workers: the same input gives the same bytes.
 
@@ -14,8 +17,9 @@ Left out: reading text, tokenizing, and which file is in which split.
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,12 +52,13 @@ class ShardWriter:
         writer.finish({"source": ...})
     """
 
-    def __init__(self, folder: Path, name: str, dtype: str):
+    def __init__(self, folder: Path, name: str, dtype: str, with_ids: bool = False):
         self.folder, self.name, self.dtype = folder, name, dtype
         self.num_documents = self.num_tokens = 0
         self._lengths = [np.zeros(1, dtype=OFFSET)]
         (folder / "shards").mkdir(exist_ok=True)
         self._bin = AtomicFile(shard_path(folder, name, "bin"))
+        self._ids = AtomicFile(shard_path(folder, name, "ids")) if with_ids else None
 
     def write(self, tokens: np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
         """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
@@ -61,6 +66,12 @@ class ShardWriter:
         self._lengths.append(np.asarray(lengths, dtype=OFFSET))
         self.num_documents += len(lengths)
         self.num_tokens += len(tokens)
+
+    def write_ids(self, ids: Iterable[object]) -> None:
+        """Appends what the publisher calls the documents, a line of JSON each."""
+        assert self._ids is not None, "a writer with ids"
+        lines = (json.dumps(id, ensure_ascii=False, default=str) + "\n" for id in ids)
+        self._ids.write("".join(lines).encode("utf-8", "replace"))
 
     def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Makes the shard count; returns its record: the counts, the checksums, and `facts`."""
@@ -75,6 +86,8 @@ class ShardWriter:
             "bin": self._bin.commit(),
             "idx": write_file(shard_path(self.folder, self.name, "idx"), offsets.data),
         }
+        if self._ids is not None:
+            record["ids"] = self._ids.commit()
         write_json(shard_path(self.folder, self.name, "json"), record)
         return record
 
@@ -87,6 +100,8 @@ class ShardWriter:
     def discard(self) -> None:
         """Leaves nothing of a shard that is not finished."""
         self._bin.discard()
+        if self._ids is not None:
+            self._ids.discard()
 
 
 def shard_path(folder: Path, name: str, suffix: str) -> Path:
@@ -100,8 +115,19 @@ def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     record = read_json(path, "shard")
-    files = [(shard_path(folder, name, suffix), record[suffix]["bytes"]) for suffix in ("bin", "idx")]
+    files = [(shard_path(folder, name, suffix), record[suffix]["bytes"]) for suffix in suffixes_of(record)]
     return record if all(f.exists() and f.stat().st_size == size for f, size in files) else None
+
+
+def suffixes_of(record: dict[str, Any]) -> tuple[str, ...]:
+    """The files that a shard has beside its record."""
+    return ("bin", "idx", "ids") if "ids" in record else ("bin", "idx")
+
+
+def sources_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a record says of each source file that its shard was made of."""
+    several: list[dict[str, Any]] = record["source"].get("files", [])
+    return several or [record["source"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +136,18 @@ class ShardEntry:
 
     name: str
     split: Split
-    source: str  # the source file's name
+    source: str  # the source file's name; the first one's where several share the shard
     documents: int
     tokens: int
     text_bytes: int  # UTF-8 bytes of the documents' text
     bin_sha256: str
     idx_sha256: str
+    more_sources: tuple[str, ...] = ()  # the others
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the source files."""
+        return (self.source, *self.more_sources)
 
 
 class Shard:

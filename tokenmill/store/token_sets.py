@@ -11,6 +11,7 @@ import copy
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tokenmill.store.shards import (
     dtype_name,
     finished_record,
     shard_path,
+    sources_of,
 )
 
 
@@ -37,10 +39,12 @@ def write_manifest(
     tokenizer: dict[str, Any],
     shards: list[tuple[dict[str, Any], Split]],
     origin: dict[str, Any] | None = None,
+    dropped: Sequence[tuple[int, "ShardEntry"]] = (),
 ) -> None:
     """Makes the folder a token set. `shards` are (record, split) in their order; the rest is summed up.
 
-    `origin` is what is known of where the source files are from.
+    `origin` is what is known of where the source files are from, `dropped` are shards that were found damaged, and
+    the places in the list that each had, were those before it there.
     """
     records = [record for record, _ in shards]
     manifest = header("tokens") | {
@@ -49,7 +53,8 @@ def write_manifest(
         "tokenizer": tokenizer,
         **{count: sum(record.get(count, 0) for record in records) for count in COUNTS},  # old records lack new counts
         **(origin or {}),
-        "shards": [asdict(_entry(record, split)) for record, split in shards],
+        **({"dropped": [{"place": place} | _listed(entry) for place, entry in dropped]} if dropped else {}),
+        "shards": [_listed(_entry(record, split)) for record, split in shards],
     }
     if (folder / "manifest.json").exists():  # one that was written before manifests were kept
         _keep(folder, read_json(folder / "manifest.json", "tokens"))
@@ -83,13 +88,24 @@ def _entry(record: dict[str, Any], split: Split) -> ShardEntry:
     return ShardEntry(
         name=record["name"],
         split=split,
-        source=record["source"]["file"],
+        source=sources_of(record)[0]["file"],
+        more_sources=tuple(source["file"] for source in sources_of(record)[1:]),
         documents=record["documents"],
         tokens=record["tokens"],
         text_bytes=record["text_bytes"],
         bin_sha256=record["bin"]["sha256"],
         idx_sha256=record["idx"]["sha256"],
     )
+
+
+def _listed(entry: ShardEntry) -> dict[str, Any]:
+    """A shard as a manifest lists it."""
+    return {key: value for key, value in asdict(entry).items() if key != "more_sources" or value}
+
+
+def entry_of(listed: dict[str, Any]) -> ShardEntry:
+    """What a manifest lists as a shard."""
+    return ShardEntry(**listed | {"more_sources": tuple(listed.get("more_sources", ()))})
 
 
 class TokenSet:
@@ -114,8 +130,10 @@ class TokenSet:
 
     def _take(self, manifest: dict[str, Any]) -> None:
         self.digest = digest_of(manifest)
-        self.entries = [ShardEntry(**entry) for entry in manifest["shards"]]
-        self.manifest = {key: value for key, value in manifest.items() if key != "shards"}
+        self.entries = [entry_of(listed) for listed in manifest["shards"]]
+        dropped = [dict(listed) for listed in manifest.get("dropped", [])]
+        self.dropped = [(listed.pop("place"), entry_of(listed)) for listed in dropped]
+        self.manifest = {key: value for key, value in manifest.items() if key not in ("shards", "dropped")}
         self.dtype: str = manifest["dtype"]
         self.tokenizer: dict[str, Any] = manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
         self.bos_id: int = self.tokenizer["bos_id"]

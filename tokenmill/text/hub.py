@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokenmill.store.files import header, read_json, write_json
-from tokenmill.text.formats import FORMATS, SUFFIX
+from tokenmill.text.formats import KINDS, SUFFIX, kind_of
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -71,7 +71,7 @@ def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Li
     try:
         commit = commit or HfApi().dataset_info(repository, revision=revision).sha
         tree = HfApi().list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
-        found = [_remote_file(entry) for entry in tree if SUFFIX.search(entry.path) and hasattr(entry, "size")]
+        found = [_remote_file(entry) for entry in tree if kind_of(entry.path) and hasattr(entry, "size")]
     except RevisionNotFoundError as error:
         raise FileNotFoundError(f"{repository}: has no revision {revision!r}; check --revision") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
@@ -84,10 +84,10 @@ def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Li
             f"{repository}: the Hugging Face hub could not be reached ({first_line(error)}); try again with a "
             f"network, or prepare files that are already there: --source {folder}"
         ) from error
-    for format in FORMATS:
-        of_format = [f for f in found if (suffix := SUFFIX.search(f.name)) and suffix[1] == format]
-        if commit and of_format:
-            return Listing(repository, revision, commit, tuple(sorted(of_format, key=lambda file: file.name)))
+    for kind in KINDS:
+        of_kind = [file for file in found if kind_of(file.name) == kind]
+        if commit and of_kind:
+            return Listing(repository, revision, commit, tuple(sorted(of_kind, key=lambda file: file.name)))
     raise FileNotFoundError(f"{repository}: expected parquet, jsonl or txt files, found none; check --source")
 
 

@@ -1,23 +1,28 @@
-"""jsonl and txt, plain or compressed: units are ranges of bytes, and hold the documents that begin in them.
+"""jsonl and txt, plain or compressed: parts are ranges of bytes, and hold the documents that begin in them.
 
     corpus.jsonl, 600 MiB, shards of 256 MiB -> corpus.000 (bytes 0 to 256 Mi), corpus.001 (256 to 512 Mi), corpus.002
 
 Bytes are those of the text, so a compressed file is decompressed once to be planned, and from its beginning for
-each of its units: cheap beside tokenizing up to some GB a file. A txt file is one document, and so one unit,
-or many, with a separator between them.
+each of its parts: cheap beside tokenizing up to some GB a file. What that told is handed to the next run as `known`.
+A txt file is one document, and so one part, or many, with a separator between them.
+
+The text of a line lies under a key (`text`), a key of an object (`doc.text`), or under several, joined by a blank line
+(`title,text`).
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import orjson
 import pyarrow as pa
 
 from tokenmill.text.formats import Reading
-from tokenmill.text.units import BATCH_BYTES, Documents, SourceFile, Unit, as_documents, reading, sha256
+from tokenmill.text.parquet import JOINED_BY
+from tokenmill.text.units import BATCH_BYTES, Documents, Part, SourceFile, as_documents, reading, sha256
 
 END_BYTES = 1 << 16  # of the file's beginning and end, that tell it from another
+EVERYTHING = 1 << 62
 SURROGATE = re.compile("[\ud800-\udfff]")  # one without its other half, which JSON can spell and UTF-8 cannot
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -26,33 +31,32 @@ class BrokenLine(ValueError):
     """A line of a jsonl file that is no object with text in it."""
 
 
-def plan_lines(file: SourceFile, how: Reading, shard_text_bytes: int) -> list[Unit]:
-    """Cuts the file into units of work. ValueError where it is damaged."""
+def plan_lines(file: SourceFile, how: Reading, shard_text_bytes: int, known: int | None = None) -> list[Part]:
+    """Cuts the file into parts; `known` is how many bytes of text it has, where that was found out before.
+
+    ValueError where it is damaged.
+    """
     with reading(file):
-        size = _text_size(file)
-        facts = {"file": file.name} | _facts_of_bytes(file)
-    if file.format == "jsonl":
-        facts["text_column"] = how.text_column
-    elif how.document_separator:
-        facts["document_separator"] = how.document_separator.decode()
+        facts = facts_of_ends(file) | how.facts(file.format)
+        size = known if known is not None else _text_size(file)
     limit = size if _separator(file, how) is None else shard_text_bytes
     begins = range(0, max(1, size), max(1, limit))
     spans = [(begin, min(begin + limit, size)) for begin in begins]
-    return [
-        Unit(file, number, len(spans), how, span, span[1] - span[0], facts | {"span": list(span)})
-        for number, span in enumerate(spans)
-    ]
+    return [Part(file, how, span, span[1] - span[0], facts | {"span": list(span)}) for span in spans]
 
 
-def read_lines(unit: Unit) -> Iterator[Documents]:
-    """Streams the unit's documents in order, a few MB at a time. ValueError where damaged, or a line is broken."""
-    separator = _separator(unit.file, unit.reading)
-    with reading(unit.file), _open_text(unit.file) as stream:
-        for begin, pieces in _pieces(stream, unit.span, separator, _must_begin_at_zero(unit.file, separator)):
+def read_lines(part: Part) -> Iterator[Documents]:
+    """Streams the part's documents in order, a few MB at a time. ValueError where damaged, or a line is broken."""
+    separator, read = _separator(part.file, part.reading), 0
+    span = part.span or (0, EVERYTHING)
+    with reading(part.file), _open_text(part.file) as stream:
+        for begin, pieces in _pieces(stream, span, separator, _must_begin_at_zero(part.file, separator)):
             share = sum(map(len, pieces)) + len(pieces) * len(separator or b"")
+            if part.span is None:  # planned by its size on disk
+                share, read = min(share, max(0, part.text_bytes - read)), read + share
             if begin == 0:
                 pieces[0] = pieces[0].removeprefix(BYTE_ORDER_MARK)
-            yield _from_json(unit, begin, pieces, share) if unit.file.format == "jsonl" else _from_text(pieces, share)
+            yield _from_json(part, begin, pieces, share) if part.file.format == "jsonl" else _from_text(pieces, share)
 
 
 # ---------------------------------------------------------------------------- bytes
@@ -77,17 +81,18 @@ def _text_size(file: SourceFile) -> int:
         return size
 
 
-def _facts_of_bytes(file: SourceFile) -> dict:
+def facts_of_ends(file: SourceFile) -> dict:
+    """What tells a file from another: its size, and the SHA-256 of its beginning and end."""
     with file.open() as raw:
         size = raw.size()
-        return {
-            "bytes": size,
-            "ends_sha256": sha256(raw.read_at(END_BYTES, 0), raw.read_at(END_BYTES, max(0, size - END_BYTES))),
-        }
+        if file.compression and not size:
+            raise EOFError(f"0 bytes, and {file.compression} of nothing has some")
+        ends = sha256(raw.read_at(END_BYTES, 0), raw.read_at(END_BYTES, max(0, size - END_BYTES)))
+    return {"file": file.name, "bytes": size, "ends_sha256": ends}
 
 
 def _must_begin_at_zero(file: SourceFile, separator: bytes | None) -> bool:
-    r"""Whether a unit's documents are told only from the file's beginning: what is before them is decompressed
+    r"""Whether a part's documents are told only from the file's beginning: what is before them is decompressed
     too; and where separators can overlap, as "\n\n" in "\n\n\n", the first ones say which the next ones are."""
     return bool(file.compression) or _overlaps_itself(separator or b"")
 
@@ -110,7 +115,7 @@ def _pieces(
     at = 0 if from_zero else max(0, begin - len(separator))  # where `rest` begins
     if at:
         stream.seek(at)
-    partial = at > 0  # what is before the first separator is the end of a piece of the unit before
+    partial = at > 0  # what is before the first separator is the end of a piece of the part before
     rest = bytearray()
     while at < end:
         block = stream.read(BATCH_BYTES)
@@ -149,57 +154,104 @@ def _unchecked(texts: list[bytes]) -> pa.LargeStringArray:
     return pa.LargeStringArray.from_buffers(len(raw), raw.buffers()[1], raw.buffers()[2])
 
 
-def _from_json(unit: Unit, begin: int, lines: list[bytes], share: int) -> Documents:
-    key = unit.reading.text_column
-    try:
-        return as_documents(pa.array([orjson.loads(line)[key] for line in lines], pa.large_string()), share)
-    except (ValueError, LookupError, TypeError, pa.ArrowException):
-        return _one_by_one(unit, begin, lines, share)  # one of them is blank, broken, or not UTF-8
+def _from_json(part: Part, begin: int, lines: list[bytes], share: int) -> Documents:
+    how = part.reading
+    if how.id_column is None:
+        try:
+            key = how.text_column
+            return as_documents(pa.array([orjson.loads(line)[key] for line in lines], pa.large_string()), share)
+        except (ValueError, LookupError, TypeError, pa.ArrowException):
+            pass  # one of them is blank, broken, not UTF-8, or has its text in another way
+    return _one_by_one(part, begin, lines, share)
 
 
-def _one_by_one(unit: Unit, begin: int, lines: list[bytes], share: int) -> Documents:
-    texts, broken, repaired = [], 0, 0
+def _one_by_one(part: Part, begin: int, lines: list[bytes], share: int) -> Documents:
+    texts: list[str | None] = []
+    ids: list = []
+    broken, repaired, text_of, id_of = 0, 0, _text_at(part.reading.text_column), _id_at(part.reading.id_column)
     for number, line in enumerate(lines):
         if not line.strip():
             continue
         try:
-            text, mended = _text_of(line, unit.reading.text_column)
+            value, mended = _object_of(line)
+            text, id = text_of(value), id_of(value)
         except BrokenLine as error:
-            if not unit.reading.skip_broken_lines:
+            if not part.reading.skip_broken_lines:
                 raise ValueError(
-                    f"{unit.file.path}: line {_lines_before(unit, begin) + number + 1:,}: expected a JSON object with "
-                    f"text under {unit.reading.text_column!r}, found {error}; mend it, name the key with the text by "
+                    f"{part.file.path}: line {_lines_before(part, begin) + number + 1:,}: expected a JSON object with "
+                    f"text under {part.reading.text_column!r}, found {error}; mend it, name the key with the text by "
                     "--text-column, or leave such lines out by --skip-broken-lines"
                 ) from error
             broken += 1
             continue
-        texts.append(text)
-        repaired += mended
+        whole = text and SURROGATE.sub("\ufffd", text)
+        texts.append(whole)
+        ids.append(id)
+        repaired += whole != text or (mended and "\ufffd" in (text or ""))
     column = pa.array(texts, pa.large_string())
-    return as_documents(column, share, broken_lines=broken, repaired_documents=repaired)
+    kept = ids if part.reading.id_column is not None else None
+    return as_documents(column, share, kept, broken_lines=broken, repaired_documents=repaired)
 
 
-def _text_of(line: bytes, key: str) -> tuple[str | None, bool]:
-    """The text of a line, and whether it was mended: bytes that are not UTF-8, surrogates without their other half."""
+def _object_of(line: bytes) -> tuple[dict, bool]:
+    """The object of a line, and whether bytes that are not UTF-8 were mended for it."""
     whole = line.decode("utf-8", "replace")
     try:
         value = json.loads(whole)
     except ValueError as error:
         raise BrokenLine(f"no JSON ({error})") from error
+    except RecursionError as error:
+        raise BrokenLine("JSON that is nested too deep to be read") from error
     if not isinstance(value, dict):
         raise BrokenLine(f"a {type(value).__name__}")
-    if key not in value:
-        raise BrokenLine(f"keys {', '.join(value)}" if value else "no keys")
-    if not isinstance(value[key], str | None):
-        raise BrokenLine(f"a {type(value[key]).__name__} there")
-    if value[key] is None:
-        return None, False
-    text = SURROGATE.sub("\ufffd", value[key])
-    return text, text != value[key] or (whole.encode() != line and "\ufffd" in text)
+    return value, whole.encode() != line
 
 
-def _lines_before(unit: Unit, begin: int) -> int:
-    with _open_text(unit.file) as stream:
+def _text_at(named: str) -> Callable[[dict], str | None]:
+    """How to find the text of an object: under a key, a key of a key (`doc.text`), or several (`title,text`)."""
+
+    def text_of(value: dict) -> str | None:
+        names = [named] if named in value else named.split(",")
+        found = [_at(value, name) for name in names]
+        if _MISSING in found and (len(names) == 1 or found.count(_MISSING) == len(found)):
+            raise BrokenLine(f"keys {', '.join(value)}" if value else "no keys")
+        some = [text for text in found if text is not _MISSING and text is not None]
+        texts = [text for text in some if isinstance(text, str)]
+        if len(texts) < len(some):
+            raise BrokenLine(f"a {next(type(text).__name__ for text in some if not isinstance(text, str))} there")
+        return (texts[0] if len(names) == 1 else JOINED_BY.join(filter(None, texts))) if texts else None
+
+    return text_of
+
+
+def _id_at(named: str | None) -> Callable[[dict], object]:
+    """How to find an object's id; `named` is None where ids are not asked for."""
+
+    def id_of(value: dict) -> object:
+        found = _at(value, named) if named is not None else None
+        if found is _MISSING:
+            raise BrokenLine(f"no id under {named!r}, but keys {', '.join(value)}")
+        return found
+
+    return id_of
+
+
+_MISSING = object()
+
+
+def _at(value: dict, name: str) -> object:
+    if name in value:
+        return value[name]
+    found: object = value
+    for key in name.split("."):
+        if not isinstance(found, dict) or key not in found:
+            return _MISSING
+        found = found[key]
+    return found
+
+
+def _lines_before(part: Part, begin: int) -> int:
+    with _open_text(part.file) as stream:
         count = 0
         while begin > 0 and (block := stream.read(min(begin, BATCH_BYTES))):
             count, begin = count + block.count(b"\n"), begin - len(block)

@@ -1,115 +1,94 @@
 """Where text comes from: files of documents -> units of work -> batches of documents.
 
-`local_files` finds what the user named, below a folder or a URL (downloads.py fetches such files first, stdlib.py
-writes them), and `split_files` puts them in name order, the last one for validation. `plan_units` cuts a file into
-units of work, one shard each, by `shard_text_bytes` of text, so the cut depends on the data and never on the machine.
-`read_documents` streams a unit's text some MB at a time; null and empty documents are left out and counted.
+`split_files` puts the files that listing.py found in name order, the last one for validation. `plan_units` cuts them
+into units of work, one shard each, by `shard_text_bytes` of text, so the cut depends on the data and never on the
+machine. `read_documents` streams a unit's text some MB at a time; null and empty documents are left out and counted.
 """
 
-import glob
+import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from dataclasses import replace
+from pathlib import Path
 
-import fsspec
-
-from tokenmill.extras import pip_line
-from tokenmill.text.formats import FORMATS, SUFFIX, Reading
-from tokenmill.text.lines import plan_lines, read_lines
-from tokenmill.text.parquet import plan_row_groups, read_row_groups
-from tokenmill.text.units import Documents, SourceFile, Unit
-
-PLAN = {"parquet": plan_row_groups, "jsonl": plan_lines, "txt": plan_lines}
-READ = {"parquet": read_row_groups, "jsonl": read_lines, "txt": read_lines}
+from tokenmill.text.formats import Reading
+from tokenmill.text.lines import facts_of_ends, plan_lines, read_lines
+from tokenmill.text.listing import is_url, local_files
+from tokenmill.text.lots import Lot, about_text_bytes
+from tokenmill.text.parquet import facts_of_footer, plan_row_groups, read_row_groups
+from tokenmill.text.units import Documents, Part, SourceFile, Unit, reading
 
 
-def plan_units(file: SourceFile, how: Reading, shard_text_bytes: int) -> list[Unit]:
-    """Cuts a file into units of work. ValueError where it is damaged or has no such text column."""
-    return PLAN[file.format](file, how, shard_text_bytes)
+def plan_units(files: SourceFile | Lot, how: Reading, shard_text_bytes: int, known: int | None = None) -> list[Unit]:
+    """Cuts a file into units of work, or makes one of small files that share a shard.
+
+    `known` is how many bytes of text a compressed file has, where an earlier plan told. ValueError where a file is
+    damaged or has no such text column.
+    """
+    if isinstance(files, SourceFile) or len(files) == 1:
+        (file,) = (files,) if isinstance(files, SourceFile) else files
+        if file.format == "parquet":
+            parts = plan_row_groups(file, how, shard_text_bytes)
+        else:
+            parts = plan_lines(file, how, shard_text_bytes, known)
+        return [Unit((part,), number, len(parts)) for number, part in enumerate(parts)]
+    whole = [Part(file, how, None, about_text_bytes(file), facts_of(file, how)) for file in files]
+    return [Unit(tuple(whole))]
+
+
+def facts_of(file: SourceFile, how: Reading) -> dict:
+    """What tells a file from another, and how it is read. ValueError where it is damaged."""
+    with reading(file):
+        if file.format != "parquet":
+            return facts_of_ends(file) | how.facts(file.format)
+        with file.open() as raw:
+            return facts_of_footer(file, raw) | how.facts("parquet")
 
 
 def read_documents(unit: Unit) -> Iterator[Documents]:
-    """Streams the unit's documents in order, a few MB at a time. ValueError where damaged."""
-    return READ[unit.file.format](unit)
+    """Streams the unit's documents in order, a few MB at a time.
 
-
-# ---------------------------------------------------------------------------- finding files
-
-
-def is_url(source: str) -> bool:
-    """Whether fsspec is to read it: s3://, gs://, hf:// ..."""
-    return "://" in source
-
-
-def local_files(source: str) -> dict[str, Path | str]:
-    """The files of a folder (with its subfolders), of a glob, or one file, of this machine or of a URL: name -> path.
-
-    Of a folder the parquet files, where there are none the jsonl, where there are none of these the txt files.
-    FileNotFoundError where there are none at all, ValueError where one file or a glob names another format.
+    ValueError where a file is damaged, or was written to or replaced since it was planned.
     """
-    if is_url(source):
-        return _files_of_url(source)
-    path = Path(source).expanduser()
-    if path.is_file():
-        found = [path]
-    elif path.is_dir():
-        found = [file for file in path.rglob("*") if file.is_file()]
-        return _of_one_format({file.relative_to(path).as_posix(): file for file in found}, source)
-    elif glob.has_magic(source):
-        found = [file for name in glob.glob(str(path), recursive=True) if (file := Path(name)).is_file()]
-    else:
-        raise FileNotFoundError(
-            f"{source}: no such file or folder; expected a folder, file or glob of parquet, jsonl or txt files, "
-            "a URL, a dataset repository on the Hugging Face hub (owner/name), or stdlib"
-        )
-    return _known({str(file): file for file in found}, source)
+    for number, part in enumerate(unit.parts):
+        with _unchanged(part):
+            for documents in read_row_groups(part) if part.file.format == "parquet" else read_lines(part):
+                yield replace(documents, part=number) if number else documents
 
 
-def _files_of_url(source: str) -> dict[str, Path | str]:
-    try:
-        files, root = fsspec.core.url_to_fs(source)
-        found = files.glob(root) if glob.has_magic(root) else [root] if files.isfile(root) else files.find(root)
-    except ImportError as error:
-        raise ValueError(f"{source}: {error}; {pip_line('remote')}") from error
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}; expected a URL that fsspec knows, as s3://bucket/folder") from error
-    except Exception as error:  # each file system has its own
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConnectionError(f"{source}: could not be listed ({reason}); check the address and your access") from error
-    urls = {path: files.unstrip_protocol(path) for path in found}
-    if glob.has_magic(root) or found == [root]:
-        return _known(urls, source)
-    return _of_one_format({str(PurePosixPath(path).relative_to(root)): url for path, url in urls.items()}, source)
+@contextlib.contextmanager
+def _unchanged(part: Part) -> Iterator[None]:
+    """Compares a file with what was planned, before it is read and after."""
+    stamp = part.file.stamp
+    _require_same(part)
+    yield
+    if part.file.stamp != stamp:
+        raise _changed(part.file)
+    _require_same(part)
 
 
-def _of_one_format(files: dict, source: str) -> dict:
-    """Of a folder's files, by their names below it: those of the first format that it has."""
-    seen = {name: path for name, path in files.items() if not any(p.startswith(".") for p in PurePosixPath(name).parts)}
-    for format in FORMATS:
-        if found := {name: path for name, path in seen.items() if (m := SUFFIX.search(name)) and m[1] == format}:
-            return found
-    raise FileNotFoundError(
-        f"{source}: expected parquet, jsonl or txt files in this folder, found none; check --source"
+def _require_same(part: Part) -> None:
+    now = facts_of(part.file, part.reading)
+    if any(part.identity[key] != value for key, value in now.items()):
+        raise _changed(part.file)
+
+
+def _changed(file: SourceFile) -> ValueError:
+    return ValueError(
+        f"{file.path}: was written to or replaced while it was prepared; run again when nobody writes to it, "
+        "or, where shards of it are there by now, put it back as it was or prepare under another --name"
     )
 
 
-def _known(files: dict, source: str) -> dict:
-    """The files of a glob, or one file, by their names below the folder that they share."""
-    if not files:
-        raise FileNotFoundError(f"{source}: no file matches this pattern; check --source")
-    if unknown := [path for path in files if not SUFFIX.search(path)]:
-        raise ValueError(
-            f"{unknown[0]}: expected the name of a .parquet, .jsonl or .txt file (the latter two also .gz, .zst); "
-            "check --source"
-        )
-    root = _common_folder([PurePosixPath(path) for path in files])
-    return {str(PurePosixPath(path).relative_to(root)): where for path, where in files.items()}
+# ---------------------------------------------------------------------------- splits
 
 
-def split_files(files: Mapping[str, Path | str], val_file: str | None = None) -> list[SourceFile]:
+def split_files(
+    files: Mapping[str, Path | str], val_file: str | None = None, sizes: Mapping[str, int] | None = None
+) -> list[SourceFile]:
     """The files in name order, the last of them for validation, all others to train on.
 
-    `val_file` names another for validation: one of them, or any other file. ValueError where
-    nothing is left to train on, FileNotFoundError where val_file is no file.
+    `val_file` names another for validation: one of them, or any other file; `sizes` are those of files that are not
+    on this machine. ValueError where nothing is left to train on, FileNotFoundError where val_file is no file.
     """
     names = dict(files)
     val_name = _val_name(names, val_file)
@@ -118,7 +97,10 @@ def split_files(files: Mapping[str, Path | str], val_file: str | None = None) ->
             f"{names[val_name]}: found this one file, and the last file is the validation split: nothing would be "
             "left to train on; add another file, or name a separate one with --val-file PATH"
         )
-    found = [SourceFile(name, _absolute(names[name]), "val" if name == val_name else "train") for name in sorted(names)]
+    found = [
+        SourceFile(name, _absolute(path), "val" if name == val_name else "train", _bytes(name, path, sizes or {}))
+        for name, path in sorted(names.items())
+    ]
     _check_stems(found)
     return found
 
@@ -128,9 +110,10 @@ def _absolute(path: Path | str) -> Path | str:
     return path.absolute() if isinstance(path, Path) else path
 
 
-def _common_folder(paths: list[PurePosixPath]) -> PurePosixPath:
-    parents = [set(path.parents) for path in paths]
-    return max(set.intersection(*parents), key=lambda folder: len(folder.parts))
+def _bytes(name: str, path: Path | str, sizes: Mapping[str, int]) -> int | None:
+    if name in sizes:
+        return sizes[name]
+    return path.stat().st_size if isinstance(path, Path) and path.exists() else None
 
 
 def _val_name(names: dict[str, Path | str], val_file: str | None) -> str:
@@ -145,7 +128,8 @@ def _val_name(names: dict[str, Path | str], val_file: str | None) -> str:
             f"--val-file {val_file}: expected one of {', '.join(sorted(names))}, or another file's path"
         )
     ((name, path),) = local_files(val_file).items()
-    name = name if name not in names else f"val/{name}"
+    while name in names:
+        name = f"val/{name}"
     names[name] = path
     return name
 

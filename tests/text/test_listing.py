@@ -1,0 +1,126 @@
+"""What a folder holds is read, told or refused: nothing is left out without a word, nothing is read twice."""
+
+import os
+
+import pytest
+from making import run_prepare, write_parquet
+
+from tokenmill.text.listing import list_source
+from tokenmill.text.sources import split_files
+
+
+def write(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text('{"text": "a"}\n')
+
+
+def test_links_are_followed_and_what_several_names_lead_to_is_read_once(tmp_path):
+    elsewhere, corpus = tmp_path / "elsewhere", tmp_path / "corpus"
+    write(elsewhere, "sub/c.jsonl")
+    write(corpus, "a.jsonl", "deep/b.jsonl")
+    (corpus / "linked").symlink_to(elsewhere)
+    (corpus / "again.jsonl").symlink_to(corpus / "a.jsonl")
+    (corpus / "deep" / "up").symlink_to(corpus)
+    (corpus / "deep2").symlink_to(corpus / "deep")
+    listed = list_source(str(corpus))
+    assert sorted(listed.files) == ["a.jsonl", "deep/b.jsonl", "linked/sub/c.jsonl"]
+    assert "again.jsonl: the same file as a.jsonl" in listed.left_out
+    assert "deep2/b.jsonl: the same file as deep/b.jsonl" in listed.left_out
+
+
+def test_a_link_that_leads_nowhere_is_refused_where_it_would_be_read(tmp_path):
+    write(tmp_path / "corpus", "a.jsonl")
+    (tmp_path / "corpus" / "notes.pdf").symlink_to("gone")
+    assert list_source(str(tmp_path / "corpus")).left_out == []
+    (tmp_path / "corpus" / "b.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    for source in (tmp_path / "corpus", tmp_path / "corpus" / "*.jsonl"):
+        with pytest.raises(FileNotFoundError, match=r"b\.jsonl: a link to .*gone\.jsonl, which is not there"):
+            list_source(str(source))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_subfolder_without_permission_is_refused_not_left_out(tmp_path):
+    write(tmp_path, "a.jsonl", "closed/b.jsonl")
+    (tmp_path / "closed").chmod(0)
+    with pytest.raises(OSError, match=r"closed: this folder of the source cannot be read \(Permission denied\)"):
+        list_source(str(tmp_path))
+
+
+def test_an_unreadable_subfolder_is_refused_whoever_asks(tmp_path, monkeypatch):
+    write(tmp_path, "a.jsonl", "closed/b.jsonl")
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(OSError, match=r"closed: this folder of the source cannot be read \(Permission denied\)"):
+        list_source(str(tmp_path))
+
+
+def test_files_of_other_formats_hidden_ones_and_unknown_ones_are_told(tmp_path):
+    write_parquet(tmp_path / "a.PARQUET", ["x"])
+    write(tmp_path, "b.jsonl", "c.ndjson", "d.txt", "data.bin", "README.md", "_SUCCESS", ".cache/e.jsonl")
+    listed = list_source(str(tmp_path))
+    assert list(listed.files) == ["a.PARQUET"]
+    assert listed.left_out == [
+        "1 hidden file beside parquet: .cache/e.jsonl",
+        "2 jsonl files beside parquet: b.jsonl, c.ndjson",
+        "1 txt file beside parquet: d.txt",
+        "2 files of no known format: README.md, data.bin",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["a.jsonl", "b.NDJSON", "c.json.gz", "d.ndjson.zst", "e.txt", "f.json"], 4),
+        (["e.txt", "f.json", "g.TXT.GZ"], 2),
+        (["f.json", "g.json"], 2),
+    ],
+)
+def test_jsonl_goes_by_many_names_and_json_is_it_where_there_is_nothing_else(tmp_path, names, chosen):
+    write(tmp_path, *names)
+    assert len(list_source(str(tmp_path)).files) == chosen
+
+
+def test_c4_s_and_dolma_s_files_are_read_in_any_case(tmp_path, tokenizer_json):
+    import gzip
+
+    for number, name in enumerate(("c4-train.00000.json.gz", "c4-train.00001.JSON.GZ", "z.ndjson")):
+        data = f'{{"text": "document {number}"}}\n'.encode()
+        (tmp_path / "c4").mkdir(exist_ok=True)
+        (tmp_path / "c4" / name).write_bytes(gzip.compress(data) if name.lower().endswith("gz") else data)
+    done = run_prepare("--source", "c4", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    assert "            2 documents" in done.stdout
+    assert "            1 documents" in done.stdout
+
+
+def test_names_that_are_not_utf8_too_long_or_hold_colons_make_shards(tmp_path, tokenizer_json):
+    folder = tmp_path / "corpus"
+    write(folder, "a::b.jsonl", f"{'x' * 100}/{'y' * 200}.jsonl", f"{'x' * 100}/{'y' * 199}z.jsonl", "z.jsonl")
+    (tmp_path / "corpus" / os.fsdecode(b"caf\xe9.jsonl")).write_bytes(b'{"text": "b"}\n')
+    files = split_files(list_source(str(folder)).files)
+    assert len({file.stem for file in files}) == 5
+    assert all(len(file.stem.encode()) <= 180 for file in files)
+    for more in ([], ["--shard-text-bytes", 16]):
+        done = run_prepare(
+            "--source", folder, "--name", f"n{len(more)}", "--tokenizer", tokenizer_json, *more, cwd=tmp_path
+        )
+        assert "            4 documents" in done.stdout
+    assert (tmp_path / done.stdout.splitlines()[-1] / "shards" / "caf\\xe9.000.bin").exists()
+
+
+def test_a_validation_file_of_a_name_that_the_source_has_replaces_nothing(tmp_path):
+    write(tmp_path, "corpus/X.jsonl", "corpus/val/X.jsonl", "corpus/a.jsonl", "other/X.jsonl")
+    files = list_source(str(tmp_path / "corpus")).files
+    found = split_files(files, str(tmp_path / "other" / "X.jsonl"))
+    assert {file.name: file.split for file in found} == {
+        "X.jsonl": "train",
+        "a.jsonl": "train",
+        "val/X.jsonl": "train",
+        "val/val/X.jsonl": "val",
+    }
