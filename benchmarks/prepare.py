@@ -28,8 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tokenmill import PrepareConfig, prepare
 from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, dtype_name
 from tokenmill.text.formats import Reading
-from tokenmill.text.sources import SourceFile, local_files, plan_units, read_documents
-from tokenmill.tokenize.engines import ENGINES, _rank_file, choose_encoder, sample
+from tokenmill.text.listing import local_files
+from tokenmill.text.sources import plan_units, read_documents
+from tokenmill.text.units import SourceFile
+from tokenmill.tokenize.encoder import choose_encoder, sample
+from tokenmill.tokenize.engines import ENGINES, _rank_file
 from tokenmill.tokenize.tokenizer import load_tokenizer
 
 PROCESSES = 2
@@ -193,7 +196,7 @@ def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
                     stream = read_documents(unit)
                     while documents := timed("reading", next, stream, None):
                         column = documents.texts
-                        timed("guarding", encoder._exceptions.find, column)
+                        timed("guarding", encoder._referred, column)
                         answer = timed("encoding", encoder._fast, column)
                         tokens, lengths = timed("BOS and narrowing", encoder._join, [(np.arange(len(column)), *answer)])
                         chosen = sample(unit.name, writer.num_documents, len(lengths))

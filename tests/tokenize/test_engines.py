@@ -12,18 +12,11 @@ from hypothesis import strategies as st
 from making import make_text, run_prepare, tree
 from tables import PAIRS, differing_code_points
 
-from tokenmill.tokenize import engines
+from tokenmill.tokenize import encoder as encoders
 from tokenmill.tokenize.codepoints import CodePoints, as_ranges
-from tokenmill.tokenize.engines import (
-    CL100K_PATTERN,
-    ENGINES,
-    GPT2_PATTERN,
-    PATTERNS,
-    Encoder,
-    choose_encoder,
-    table_name,
-)
-from tokenmill.tokenize.tokenizer import NANOCHAT_PATTERN
+from tokenmill.tokenize.encoder import Encoder, choose_encoder
+from tokenmill.tokenize.engines import ENGINES, table_name
+from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN, NANOCHAT_PATTERN, PATTERNS
 
 IDS = [f"{engine.name}-{PATTERNS[pattern]}" for engine, pattern in PAIRS]
 EXCEPTIONAL = "\u180e\u088f\ua7ce\U000323b0"  # classed otherwise by fastokens, and by gigatoken
@@ -65,10 +58,19 @@ def test_a_slice_of_a_longer_column_is_its_own_documents(encoder):
 
 
 def test_an_engine_that_has_taken_too_much_memory_is_made_anew_and_gives_the_same(encoder, monkeypatch):
-    monkeypatch.setattr(engines, "CACHE_BYTES", -(1 << 40))
+    monkeypatch.setattr(encoders, "CACHE_BYTES", -(1 << 40))
     made, texts = encoder._fast, make_text(5, seed=2)
     assert encoded(encoder, documents(texts)) == expected(encoder, texts)
     assert encoder._fast is not made
+
+
+NUMBERS = st.sampled_from(["1", "12", "999", "2²", "٣", "½", "\x01", " ", "a", "\n", "  ", "x\n ", "1.5", "①"])
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.lists(NUMBERS, max_size=12).map("".join), max_size=6))
+def test_digits_are_cut_as_the_pattern_says_in_runs_of_any_length_and_kind(encoder, texts):
+    assert encoded(encoder, documents(texts)) == expected(encoder, texts)
 
 
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
@@ -92,7 +94,7 @@ def test_the_patterns_are_tiktoken_s_own():
 
     assert public.r50k_pat_str == GPT2_PATTERN
     assert CL100K_PATTERN in Path(public.__file__).read_text()
-    assert list(PATTERNS) == [GPT2_PATTERN, CL100K_PATTERN, NANOCHAT_PATTERN]
+    assert list(PATTERNS)[:3] == [GPT2_PATTERN, CL100K_PATTERN, NANOCHAT_PATTERN]
 
 
 @given(st.lists(st.text("ab é水😀" + EXCEPTIONAL, max_size=6), max_size=6), st.integers(0, 6), st.integers(0, 6))
@@ -125,7 +127,7 @@ def choose_engine(*arguments):
 def test_auto_takes_the_fastest_engine_that_is_proven_with_the_pattern(tokenizer):
     first = documents(make_text(20, seed=1))
     assert choose_engine("auto", replace(tokenizer, pattern=GPT2_PATTERN), first) == ("gigatoken", "")
-    assert choose_engine("auto", tokenizer, first) == ("fastokens", "")
+    assert choose_engine("auto", tokenizer, first) == ("gigatoken", "")
     assert choose_engine("tiktoken", tokenizer, first) == ("tiktoken", "")
     engine, why = choose_engine("auto", replace(tokenizer, pattern=r"\w+|\W+"), first)
     assert engine == "tiktoken"
@@ -141,7 +143,7 @@ def test_auto_takes_the_fastest_engine_that_is_proven_with_the_pattern(tokenizer
 )
 def test_a_package_that_is_missing_or_another_version_is_not_used(tokenizer, monkeypatch, change, reason):
     other = replace(ENGINES["fastokens"], **change)
-    monkeypatch.setattr(engines, "ENGINES", {other.name: other})
+    monkeypatch.setattr(encoders, "ENGINES", {other.name: other})
     engine, why = choose_engine("auto", tokenizer, documents([]))
     assert engine == "tiktoken"
     assert re.search(reason, why)
@@ -149,11 +151,21 @@ def test_a_package_that_is_missing_or_another_version_is_not_used(tokenizer, mon
         choose_engine(other.name, tokenizer, documents([]))
 
 
-def test_a_vocabulary_that_an_engine_cannot_load_goes_to_tiktoken(tokenizer):
-    sparse = {token: rank if rank < 300 else rank + 1 for token, rank in tokenizer.ranks.items()}
-    engine, why = choose_engine("auto", replace(tokenizer, ranks=sparse, pattern=GPT2_PATTERN), documents(["fine"]))
-    assert engine in ("fastokens", "tiktoken")
-    assert engine == "fastokens" or "gigatoken cannot load the vocabulary of bpe400" in why
+def test_special_tokens_at_id_0_and_holes_cost_no_engine(tokenizer):
+    sparse = {token: rank + 9 if rank < 300 else rank + 20 for token, rank in tokenizer.ranks.items()}
+    special = {name: id for id, name in enumerate(tokenizer.special_tokens)}
+    texts = [*make_text(20, seed=3), EXCEPTIONAL]
+    for pattern in PATTERNS:
+        first = replace(tokenizer, ranks=sparse, special_tokens=special, pattern=pattern)
+        encoder, why = choose_encoder("auto", first, documents(texts))
+        assert (encoder.engine, why) == ("gigatoken", "")
+        assert encoded(encoder, documents(texts)) == expected(encoder, texts)
+
+
+def test_a_vocabulary_that_an_engine_cannot_load_goes_to_another(tokenizer):
+    without = {token: rank for token, rank in tokenizer.ranks.items() if token != b"\x00"}
+    with pytest.raises(ValueError, match=r"gigatoken cannot load the vocabulary of bpe400|differently"):
+        choose_encoder("gigatoken", replace(tokenizer, ranks=without, pattern=GPT2_PATTERN), documents(["\x00"]))
 
 
 def test_the_first_documents_are_proven_before_an_engine_is_used(tokenizer, monkeypatch):
@@ -162,7 +174,7 @@ def test_the_first_documents_are_proven_before_an_engine_is_used(tokenizer, monk
         return lambda column: right(documents([text.replace("mill", "mall") for text in column.to_pylist()]))
 
     faulty = replace(ENGINES["fastokens"], make=make)
-    monkeypatch.setattr(engines, "ENGINES", {"fastokens": faulty})
+    monkeypatch.setattr(encoders, "ENGINES", {"fastokens": faulty})
     assert choose_engine("auto", tokenizer, documents(["fine"]))[0] == "fastokens"
     engine, why = choose_engine("auto", tokenizer, documents(["a windmill"]))
     assert (engine, why[:47]) == ("tiktoken", "fastokens and tiktoken encode 'mill' differently"[:47])
@@ -177,12 +189,14 @@ def test_the_engine_changes_no_byte_of_the_token_set(source, tokenizer_json, tmp
         trees[engine], said[engine] = tree(cwd / "data"), done.stderr
     assert trees["tiktoken"] == trees["fastokens"] == trees["auto"]
     assert "with 2 workers and tiktoken" in said["tiktoken"]
-    assert "with 2 workers and fastokens" in said["auto"]
+    assert "with 2 workers and gigatoken" in said["auto"]
 
 
-def test_an_engine_that_cannot_be_used_is_refused_by_name(source, tokenizer_json, tmp_path):
+def test_an_engine_that_cannot_be_used_is_refused_by_name(source, tokenizer, tokenizer_json, tmp_path):
     flags = ("--source", source, "--tokenizer", tokenizer_json)
-    done = run_prepare(*flags, "--engine", "gigatoken", cwd=tmp_path, check=False)
+    odd = replace(tokenizer, pattern=r"\w+|\W+")
+    odd.save(tmp_path / "odd.json")
+    done = run_prepare(*flags[:-1], tmp_path / "odd.json", "--engine", "gigatoken", cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "--engine gigatoken: gigatoken is not proven with the split pattern of tokenizer bpe400" in done.stderr
     done = run_prepare(*flags, "--engine", "fast", cwd=tmp_path, check=False)

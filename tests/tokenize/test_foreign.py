@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiktoken
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,9 @@ from making import make_text, run_prepare
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from tokenmill.tokenize.foreign import is_foreign, load_foreign
-from tokenmill.tokenize.tokenizer import NANOCHAT_PATTERN, Tokenizer
+from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>"]
 LLAMA3 = (
@@ -97,31 +100,55 @@ def changed(tmp_path, change):
     return path
 
 
+def append_a_chain(whole):
+    """A word's merges after all others, a common way to extend a vocabulary: its parts are made otherwise."""
+    vocab, merges = whole["model"]["vocab"], whole["model"]["merges"]
+    ids = iter(range(1 + max(*vocab.values(), *(token["id"] for token in whole["added_tokens"])), 1 << 20))
+    word = "millto"
+    for length in range(2, len(word) + 1):
+        if word[:length] not in vocab:
+            vocab[word[:length]] = next(ids)
+            merges.append([word[: length - 1], word[length - 1]])
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda whole: whole["model"].update(type="WordPiece"), "found a WordPiece model"),
-        (lambda whole: whole["model"].update(byte_fallback=True), "a BPE model, with byte fallback"),
-        (lambda whole: whole.update(normalizer={"type": "NFC"}), "a normalizer, NFC, which changes the text"),
-        (lambda whole: whole["pre_tokenizer"].update(add_prefix_space=True), "pre-tokenizers .'ByteLevel'. of another"),
-        (lambda whole: whole.update(pre_tokenizer={"type": "Whitespace"}), "pre-tokenizers .'Whitespace'. of another"),
-        (lambda whole: whole["added_tokens"][0].update(special=False), "added tokens that are not special"),
-        (lambda whole: whole["model"]["merges"].reverse(), "merges that do not come in the order of their ids"),
-        (lambda whole: whole["model"]["vocab"].pop("a"), "no token for 1 of the 256 bytes|'a'"),
+        lambda whole: whole.update(normalizer={"type": "NFC"}),
+        lambda whole: whole["pre_tokenizer"].update(add_prefix_space=True),
+        lambda whole: whole.update(pre_tokenizer={"type": "Whitespace"}),
+        lambda whole: whole["added_tokens"][0].update(special=False, content="mil"),
+        lambda whole: whole["model"]["merges"].reverse(),
+        lambda whole: whole["model"]["merges"].pop(),  # its token stays, so tiktoken would still make it
+        append_a_chain,
     ],
 )
-def test_another_kind_of_tokenizer_is_refused_with_the_reason(tmp_path, change, message):
-    with pytest.raises((ValueError, KeyError), match=message):
-        load_foreign(changed(tmp_path, change), None)
+def test_what_tiktoken_would_encode_otherwise_is_run_by_its_own_library(tmp_path, change):
+    path = changed(tmp_path, change)
+    ours = load_foreign(path, "<|end_of_text|>")
+    assert isinstance(ours, HuggingFace)
+    theirs = tokenizers.Tokenizer.from_file(str(path))
+    for text in [*make_text(30, seed=1), "millto milltomillto", "é e\u0301"]:
+        assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
 
 
-def test_a_tokenizer_json_that_would_give_other_ids_is_refused(tmp_path):
-    def drop_a_merge(whole):  # its token stays, so tiktoken would still make it
-        whole["model"]["merges"].pop(3)
+def test_canonical_merges_are_what_a_trained_tokenizer_has(tmp_path):
+    assert not isinstance(load_foreign(changed(tmp_path, lambda whole: None), None), HuggingFace)
 
-    texts = make_text(20, seed=1)
-    with pytest.raises(ValueError, match="found other ids than the tokenizers library from token"):
-        load_foreign(changed(tmp_path, drop_a_merge), None, texts)
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}", "expected a tokenizer.json, found broken JSON or another"),
+        (b"[1]", "expected a tokenizer.json, found broken JSON or another"),
+        (b'{"model": {"vocab": 3}}', "with a vocabulary, found none"),
+        (b'{"model": {"type": "BPE", "vocab": {"a": 0}}}', "found special tokens none; name the one that begins"),
+    ],
+)
+def test_what_is_no_tokenizer_json_is_refused(tmp_path, content, message):
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_foreign(tmp_path / "tokenizer.json", None)
 
 
 # ---------------------------------------------------------------------------- nanochat's pickle
@@ -162,11 +189,48 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(tokenizer, tmp_path, fun
     assert not witness.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"not a pickle", pickle.dumps({"a": 1}), pickle.dumps("gpt2")])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not a pickle",
+        pickle.dumps({"a": 1}),
+        pickle.dumps("gpt2"),
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",
+    ],
+)
 def test_what_is_no_such_pickle_is_refused(tmp_path, content):
     (tmp_path / "tokenizer.pkl").write_bytes(content)
     with pytest.raises(ValueError, match="expected a pickled tiktoken Encoding"):
         load_foreign(tmp_path / "tokenizer.pkl", None)
+
+
+def test_a_pickle_whose_bos_is_an_ordinary_id_is_refused(tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.pkl"
+    state = tokenizer.encoding.__getstate__() | {"special_tokens": {"<|bos|>": 97}}
+    for change, message in (
+        (state, "ids that stand for two tokens"),
+        (state | {"mergeable_ranks": {b"a": 0}}, "no token for 255 of the 256 bytes"),
+        (state | {"mergeable_ranks": 3}, "its parts are of other types"),
+    ):
+        path.write_bytes(encoding_pickle(change))
+        with pytest.raises(ValueError, match=message):
+            load_foreign(path, None)
+
+
+def encoding_pickle(state) -> bytes:
+    """What a tiktoken Encoding of this state is pickled as."""
+
+    class Encoding:
+        def __getstate__(self):
+            return state
+
+    Encoding.__module__, Encoding.__qualname__ = "tiktoken.core", "Encoding"
+    real, tiktoken.core.Encoding = tiktoken.core.Encoding, Encoding
+    try:
+        return pickle.dumps(Encoding())
+    finally:
+        tiktoken.core.Encoding = real
 
 
 # ---------------------------------------------------------------------------- the command

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from making import make_text
 
 from tokenmill.tokenize import tokenizer as module
-from tokenmill.tokenize.tokenizer import NANOCHAT_PATTERN, Tokenizer, load_tokenizer, train_tokenizer
+from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
+from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 CL100K_PATTERN = (

@@ -35,13 +35,11 @@ from tokenmill.exchange.writing import write_meta
 from tokenmill.store.files import TEMPORARY, locked, remove_temporary_files
 from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest
-from tokenmill.tokenize.foreign import is_foreign, load_foreign
-from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer
+from tokenmill.tokenize.foreign import load_any
+from tokenmill.tokenize.tokenizer import EOT_TOKENS, Tokenizer
 
 Layout = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove"]
 VAL_NAME = re.compile(r"(?<![a-z])val(id|idation)?(?![a-z])", re.IGNORECASE)  # and no retrieval
-# those that a tokenizer may have; where it has none of them, the token between documents is both BOS and EOS
-EOS_TOKENS = ("<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endoftext|>")
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,8 @@ def _eos_id(config: Out, tokenizer: Tokenizer) -> int | None:
     if config.eos_token is None and not (config.eos or LAYOUTS[config.layout].ends):
         return None
     special = tokenizer.special_tokens
-    token = config.eos_token or next((token for token in EOS_TOKENS if token in special), tokenizer.bos_token)
+    # where it has none of its own, the token between documents is both BOS and EOS
+    token = config.eos_token or next((token for token in EOT_TOKENS if token in special), tokenizer.bos_token)
     if token not in special:
         raise ValueError(f"--eos-token {token}: expected a special token of {tokenizer.name}, {', '.join(special)}")
     return special[token]
@@ -148,7 +147,7 @@ def _digest(blocks: Iterator[np.ndarray]) -> str:
 
 def take_in(config: In) -> Path:
     """The new token set's folder. FileExistsError where it is there, ValueError where files are not of the layout."""
-    tokenizer = _tokenizer(config)
+    tokenizer = load_any(config.tokenizer, config.bos_token)
     folder = Path(config.tokens_root) / f"{config.name}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
     if (folder / "manifest.json").exists():
         raise FileExistsError(f"{folder}: is there already; take it in under another --name")
@@ -185,12 +184,6 @@ def _in_order(path: Path) -> tuple[list[tuple[int, str]], Path]:
     """By name, and of numbers in it 2 before 10: a document may go on in the next file."""
     parts = re.split(r"(\d+)", path.name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], path
-
-
-def _tokenizer(config: In) -> Tokenizer:
-    if is_foreign(Path(config.tokenizer)):
-        return load_foreign(Path(config.tokenizer), config.bos_token, [])
-    return load_tokenizer(config.tokenizer)
 
 
 def _splits(config: In) -> dict[Split, list[Path]]:

@@ -95,8 +95,7 @@ def write_meta(folder: Path, tokenizer: Tokenizer) -> None:
     """
     if tokenizer.fingerprint == GPT2_FINGERPRINT:
         return
-    names = {id: name for name, id in tokenizer.special_tokens.items()}
-    texts = {id: token.decode("utf-8", "replace") for token, id in tokenizer.ranks.items()} | names
+    texts = {id: token.decode("utf-8", "replace") for id, token in tokenizer.tokens.items()}
     meta = {
         "vocab_size": tokenizer.vocab_size,
         "itos": {id: texts.get(id, "") for id in range(tokenizer.vocab_size)},

@@ -66,8 +66,7 @@ def of_tokens(uses: np.ndarray, token_bytes: np.ndarray) -> str:
 
 def of_unused(tokenizer: Tokenizer, uses: np.ndarray) -> tuple[str, list[str]]:
     """How many ids are not used, and which: the first that were learned, so the most frequent elsewhere."""
-    known = {rank: token for token, rank in tokenizer.ranks.items()}
-    known |= {i: text.encode() for text, i in tokenizer.special_tokens.items()}
+    known = tokenizer.tokens
     unused = [i for i in np.flatnonzero(uses == 0).tolist() if i in known]
     words = f"{len(unused):,} of {len(known):,} ids ({len(unused) / len(known):.1%}) are not used."
     if holes := len(uses) - len(known):

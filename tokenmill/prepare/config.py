@@ -24,6 +24,8 @@ class PrepareConfig:
     revision: str = "main"  # of a hub repository: a branch, tag or commit; kept as it is when first seen
     tokenizer: str = "gpt2"  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl
     bos_token: str | None = None  # the special token that begins a document, where it cannot be told
+    eot: bool = False  # end documents with the tokenizer's end of text too; BOS still begins them
+    eot_token: str | None = None  # the special token that ends a document, where it cannot be told
     engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = "auto"  # what tokenizes; auto is the fastest proven
     name: str | None = None  # the data set's name in the token set's folder; by default from the source
     val_file: str | None = None  # validates: a file's name or path, or `last` in the repository; by default the last

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, dtype_name
 from tokenmill.text.sources import read_documents
 from tokenmill.text.units import Documents, Part, Unit
-from tokenmill.tokenize.engines import Encoder, choose_encoder, sample
+from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 PROOF_DOCUMENTS = 64  # of a worker's first unit, that an engine is proven on before it is used

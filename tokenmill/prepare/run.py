@@ -29,7 +29,7 @@ from tokenmill.prepare.splits import (
 from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer
 from tokenmill.store.files import locked, remove_temporary_files
 from tokenmill.store.token_sets import write_manifest
-from tokenmill.tokenize.engines import require_engine
+from tokenmill.tokenize.encoder import require_engine
 
 
 def prepare(config: PrepareConfig) -> Prepared:

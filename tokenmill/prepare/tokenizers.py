@@ -3,21 +3,25 @@
 import io
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.origin import Source
 from tokenmill.store.files import write_file
+from tokenmill.text.lots import about_text_bytes
 from tokenmill.text.sources import plan_units, read_documents
-from tokenmill.tokenize.engines import hard_texts
-from tokenmill.tokenize.foreign import is_foreign, load_foreign
-from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from tokenmill.text.units import SourceFile
+from tokenmill.tokenize.encoder import hard_texts
+from tokenmill.tokenize.foreign import is_foreign, load_any
+from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
 PROOF_DOCUMENTS = 64  # of the source, that a foreign tokenizer is checked on
+SAMPLED_FILES, SAMPLED_HUB_FILES = 64, 8  # that train:N reads of, at most: a hub's have to be fetched first
+PLACES = 8  # in each file
 
 
 def find_tokenizer(config: PrepareConfig, source: Source, say: Callable[[str], None]) -> Tokenizer:
@@ -25,21 +29,18 @@ def find_tokenizer(config: PrepareConfig, source: Source, say: Callable[[str], N
 
     ValueError, FileNotFoundError or ConnectionError where there is none.
     """
-    if is_foreign(Path(config.tokenizer)):
-        texts = [*hard_texts(()), *islice(_training_texts(config, source), PROOF_DOCUMENTS)]
-        return load_foreign(Path(config.tokenizer), config.bos_token, texts)
-    tokenizer = _own_tokenizer(config, source, say)
-    if config.bos_token in (None, tokenizer.bos_token):
+    if config.tokenizer.startswith("train:"):
+        tokenizer = _trained(config, source, say).framed(config.bos_token)
+    else:
+        foreign = is_foreign(Path(config.tokenizer))
+        texts = [*hard_texts(()), *islice(_training_texts(config, source), PROOF_DOCUMENTS)] if foreign else []
+        tokenizer = load_any(config.tokenizer, config.bos_token, texts)
+    if not (config.eot or config.eot_token):
         return tokenizer
-    if config.bos_token not in tokenizer.special_tokens:
-        known = ", ".join(tokenizer.special_tokens)
-        raise ValueError(f"--bos-token {config.bos_token!r}: the special tokens of {tokenizer.name} are {known}")
-    return replace(tokenizer, bos_token=config.bos_token)
+    return tokenizer.framed(eot_token=config.eot_token or tokenizer.end_of_text())
 
 
-def _own_tokenizer(config: PrepareConfig, source: Source, say: Callable[[str], None]) -> Tokenizer:
-    if not config.tokenizer.startswith("train:"):
-        return load_tokenizer(config.tokenizer)
+def _trained(config: PrepareConfig, source: Source, say: Callable[[str], None]) -> Tokenizer:
     size = config.tokenizer.removeprefix("train:")
     if not size.isdigit():
         raise ValueError(f"tokenizer {config.tokenizer!r}: expected train:N with a number of tokens, like train:32768")
@@ -61,19 +62,49 @@ def _own_tokenizer(config: PrepareConfig, source: Source, say: Callable[[str], N
 
 
 def _training_texts(config: PrepareConfig, source: Source) -> Iterator[str]:
-    """Texts of the training files in order, up to train_text_bytes; fetches no more files than that takes."""
-    left = config.train_text_bytes
+    """Texts from all over the training files, up to train_text_bytes: as much of each as it is of the whole.
+
+    Of more files than `SAMPLED_FILES`, of so many, at even distances; of each, stretches at even distances.
+    """
     files = [file for file in source.files if file.split == "train"]
-    for number, file in enumerate(files):
-        for future, fetched in source.fetch(files[number : number + config.download_workers]).items():
-            if fetched is file:
-                future.result()
-        for unit in plan_units(file, config.reading, config.shard_text_bytes):
-            for documents in read_documents(unit):
-                yield from documents.texts.to_pylist()
-                left -= documents.text_bytes
-                if left <= 0:
-                    return
+    files = _spread(files, SAMPLED_FILES if source.downloads is None else SAMPLED_HUB_FILES)
+    fetched = source.fetch(files)
+    sizes = [min(about_text_bytes(file), config.train_text_bytes) for file in files]
+    share = config.train_text_bytes / max(1, sum(sizes))
+    left = 0.0  # what files before this one did not have
+    for file, size in zip(files, sizes, strict=True):
+        for future in [future for future, of in fetched.items() if of is file]:
+            future.result()
+        wanted = left + size * share  # of little text all, whatever its size was taken for
+        yielded = 0
+        for text in _texts_of(file, config, wanted):
+            yielded += len(text.encode())
+            yield text
+        left = max(0.0, wanted - yielded)
+
+
+def _texts_of(file: SourceFile, config: PrepareConfig, wanted: float) -> Iterator[str]:
+    """Texts of a file, up to about `wanted` bytes, from places at even distances."""
+    stretch = max(1 << 20, int(wanted / PLACES))
+    units = _spread(plan_units(file, config.reading, stretch), PLACES if wanted < about_text_bytes(file) else 1 << 62)
+    left = wanted
+    for number, unit in enumerate(units):
+        here = left / (len(units) - number)
+        for documents in read_documents(unit):
+            yield from documents.texts.to_pylist()
+            here, left = here - documents.text_bytes, left - documents.text_bytes
+            if here <= 0:
+                break
+
+
+Some = TypeVar("Some")
+
+
+def _spread(items: list[Some], most: int) -> list[Some]:
+    """At most so many of the items, at even distances."""
+    if len(items) <= most:
+        return items
+    return [items[(2 * number + 1) * len(items) // (2 * most)] for number in range(most)]
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:

@@ -41,7 +41,7 @@ class CodePoints:
         self._wanted[code_points] = True
         self._first = np.zeros(256, bool)  # bytes that such a character begins with
         self._first[[chr(code).encode()[0] for code in code_points]] = True
-        self._lowest = self._first.argmax()
+        self._lowest = self._first.argmax() if code_points else 0xFF
 
     @classmethod
     def load(cls, name: str) -> "CodePoints":
@@ -53,11 +53,14 @@ class CodePoints:
         """Which documents hold one of the code points: (num_documents,) bool."""
         offsets, data = text_buffers(documents)
         found = np.zeros(len(documents), bool)
+        found[np.searchsorted(offsets, self.places(data), "right") - 1] = True
+        return found
+
+    def places(self, data: np.ndarray) -> np.ndarray:
+        """Where such characters begin in UTF-8 (num_bytes,) uint8, ascending."""
         places = np.flatnonzero(data >= self._lowest)  # 20 GB/s where there are none, as in English
         places = places[self._first[data[places]]]
-        places = places[self._wanted[_decode(data, places)]]
-        found[np.searchsorted(offsets, places, "right") - 1] = True
-        return found
+        return places[self._wanted[_decode(data, places)]]
 
 
 def text_buffers(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:

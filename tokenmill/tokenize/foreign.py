@@ -1,15 +1,18 @@
 """Tokenizers that others wrote: Hugging Face's tokenizer.json, and nanochat's tokenizer.pkl.
 
 Hugging Face's byte-level BPE is a vocabulary, an ordered list of merges and a split pattern; tiktoken's is the
-vocabulary alone, its ids in the order of the merges. So a file is taken over where its merges come in the order
-of their ids, and then proven: `tokenizers` itself and the converted one encode the same texts.
+vocabulary alone, its ids in the order of the merges. So a file is taken over where that says the same:
 
     {"a": 0, "b": 1, "ab": 2, "abb": 3}, merges [a b], [ab b]   ->   ranks b"a" 0, b"b" 1, b"ab" 2, b"abb" 3
 
+    each token is made by one merge, and the merges come in the order of their ids
+    each merge is canonical: those before it make of its token just the two that it joins
+    both libraries encode the same texts to the same ids
+
+Every other tokenizer.json is run by Hugging Face's library itself (huggingface.py).
+
 A pickle can run anything when it is loaded. nanochat's holds one tiktoken Encoding, so the unpickler knows
 that one name, gives it a class that only keeps what it is told, and refuses every other.
-
-Left out: SentencePiece and WordPiece, normalizers, and added tokens that are not special.
 """
 
 import json
@@ -17,7 +20,14 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenmill.tokenize.tokenizer import BOS_TOKENS, GPT2_PATTERN, Tokenizer
+from tokenmill.extras import naming_the_extra
+from tokenmill.tokenize.huggingface import BYTE_OF, HuggingFace
+from tokenmill.tokenize.patterns import GPT2_PATTERN
+from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer
+
+
+class _OtherKind(ValueError):
+    """Why tiktoken cannot run a tokenizer.json."""
 
 
 def is_foreign(path: Path) -> bool:
@@ -27,16 +37,47 @@ def is_foreign(path: Path) -> bool:
     return path.suffix == ".json" and path.is_file() and b'"format": "tokenmill-' not in path.read_bytes()[:100]
 
 
-def load_foreign(path: Path, bos_token: str | None, texts: Sequence[str] = ()) -> Tokenizer:
-    """The tokenizer of a Hugging Face tokenizer.json or a nanochat tokenizer.pkl.
+def load_any(spec: str, bos_token: str | None = None, texts: Sequence[str] = ()) -> Tokenizer:
+    """A tokenizer by its tiktoken name, or of a file, tokenmill's or anybody's, with documents that begin with
+    `bos_token`.
 
-    A tokenizer.json is checked on `texts`. ValueError, with the reason, where it is of another kind.
+    A tokenizer.json is checked on `texts`. ValueError, with the reason, where it is broken or has no such token;
+    FileNotFoundError or ConnectionError where it is not to be had.
     """
+    if is_foreign(Path(spec)):
+        return load_foreign(Path(spec), bos_token, texts)
+    return load_tokenizer(spec).framed(bos_token)
+
+
+def load_foreign(path: Path, bos_token: str | None, texts: Sequence[str] = ()) -> Tokenizer:
+    """The tokenizer of a Hugging Face tokenizer.json or a nanochat tokenizer.pkl; see `load_any`."""
     if path.suffix == ".pkl":
         return _from_pickle(path, bos_token)
-    tokenizer = _from_hugging_face(path, bos_token)
-    _check(tokenizer, path, texts)
-    return tokenizer
+    try:
+        whole = json.loads(path.read_bytes())
+        special = {token["content"]: token["id"] for token in whole.get("added_tokens") or [] if token["special"]}
+        added = {token["content"]: token["id"] for token in whole.get("added_tokens") or []}
+        is_tokenizer = isinstance(whole["model"]["vocab"], dict | list)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path}: expected a tokenizer.json, found broken JSON or another ({error!r})") from error
+    if not is_tokenizer:
+        raise ValueError(f"{path}: expected a tokenizer.json with a vocabulary, found none")
+    if bos_token in added:
+        special[bos_token] = added[bos_token]
+    bos_token = _bos(path, special, bos_token)
+    try:
+        tokenizer = _by_tiktoken(path, whole, special, bos_token)
+        _check(tokenizer, path, texts)
+        return tokenizer
+    except (_OtherKind, KeyError, TypeError):
+        return _by_its_library(path, whole, special, bos_token)
+
+
+def _by_its_library(path: Path, whole: dict, special: dict[str, int], bos_token: str) -> Tokenizer:
+    try:
+        return HuggingFace.of_json(_name(path), whole, special, bos_token)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; use another tokenizer, or train one: --tokenizer train:32768") from error
 
 
 def _name(path: Path) -> str:
@@ -59,41 +100,31 @@ def _bos(path: Path, special: dict[str, int], bos_token: str | None) -> str:
 # ---------------------------------------------------------------------------- Hugging Face's tokenizer.json
 
 
-def _from_hugging_face(path: Path, bos_token: str | None) -> Tokenizer:
-    try:
-        whole = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path}: expected a tokenizer.json, found broken JSON ({error})") from error
-    pattern = _pattern(path, whole)
-    ranks = {_bytes(path, token): rank for token, rank in whole["model"]["vocab"].items()}
-    special = {token["content"]: token["id"] for token in whole.get("added_tokens", [])}
-    ordinary = [token["content"] for token in whole.get("added_tokens", []) if not token["special"]]
-    if ordinary:
-        raise _other_kind(path, f"added tokens that are not special, which match within text: {', '.join(ordinary)}")
-    for token in special:
-        ranks.pop(token.encode(), None)  # some files list them in the vocabulary too
-    _require_order(path, whole["model"]["merges"], whole["model"]["vocab"])
-    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
-        raise _other_kind(path, f"no token for {len(missing)} of the 256 bytes")
-    tokenizer = Tokenizer(_name(path), pattern, ranks, special, _bos(path, special, bos_token))
+def _by_tiktoken(path: Path, whole: dict, special: dict[str, int], bos_token: str) -> Tokenizer:
+    """The same tokenizer for tiktoken; `_OtherKind` where it cannot run it."""
+    pattern, vocab = _pattern(whole), whole["model"]["vocab"]
+    if ordinary := [token["content"] for token in whole.get("added_tokens") or [] if not token["special"]]:
+        raise _OtherKind(f"added tokens that match within text: {', '.join(ordinary)}")
+    ranks = {_bytes(token): rank for token, rank in vocab.items() if token not in special}
+    merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in whole["model"]["merges"]]
+    _require_canonical([(_bytes(first), _bytes(second)) for first, second in merges], ranks)
+    tokenizer = Tokenizer(_name(path), pattern, ranks, special, bos_token)
     try:
         tokenizer.encode("a")
     except Exception as error:
-        raise _other_kind(path, f"a split pattern that tiktoken cannot run ({error})") from error
+        raise _OtherKind(f"a split pattern that tiktoken cannot run ({error})") from error
     return tokenizer
 
 
-def _pattern(path: Path, whole: dict) -> str:
+def _pattern(whole: dict) -> str:
     """The split pattern of a byte-level BPE."""
     model = whole.get("model", {})
     if model.get("type") != "BPE" or model.get("byte_fallback") or model.get("dropout"):
-        raise _other_kind(
-            path, f"a {model.get('type')} model{', with byte fallback' * bool(model.get('byte_fallback'))}"
-        )
+        raise _OtherKind(f"a {model.get('type')} model{', with byte fallback' * bool(model.get('byte_fallback'))}")
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
-        raise _other_kind(path, "a BPE that marks where words begin or end")
+        raise _OtherKind("a BPE that marks where words begin or end")
     if whole.get("normalizer"):
-        raise _other_kind(path, f"a normalizer, {whole['normalizer'].get('type')}, which changes the text")
+        raise _OtherKind(f"a normalizer, {whole['normalizer'].get('type')}, which changes the text")
     steps = whole.get("pre_tokenizer") or {}
     steps = steps.get("pretokenizers", [steps])
     kinds = [step.get("type") for step in steps]
@@ -103,57 +134,54 @@ def _pattern(path: Path, whole: dict) -> str:
         pattern, split = steps[0]["pattern"], steps[0]
         if "Regex" in pattern and split["behavior"] == "Isolated" and not split["invert"]:
             return pattern["Regex"]
-    raise _other_kind(path, f"pre-tokenizers {kinds} of another form")
+    raise _OtherKind(f"pre-tokenizers {kinds} of another form")
 
 
-def _require_order(path: Path, merges: list, vocab: dict[str, int]) -> None:
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-    made = [vocab["".join(pair)] for pair in pairs]
-    if made != sorted(made):
-        raise _other_kind(path, "merges that do not come in the order of their ids")
+def _require_canonical(merges: list[tuple[bytes, bytes]], ranks: dict[bytes, int]) -> None:
+    """Whether the ids alone say what the merges say, in the order that they come in."""
+    made = [ranks[first + second] for first, second in merges]
+    if made != sorted(set(made)):
+        raise _OtherKind("merges that do not come in the order of their ids, or make one token twice")
+    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
+        raise _OtherKind(f"no token for {len(missing)} of the 256 bytes")
+    if len(made) + 256 != len(ranks):
+        raise _OtherKind(f"{len(ranks) - 256 - len(made):,} tokens that no merge makes")
+    for pair, rank in zip(merges, made, strict=True):
+        if _merged(pair[0] + pair[1], ranks, rank) != pair:
+            raise _OtherKind(f"a merge of {pair[0]!r} and {pair[1]!r}, which earlier merges do not lead to")
 
 
-def _byte_characters() -> dict[str, int]:
-    """GPT-2's characters for bytes: printable Latin-1 for itself, the others from U+0100 on."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
+def _merged(token: bytes, ranks: dict[bytes, int], below: int) -> tuple[bytes, ...]:
+    """The parts of a token that the merges of lower ranks leave."""
+    parts = [token[i : i + 1] for i in range(len(token))]
+    while len(parts) > 2:
+        pairs = [ranks.get(first + second, below) for first, second in zip(parts, parts[1:], strict=False)]
+        lowest = min(pairs)
+        if lowest >= below:
+            break
+        at = pairs.index(lowest)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return tuple(parts)
 
 
-_BYTES = _byte_characters()
-
-
-def _bytes(path: Path, token: str) -> bytes:
+def _bytes(token: str) -> bytes:
     try:
-        return bytes(_BYTES[character] for character in token)
+        return bytes(BYTE_OF[character] for character in token)
     except KeyError:
-        if token.startswith("<") and token.endswith(">"):
-            return token.encode()  # a special token that stands in the vocabulary
-        raise _other_kind(path, f"token {token!r}, which is not of bytes") from None
-
-
-def _other_kind(path: Path, found: str) -> ValueError:
-    return ValueError(
-        f"{path}: expected a byte-level BPE that tiktoken can run as it is, found {found}; "
-        "use another tokenizer, or train one: --tokenizer train:32768"
-    )
+        raise _OtherKind(f"token {token!r}, which is not of bytes") from None
 
 
 def _check(tokenizer: Tokenizer, path: Path, texts: Sequence[str]) -> None:
-    import tokenizers  # to check such a file alone
+    with naming_the_extra():
+        import tokenizers  # to check such a file alone
 
     theirs = tokenizers.Tokenizer.from_file(str(path))
+    theirs.no_truncation()
+    theirs.no_padding()
     theirs.encode_special_tokens = True  # text that spells one is text
     for text in texts:
-        expected = theirs.encode(text, add_special_tokens=False).ids
-        found = tokenizer.encode(text).tolist()
-        if found != expected:
-            at = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), len(expected))
-            raise _other_kind(
-                path,
-                f"other ids than the tokenizers library from token {at} of {text[:40]!r} on: "
-                f"{found[at : at + 3]} instead of {expected[at : at + 3]}",
-            )
+        if tokenizer.encode(text).tolist() != theirs.encode(text, add_special_tokens=False).ids:
+            raise _OtherKind(f"other ids than the tokenizers library for {text[:40]!r}")
 
 
 # ---------------------------------------------------------------------------- nanochat's tokenizer.pkl
@@ -178,9 +206,28 @@ def _from_pickle(path: Path, bos_token: str | None) -> Tokenizer:
         with open(path, "rb") as file:
             state = _OnlyAnEncoding(file).load().state
         pattern, ranks, special = state["pat_str"], state["mergeable_ranks"], state["special_tokens"]
-    except (pickle.UnpicklingError, EOFError, AttributeError, KeyError, TypeError, ValueError) as error:
+        if not (isinstance(pattern, str) and isinstance(ranks, dict) and isinstance(special, dict)):
+            raise ValueError("its parts are of other types")
+    except Exception as error:  # a corrupt pickle fails in any way
         raise ValueError(
-            f"{path}: expected a pickled tiktoken Encoding as nanochat writes it, and nothing else: {error}; "
+            f"{path}: expected a pickled tiktoken Encoding as nanochat writes it, and nothing else: {error!r}; "
             "it was not loaded"
         ) from error
-    return Tokenizer(_name(path), pattern, ranks, special, _bos(path, special, bos_token))
+    bos_token = _bos(path, special, bos_token)
+    if problem := _problem(ranks, special):
+        raise ValueError(f"{path}: expected a tiktoken Encoding, found {problem}; it was not loaded")
+    return Tokenizer(_name(path), pattern, ranks, special, bos_token)
+
+
+def _problem(ranks: dict, special: dict) -> str | None:
+    """What a vocabulary cannot be."""
+    if not all(isinstance(token, bytes) and isinstance(rank, int) for token, rank in ranks.items()):
+        return "tokens that are not bytes with ranks"
+    if not all(isinstance(token, str) and isinstance(id, int) for token, id in special.items()):
+        return "special tokens that are not names with ids"
+    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
+        return f"no token for {len(missing)} of the 256 bytes"
+    ids = [*ranks.values(), *special.values()]
+    if len(set(ids)) < len(ids) or min(ids) < 0:
+        return "ids that stand for two tokens, as BOS and an ordinary one, or none"
+    return None

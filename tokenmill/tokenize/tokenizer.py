@@ -12,7 +12,8 @@ as tiktoken's own `encode_ordinary` has it. A run of about a million whitespace 
 its regex engine's stack; such a document is split by the same pattern with the `regex` module, and
 only where a piece begins, so that no merge could have crossed (`_encode_in_stretches`).
 
-Left out: BOS and faster engines (engines.py), and other people's tokenizer files (foreign.py).
+Left out: faster engines (encoder.py), other people's tokenizer files (foreign.py), and tokenizers that tiktoken cannot
+express (huggingface.py).
 """
 
 import base64
@@ -20,36 +21,27 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, read_json, write_json
+from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
 
 if TYPE_CHECKING:
     import tiktoken
 
 # gpt2 and r50k_base are the same 50,257 tokens; tiktoken has the second in one file
 ALIASES = {"gpt2": "r50k_base"}
+EOT_TOKENS = ("<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endoftext|>")
 BOS_TOKENS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
 
-# tiktoken's split patterns, as of the pinned version
-GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-CL100K_PATTERN = (
-    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
-    r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
-)
-
-# nanochat's split pattern and special tokens (nanochat/tokenizer.py)
-NANOCHAT_PATTERN = (
-    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"""
-    r"""| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"""
-)
+# nanochat's special tokens (nanochat/tokenizer.py)
 NANOCHAT_SPECIAL_TOKENS = (
     "<|bos|>",
     "<|user_start|>",
@@ -73,10 +65,38 @@ class Tokenizer:
     ranks: dict[bytes, int] = field(repr=False)
     special_tokens: dict[str, int] = field(repr=False)
     bos_token: str
+    eot_token: str | None = None  # what documents end with, where that was asked for
+
+    library: ClassVar[str] = "tiktoken"  # the reference: what says which ids are right
+    may_make_bos: ClassVar[bool] = False  # of ordinary text
+
+    def __post_init__(self) -> None:
+        for token in (self.bos_token, self.eot_token):
+            if token is not None and token not in self.special_tokens:
+                known = ", ".join(self.special_tokens) or "none"
+                raise ValueError(f"{token!r}: the special tokens of {self.name} are {known}")
+        if self.eot_token == self.bos_token:
+            raise ValueError(f"{self.bos_token}: begins documents in {self.name}, and cannot end them too")
+
+    def framed(self, bos_token: str | None = None, eot_token: str | None = None) -> Self:
+        """The tokenizer with documents that begin with another special token, or end with one. ValueError for none."""
+        return replace(self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token)
+
+    def end_of_text(self) -> str:
+        """The special token that ends a text, and is not BOS. ValueError where none is known to."""
+        found = next((token for token in EOT_TOKENS if token in self.special_tokens and token != self.bos_token), None)
+        if found is None:
+            known = ", ".join(self.special_tokens)
+            raise ValueError(f"{self.name} has no end of text beside its BOS; name a token, --eot-token, of {known}")
+        return found
 
     @property
     def bos_id(self) -> int:
         return self.special_tokens[self.bos_token]
+
+    @property
+    def eot_id(self) -> int | None:
+        return None if self.eot_token is None else self.special_tokens[self.eot_token]
 
     @cached_property
     def vocab_size(self) -> int:
@@ -87,7 +107,8 @@ class Tokenizer:
         """SHA-256 over everything that can change a token id; the name cannot."""
         ranks = sorted((rank, token.hex()) for token, rank in self.ranks.items())
         special = sorted(self.special_tokens.items())
-        whole = json.dumps([self.pattern, ranks, special, self.bos_token])
+        ends = [] if self.eot_token is None else [self.eot_token]
+        whole = json.dumps([self.pattern, ranks, special, self.bos_token, *ends])
         return hashlib.sha256(whole.encode()).hexdigest()
 
     @cached_property
@@ -108,6 +129,10 @@ class Tokenizer:
                 raise
             return _encode_in_stretches(self.encoding, self.pattern, text)
 
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, without BOS."""
+        return [np.asarray(self.encode(text), np.uint32) for text in texts]
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as `token`."""
         numbers = np.asarray(ids).tolist()
@@ -123,17 +148,25 @@ class Tokenizer:
         except (KeyError, OverflowError) as error:
             raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens") from error
 
+    @cached_property
+    def tokens(self) -> dict[int, bytes]:
+        """What each id stands for: bytes of text, of a special token its name."""
+        special = {id: name.encode() for name, id in self.special_tokens.items()}
+        return {rank: token for token, rank in self.ranks.items()} | special
+
     def token_bytes(self) -> np.ndarray:
         """Bytes of text that each id stands for, 0 for special tokens: (vocab_size,) int32."""
         lengths = np.zeros(self.vocab_size, dtype="<i4")
-        for token, rank in self.ranks.items():
-            lengths[rank] = len(token)
+        for id, token in self.tokens.items():
+            lengths[id] = len(token)
+        lengths[list(self.special_tokens.values())] = 0
         return lengths
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of its tokenizer."""
         keys = ("name", "fingerprint", "vocab_size", "bos_token", "bos_id")
-        return {key: getattr(self, key) for key in keys}
+        ends = () if self.eot_token is None else ("eot_token", "eot_id")
+        return {key: getattr(self, key) for key in (*keys, *ends)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the whole tokenizer as JSON."""
@@ -143,6 +176,7 @@ class Tokenizer:
             "fingerprint": self.fingerprint,
             "pattern": self.pattern,
             "bos_token": self.bos_token,
+            **({"eot_token": self.eot_token} if self.eot_token else {}),
             "special_tokens": self.special_tokens,
             "ranks": {base64.b64encode(token).decode(): rank for token, rank in ranks},
         }
@@ -152,14 +186,23 @@ class Tokenizer:
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
         """Reads what `save` wrote. ValueError where the file is another, or its fingerprint is off."""
         whole = read_json(Path(path), "tokenizer")
-        ranks = {base64.b64decode(token): rank for token, rank in whole["ranks"].items()}
-        tokenizer = cls(whole["name"], whole["pattern"], ranks, whole["special_tokens"], whole["bos_token"])
+        tokenizer = _of_saved(whole)
         if tokenizer.fingerprint != whole["fingerprint"]:
             raise ValueError(
                 f"{path}: expected fingerprint {whole['fingerprint']}, found {tokenizer.fingerprint}: "
                 "the file was changed or damaged; make it anew"
             )
         return tokenizer
+
+
+def _of_saved(whole: dict[str, Any]) -> Tokenizer:
+    if whole.get("kind") == "huggingface":
+        from tokenmill.tokenize.huggingface import HuggingFace  # a kind of tokenizer, so it knows this file
+
+        return HuggingFace.of_saved(whole)
+    ranks = {base64.b64decode(token): rank for token, rank in whole["ranks"].items()}
+    framed = (whole["bos_token"], whole.get("eot_token"))
+    return Tokenizer(whole["name"], whole["pattern"], ranks, whole["special_tokens"], *framed)
 
 
 def _encode_in_stretches(encoding: "tiktoken.Encoding", pattern: str, text: str) -> np.ndarray:

@@ -1,0 +1,214 @@
+"""Any tokenizer.json gives its own library's ids, by every engine; truncation, padding and templates change nothing."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import make_text, run_prepare
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.encoder import Encoder, choose_encoder
+from tokenmill.tokenize.foreign import load_foreign
+from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+SPECIAL = ["<unk>", "<s>", "</s>"]
+
+
+def bpe(pre_tokenizer, normalizer=None, **more):
+    theirs = tokenizers.Tokenizer(models.BPE())
+    theirs.pre_tokenizer, theirs.decoder = pre_tokenizer, decoders.ByteLevel()
+    if normalizer:
+        theirs.normalizer = normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=SPECIAL, initial_alphabet=alphabet, **more)
+    theirs.train_from_iterator(make_text(300, seed=0), trainer)
+    return theirs
+
+
+def llama2():
+    """SentencePiece's BPE with byte fallback, as Llama 2's and Gemma's are converted."""
+    theirs = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    theirs.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=SPECIAL + fallback, show_progress=False)
+    theirs.train_from_iterator(make_text(300, seed=0), trainer)
+    whole = json.loads(theirs.to_str())
+    whole["added_tokens"] = whole["added_tokens"][:3]
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    theirs.decoder = decoders.Sequence(steps)
+    return theirs
+
+
+def unigram():
+    """As T5's."""
+    theirs = tokenizers.Tokenizer(models.Unigram())
+    theirs.normalizer = normalizers.NFKC()
+    theirs.pre_tokenizer, theirs.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=500, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
+    theirs.train_from_iterator(make_text(300, seed=0), trainer)
+    return theirs
+
+
+def word_piece():
+    """As BERT's."""
+    theirs = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
+    theirs.normalizer, theirs.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    theirs.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=SPECIAL, show_progress=False)
+    theirs.train_from_iterator(make_text(300, seed=0), trainer)
+    return theirs
+
+
+def with_added_tokens():
+    theirs = bpe(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    theirs.add_tokens(["grinder", "  "])
+    return theirs
+
+
+def cut_and_padded():
+    theirs = bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC())
+    theirs.enable_truncation(5)
+    theirs.enable_padding(length=30)
+    theirs.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
+    return theirs
+
+
+SPLITS = [r"\p{N}{1,3}", "[一-龥]+", r"[!-/]| ?[\p{L}\p{M}]+|\s+"]
+KINDS = {
+    "nfc": lambda: bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),  # NeoX, Qwen
+    "digits": lambda: bpe(pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])),
+    "splits": lambda: bpe(
+        pre_tokenizers.Sequence([*(pre_tokenizers.Split(Regex(one), "isolated") for one in SPLITS), BYTES])
+    ),
+    "llama2": llama2,
+    "unigram": unigram,
+    "word_piece": word_piece,
+    "added": with_added_tokens,
+    "cut": cut_and_padded,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def both(request, tmp_path_factory):
+    """A tokenizer.json, the library's own tokenizer of it, and ours."""
+    path = tmp_path_factory.mktemp(request.param) / "tokenizer.json"
+    KINDS[request.param]().save(str(path))
+    theirs = tokenizers.Tokenizer.from_file(str(path))
+    theirs.no_truncation()
+    theirs.no_padding()
+    ours = load_foreign(path, "<s>")
+    assert isinstance(ours, HuggingFace)
+    return path, theirs, ours
+
+
+PARTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
+    [" ", "  ", "\n", "\u2581", "1984", "12345", "é", "e\u0301", "水車", "😀", "'s", "mil", "grinder", "ﬁ", "\x00"]
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(PARTS, max_size=20).map("".join), max_size=4))
+def test_every_engine_gives_the_library_s_ids(both, texts):
+    _, theirs, ours = both
+    column = pa.array(texts, pa.large_string())
+    for encoder in encoders_of(ours):
+        tokens, lengths, _ = encoder.encode(column)
+        found = [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if texts else []
+        expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
+        assert found == [[ours.bos_id, *ids] for ids in expected]
+
+
+_encoders: dict[str, list[Encoder]] = {}
+
+
+def encoders_of(ours):
+    if ours.fingerprint not in _encoders:
+        first = pa.array(make_text(20, seed=1), pa.large_string())
+        _encoders[ours.fingerprint] = [Encoder(ours), choose_encoder("auto", ours, first)[0]]
+    return _encoders[ours.fingerprint]
+
+
+def test_text_that_spells_a_special_token_is_text(both):
+    _, _, ours = both
+    for token in ("<s>", "</s>"):
+        ids = ours.encode(f"a {token} b{token}c").tolist()
+        assert not {ours.special_tokens["<s>"], ours.special_tokens["</s>"]} & set(ids)
+
+
+def test_it_is_kept_whole_and_decodes_as_the_library_does(both, tmp_path):
+    path, theirs, ours = both
+    ours.save(tmp_path / "saved.json")
+    loaded = Tokenizer.load(tmp_path / "saved.json")
+    assert isinstance(loaded, HuggingFace)
+    assert (loaded.fingerprint, loaded.facts()) == (ours.fingerprint, ours.facts())
+    for text in make_text(5, seed=2):
+        ids = loaded.encode(text)
+        assert ids.tolist() == ours.encode(text).tolist()
+        assert loaded.decode(ids) == theirs.decode(ids.tolist(), skip_special_tokens=False)
+    whole = json.loads(path.read_text())
+    whole["model"]["vocab"] = whole["model"]["vocab"]
+    whole["truncation"] = None
+    assert loaded.vocab_size == 1 + max(theirs.get_vocab(with_added_tokens=True).values())
+    with pytest.raises(ValueError, match="stands for nothing"):
+        loaded.decode([loaded.vocab_size])
+
+
+def test_token_bytes_add_up_to_the_text_of_byte_level_and_sentencepiece_tokenizers(both):
+    _, _, ours = both
+    lengths = ours.token_bytes()
+    assert lengths[ours.bos_id] == 0
+    text = "the mill grinds 水 grain"
+    total = int(lengths[ours.encode(text)].sum())
+    if ours.name in ("nfc", "digits", "splits", "added", "cut"):
+        assert total == len(text.encode())
+    if ours.name == "llama2":
+        assert total == len(text.encode()) + 1, "a space is put before it"
+
+
+def test_the_fingerprint_changes_with_what_can_change_an_id_and_with_nothing_else(both, tmp_path):
+    path, _, ours = both
+    whole = json.loads(path.read_text())
+
+    def fingerprint(**change):
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps(whole | change))
+        return load_foreign(other, "<s>").fingerprint
+
+    assert fingerprint(truncation=None, padding=None, post_processor=None) == ours.fingerprint
+    assert fingerprint(normalizer={"type": "Lowercase"}) != ours.fingerprint
+
+
+def test_a_dropout_is_refused(tmp_path):
+    whole = json.loads(KINDS["nfc"]().to_str())
+    whole["model"]["dropout"] = 0.1
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match="a dropout of 0.1, with which a text has other ids every time"):
+        load_foreign(tmp_path / "tokenizer.json", "<s>")
+
+
+def test_preparing_and_showing_with_one(both, source, tmp_path):
+    import subprocess
+    import sys
+
+    path, _, ours = both
+    if ours.name not in ("llama2", "splits"):
+        pytest.skip("two kinds are enough for the commands")
+    trees = []
+    for engine in ("auto", "tiktoken"):
+        flags = ("--source", source, "--tokenizer", path, "--bos-token", "<s>", "--engine", engine)
+        done = run_prepare(*flags, "--tokens-root", engine, cwd=tmp_path)
+        token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+        trees.append([entry.bin_sha256 for entry in token_set.entries])
+    assert trees[0] == trees[1]
+    command = [sys.executable, "-m", "tokenmill", "verify", str(token_set.path)]
+    assert subprocess.run(command, capture_output=True, text=True).returncode == 0
+    command = [sys.executable, "-m", "tokenmill", "show", str(token_set.path), "--document", "0"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,271 @@
+"""Documents -> tokens, by an engine that is proven equal to the reference, and by the reference where it is not.
+
+    the pattern      is on the engine's list, and the versions of the packages are the pinned ones
+    code points      that it classes otherwise are in a table (codepoints.py); a document with one goes to the reference
+    at the start     long pieces, runs of spaces and the first documents are encoded by both
+    in every shard   a random sample of documents is encoded by both; a difference fails the shard
+
+so the ids are the reference's, and the engine is no part of a token set's fingerprint. A tokenizer.json that tiktoken
+cannot express has no table: the code points on which the engine and `tokenizers` differ are found when it is loaded,
+and one that neither year's Unicode knows goes to the reference.
+"""
+
+import functools
+import importlib.metadata
+import os
+import unicodedata
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.store.shards import DTYPES, dtype_name
+from tokenmill.tokenize.codepoints import CodePoints, differing_documents
+from tokenmill.tokenize.engines import ENGINES, Encode, Engine, gigatoken_of_json, make_engine, table_name
+from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.patterns import PATTERNS
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+VERSIONS = {"tiktoken": "0.14.0", "tokenizers": "0.23.3"}  # the tables were made against them
+CACHE_BYTES = 192 << 20  # an engine that has taken so much more memory for what it has seen is made anew
+SAMPLE_ONE_IN = 512  # documents of a shard that both encode, and its first
+CONTEXTS = "a{0}b 1{0}2 !{0}! {0} a {0}{0}"  # in which a code point is compared
+
+
+def reference(tokenizer: Tokenizer) -> Encode:
+    """tiktoken, or `tokenizers`, a document at a time."""
+
+    def encode(documents):
+        parts = tokenizer.encode_many(documents.to_pylist())
+        ids = np.concatenate([np.empty(0, np.uint32), *parts])
+        return ids, np.cumsum([0, *map(len, parts)])
+
+    return encode
+
+
+class Encoder:
+    """Documents to tokens with BOS, by the engine of this name, and by the reference where it is not proven.
+
+    ValueError where the engine cannot be used with this tokenizer: the reason, in a line.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, engine: str = "tiktoken"):
+        self.tokenizer, self.engine = tokenizer, engine
+        self.dtype = DTYPES[dtype_name(tokenizer.vocab_size)]
+        self.is_reference = engine == "tiktoken"
+        self._reference = self._fast = reference(tokenizer)
+        self._leaves: list[Callable[[pa.LargeStringArray], np.ndarray]] = []
+        if self.is_reference:
+            self.engine = tokenizer.library
+        else:
+            _require_usable(ENGINES[engine], tokenizer)
+            self._renew()
+            self._leaves = _exceptions(ENGINES[engine], tokenizer, self._fast)
+
+    def encode(self, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
+        """Tokens (num_tokens,) of all documents, BOS first in each; their lengths; how many the reference encoded."""
+        if not self.is_reference and _resident_bytes() > self._small + CACHE_BYTES:
+            self._renew()
+        refer = self._referred(documents)
+        if not refer.any():
+            return *self._join([(np.arange(len(documents)), *self._fast(documents))]), 0
+        parts = []
+        for encode, chosen in ((self._fast, ~refer), (self._reference, refer)):
+            parts.append((np.flatnonzero(chosen), *encode(documents.filter(pa.array(chosen)))))
+        return *self._join(parts), int(refer.sum())
+
+    def _referred(self, documents: pa.LargeStringArray) -> np.ndarray:
+        """Which documents a faster engine leaves to the reference: (num_documents,) bool."""
+        none = np.zeros(len(documents), bool)
+        return functools.reduce(np.logical_or, (leaves(documents) for leaves in self._leaves), none)
+
+    def prove(self, documents: pa.LargeStringArray, tokens: np.ndarray, lengths: np.ndarray, numbers) -> None:
+        """Encodes the documents of these numbers by the reference too. ValueError, with a short text, for other ids."""
+        ends, eot = np.cumsum(lengths), self.tokenizer.eot_token is not None
+        for number in numbers if not self.is_reference else ():
+            text = documents[int(number)].as_py()
+            found = tokens[ends[number] - lengths[number] + 1 : ends[number] - eot]
+            if not np.array_equal(found, self.tokenizer.encode(text)):
+                raise ValueError(self._difference(text))
+
+    def _renew(self) -> None:
+        """Makes the engine anew, without what it remembers of the text that it has seen."""
+        self._fast = self._reference
+        self._fast = _make(ENGINES[self.engine], self.tokenizer)
+        self._small = _resident_bytes()
+
+    def _join(self, parts) -> tuple[np.ndarray, np.ndarray]:
+        """Puts parts (document numbers, ids, offsets) in the documents' order, BOS before each, and EOT after it."""
+        framed = 1 if self.tokenizer.eot_token is None else 2
+        lengths = np.empty(sum(len(numbers) for numbers, _, _ in parts), np.int64)
+        for numbers, ids, offsets in parts:
+            lengths[numbers] = np.diff(offsets) + framed
+            self._require_no_bos(ids)
+        ends = np.cumsum(lengths)
+        begins = ends - lengths
+        tokens = np.empty(lengths.sum(), self.dtype)
+        tokens[begins] = self.tokenizer.bos_id
+        if framed == 2:
+            tokens[ends - 1] = self.tokenizer.eot_id
+        target = tokens.data
+        for numbers, ids, offsets in parts:
+            source, edges = ids.astype(self.dtype).data, offsets.tolist()
+            for at, first, last in zip((begins[numbers] + 1).tolist(), edges[:-1], edges[1:], strict=True):
+                target[at : at + last - first] = source[first:last]
+        return tokens, lengths
+
+    def _require_no_bos(self, ids: np.ndarray) -> None:
+        """BOS is nowhere but where documents begin: ValueError where a tokenizer makes it of a text."""
+        if self.tokenizer.may_make_bos and (ids == self.tokenizer.bos_id).any():
+            raise ValueError(
+                f"tokenizer {self.tokenizer.name} makes its {self.tokenizer.bos_token} of ordinary text; "
+                "name another special token by --bos-token"
+            )
+
+    def _difference(self, text: str) -> str:
+        text = _smallest(text, self._differs)
+        ids = [encode(_documents([text]))[0].tolist() for encode in (self._fast, self._reference)]
+        return (
+            f"{self.engine} and {self.tokenizer.library} encode {text!r} differently: {ids[0]} and {ids[1]}; "
+            "run again with --engine tiktoken, and please report it"
+        )
+
+    def _differs(self, text: str) -> bool:
+        documents = _documents([text])
+        return bool(differing_documents(self._fast(documents), self._reference(documents)))
+
+
+def sample(shard: str, first: int, count: int) -> np.ndarray:
+    """Which of a shard's documents from `first` on are proven: their places among these `count`."""
+    rng = np.random.default_rng([zlib.crc32(shard.encode()), first])
+    chosen = rng.integers(SAMPLE_ONE_IN, size=count) == 0
+    chosen[: first == 0] = True
+    return np.flatnonzero(chosen)
+
+
+def choose_encoder(wanted: str, tokenizer: Tokenizer, first_documents: pa.LargeStringArray) -> tuple[Encoder, str]:
+    """What to encode with, and why not a faster engine, or "". Takes a fraction of a second to prove it.
+
+    "auto" takes the fastest that is proven, and the reference in the end; ValueError where another was named and
+    is not.
+    """
+    reasons = []
+    for name in {"auto": list(ENGINES), "tiktoken": []}.get(wanted, [wanted]):
+        try:
+            encoder = Encoder(tokenizer, name)
+            _prove_at_start(encoder, first_documents)
+            return encoder, ""
+        except ValueError as error:
+            reasons.append(str(error))
+    if wanted not in ("auto", "tiktoken"):
+        raise ValueError(f"--engine {wanted}: {reasons[0]}; use --engine auto or tiktoken")
+    return Encoder(tokenizer), "; ".join(reasons)
+
+
+def require_engine(wanted: str, tokenizer: Tokenizer) -> None:
+    """ValueError where the named engine is not there, of another version, or not for this tokenizer's pattern."""
+    if wanted in ENGINES:
+        try:
+            _require_usable(ENGINES[wanted], tokenizer)
+        except ValueError as error:
+            raise ValueError(f"--engine {wanted}: {error}; use --engine auto or tiktoken") from error
+
+
+def _require_usable(engine: Engine, tokenizer: Tokenizer) -> None:
+    library = tokenizer.library
+    for package, version in ((engine.name, engine.version), (library, VERSIONS[library])):
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise ValueError(f"{engine.name} is not installed (pip install {package}=={version})") from None
+        if found != version:
+            raise ValueError(f"{engine.name} is proven with {package} {version}, found {found}")
+    known = engine.name == "gigatoken" if isinstance(tokenizer, HuggingFace) else _has_pattern(engine, tokenizer)
+    if not known:
+        raise ValueError(f"{engine.name} is not proven with the split pattern of tokenizer {tokenizer.name}")
+
+
+def _has_pattern(engine: Engine, tokenizer: Tokenizer) -> bool:
+    return PATTERNS.get(tokenizer.pattern) in engine.patterns
+
+
+def _resident_bytes() -> int:
+    """Memory of this process that is its own; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _make(engine: Engine, tokenizer: Tokenizer) -> Encode:
+    try:
+        if isinstance(tokenizer, HuggingFace):
+            return gigatoken_of_json(tokenizer.unspelled)
+        return make_engine(engine, tokenizer.ranks, tokenizer.pattern)
+    except BaseException as error:  # whatever it says of a vocabulary that it does not know, a Rust panic too
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{engine.name} cannot load the vocabulary of {tokenizer.name}: {reason}") from error
+
+
+# ---------------------------------------------------------------------------- proving
+
+
+def _exceptions(engine: Engine, tokenizer: Tokenizer, fast: Encode) -> list[Callable]:
+    """What tells the documents that the engine leaves to the reference."""
+    if isinstance(tokenizer, HuggingFace):
+        return [_compared(tokenizer, fast).find]
+    leaves = engine.leaves(tokenizer.pattern)
+    return [CodePoints.load(table_name(engine, tokenizer.pattern)).find, *([leaves] if leaves else [])]
+
+
+def _compared(tokenizer: HuggingFace, fast: Encode) -> CodePoints:
+    """The code points that the engine and the reference do not encode alike, and those of no known kind."""
+    kinds = [(code, unicodedata.category(chr(code))) for code in range(0x80, 0x110000)]
+    unknown = [code for code, kind in kinds if kind in ("Cn", "Co")]
+    known = [code for code, kind in kinds if kind not in ("Cn", "Co", "Cs")]
+    documents = _documents([CONTEXTS.format(chr(code)) for code in known])
+    try:
+        differ = differing_documents(fast(documents), reference(tokenizer)(documents))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise ValueError(f"an engine failed on the characters of {tokenizer.name}: {error}") from error
+    return CodePoints([*unknown, *(known[number] for number in differ)])
+
+
+def _prove_at_start(encoder: Encoder, first_documents: pa.LargeStringArray) -> None:
+    for documents in (_documents(hard_texts(encoder.tokenizer.special_tokens)), first_documents):
+        tokens, lengths, _ = encoder.encode(documents)
+        encoder.prove(documents, tokens, lengths, range(len(documents)))
+
+
+def hard_texts(special_tokens) -> list[str]:
+    """Long pieces, runs of every kind, numbers of several kinds, and what spells a special token."""
+    units = [*" \n\t\u00a0aA1!é水😀\u0301", "\r\n", " \n", "ab", "12a", "...", "'s", "'S", "1²", "٣4", "½", "1 "]
+    runs = [unit * count for unit in units for count in (*range(1, 12), 100, 1000, 5000)]
+    spelled = [f"x {token} y{token}" for token in special_tokens]
+    return [*runs, *(f"a{run}b" for run in runs), *(f"a {run}1" for run in runs), *spelled, "\x011\x01"]
+
+
+def _documents(texts: list[str]) -> pa.LargeStringArray:
+    return pa.array(texts, pa.large_string())
+
+
+def _smallest(text: str, differs: Callable[[str], bool]) -> str:
+    """A short part of a text that still differs: halves, quarters ... are cut away while it does."""
+    step = len(text) // 2
+    while step:
+        start = 0
+        while start < len(text):
+            shorter = text[:start] + text[start + step :]
+            if differs(shorter):
+                text = shorter
+            else:
+                start += step
+        step //= 2
+    return text

@@ -1,0 +1,196 @@
+"""Any tokenizer.json, by Hugging Face's `tokenizers` itself: what tiktoken cannot express.
+
+Normalizers (NFC: Qwen, NeoX), several splits (DeepSeek), digits (SmolLM), tokens that are added and match within text,
+SentencePiece's BPE with byte fallback (Llama 2, Gemma) and Unigram (T5). The whole file is kept in the token set, so
+that its ids are decoded as they were made. Three things of it are left out on purpose:
+
+    truncation and padding      they would cut documents, or lengthen them
+    the post-processor          BOS is put where a document begins, and by us alone
+    special tokens in a text    text that spells one is ordinary text: within the library they bear names that no text
+                                has, so that "<s>" is three characters of T5, and BOS only ever what we put first
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenmill.extras import naming_the_extra
+from tokenmill.store.files import header, write_json
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
+BATCH = 256  # documents that the library is handed at a time
+CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
+
+
+@dataclass(frozen=True)
+class HuggingFace(Tokenizer):
+    """A tokenizer that `tokenizers` runs. `whole` is its tokenizer.json, but truncation, padding and post-processor."""
+
+    whole: str = field(default="", repr=False)
+
+    library = "tokenizers"
+    may_make_bos = True
+
+    @classmethod
+    def of_json(cls, name: str, whole: dict, special: dict[str, int], bos_token: str) -> "HuggingFace":
+        """The tokenizer of a tokenizer.json that has been read. ValueError where the library does not take it."""
+        kept = whole | {"truncation": None, "padding": None, "post_processor": None}
+        if dropout := (whole.get("model") or {}).get("dropout"):
+            raise ValueError(f"its BPE has a dropout of {dropout}, with which a text has other ids every time")
+        made = cls(name, "", {}, special, bos_token, None, json.dumps(kept, ensure_ascii=False))
+        try:
+            made.encode("a")
+        except BaseException as error:  # the library's own, a Rust panic too
+            if isinstance(error, KeyboardInterrupt | SystemExit | ModuleNotFoundError):
+                raise
+            raise ValueError(f"the tokenizers library cannot run it: {str(error).partition(chr(10))[0]}") from error
+        return made
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return 1 + max(max(self._vocab.values()), max(self.special_tokens.values()))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over everything that can change a token id; the name cannot."""
+        whole = json.loads(self.whole)
+        parts = {key: whole.get(key) for key in CHANGES_IDS}
+        framed = [self.bos_token, *([self.eot_token] if self.eot_token else [])]
+        return hashlib.sha256(json.dumps([parts, framed], sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def unspelled(self) -> str:
+        """The tokenizer.json with names for special tokens that no text has."""
+        return json.dumps(_unspelled(json.loads(self.whole), self.special_tokens), ensure_ascii=False)
+
+    @cached_property
+    def _encoding(self) -> "tokenizers.Tokenizer":
+        return _load(self.unspelled)
+
+    @cached_property
+    def _decoding(self) -> "tokenizers.Tokenizer":
+        return _load(self.whole)
+
+    @cached_property
+    def _vocab(self) -> dict[str, int]:
+        vocab: dict[str, int] = self._decoding.get_vocab(with_added_tokens=True)
+        return vocab
+
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of a text, without BOS: (num_tokens,) uint32."""
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, without BOS."""
+        found: list[np.ndarray] = []
+        whole = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+        for first in range(0, len(whole), BATCH):
+            encoded = self._encoding.encode_batch_fast(whole[first : first + BATCH], add_special_tokens=False)
+            found += [np.array(one.ids, np.uint32) for one in encoded]
+        return found
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Text of ids, special tokens spelled out. ValueError as `token`."""
+        numbers = np.asarray(ids).tolist()
+        for id in set(numbers) - self.tokens.keys():
+            self.token(id)
+        text: str = self._decoding.decode(numbers, skip_special_tokens=False)
+        return text
+
+    def token(self, id: int) -> bytes:
+        """The bytes that an id stands for; of a special token its name. ValueError where there is no such id."""
+        if id not in self.tokens:
+            raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens")
+        return self.tokens[id]
+
+    @cached_property
+    def tokens(self) -> dict[int, bytes]:
+        """What each id stands for: bytes of text, of a special token its name."""
+        whole = json.loads(self.whole)
+        added = {token["id"] for token in whole.get("added_tokens") or []}
+        spelling = _Spelling(whole)
+        return {id: name.encode() if id in added else spelling.bytes_of(name) for name, id in self._vocab.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the whole tokenizer as JSON."""
+        facts = {"kind": "huggingface", "name": self.name, "fingerprint": self.fingerprint}
+        framed = {"bos_token": self.bos_token, "special_tokens": self.special_tokens}
+        eot = {"eot_token": self.eot_token} if self.eot_token else {}
+        write_json(Path(path), header("tokenizer") | facts | framed | eot | {"tokenizer": json.loads(self.whole)})
+
+    @classmethod
+    def of_saved(cls, saved: dict[str, Any]) -> "HuggingFace":
+        """What `save` wrote."""
+        whole = json.dumps(saved["tokenizer"], ensure_ascii=False)
+        special = saved["special_tokens"]
+        return cls(saved["name"], "", {}, special, saved["bos_token"], saved.get("eot_token"), whole)
+
+
+def _load(whole: str) -> "tokenizers.Tokenizer":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # every core has its process
+    with naming_the_extra():
+        import tokenizers
+    return tokenizers.Tokenizer.from_str(whole)
+
+
+def _unspelled(whole: dict, special: dict[str, int]) -> dict:
+    """A tokenizer.json whose special tokens have names that no text has; but for that of what is not known."""
+    model = whole["model"]
+    unknown = model.get("unk_token")
+    names = {name: f"\ufdd0\ufdd1{id}\ufdd0" for name, id in special.items() if name != unknown}
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        vocab = {names.get(name, name): id for name, id in vocab.items()}
+    else:
+        unk_id = model.get("unk_id")
+        vocab = [[name if n == unk_id else names.get(name, name), score] for n, (name, score) in enumerate(vocab)]
+    merges = {}
+    if "merges" in model:  # none may make such a token
+        merges = {"merges": [merge for merge in model["merges"] if _made_of(merge) not in names]}
+    added = whole.get("added_tokens") or []
+    added = [token | {"content": names.get(token["content"], token["content"])} for token in added]
+    return whole | {"model": model | {"vocab": vocab} | merges, "added_tokens": added}
+
+
+def _made_of(merge: str | list[str]) -> str:
+    return merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)
+
+
+class _Spelling:
+    """How a vocabulary spells bytes: as GPT-2's characters, as <0x0A>, with a mark for a space, or plainly."""
+
+    def __init__(self, whole: dict):
+        kinds = json.dumps([whole.get("pre_tokenizer"), whole.get("decoder"), whole.get("normalizer")])
+        self._by_byte = '"ByteLevel"' in kinds
+        self._space = "\u2581" if '"Metaspace"' in kinds or "\\u2581" in kinds else None
+        self._within = (whole["model"].get("continuing_subword_prefix") or "") if not self._by_byte else ""
+
+    def bytes_of(self, name: str) -> bytes:
+        if self._by_byte and all(character in BYTE_OF for character in name):
+            return bytes(BYTE_OF[character] for character in name)
+        if found := BYTE.fullmatch(name):
+            return bytes([int(found[1], 16)])
+        name = name.removeprefix(self._within) if self._within else name
+        return (name.replace(self._space, " ") if self._space else name).encode()
+
+
+def _byte_characters() -> dict[str, int]:
+    """GPT-2's characters for bytes: printable Latin-1 for itself, the others from U+0100 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_characters()
