@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import tasks
 from making import ROOT
@@ -58,6 +59,48 @@ def test_a_worker_that_dies_twice_is_reported_and_the_others_finish(tmp_path, wh
     assert reason in outcomes[1].reason
 
 
+@pytest.mark.parametrize("what", ["stop", "stop once"])
+def test_a_worker_that_says_nothing_is_killed_and_its_task_tried_once_more(tmp_path, what):
+    todo = [("a", None), (what, tmp_path / "1"), ("b", None), ("c", None)]
+    outcomes = run_tasks(tasks.work, todo, tasks.setup, 2, patience=1.5)
+    assert [outcomes[i][0] for i in (0, 2, 3)] == ["a", "b", "c"]
+    if what == "stop":
+        assert outcomes[1].reason.startswith("the worker said nothing for 2 s, twice")
+    else:
+        assert outcomes[1][0] == what
+
+
+def test_a_nursery_that_is_stopped_is_replaced(tmp_path):
+    started = time.monotonic()
+    todo = [(f"task {number}", None) for number in range(3)]
+
+    def stop_the_first(task):
+        for child in psutil.Process().children():
+            if time.monotonic() - started < 1.0:
+                child.suspend()
+
+    feed = Feed()
+
+    def add():
+        feed.add(todo)
+        time.sleep(0.2)
+        stop_the_first(None)
+        feed.close()
+
+    threading.Thread(target=add).start()
+    outcomes = run_tasks(tasks.work, feed, tasks.setup, 2, patience=2.0)
+    assert [what for what, _ in outcomes] == [what for what, _ in todo]
+
+
+def test_a_full_disk_begins_no_more_tasks(tmp_path):
+    settled = []
+    todo = [("a", None), ("full", "there"), *((f"task {number}", None) for number in range(20))]
+    outcomes = run_tasks(tasks.work, todo, tasks.setup, 1, on_outcome=lambda task, outcome: settled.append(task[0]))
+    assert outcomes[1] == Failure("[Errno 28] No space left on device: 'there'", is_for_all=True)
+    assert outcomes[2:] == [None] * 20
+    assert settled == ["a", "full"]
+
+
 def test_a_setup_that_fails_is_every_task_s_reason(tmp_path):
     outcomes, _ = run(["a", "b"], tmp_path, setup=tasks.broken_setup)
     assert outcomes == [Failure("no tokenizer here")] * 2
@@ -92,8 +135,7 @@ def start_sleepers(tmp_path):
     parent = subprocess.Popen(command, stdout=pipe, stderr=pipe, start_new_session=True)
     for _ in range(2):
         parent.stdout.readline()
-    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-    return parent, [int(pid) for pid in children]
+    return parent, [process.pid for process in psutil.Process(parent.pid).children(recursive=True)]
 
 
 def alive(pid):
@@ -104,7 +146,7 @@ def alive(pid):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to see the workers")
 def test_ctrl_c_stops_the_parent_and_all_workers_promptly(tmp_path):
     parent, children = start_sleepers(tmp_path)
-    assert sum(alive(pid) for pid in children) >= 2
+    assert sum(alive(pid) for pid in children) >= 3, "two workers, and what they are forks of"
     os.killpg(parent.pid, signal.SIGINT)
     _, stderr = parent.communicate(timeout=20)
     assert stderr.decode().count("KeyboardInterrupt") == 1, "the parent's alone"

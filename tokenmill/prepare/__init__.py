@@ -6,7 +6,8 @@ Comes in: a PrepareConfig (config). Goes out: a token set's folder, or which sha
     origin      the files to read; tokenizers: the tokenizer to read them with
     splits      which files validate, also of a set that grows
     inventory   what a token set needs, and what of it is there; missing: has the rest made
-    make        one unit of work -> one shard, in a worker; workers, cluster: where workers run, here or on Ray
+    make        one unit of work -> one shard, in a worker
+    workers     tasks to worker processes, which nursery forks; cluster: to Ray's; cores: how many there may be
     progress    what a person sees meanwhile; command: `tokenmill prepare`
 
 It must never know how rows are made of what it writes.

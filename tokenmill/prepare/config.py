@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from tokenmill.checks import whole_number
+from tokenmill.prepare.cores import available_cores
 from tokenmill.text.formats import SUFFIX, Reading
-
-
-def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class PrepareConfig:
     raw_dir: Path | str = Path("data/raw")  # where files from the hub are downloaded
     download_workers: int = 4  # files that are downloaded at a time
     keep_raw: bool = True  # keep files from the hub; or delete each once its shards are made
-    workers: int = available_cores()  # processes; by default the cores that this process may use
+    workers: int = available_cores()  # processes; by default as many as this process has cores
     cluster: Literal["ray"] | None = None  # make shards on the Ray cluster that RAY_ADDRESS names
     part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last to end finishes
     finish: bool = False  # make nothing; write the manifest, where all parts have made their shards

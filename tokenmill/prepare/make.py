@@ -12,7 +12,8 @@ from tokenmill.text.units import Documents, Part, Unit
 from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-PROOF_DOCUMENTS = 64  # of a worker's first unit, that an engine is proven on before it is used
+PROOF_DOCUMENTS = 64  # of the first unit, that an engine is proven on before it is used
+WARM_BYTES = 16 << 20  # of text, after which most words are known
 
 
 class Made(NamedTuple):
@@ -24,9 +25,18 @@ class Made(NamedTuple):
 
 
 def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
-    """What a worker encodes with, proven on the first documents of its first unit, and why not a faster engine."""
-    first = next((documents.texts for documents in read_documents(unit)), pa.array([], pa.large_string()))
-    return choose_encoder(engine, Tokenizer.load(folder / "tokenizer.json"), first[:PROOF_DOCUMENTS])
+    """What workers encode with, proven on the first documents of a unit, and why not a faster engine.
+
+    A fast engine has learned the words of some MB more: every worker begins with what it knows.
+    """
+    stream = read_documents(unit)
+    first = next((documents.texts for documents in stream), pa.array([], pa.large_string()))
+    encoder, why = choose_encoder(engine, Tokenizer.load(folder / "tokenizer.json"), first[:PROOF_DOCUMENTS])
+    seen = 0
+    while not encoder.is_reference and seen < WARM_BYTES and (documents := next(stream, None)):
+        encoder.encode(documents.texts)
+        seen += documents.text_bytes
+    return encoder, why
 
 
 def make_shard(folder: Path, state: tuple[Encoder, str], unit: Unit, report) -> Made:

@@ -127,6 +127,8 @@ def _make(
         make, setup = functools.partial(make_shard, folder), functools.partial(load_encoder, folder, config.engine)
         run_tasks = cluster.run_tasks if config.cluster else workers.run_tasks
         run_tasks(make, feed, setup, config.workers, meter.add, settle)
+    if left := len(feed.tasks) - len(made) - sum(what.startswith("shard ") for what, _ in failures):
+        bars.say(f"{left:,} shards were not begun: {next(f.reason for _, f in failures if f.is_for_all)}")
     makers = "Ray" if config.cluster else f"{min(config.workers, len(feed.tasks))} workers"
     engines = " and ".join(sorted({shard.engine for shard in made}))
     bars.say(f"made {meter.rates()} in {meter.seconds:.1f} s with {makers} and {engines}")

@@ -1,11 +1,14 @@
 """What came of a preparation: a token set's folder; or what went wrong, as a value that crosses from a worker."""
 
+import errno
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from tokenmill.extras import what_to_install
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 @dataclass(frozen=True)
@@ -14,12 +17,15 @@ class Failure:
 
     reason: str
     traceback: str = ""
+    is_for_all: bool = False  # and every other task would fail of it too: a full disk
 
 
 def failure_of(error: BaseException) -> Failure:
     """What to tell of an error: its message where a user can do something about it, else a traceback too."""
     if isinstance(error, ModuleNotFoundError) and (advice := what_to_install(error.name)):
         return Failure(f"{advice}, where the worker runs")
+    if isinstance(error, OSError) and error.errno in FULL:
+        return Failure(str(error), is_for_all=True)
     expected = isinstance(error, ValueError | OSError | MemoryError)
     reason = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
     return Failure(reason, "" if expected else "".join(traceback.format_exception(error)))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tokenmill.prepare.config import PrepareConfig
+from tokenmill.prepare.cores import available_cores
 from tokenmill.prepare.inventory import Inventory
 from tokenmill.prepare.missing import make_missing
 from tokenmill.prepare.origin import find_source
@@ -46,6 +47,8 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
     before work starts, PreparationError for what went wrong with single files or shards.
     """
     with Bars() as bars, contextlib.closing(find_source(config, bars)) as source:
+        if config.workers > (cores := available_cores()) and config.cluster is None:
+            bars.say(f"warning: {config.workers} workers for {cores} cores: more memory, and no more speed")
         tokenizer = find_tokenizer(config, source, bars.say)
         require_engine(config.engine, tokenizer)
         folder = Path(config.tokens_root) / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"

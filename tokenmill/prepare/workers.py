@@ -4,32 +4,31 @@ Each worker has a pipe to the parent and does one task after the other. Only a t
 numbers and a result cross the pipe. When a process dies its end of the pipe closes, so the parent
 always wakes up:
 
-    task raises         -> that task failed, with its message; the worker goes on with the next
-    worker dies         -> its task is tried once more in a fresh worker, then failed
-    Ctrl-C, an error    -> all workers are stopped before `run_tasks` is left
+    task raises          -> that task failed, with its message; the worker goes on with the next
+    worker dies          -> its task is tried once more in a fresh worker, then failed
+    worker says nothing  -> for ten minutes, stopped or at a dead mount: killed, and as if it had died
+    the disk is full     -> no task is begun any more; those that run come to their ends
+    Ctrl-C, an error     -> all workers are stopped before `run_tasks` is left
     the parent is killed -> a worker stops at its next progress report
 
 The standard pools do less: `Pool` waits for ever for a killed worker's task, and
 `ProcessPoolExecutor` gives up everybody's work.
 """
 
-import contextlib
 import pickle
 import signal
-import sys
-import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
 
 import multiprocess
 from multiprocess.connection import wait
 
-from tokenmill.prepare.outcomes import Failure, failure_of
+from tokenmill.prepare.nursery import Nursery, Worker
+from tokenmill.prepare.outcomes import Failure
 
 ATTEMPTS = 2  # a worker that dies costs its task one retry
+PATIENCE_SECONDS = 600.0  # a document of a gigabyte takes two minutes
 STOP_SECONDS = 3
 
 
@@ -48,14 +47,6 @@ class Feed:
         self._announcement.close()
 
 
-@dataclass
-class _Worker:
-    process: Any
-    connection: Any
-    task: int | None = None  # the number of the task it is doing
-    progress: list = field(default_factory=list)  # what it reported of that task
-
-
 def run_tasks(
     function: Callable,
     tasks: list | Feed,
@@ -63,25 +54,28 @@ def run_tasks(
     num_workers: int,
     on_progress: Callable = lambda *numbers: None,
     on_outcome: Callable = lambda task, outcome: None,
+    patience: float = PATIENCE_SECONDS,
 ) -> list:
     """Runs function(state, task, report) for every task, in order, in worker processes.
 
-    `state` is setup(task), which runs once a worker. `report(*numbers)` calls on_progress(*numbers) in the
-    parent; what a dead worker had reported is taken back with the same numbers negated. Returns, in the order of
-    the tasks, what function returned, or a Failure; each goes to `on_outcome` as soon as it is there.
-    Function, setup, tasks and results are pickled: functions of a module.
+    `state` is setup(task) of the first task; it is made once, and each worker has a copy. `report(*numbers)` calls
+    on_progress(*numbers) in the parent; what a dead worker had reported is taken back with the same numbers negated.
+    Returns, in the order of the tasks, what function returned, or a Failure, or None where the disk was full before;
+    the first two go to `on_outcome` as soon as they are there. A worker that says nothing for `patience` seconds is
+    killed. Function, setup, tasks and results are pickled: functions of a module.
     """
-    run = _Run(function, tasks, setup, on_progress, on_outcome)
+    run = _Run(function, tasks, setup, on_progress, on_outcome, patience)
     try:
-        while run.more or run.waiting or any(worker.task is not None for worker in run.workers):
+        while run.more or run.waiting or run.busy():
             run.hand_out(num_workers)
             connections = {worker.connection: worker for worker in run.workers}
             arrived = [tasks.arrived] if isinstance(tasks, Feed) and run.more else []
-            for connection in wait([*connections, *arrived]):
+            for connection in wait([*connections, *arrived], run.longest_wait()):
                 if connection in connections:
                     run.listen(connections[connection])
                 else:
                     run.look_for_more()
+            run.bury_the_silent()
         run.let_go()
     finally:
         run.stop()
@@ -91,17 +85,21 @@ def run_tasks(
 class _Run:
     """The parent's side: which task is where."""
 
-    def __init__(self, function, tasks, setup, on_progress, on_outcome):
+    def __init__(self, function, tasks, setup, on_progress, on_outcome, patience):
         self.work = pickle.dumps((function, setup))
-        self.on_progress, self.on_outcome = on_progress, on_outcome
+        self.on_progress, self.on_outcome, self.patience = on_progress, on_outcome, patience
         self.feed, self.more = tasks, isinstance(tasks, Feed)  # whether more tasks may come
         self.tasks: list = []
         self.waiting: deque[int] = deque()  # tasks by their numbers
         self.outcomes: list = []
         self.attempts: list[int] = []
-        self.workers: list[_Worker] = []
+        self.workers: list[Worker] = []
+        self.nursery: Nursery | None = None
         if isinstance(tasks, list):
             self.take(tasks)
+
+    def busy(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.task is not None]
 
     def take(self, tasks: list) -> None:
         self.waiting.extend(range(len(self.tasks), len(self.tasks) + len(tasks)))
@@ -122,28 +120,38 @@ class _Run:
         for worker in [worker for worker in self.workers if worker.task is None]:
             self.give(worker)
         while self.waiting and len(self.workers) < num_workers:
-            self.workers.append(_start(self.work))
+            self.workers.append(self.bear())
             self.give(self.workers[-1])
 
-    def give(self, worker: _Worker) -> None:
+    def bear(self) -> Worker:
+        if self.nursery is None or not self.nursery.is_alive():
+            self.nursery = Nursery(self.work)
+        return self.nursery.bear(pickle.dumps(self.tasks[self.waiting[0]]))
+
+    def give(self, worker: Worker) -> None:
         """Gives the worker the next task, if there is one."""
         if not self.waiting:
             return
-        worker.task, worker.progress = self.waiting.popleft(), []
+        worker.task, worker.progress, worker.heard = self.waiting.popleft(), [], time.monotonic()
         self.attempts[worker.task] += 1
         try:
             worker.connection.send_bytes(pickle.dumps(self.tasks[worker.task]))
         except ConnectionError:
             self.bury(worker)
 
-    def listen(self, worker: _Worker) -> None:
+    def listen(self, worker: Worker) -> None:
         """Takes one message of a worker, or notices its death."""
+        if worker not in self.workers:
+            return  # buried since it spoke
         try:
             kind, value = worker.connection.recv()
         except (EOFError, ConnectionError):
             self.bury(worker)
             return
-        if kind == "progress":
+        worker.heard = time.monotonic()
+        if kind == "born":
+            worker.pid = value
+        elif kind == "progress":
             worker.progress.append(value)
             self.on_progress(*value)
         else:
@@ -151,10 +159,20 @@ class _Run:
             assert task is not None, "an outcome is a task's"
             self.settle(task, value)
 
-    def bury(self, worker: _Worker) -> None:
+    def longest_wait(self) -> float | None:
+        """Seconds until some worker has been silent for too long."""
+        heard = [worker.heard for worker in self.busy()]
+        return max(0.0, min(heard) + self.patience - time.monotonic()) if heard else None
+
+    def bury_the_silent(self) -> None:
+        for worker in self.busy():
+            if time.monotonic() - worker.heard >= self.patience:
+                worker.kill()
+                self.bury(worker, f"the worker said nothing for {self.patience:,.0f} s, twice (a mount that is dead?)")
+
+    def bury(self, worker: Worker, cause: str | None = None) -> None:
         """Takes back a dead worker's progress, and gives its task one more try."""
         self.workers.remove(worker)
-        worker.process.join()
         if worker.task is None:
             return
         for numbers in worker.progress:
@@ -162,82 +180,34 @@ class _Run:
         if self.attempts[worker.task] < ATTEMPTS:
             self.waiting.appendleft(worker.task)
         else:
-            self.settle(worker.task, Failure(_cause_of_death(worker.process.exitcode)))
+            code = worker.exit_code() if worker.pid else worker.nursery.end_code()
+            self.settle(worker.task, Failure(cause or _cause_of_death(code)))
+        worker.connection.close()
 
     def settle(self, task: int, outcome) -> None:
         self.outcomes[task] = outcome
         self.on_outcome(self.tasks[task], outcome)
+        if isinstance(outcome, Failure) and outcome.is_for_all:
+            self.waiting.clear()
+            self.more = False
 
     def let_go(self) -> None:
         """Hangs up on the workers, which then leave by themselves."""
         for worker in self.workers:
             worker.connection.close()
-        for worker in self.workers:
-            worker.process.join(STOP_SECONDS)
-        self.workers = [worker for worker in self.workers if worker.process.is_alive()]
+        self.workers = []
+        if self.nursery is not None:
+            self.nursery.let_go()
 
     def stop(self) -> None:
         """Ends the workers that are left, when an error or Ctrl-C cut the run short."""
         for worker in self.workers:
-            worker.process.terminate()
+            worker.kill()
+        deadline = time.monotonic() + STOP_SECONDS
         for worker in self.workers:
-            worker.process.join(STOP_SECONDS)
-            worker.process.kill()
-            worker.process.join()
-
-
-def _start(work: bytes) -> _Worker:
-    context = multiprocess.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-    with _born_deaf_to_ctrl_c(), _without_main():
-        process.start()
-    theirs.close()  # so that the pipe is closed for good when the process dies
-    return _Worker(process, ours)
-
-
-@contextlib.contextmanager
-def _born_deaf_to_ctrl_c():
-    """Ctrl-C reaches the whole process group; workers ignore it, and the parent stops them.
-
-    Only a main thread may say so for a process that is still to be born; of another thread's, `_serve` does.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-@contextlib.contextmanager
-def _without_main():
-    """A spawned process runs the parent's main script first: a user's own, which may prepare again, or load torch."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _serve(connection, work: bytes) -> None:
-    """The life of a worker: tasks come in, progress and outcomes go out, until the parent hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    state = None
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            task = connection.recv_bytes()
-            try:
-                function, setup = pickle.loads(work)  # here, as what it imports may be missing
-                task = pickle.loads(task)
-                state = setup(task) if state is None else state
-                outcome = function(state, task, lambda *numbers: connection.send(("progress", numbers)))
-            except BaseException as error:
-                outcome = failure_of(error)
-            connection.send(("outcome", outcome))
+            worker.is_gone(max(0.0, deadline - time.monotonic()))
+        if self.nursery is not None:
+            self.nursery.kill()
 
 
 def _cause_of_death(exitcode: int | None) -> str:
@@ -245,4 +215,4 @@ def _cause_of_death(exitcode: int | None) -> str:
         name = signal.Signals(-exitcode).name
         hint = " (out of memory? use fewer --workers)" if name == "SIGKILL" else ""
         return f"the worker was killed by {name}, twice{hint}"
-    return f"the worker exited with status {exitcode} in the middle, twice"
+    return f"the worker {'died' if exitcode is None else f'exited with status {exitcode}'} in the middle, twice"

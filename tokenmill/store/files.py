@@ -7,9 +7,12 @@ reads. The JSON among them says its format and version first.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
+import socket
+import time
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 TEMPORARY = ".tmp"
+OLD_SECONDS = 86_400  # a temporary file that nobody has written to since is nobody's
 BLOCK_BYTES = 1 << 20  # of which each has a CRC-32
 
 
@@ -55,22 +59,32 @@ class AtomicFile:
     def __init__(self, path: Path):
         self.path, self._checksums = path, Checksums()
         # a name of its own: the dying worker of a killed run may still be writing the same shard
-        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
+        self._temporary = path.with_name(f"{path.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
         try:
             self._file = open(self._temporary, "wb")  # noqa: SIM115 (closed by commit or discard)
         except OSError as error:
-            raise OSError(
-                f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
-            ) from error
+            told = f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
+            raise _os_error(error, told) from error
 
     def write(self, data: "Buffer") -> None:
-        self._file.write(data)
+        with self._naming_the_file():
+            self._file.write(data)
         self._checksums.update(data)
+
+    @contextlib.contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        """An error of writing, a full disk for one, says where."""
+        try:
+            yield
+        except OSError as error:
+            told = f"{self.path}: cannot be written ({error.strerror}); make room, or mend that, and run again"
+            raise _os_error(error, told) from error
 
     def commit(self) -> dict[str, Any]:
         """Makes the file count; returns its {"bytes", "sha256", "crc32"}."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._naming_the_file():
+            self._file.flush()
+            os.fsync(self._file.fileno())
         if hasattr(os, "posix_fadvise"):  # the next file is written several times faster into memory that is warm
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
@@ -153,7 +167,43 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
 
 
 def remove_temporary_files(*folders: Path) -> None:
-    """Clears what killed runs left in these folders."""
+    """Clears what killed runs left in these folders: of processes of this machine that are gone, and of days ago.
+
+    Not what another machine writes just now: where locks do nothing, as on some network disks, it may be at work here.
+    """
     for folder in folders:
         for path in folder.glob(f"*{TEMPORARY}"):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if _is_left_over(path):
+                    path.unlink()
+
+
+def _is_left_over(path: Path) -> bool:
+    if time.time() - path.stat().st_mtime > OLD_SECONDS:
+        return True
+    machine, _, rest = path.name.removesuffix(TEMPORARY).rpartition(".")[2].partition("-")
+    process = rest.partition("-")[0]
+    return machine == _machine() and process.isdigit() and not _is_alive(int(process))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
+@functools.cache
+def _machine() -> str:
+    """What tells this machine from others that share its disks."""
+    return hashlib.sha256(f"{socket.gethostname()} {uuid.getnode()}".encode()).hexdigest()[:8]
+
+
+def _os_error(error: OSError, told: str) -> OSError:
+    """The same error, as told."""
+    other = type(error)(told)
+    other.errno = error.errno
+    return other
