@@ -106,6 +106,15 @@ def test_a_setup_that_fails_is_every_task_s_reason(tmp_path):
     assert outcomes == [Failure("no tokenizer here")] * 2
 
 
+def test_an_engine_with_threads_is_not_forked_but_set_up_by_each_worker(tmp_path):
+    outcomes, sums = run([f"task {i}" for i in range(9)], tmp_path, 3, setup=tasks.threaded_setup)
+    assert [what for what, _ in outcomes] == [f"task {i}" for i in range(9)]
+    assert sums == [9 * 3, 9 * 30]
+    outcomes, _ = run(["a", "die once", "b", "die"], tmp_path / "..", 2, setup=tasks.threaded_setup)
+    assert [what for what, _ in outcomes[:3]] == ["a", "die once", "b"]
+    assert "killed by SIGKILL, twice" in outcomes[3].reason
+
+
 def test_no_tasks_need_no_workers(tmp_path):
     assert run([], tmp_path) == ([], [0, 0])
 

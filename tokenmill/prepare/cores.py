@@ -1,6 +1,6 @@
 """How many cores this process may use: those that it is bound to, and no more than its container has a quota for.
 
-    16 cores, `docker run --cpus 2.5`   ->   cpu.max "250000 100000"   ->   3
+16 cores, `docker run --cpus 2.5`   ->   cpu.max "250000 100000"   ->   3
 """
 
 import math

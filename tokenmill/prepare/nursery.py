@@ -5,7 +5,8 @@
 
 What `setup` made, an engine that is proven and knows the common words, is every worker's own from its first task on,
 and lies in memory once until they differ. A setup that fails is tried again by each worker, so that each task says
-why it has no result. The nursery does nothing beside, so it may fork: it has no threads.
+why it has no result. An engine that starts threads of its own, as fastokens does, would not live through a fork: then
+the nursery becomes the one worker itself, and the next is born in another.
 """
 
 import contextlib
@@ -73,20 +74,30 @@ class Nursery:
         with _born_deaf_to_ctrl_c(), _without_main():
             self._process.start()
         theirs.close()
+        self.is_spent = False  # it has become a worker itself
 
     def is_alive(self) -> bool:
         return bool(self._process.is_alive())
 
+    def bore(self, worker: Worker, pid: int) -> None:
+        """Takes note of who a worker is, that says so itself."""
+        worker.pid = pid
+        self.is_spent = self.is_spent or pid == self._process.pid
+
     def bear(self, task: bytes) -> Worker:
         """A new worker; the first of all is set up for this task."""
         ours, theirs = multiprocess.Pipe()
-        with contextlib.suppress(OSError):  # a dead nursery closes nothing but its own: the worker is seen to be dead
+        try:
             self._control.send(("fork", task))
             send_handle(self._control, theirs.fileno(), self._process.pid)
+        except OSError:
+            self.is_spent = True  # or dead; that the worker will never be, its closed pipe says
         theirs.close()
         return Worker(ours, self)
 
     def exit_code(self, pid: int) -> int | None:
+        if pid == self._process.pid:
+            return self.end_code()
         with contextlib.suppress(OSError, EOFError):
             self._control.send(("reap", pid))
             if self._control.poll(2 * REAP_SECONDS):
@@ -144,7 +155,7 @@ def _without_main():
 def _nurse(control, work: bytes) -> None:
     """Forks a worker whenever it is asked to, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    state = None
+    state, may_fork = None, True
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             what, value = control.recv()
@@ -152,20 +163,30 @@ def _nurse(control, work: bytes) -> None:
                 control.send(_reap(value))
                 continue
             handle = recv_handle(control)
-            state = _set_up(work, value) if state is None else state
-            if os.fork() == 0:
+            if state is None:
+                state, may_fork = _set_up(work, value)
+            if not may_fork or os.fork() == 0:
                 control.close()
                 _live(Connection(handle), work, state)
             os.close(handle)
 
 
-def _set_up(work: bytes, task: bytes) -> Any:
-    """What setup makes for a task; None where it fails, so that the worker tries itself, and says why."""
+def _set_up(work: bytes, task: bytes) -> tuple[Any, bool]:
+    """What setup makes for a task, and whether a fork is as good; None where it fails: the worker tries itself."""
     try:
         _, setup = pickle.loads(work)
-        return setup(pickle.loads(task))
+        found = pickle.loads(task)
+        before = _threads()
+        return setup(found), _threads() <= before
     except BaseException:
-        return None
+        return None, True
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 1  # where the system does not tell
 
 
 def _reap(pid: int) -> int | None:

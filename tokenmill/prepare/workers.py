@@ -94,7 +94,7 @@ class _Run:
         self.outcomes: list = []
         self.attempts: list[int] = []
         self.workers: list[Worker] = []
-        self.nursery: Nursery | None = None
+        self.nurseries: list[Nursery] = []  # the last one bears
         if isinstance(tasks, list):
             self.take(tasks)
 
@@ -124,9 +124,9 @@ class _Run:
             self.give(self.workers[-1])
 
     def bear(self) -> Worker:
-        if self.nursery is None or not self.nursery.is_alive():
-            self.nursery = Nursery(self.work)
-        return self.nursery.bear(pickle.dumps(self.tasks[self.waiting[0]]))
+        if not self.nurseries or self.nurseries[-1].is_spent or not self.nurseries[-1].is_alive():
+            self.nurseries.append(Nursery(self.work))
+        return self.nurseries[-1].bear(pickle.dumps(self.tasks[self.waiting[0]]))
 
     def give(self, worker: Worker) -> None:
         """Gives the worker the next task, if there is one."""
@@ -150,7 +150,7 @@ class _Run:
             return
         worker.heard = time.monotonic()
         if kind == "born":
-            worker.pid = value
+            worker.nursery.bore(worker, value)
         elif kind == "progress":
             worker.progress.append(value)
             self.on_progress(*value)
@@ -177,6 +177,8 @@ class _Run:
             return
         for numbers in worker.progress:
             self.on_progress(*(-number for number in numbers))
+        if worker.pid is None and worker.nursery.is_alive():
+            self.attempts[worker.task] -= 1  # it was never born, as its nursery became a worker
         if self.attempts[worker.task] < ATTEMPTS:
             self.waiting.appendleft(worker.task)
         else:
@@ -196,8 +198,8 @@ class _Run:
         for worker in self.workers:
             worker.connection.close()
         self.workers = []
-        if self.nursery is not None:
-            self.nursery.let_go()
+        for nursery in self.nurseries:
+            nursery.let_go()
 
     def stop(self) -> None:
         """Ends the workers that are left, when an error or Ctrl-C cut the run short."""
@@ -206,8 +208,8 @@ class _Run:
         deadline = time.monotonic() + STOP_SECONDS
         for worker in self.workers:
             worker.is_gone(max(0.0, deadline - time.monotonic()))
-        if self.nursery is not None:
-            self.nursery.kill()
+        for nursery in self.nurseries:
+            nursery.kill()
 
 
 def _cause_of_death(exitcode: int | None) -> str:
