@@ -15,7 +15,7 @@ from making import BOS, ROOT, VOCAB, make_token_set, run_prepare, tree
 
 from tokenmill.look.verify import flipped_bit, verify
 from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
-from tokenmill.store.token_sets import write_manifest
+from tokenmill.store.token_sets import TokenSet, write_manifest
 
 
 @pytest.fixture
@@ -147,11 +147,16 @@ def test_bad_shards_are_taken_out_and_made_anew_byte_for_byte(prepared, tokenize
     done = run_verify(own, "--drop-bad")
     assert done.returncode == 1
     assert f"took out {bad.stem}" in done.stdout
-    assert run_verify(own).returncode == 1, "it is no token set until it is prepared again"
+    left = TokenSet(own)
+    assert bad.stem not in {entry.name for entry in left.entries}, "it goes on without it"
+    assert run_verify(own).returncode == 0
+    assert {path.stem for path in (own / "manifests").iterdir()} > {left.digest}, "the former manifest is kept"
     flags = ["--source", "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", "50000"]
     done = run_prepare(*flags, cwd=tmp_path / "cwd")
     assert "7 of 8 shards are there, 1 to make" in done.stderr
-    assert tree(own) == whole
+    found = tree(own)
+    assert found.pop(f"manifests/{left.digest}.json")
+    assert found == whole, "in its place"
 
 
 def test_a_path_without_a_token_set_is_an_error(tmp_path):

@@ -9,13 +9,15 @@ of each MiB; where one differs, the place of a single flipped bit follows from t
 so the register is run backwards until one bit is left. Damage of more than a bit is named by its MiB.
 
     --quick       files, sizes, records and manifest only
-    --drop-bad    takes bad shards out; the next preparation makes those, and only those, anew
+    --drop-bad    takes bad shards out: the set goes on without them, and its former manifest is kept. Preparing from
+                  the same source makes those, and only those, anew, in their places
 
 Left out: whether the tokens are those of the text. Preparing proves that while it has the text.
 """
 
 import os
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +30,7 @@ from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import run_tasks
 from tokenmill.store.files import BLOCK_BYTES, Checksums, locked
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
-from tokenmill.store.token_sets import TokenSet
+from tokenmill.store.token_sets import TokenSet, write_manifest
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 SUFFIXES = ("bin", "idx")
@@ -52,6 +54,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, workers: int = 
     path = Path(path)
     token_set = TokenSet(path)
     problems = {"": _problems_of_the_set(token_set)}
+    _require_once(token_set)
     for entry in token_set.entries:
         problems[entry.name] = _problems_of_the_files(token_set, entry)
     readable = [entry for entry in token_set.entries if not quick and not problems[entry.name]]
@@ -87,22 +90,50 @@ def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
             at = begun
         report(at - documents, len(block), block.nbytes, len(block))
         documents = at
-    for suffix in SUFFIXES:
-        problems += _problems_of_bytes(checksums[suffix].facts(), record[suffix], suffix)
+    if "ids" in record:
+        ids = checksums["ids"] = Checksums()
+        ids.update(shard_path(token_set.path, entry.name, "ids").read_bytes())
+    if not problems:
+        problems += _problems_of_ends(token_set, tokens, offsets)
+    for suffix, found in checksums.items():
+        problems += _problems_of_bytes(found.facts(), record[suffix], suffix)
     return [*_problems_of_offsets(offsets, entry), *problems]
 
 
 def drop(path: str | os.PathLike[str], names: list[str]) -> None:
-    """Takes shards out of a set, which is unfinished from then on until it is prepared again."""
+    """Takes shards out of a set, which goes on without them; preparing again makes them anew in their places.
+
+    ValueError where no shard would be left, or none of a split.
+    """
     path = Path(path)
     with locked(path):
-        (path / "manifest.json").unlink()
+        token_set = TokenSet(path)
+        kept = [entry for entry in token_set.entries if entry.name not in names]
+        if gone := {entry.split for entry in token_set.entries} - {entry.split for entry in kept}:
+            raise ValueError(
+                f"{path}: all shards of split {' and '.join(sorted(gone))} are bad, and a set needs both; prepare or "
+                "convert anew under another --name, or put the files back"
+            )
+        everything = list(token_set.entries)
+        for place, entry in token_set.dropped:
+            everything.insert(place, entry)
+        dropped = [(place, entry) for place, entry in enumerate(everything) if entry not in kept]
+        records = [(token_set.record(entry), entry.split) for entry in kept]
+        facts = token_set.manifest
+        write_manifest(path, facts["dataset"], token_set.tokenizer, records, token_set.origin, dropped)
         for name in names:
-            for suffix in ("json", *SUFFIXES):
+            for suffix in ("json", *SUFFIXES, "ids"):
                 shard_path(path, name, suffix).unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------------- what can be wrong
+
+
+def _require_once(token_set: TokenSet) -> None:
+    """ValueError where the manifest lists a shard twice: what is wrong with either could not be told."""
+    many = [name for name, count in Counter(entry.name for entry in token_set.entries).items() if count > 1]
+    if many:
+        raise ValueError(f"{token_set.path / 'manifest.json'}: lists {many[0]} twice; prepare or convert it anew")
 
 
 def _problems_of_the_set(token_set: TokenSet) -> list[str]:
@@ -143,6 +174,10 @@ def _problems_of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
             found = shard_path(token_set.path, entry.name, suffix).stat().st_size
             if not found == expected[suffix] == record[suffix]["bytes"]:
                 problems.append(f".{suffix}: expected {expected[suffix]:,} bytes, found {found:,}")
+        if "ids" in record:
+            found = shard_path(token_set.path, entry.name, "ids").stat().st_size
+            if found != record["ids"]["bytes"]:
+                problems.append(f".ids: expected {record['ids']['bytes']:,} bytes, found {found:,}")
         return problems
     except (OSError, ValueError) as error:
         return [str(error)]
@@ -178,6 +213,15 @@ def _problems_of_starts(
             f".bin: document {number + int(np.searchsorted(starts, missing[0])):,} has no BOS at token {missing[0]:,}"
         ]
     return [f".bin: BOS at token {extra[0]:,}, where no document begins"] if len(extra) else []
+
+
+def _problems_of_ends(token_set: TokenSet, tokens: np.ndarray, offsets: np.ndarray) -> list[str]:
+    """EOT where documents end, where the set has one."""
+    eot_id = token_set.tokenizer.get("eot_id")
+    if eot_id is None or len(offsets) < 2 or (offsets[1:] <= offsets[:-1]).any() or offsets[-1] > len(tokens):
+        return []
+    wrong = np.flatnonzero(tokens[offsets[1:].astype(np.int64) - 1] != eot_id)
+    return [f".bin: document {wrong[0]:,} does not end with {token_set.tokenizer['eot_token']}"] if len(wrong) else []
 
 
 def _problems_of_bytes(found: dict, expected: dict, suffix: str) -> list[str]:
@@ -230,7 +274,7 @@ def main(arguments: list[str], prog: str) -> int:
     print(f"{config.path}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
     if bad and config.drop_bad:
         drop(config.path, bad)
-        print(f"took out {', '.join(bad)}; run the preparation again to make them anew")
+        print(f"took out {', '.join(bad)}; preparing from the same source again makes them anew, in their places")
     elif bad:
-        print("run again with --drop-bad to take them out, then prepare again to make them anew")
+        print("run again with --drop-bad to take them out; then prepare again to make them anew")
     return 1 if problems else 0

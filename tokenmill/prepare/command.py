@@ -85,6 +85,8 @@ def _summarize(folder: Path) -> None:
         documents, tokens = sum(entry.documents for entry in entries), sum(entry.tokens for entry in entries)
         size = f"{tokens * itemsize / 1e6:10,.1f} MB"
         print(f"  {split:5} {len(entries):6,} shards {documents:12,} documents {tokens:16,} tokens {size}")
+        if not documents:
+            print(f"  warning: no document is there to {'train on' if split == 'train' else 'validate with'}")
     print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
     print(f"  left out: {facts['null_documents']:,} null and {facts['empty_documents']:,} empty documents")
     if facts["broken_lines"]:

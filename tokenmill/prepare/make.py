@@ -1,6 +1,7 @@
 """One unit of work -> one shard, in a worker process."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,12 +9,12 @@ import pyarrow as pa
 
 from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, dtype_name
 from tokenmill.text.sources import read_documents
-from tokenmill.text.units import Documents, Part, Unit
+from tokenmill.text.units import BATCH_BYTES, Documents, Part, Unit
 from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 PROOF_DOCUMENTS = 64  # of the first unit, that an engine is proven on before it is used
-WARM_BYTES = 16 << 20  # of text, after which most words are known
+WARM_BYTES = 8 << 20  # of text, after which most words are known
 
 
 class Made(NamedTuple):
@@ -29,13 +30,13 @@ def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
 
     A fast engine has learned the words of some MB more: every worker begins with what it knows.
     """
-    stream = read_documents(unit)
-    first = next((documents.texts for documents in stream), pa.array([], pa.large_string()))
+    stream = map(_texts_of, _gathered(read_documents(unit)))
+    first = next(stream, pa.array([], pa.large_string()))
     encoder, why = choose_encoder(engine, Tokenizer.load(folder / "tokenizer.json"), first[:PROOF_DOCUMENTS])
     seen = 0
-    while not encoder.is_reference and seen < WARM_BYTES and (documents := next(stream, None)):
-        encoder.encode(documents.texts)
-        seen += documents.text_bytes
+    while not encoder.is_reference and seen < WARM_BYTES and (texts := next(stream, None)) is not None:
+        encoder.encode(texts)
+        seen += texts.nbytes
     return encoder, why
 
 
@@ -45,18 +46,39 @@ def make_shard(folder: Path, state: tuple[Encoder, str], unit: Unit, report) -> 
     tallies, referred = [_Tally(part) for part in unit.parts], 0
     with_ids = unit.parts[0].reading.id_column is not None and any(file.format != "txt" for file in unit.files)
     with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), with_ids) as writer:
-        for documents in read_documents(unit):
-            tokens, lengths, by_reference = encoder.encode(documents.texts)
-            encoder.prove(documents.texts, tokens, lengths, sample(unit.name, writer.num_documents, len(lengths)))
+        for gathered in _gathered(read_documents(unit)):
+            texts = _texts_of(gathered)
+            tokens, lengths, by_reference = encoder.encode(texts)
+            encoder.prove(texts, tokens, lengths, sample(unit.name, writer.num_documents, len(lengths)))
             writer.write(tokens, lengths)
-            if with_ids:
-                writer.write_ids(documents.ids or [])
             referred += by_reference
-            tallies[documents.part].add(documents)
-            report(documents.read, len(tokens), documents.text_bytes, documents.share)
+            for documents in gathered:
+                tallies[documents.part].add(documents)
+                if with_ids:
+                    writer.write_ids(documents.ids or [None] * len(documents.texts))
+            read, text_bytes, share = map(sum, zip(*((d.read, d.text_bytes, d.share) for d in gathered), strict=True))
+            report(read, len(tokens), text_bytes, share)
         counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
         writer.finish(counts | {"source": _source(unit, tallies), "fingerprint": encoder.tokenizer.fingerprint})
     return Made(encoder.engine, why, referred)
+
+
+def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:
+    """Documents, some MB together: an engine is called once for many small files."""
+    held: list[Documents] = []
+    size = 0
+    for documents in stream:
+        held.append(documents)
+        size += documents.text_bytes
+        if size >= BATCH_BYTES // 2:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _texts_of(gathered: list[Documents]) -> pa.LargeStringArray:
+    return pa.concat_arrays([documents.texts for documents in gathered])
 
 
 class _Tally:

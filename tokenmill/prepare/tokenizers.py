@@ -85,7 +85,7 @@ def _training_texts(config: PrepareConfig, source: Source) -> Iterator[str]:
 
 def _texts_of(file: SourceFile, config: PrepareConfig, wanted: float) -> Iterator[str]:
     """Texts of a file, up to about `wanted` bytes, from places at even distances."""
-    stretch = max(1 << 20, int(wanted / PLACES))
+    stretch = max(1 << 16, int(wanted / PLACES))
     units = _spread(plan_units(file, config.reading, stretch), PLACES if wanted < about_text_bytes(file) else 1 << 62)
     left = wanted
     for number, unit in enumerate(units):

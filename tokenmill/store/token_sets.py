@@ -32,6 +32,8 @@ from tokenmill.store.shards import (
     sources_of,
 )
 
+ORIGIN = ("hub",)  # what a manifest says of where the source files are from
+
 
 def write_manifest(
     folder: Path,
@@ -134,6 +136,7 @@ class TokenSet:
         dropped = [dict(listed) for listed in manifest.get("dropped", [])]
         self.dropped = [(listed.pop("place"), entry_of(listed)) for listed in dropped]
         self.manifest = {key: value for key, value in manifest.items() if key not in ("shards", "dropped")}
+        self.origin = {key: manifest[key] for key in ORIGIN if key in manifest}
         self.dtype: str = manifest["dtype"]
         self.tokenizer: dict[str, Any] = manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
         self.bos_id: int = self.tokenizer["bos_id"]

@@ -50,7 +50,10 @@ def read_lines(part: Part) -> Iterator[Documents]:
     separator, read = _separator(part.file, part.reading), 0
     span = part.span or (0, EVERYTHING)
     with reading(part.file), _open_text(part.file) as stream:
-        for begin, pieces in _pieces(stream, span, separator, _must_begin_at_zero(part.file, separator)):
+        # a small file does not need a large buffer
+        block_bytes = BATCH_BYTES if part.span else min(BATCH_BYTES, 4096 + part.text_bytes)
+        from_zero = _must_begin_at_zero(part.file, separator)
+        for begin, pieces in _pieces(stream, span, separator, from_zero, block_bytes):
             share = sum(map(len, pieces)) + len(pieces) * len(separator or b"")
             if part.span is None:  # planned by its size on disk
                 share, read = min(share, max(0, part.text_bytes - read)), read + share
@@ -102,7 +105,7 @@ def _overlaps_itself(separator: bytes) -> bool:
 
 
 def _pieces(
-    stream: pa.NativeFile, span: tuple[int, ...], separator: bytes | None, from_zero: bool
+    stream: pa.NativeFile, span: tuple[int, ...], separator: bytes | None, from_zero: bool, block_bytes: int
 ) -> Iterator[tuple[int, list[bytes]]]:
     """The pieces between separators that begin in the span, some at a time: (first byte of the first, pieces).
 
@@ -118,7 +121,7 @@ def _pieces(
     partial = at > 0  # what is before the first separator is the end of a piece of the part before
     rest = bytearray()
     while at < end:
-        block = stream.read(BATCH_BYTES)
+        block = stream.read(block_bytes)
         searched = max(0, len(rest) - len(separator) + 1)
         rest += block
         if block and rest.find(separator, searched) < 0:

@@ -27,7 +27,8 @@ from tokenmill.text.units import (
     valid_utf8,
 )
 
-BATCH_DOCUMENTS = 256  # at most; short ones are many in BATCH_BYTES
+BATCH_DOCUMENTS = 32  # that are decoded at a time, at most: a few long ones may follow each other among short ones
+HELD = 128  # such decodings, at most, that are handed on together
 JOINED_BY = "\n\n"
 # by default pyarrow fetches all of a row group before the first batch
 STREAMING = {"buffer_size": 1 << 20, "pre_buffer": False}
@@ -54,12 +55,26 @@ def read_row_groups(part: Part) -> Iterator[Documents]:
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
-            count = max(1, min(BATCH_DOCUMENTS, int(BATCH_BYTES / max(1, bytes_a_row))))
-            for batch in parquet.iter_batches(count, row_groups=[row_group], columns=columns, use_threads=False):
+            for batch in _batches(parquet, row_group, columns, bytes_a_row):
                 share = round(len(batch) * bytes_a_row * share_of)
                 ids = _field(batch, how.id_column.split(".")) if how.id_column else None
                 column, repaired = _joined([_field(batch, path) for path in texts])
                 yield as_documents(column, share, ids, row_group=row_group, repaired_documents=repaired)
+
+
+def _batches(parquet: pq.ParquetFile, row_group: int, columns: list[str], bytes_a_row: float) -> Iterator:
+    """The documents of a row group, decoded a few at a time, so that long ones among short ones cost no memory; and
+    gathered until they are some MB.
+    """
+    count = max(1, min(BATCH_DOCUMENTS, int(BATCH_BYTES / max(1, bytes_a_row))))
+    held: list[pa.RecordBatch] = []
+    for batch in parquet.iter_batches(count, row_groups=[row_group], columns=columns, use_threads=False):
+        held.append(batch)
+        if sum(one.nbytes for one in held) > BATCH_BYTES // 2 or len(held) == HELD:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held = []
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
 def groups_of(part: Part, parquet: pq.ParquetFile) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tokenmill.text.formats import Reading
-from tokenmill.text.lines import facts_of_ends, plan_lines, read_lines
+from tokenmill.text.lines import END_BYTES, facts_of_ends, plan_lines, read_lines
 from tokenmill.text.listing import is_url, local_files
 from tokenmill.text.lots import Lot, about_text_bytes
 from tokenmill.text.parquet import facts_of_footer, plan_row_groups, read_row_groups
@@ -49,21 +49,29 @@ def read_documents(unit: Unit) -> Iterator[Documents]:
 
     ValueError where a file is damaged, or was written to or replaced since it was planned.
     """
-    for number, part in enumerate(unit.parts):
-        with _unchanged(part):
+    for number, planned in enumerate(unit.parts):
+        with _unchanged(planned) as part:
             for documents in read_row_groups(part) if part.file.format == "parquet" else read_lines(part):
                 yield replace(documents, part=number) if number else documents
 
 
 @contextlib.contextmanager
-def _unchanged(part: Part) -> Iterator[None]:
-    """Compares a file with what was planned, before it is read and after."""
-    stamp = part.file.stamp
+def _unchanged(part: Part) -> Iterator[Part]:
+    """Compares a file with what was planned, before it is read and after; a small one is read at once, and compared."""
+    file = part.file
+    if isinstance(file.path, Path) and file.format != "parquet" and (file.bytes or END_BYTES) < END_BYTES:
+        with reading(file):
+            part = replace(part, file=replace(file, held=memoryview(file.path.read_bytes())))
+        _require_same(part)
+        yield part
+        return
+    stamp = file.stamp
     _require_same(part)
-    yield
-    if part.file.stamp != stamp:
-        raise _changed(part.file)
-    _require_same(part)
+    yield part
+    if file.stamp != stamp:
+        raise _changed(file)
+    if stamp is None:
+        _require_same(part)
 
 
 def _require_same(part: Part) -> None:

@@ -9,10 +9,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +32,7 @@ class SourceFile:
     path: Path | str  # a str is a URL that fsspec knows
     split: Split
     bytes: int | None = None  # as listed, where that is known
+    held: memoryview | None = field(default=None, compare=False, repr=False)  # all of it, where it was read at once
 
     @property
     def stem(self) -> str:
@@ -67,6 +69,8 @@ class SourceFile:
 
     def open(self) -> pa.NativeFile:
         """The file's bytes; seekable."""
+        if self.held is not None:
+            return pa.BufferReader(self.held)
         if isinstance(self.path, Path):
             return pa.OSFile(os.fsencode(self.path))  # of any name, UTF-8 or not
         return pa.PythonFile(fsspec.open(self.path, "rb").open(), "r")
@@ -129,6 +133,11 @@ class Documents:
 def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = None, **more) -> Documents:
     """Leaves out nulls and empty texts, and mends what is not UTF-8. `column` is of any type that casts to text."""
     column, ids = as_text(column), ids.to_pylist() if isinstance(ids, pa.Array) else ids
+    if not column.null_count and _none_is_empty(column):
+        text_bytes = _text_bytes(column)
+        column, repaired = valid_utf8(column)
+        repaired += more.pop("repaired_documents", 0)
+        return Documents(column, text_bytes, 0, 0, repaired, share, ids=ids, **more)
     lengths = pc.fill_null(pc.binary_length(column), 0)
     nulls = column.null_count
     kept = pc.greater(lengths, 0)
@@ -140,6 +149,20 @@ def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = Non
     column, repaired = valid_utf8(column)
     repaired += more.pop("repaired_documents", 0)
     return Documents(column, pc.sum(lengths).as_py() or 0, nulls, empty, repaired, share, ids=ids, **more)
+
+
+def _offsets(column: pa.LargeStringArray) -> np.ndarray:
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+
+
+def _none_is_empty(column: pa.LargeStringArray) -> bool:
+    return len(column) > 0 and bool((np.diff(_offsets(column)) > 0).all())
+
+
+def _text_bytes(column: pa.LargeStringArray) -> int:
+    """Bytes of UTF-8 of texts, none of which is null."""
+    offsets = _offsets(column)
+    return int(offsets[-1] - offsets[0])
 
 
 def as_text(column: pa.Array) -> pa.LargeStringArray:
