@@ -3,7 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -90,11 +90,11 @@ def _texts_of(file: SourceFile, config: PrepareConfig, wanted: float) -> Iterato
     left = wanted
     for number, unit in enumerate(units):
         here = left / (len(units) - number)
-        for documents in read_documents(unit):
-            yield from documents.texts.to_pylist()
-            here, left = here - documents.text_bytes, left - documents.text_bytes
-            if here <= 0:
-                break
+        texts = chain.from_iterable(documents.texts.to_pylist() for documents in read_documents(unit))
+        while here > 0 and (text := next(texts, None)) is not None:
+            yield text
+            size = len(text.encode())
+            here, left = here - size, left - size
 
 
 Some = TypeVar("Some")
