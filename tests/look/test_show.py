@@ -13,9 +13,9 @@ from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
 
 from tokenmill import RowLoader, cli
 from tokenmill.batches.plans import WindowPlans
+from tokenmill.look.origins import SourceRows
 from tokenmill.look.show import Show, when
 from tokenmill.look.show import rows_of as shown_rows
-from tokenmill.look.trace import SourceRows
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 

@@ -142,7 +142,7 @@ def test_an_end_of_text_where_asked_after_bos_and_the_text(source, tokenizer, to
     assert subprocess.run(verify, capture_output=True).returncode == 0
     none = run_prepare(*flags, "--eot", cwd=tmp_path, check=False)
     assert none.returncode == 1
-    assert "bpe400 has no end of text beside its BOS; name a token, --eot-token, of <|bos|>" in none.stderr
+    assert "bpe400 has no end of text that is known beside its BOS; name one by --eot-token, of <|" in none.stderr
     same = run_prepare(*flags, "--eot-token", "<|bos|>", cwd=tmp_path, check=False)
     assert "<|bos|>: begins documents in bpe400, and cannot end them too" in same.stderr
 

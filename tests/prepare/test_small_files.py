@@ -10,7 +10,9 @@ import pytest
 from making import make_text, run_prepare, tree, write_parquet
 
 from tokenmill.batches.loader import RowLoader
+from tokenmill.look import verify as verifying
 from tokenmill.look.origins import SourceRows
+from tokenmill.look.verify import drop
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -79,10 +81,60 @@ def test_files_that_come_later_are_appended_and_what_was_there_stays(many, token
     assert prepare(many, tokenizer_json, tmp_path) == folder
     grown = TokenSet(folder)
     assert grown.entries[: len(first.entries)] == first.entries
-    assert [entry.sources for entry in grown.entries[2:]] == [("00.parquet", "07.parquet", "28.parquet")]
+    assert [entry.sources for entry in grown.entries[2:]] == [("00.parquet",), ("07.parquet", "28.parquet")]
     assert {name: data for name, data in tree(folder / "shards").items() if name in before} == before
     with RowLoader(folder, "train", batch_size=1, seq_len=32) as loader:
         assert loader.state_dict()
+
+
+def test_damaged_shards_of_files_that_came_one_by_one_are_made_anew_as_they_were(many, tokenizer_json, tmp_path):
+    later = [shutil.move(many / f"{number:02d}.parquet", tmp_path) for number in (7, 8)]
+    for path in later:
+        folder = prepare(many, tokenizer_json, tmp_path)
+        shutil.move(path, many)
+    folder = prepare(many, tokenizer_json, tmp_path)
+    whole = tree(folder)
+    assert len(TokenSet(folder).entries) == 4
+    drop(folder, ["07.000", "08.000"])
+    assert len(TokenSet(folder).entries) == 2
+    assert prepare(many, tokenizer_json, tmp_path) == folder
+    found = tree(folder)
+    assert {name: found[name] for name in whole} == whole
+    assert TokenSet(folder).dropped == []
+
+
+def test_a_kill_while_shards_are_taken_out_never_brings_them_back(many, tokenizer_json, tmp_path, monkeypatch):
+    folder = prepare(many, tokenizer_json, tmp_path, "--shard-text-bytes", "10000")
+    path = folder / "shards" / "03.000.bin"
+    right = path.read_bytes()
+    path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    def killed_after_the_records(folder, name, suffix, real=verifying.shard_path):
+        return real(folder, name, suffix) if suffix == "json" else killed()
+
+    for step, instead in (("write_manifest", killed), ("shard_path", killed_after_the_records)):
+        with monkeypatch.context() as patch:
+            patch.setattr(verifying, step, instead)
+            with pytest.raises((KeyboardInterrupt, FileNotFoundError)):
+                drop(folder, ["03.000"])
+    prepare(many, tokenizer_json, tmp_path, "--shard-text-bytes", "10000")
+    assert path.read_bytes() == right
+
+
+def test_a_file_that_two_shards_hold_is_refused(many, tokenizer_json, tmp_path):
+    folder = prepare(many, tokenizer_json, tmp_path)
+    record = json.loads((folder / "shards" / "00.000.json").read_text())
+    other = folder / "shards" / "99.000"
+    for suffix in ("bin", "idx"):
+        shutil.copy(folder / "shards" / f"00.000.{suffix}", f"{other}.{suffix}")
+    record["source"]["files"] = record["source"]["files"][:3]
+    other.with_name("99.000.json").write_text(json.dumps(record))
+    done = run_prepare("--source", many, "--tokenizer", tokenizer_json, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "both hold 00.parquet, as two runs with different files made them" in done.stderr
 
 
 def test_a_small_file_that_changed_is_told_and_another_source_of_the_name_refused(many, tokenizer_json, tmp_path):
@@ -217,6 +269,21 @@ def test_texts_of_fields_bytes_and_several_columns_and_the_documents_own_ids(tmp
     assert "id_column of a.parquet was id then, is None now" in done.stderr
     shown = run_show(token_set.path, "--document", 0, "--split", "val")
     assert 'id "<urn:0>"' in shown
+
+
+def test_a_named_key_that_a_line_does_not_have_is_an_error(tmp_path, tokenizer_json):
+    (tmp_path / "l").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "l" / f"{name}.jsonl").write_text('{"title": "t", "text": "x"}\n')
+    flags = ("--source", "l", "--tokenizer", tokenizer_json)
+    done = run_prepare(*flags, "--text-column", "title,nope", cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "found keys title, text" in done.stderr
+    done = run_prepare(*flags, "--keep-ids", "nope", cwd=tmp_path, check=False)
+    assert "found keys title, text, and none that --keep-ids nope names" in done.stderr
+    (tmp_path / "l" / "a.jsonl").write_text('[{"text": "x"}]')
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert "a list: one JSON array, where an object a line is read" in done.stderr
 
 
 def run_show(folder, *flags):

@@ -141,6 +141,8 @@ def test_text_that_spells_a_special_token_is_text(both):
     for token in ("<s>", "</s>"):
         ids = ours.encode(f"a {token} b{token}c").tolist()
         assert not {ours.special_tokens["<s>"], ours.special_tokens["</s>"]} & set(ids)
+    if ours.name not in ("word_piece", "unigram"):  # these know no way to write the others' characters
+        assert ours.special_tokens["<unk>"] not in ours.encode("a <unk> b<unk>c").tolist()
 
 
 def test_it_is_kept_whole_and_decodes_as_the_library_does(both, tmp_path):
@@ -184,6 +186,35 @@ def test_the_fingerprint_changes_with_what_can_change_an_id_and_with_nothing_els
 
     assert fingerprint(truncation=None, padding=None, post_processor=None) == ours.fingerprint
     assert fingerprint(normalizer={"type": "Lowercase"}) != ours.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("kind", "token"),
+    [
+        ("digits", None),
+        ("nfc", {"content": "code", "single_word": True}),
+        ("nfc", {"content": "é", "normalized": True}),
+    ],
+)
+def test_added_tokens_that_an_engine_matches_otherwise_are_left_to_the_library(tmp_path, kind, token):
+    theirs = KINDS[kind]()
+    if token:
+        theirs.add_tokens([tokenizers.AddedToken(**token)])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
+    texts = pa.array(["we decode code e\u0301 é", "ecode", "barcode\u0301"], pa.large_string())
+    encoder, why = choose_encoder("auto", ours, pa.array(["a"], pa.large_string()))
+    assert encoder.engine == "tokenizers"
+    assert token is None or "does not match the added token" in why
+    assert encoder.encode(texts)[0].tolist() == Encoder(ours).encode(texts)[0].tolist()
+
+
+def test_an_added_token_whose_id_the_library_does_not_give_is_refused(tmp_path):
+    whole = json.loads(KINDS["added"]().to_str())
+    whole["added_tokens"][-1]["id"] += 50
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=r"its added token '  ' has id \d+, the library gives it \d+"):
+        load_foreign(tmp_path / "tokenizer.json", "<s>")
 
 
 def test_a_dropout_is_refused(tmp_path):

@@ -111,8 +111,8 @@ def drop(path: str | os.PathLike[str], names: list[str]) -> None:
         kept = [entry for entry in token_set.entries if entry.name not in names]
         if gone := {entry.split for entry in token_set.entries} - {entry.split for entry in kept}:
             raise ValueError(
-                f"{path}: all shards of split {' and '.join(sorted(gone))} are bad, and a set needs both; prepare or "
-                "convert anew under another --name, or put the files back"
+                f"{path}: all shards of split {' and '.join(sorted(gone))} are bad, and a set needs both; where its "
+                f"source is there, delete {path}/shards/{names[0]}.* and prepare again; else put the files back"
             )
         everything = list(token_set.entries)
         for place, entry in token_set.dropped:
@@ -120,9 +120,11 @@ def drop(path: str | os.PathLike[str], names: list[str]) -> None:
         dropped = [(place, entry) for place, entry in enumerate(everything) if entry not in kept]
         records = [(token_set.record(entry), entry.split) for entry in kept]
         facts = token_set.manifest
+        for name in names:  # first, so that no later preparation takes it for done, whenever this is killed
+            shard_path(path, name, "json").unlink(missing_ok=True)
         write_manifest(path, facts["dataset"], token_set.tokenizer, records, token_set.origin, dropped)
         for name in names:
-            for suffix in ("json", *SUFFIXES, "ids"):
+            for suffix in (*SUFFIXES, "ids"):
                 shard_path(path, name, suffix).unlink(missing_ok=True)
 
 
@@ -147,6 +149,10 @@ def _problems_of_the_set(token_set: TokenSet) -> list[str]:
             problems.append("token_bytes.npy: expected the bytes of tokenizer.json's tokens, found others")
     except (OSError, ValueError, KeyError) as error:
         problems.append(str(error))
+    shared = [entry for entry in token_set.entries if entry.more_sources]
+    together = Counter(name for entry in shared for name in entry.sources)
+    alone = {entry.source for entry in token_set.entries if not entry.more_sources}
+    problems += [f"manifest.json: {name} is in two shards" for name, n in together.items() if n > 1 or name in alone]
     for count in ("documents", "tokens", "text_bytes"):
         total = sum(getattr(entry, count) for entry in token_set.entries)
         if token_set.manifest[count] != total:

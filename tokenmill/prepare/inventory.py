@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.shards import Split, finished_record, sources_of
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import Reading
 from tokenmill.text.lots import Lot, lots_of
 from tokenmill.text.sources import facts_of, plan_units
@@ -29,13 +30,22 @@ class Inventory:
         self._units: list[Unit] = []
         self._unplanned: list[tuple[Lot, Callable[[SourceFile], int | None]]] = []
         self._on_disk = dict(_records(folder))
+        there = (folder / "manifest.json").exists()
+        self._dropped = [entry.sources for _, entry in TokenSet(folder).dropped] if there else []
 
     def lots(self, files: list[SourceFile]) -> list[Lot]:
-        """Which files make shards together; those whose shards are there as they were made."""
+        """Which files make shards together; those whose shards are there, or were until they were found damaged, as
+        they were made. ValueError where shards share a file that they were not cut from.
+        """
         known: dict[str, tuple[str, ...]] = {}
-        for record in self._on_disk.values():
-            together = tuple(source["file"] for source in sources_of(record))
-            known |= dict.fromkeys(together, together)
+        made = [tuple(source["file"] for source in sources_of(record)) for record in self._on_disk.values()]
+        for together in [*made, *self._dropped]:
+            for name in together:
+                if known.setdefault(name, together) != together:
+                    raise ValueError(
+                        f"{self.folder}: shards {known[name][0]} and {together[0]} both hold {name}, as two runs with "
+                        "different files made them; prepare under another --name"
+                    )
         return lots_of(files, known, self._shard_text_bytes)
 
     def plan(self, lot: Lot) -> list[Unit]:
@@ -73,15 +83,16 @@ class Inventory:
         if record is None:
             return None
         made_from = sources_of(record)
-        problem = self._difference(record)
+        problem, path = self._difference(record), unit.parts[0].file.path
         if len(made_from) != len(unit.parts):
             problem = f"of {len(made_from):,} files then, and of {len(unit.parts):,} now"
         for was, part in zip(made_from, unit.parts, strict=False):
-            problem = problem or _difference(was, part.identity)
+            if problem is None and (problem := _difference(was, part.identity)):
+                path = part.file.path
         if problem:
             raise ValueError(
-                f"{self.folder}: shard {unit.name} was made from other data: {problem} ({unit.parts[0].file.path}); "
-                "prepare under another --name, or delete the folder"
+                f"{self.folder}: shard {unit.name} was made from other data: {problem} ({path}); put that back as it "
+                "was, prepare under another --name, or delete the folder"
             )
         return record
 

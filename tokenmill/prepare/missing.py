@@ -131,9 +131,10 @@ def _make(
         bars.say(f"{left:,} shards were not begun: {next(f.reason for _, f in failures if f.is_for_all)}")
     makers = "Ray" if config.cluster else f"{min(config.workers, len(feed.tasks))} workers"
     engines = " and ".join(sorted({shard.engine for shard in made}))
-    bars.say(f"made {meter.rates()} in {meter.seconds:.1f} s with {makers} and {engines}")
+    if made:
+        bars.say(f"made {meter.rates()} in {meter.seconds:.1f} s with {makers} and {engines}")
     for shard in {(shard.engine, shard.why): shard for shard in made if shard.why}.values():
-        bars.say(f"tokenized with {shard.engine}: {shard.why}")
+        bars.say(f"tokenized with {shard.engine}, which is slower and gives the same ids: {shard.why}")
     if referred := sum(shard.referred for shard in made):
         bars.say(f"{referred:,} documents have characters that {engines} classes otherwise; tiktoken encoded them")
     return failures

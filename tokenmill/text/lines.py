@@ -206,7 +206,8 @@ def _object_of(line: bytes) -> tuple[dict, bool]:
     except RecursionError as error:
         raise BrokenLine("JSON that is nested too deep to be read") from error
     if not isinstance(value, dict):
-        raise BrokenLine(f"a {type(value).__name__}")
+        array = ": one JSON array, where an object a line is read" if isinstance(value, list) else ""
+        raise BrokenLine(f"a {type(value).__name__}{array}")
     return value, whole.encode() != line
 
 
@@ -216,9 +217,9 @@ def _text_at(named: str) -> Callable[[dict], str | None]:
     def text_of(value: dict) -> str | None:
         names = [named] if named in value else named.split(",")
         found = [_at(value, name) for name in names]
-        if _MISSING in found and (len(names) == 1 or found.count(_MISSING) == len(found)):
+        if _MISSING in found:
             raise BrokenLine(f"keys {', '.join(value)}" if value else "no keys")
-        some = [text for text in found if text is not _MISSING and text is not None]
+        some = [text for text in found if text is not None]
         texts = [text for text in some if isinstance(text, str)]
         if len(texts) < len(some):
             raise BrokenLine(f"a {next(type(text).__name__ for text in some if not isinstance(text, str))} there")
@@ -233,7 +234,7 @@ def _id_at(named: str | None) -> Callable[[dict], object]:
     def id_of(value: dict) -> object:
         found = _at(value, named) if named is not None else None
         if found is _MISSING:
-            raise BrokenLine(f"no id under {named!r}, but keys {', '.join(value)}")
+            raise BrokenLine(f"keys {', '.join(value)}, and none that --keep-ids {named} names")
         return found
 
     return id_of

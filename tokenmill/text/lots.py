@@ -33,6 +33,7 @@ def lots_of(files: Iterable[SourceFile], known: Mapping[str, tuple[str, ...]], s
             _require_one_split(lot)
             lots.append(lot)
             taken.update(together)
+            growing.pop(file.split, None)  # as in the plan that it is of: what is made already must not change the rest
             continue
         size = about_text_bytes(file)
         if size * SMALL > shard_text_bytes:
@@ -59,6 +60,6 @@ def _require_one_split(lot: list[SourceFile]) -> None:
     if len({file.split for file in lot}) > 1:
         val = next(file.name for file in lot if file.split == "val")
         raise ValueError(
-            f"--val-file {val}: lies in one shard with {len(lot) - 1:,} other files, which train; "
-            "prepare under another --name to validate with it alone"
+            f"{val}: is to validate, as the last file or by --val-file, and lies in one shard with {len(lot) - 1:,} "
+            "other files, which train; name another --val-file, put back what was there, or give another --name"
         )

@@ -51,13 +51,14 @@ def read_row_groups(part: Part) -> Iterator[Documents]:
     with reading(part.file), part.file.open() as raw, pq.ParquetFile(raw, **STREAMING) as parquet:
         sizes = _text_sizes(part.file, parquet, how)
         texts = _columns(part.file, parquet.schema_arrow, how.text_column)
-        columns = sorted({name for name, *_ in texts} | ({how.id_column.split(".")[0]} if how.id_column else set()))
+        id_path = _path(how.id_column, parquet.schema_arrow) if how.id_column else []
+        columns = sorted({name for name, *_ in [*texts, *([id_path] if id_path else [])]})
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
             for batch in _batches(parquet, row_group, columns, bytes_a_row):
                 share = round(len(batch) * bytes_a_row * share_of)
-                ids = _field(batch, how.id_column.split(".")) if how.id_column else None
+                ids = _field(batch, id_path) if id_path else None
                 column, repaired = _joined([_field(batch, path) for path in texts])
                 yield as_documents(column, share, ids, row_group=row_group, repaired_documents=repaired)
 
@@ -112,7 +113,7 @@ def _cut(sizes: list[int], limit: int) -> list[tuple[int, ...]]:
 def _text_sizes(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> list[int]:
     """Bytes of text in each row group. ValueError where there is no such column, or no text in it."""
     paths = {".".join(path) for path in _columns(file, parquet.schema_arrow, how.text_column)}
-    if how.id_column and _type_of(parquet.schema_arrow, how.id_column.split(".")) is None:
+    if how.id_column and _type_of(parquet.schema_arrow, _path(how.id_column, parquet.schema_arrow)) is None:
         raise ValueError(
             f"{file.path}: expected an id column {how.id_column!r}, found columns "
             f"{', '.join(parquet.schema_arrow.names)}; name the one with the ids by --keep-ids"
@@ -125,7 +126,7 @@ def _text_sizes(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> list
 def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]:
     """Paths of the columns with text: of `doc.text,title` [["doc", "text"], ["title"]]. ValueError for none."""
     names = [named] if named in schema.names else named.split(",")
-    paths = [[name] if name in schema.names else name.split(".") for name in names]
+    paths = [_path(name, schema) for name in names]
     for name, path in zip(names, paths, strict=True):
         kind = _type_of(schema, path)
         if kind is None:
@@ -140,6 +141,11 @@ def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]
                 "name the one with the text by --text-column (a field of a struct as column.field)"
             )
     return paths
+
+
+def _path(name: str, schema: pa.Schema) -> list[str]:
+    """Of a column of this name, or of a field of one."""
+    return [name] if name in schema.names else name.split(".")
 
 
 _TEXTS = (

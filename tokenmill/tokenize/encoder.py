@@ -12,6 +12,7 @@ and one that neither year's Unicode knows goes to the reference.
 
 import functools
 import importlib.metadata
+import json
 import os
 import unicodedata
 import zlib
@@ -182,8 +183,20 @@ def _require_usable(engine: Engine, tokenizer: Tokenizer) -> None:
         if found != version:
             raise ValueError(f"{engine.name} is proven with {package} {version}, found {found}")
     known = engine.name == "gigatoken" if isinstance(tokenizer, HuggingFace) else _has_pattern(engine, tokenizer)
+    if isinstance(tokenizer, HuggingFace) and (token := _matched_otherwise(tokenizer)):
+        raise ValueError(f"{engine.name} does not match the added token {token!r} as {library} does")
     if not known:
         raise ValueError(f"{engine.name} is not proven with the split pattern of tokenizer {tokenizer.name}")
+
+
+def _matched_otherwise(tokenizer: HuggingFace) -> str | None:
+    """An added token that only the library matches: as a single word, or in the text as it is normalized."""
+    normalizes = json.loads(tokenizer.whole).get("normalizer") is not None
+    for token in tokenizer.added:
+        if token.get("single_word") or (token.get("normalized") and normalizes):
+            content: str = token["content"]
+            return content
+    return None
 
 
 def _has_pattern(engine: Engine, tokenizer: Tokenizer) -> bool:
@@ -239,16 +252,19 @@ def _compared(tokenizer: HuggingFace, fast: Encode) -> CodePoints:
 
 
 def _prove_at_start(encoder: Encoder, first_documents: pa.LargeStringArray) -> None:
-    for documents in (_documents(hard_texts(encoder.tokenizer.special_tokens)), first_documents):
+    tokenizer = encoder.tokenizer
+    added = [token["content"] for token in tokenizer.added] if isinstance(tokenizer, HuggingFace) else []
+    for documents in (_documents(hard_texts([*tokenizer.special_tokens, *added])), first_documents):
         tokens, lengths, _ = encoder.encode(documents)
         encoder.prove(documents, tokens, lengths, range(len(documents)))
 
 
-def hard_texts(special_tokens) -> list[str]:
-    """Long pieces, runs of every kind, numbers of several kinds, and what spells a special token."""
-    units = [*" \n\t\u00a0aA1!é水😀\u0301", "\r\n", " \n", "ab", "12a", "...", "'s", "'S", "1²", "٣4", "½", "1 "]
+def hard_texts(tokens) -> list[str]:
+    """Long pieces, runs of every kind, numbers of several kinds, combined characters, and what spells these tokens."""
+    units = [*" \n\t\u00a0aA1!é水😀\u0301", "\r\n", " \n", "ab", "12a", "...", "'s", "'S"]
+    units += ["1²", "٣4", "½", "1 ", "e\u0301", "\u1100\u1161"]
     runs = [unit * count for unit in units for count in (*range(1, 12), 100, 1000, 5000)]
-    spelled = [f"x {token} y{token}" for token in special_tokens]
+    spelled = [form.format(token) for token in tokens for form in ("x {0} y{0}", "{0}", "a{0}b", "{0}\u0301", "1{0}2")]
     return [*runs, *(f"a{run}b" for run in runs), *(f"a {run}1" for run in runs), *spelled, "\x011\x01"]
 
 

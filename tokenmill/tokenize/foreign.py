@@ -90,8 +90,9 @@ def _bos(path: Path, special: dict[str, int], bos_token: str | None) -> str:
     if bos_token is None:
         bos_token = next((token for token in BOS_TOKENS if token in special), None)
     if bos_token not in special:
+        asked = f"no {bos_token!r}, but " if bos_token else ""
         raise ValueError(
-            f"{path}: found special tokens {', '.join(special) or 'none'}; "
+            f"{path}: found {asked}special tokens {', '.join(special) or 'none'}; "
             "name the one that begins a document by --bos-token"
         )
     return bos_token

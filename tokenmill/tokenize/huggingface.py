@@ -56,7 +56,17 @@ class HuggingFace(Tokenizer):
             if isinstance(error, KeyboardInterrupt | SystemExit | ModuleNotFoundError):
                 raise
             raise ValueError(f"the tokenizers library cannot run it: {str(error).partition(chr(10))[0]}") from error
+        for token in whole.get("added_tokens") or []:
+            content, found = token["content"], made._vocab.get(token["content"])
+            if found != token["id"]:
+                raise ValueError(f"its added token {content!r} has id {token['id']}, the library gives it {found}")
         return made
+
+    @cached_property
+    def added(self) -> list[dict]:
+        """Tokens that match within text, before it is split."""
+        found: list[dict] = json.loads(self.whole).get("added_tokens") or []
+        return [token for token in found if token["content"] not in self.special_tokens]
 
     @cached_property
     def vocab_size(self) -> int:
@@ -146,22 +156,21 @@ def _load(whole: str) -> "tokenizers.Tokenizer":
 
 
 def _unspelled(whole: dict, special: dict[str, int]) -> dict:
-    """A tokenizer.json whose special tokens have names that no text has; but for that of what is not known."""
+    """A tokenizer.json whose special tokens have names that no text has."""
     model = whole["model"]
-    unknown = model.get("unk_token")
-    names = {name: f"\ufdd0\ufdd1{id}\ufdd0" for name, id in special.items() if name != unknown}
+    names = {name: f"\ufdd0\ufdd1{id}\ufdd0" for name, id in special.items()}
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         vocab = {names.get(name, name): id for name, id in vocab.items()}
     else:
-        unk_id = model.get("unk_id")
-        vocab = [[name if n == unk_id else names.get(name, name), score] for n, (name, score) in enumerate(vocab)]
+        vocab = [[names.get(name, name), score] for name, score in vocab]
+    unknown = {"unk_token": names.get(model["unk_token"], model["unk_token"])} if model.get("unk_token") else {}
     merges = {}
     if "merges" in model:  # none may make such a token
         merges = {"merges": [merge for merge in model["merges"] if _made_of(merge) not in names]}
     added = whole.get("added_tokens") or []
     added = [token | {"content": names.get(token["content"], token["content"])} for token in added]
-    return whole | {"model": model | {"vocab": vocab} | merges, "added_tokens": added}
+    return whole | {"model": model | {"vocab": vocab} | unknown | merges, "added_tokens": added}
 
 
 def _made_of(merge: str | list[str]) -> str:

@@ -86,8 +86,9 @@ class Tokenizer:
         """The special token that ends a text, and is not BOS. ValueError where none is known to."""
         found = next((token for token in EOT_TOKENS if token in self.special_tokens and token != self.bos_token), None)
         if found is None:
-            known = ", ".join(self.special_tokens)
-            raise ValueError(f"{self.name} has no end of text beside its BOS; name a token, --eot-token, of {known}")
+            others = [token for token in self.special_tokens if token != self.bos_token]
+            advice = f"name one by --eot-token, of {', '.join(others)}" if others else "it has no other special token"
+            raise ValueError(f"{self.name} has no end of text that is known beside its BOS; {advice}")
         return found
 
     @property
