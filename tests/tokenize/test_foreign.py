@@ -117,7 +117,7 @@ def append_a_chain(whole):
         lambda whole: whole.update(normalizer={"type": "NFC"}),
         lambda whole: whole["pre_tokenizer"].update(add_prefix_space=True),
         lambda whole: whole.update(pre_tokenizer={"type": "Whitespace"}),
-        lambda whole: whole["added_tokens"][0].update(special=False, content="mil"),
+        lambda whole: whole["added_tokens"][0].update(special=False),
         lambda whole: whole["model"]["merges"].reverse(),
         lambda whole: whole["model"]["merges"].pop(),  # its token stays, so tiktoken would still make it
         append_a_chain,

@@ -99,7 +99,7 @@ KINDS = {
 @pytest.fixture(scope="module", params=KINDS)
 def both(request, tmp_path_factory):
     """A tokenizer.json, the library's own tokenizer of it, and ours."""
-    path = tmp_path_factory.mktemp(request.param) / "tokenizer.json"
+    path = tmp_path_factory.mktemp(request.param, numbered=False) / "tokenizer.json"
     KINDS[request.param]().save(str(path))
     theirs = tokenizers.Tokenizer.from_file(str(path))
     theirs.no_truncation()
