@@ -16,6 +16,7 @@ import unicodedata
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.extras import naming_the_extra
 from tokenmill.tokenize.codepoints import LENGTHS, CodePoints, text_buffers
 
 MARK = 0x01
@@ -24,9 +25,12 @@ DIGITS = 2  # in a piece
 
 @functools.cache
 def _numbers() -> CodePoints:
-    """Code points beyond ASCII that are numbers, or may be in another year's Unicode."""
-    may_be = ("Nd", "Nl", "No", "Cn")
-    return CodePoints(code for code in range(0x80, 0x110000) if unicodedata.category(chr(code)) in may_be)
+    """Code points beyond ASCII that are numbers, by the Unicode of Python's year or of the newer `regex` package."""
+    with naming_the_extra():
+        import regex
+    characters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
+    newer = set(regex.findall(r"\p{N}", "".join(characters)))
+    return CodePoints(ord(c) for c in characters if c in newer or unicodedata.category(c)[0] == "N")
 
 
 def undecidable(documents: pa.LargeStringArray) -> np.ndarray:
