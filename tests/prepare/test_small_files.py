@@ -235,7 +235,11 @@ def test_one_changed_file_stops_its_own_shards_alone(source, tokenizer_json, tmp
 
 def test_texts_of_fields_bytes_and_several_columns_and_the_documents_own_ids(tmp_path, tokenizer_json):
     rows = [
-        {"id": f"<urn:{n}>", "title": f"title {n}" if n % 2 else None, "doc": {"text": f"body {n}", "raw": b"r%d" % n}}
+        {
+            "id": f"<urn\u2028{n}>",
+            "title": f"title {n}" if n % 2 else None,
+            "doc": {"text": f"body {n}", "raw": b"r%d" % n},
+        }
         for n in range(6)
     ]
     rows[4] |= {"title": None, "doc": {"text": None, "raw": b"\xff"}}
@@ -264,11 +268,11 @@ def test_texts_of_fields_bytes_and_several_columns_and_the_documents_own_ids(tmp
         pieces = np.split(shard.tokens, shard.offsets[1:-1].astype(int))
         assert [tokenizer.decode(piece[1:]) for piece in pieces] == expected
         last = SourceRows(token_set).find(entry, entry.documents - 1)
-        assert last.endswith(', id "<urn:5>"')
+        assert last.endswith(', id "<urn\u20285>"')
     done = run_prepare(*flags[:-2], "--name", "p-doc.raw", cwd=tmp_path, check=False)
     assert "id_column of a.parquet was id then, is None now" in done.stderr
     shown = run_show(token_set.path, "--document", 0, "--split", "val")
-    assert 'id "<urn:0>"' in shown
+    assert 'id "<urn\u20280>"' in shown
 
 
 def test_a_named_key_that_a_line_does_not_have_is_an_error(tmp_path, tokenizer_json):

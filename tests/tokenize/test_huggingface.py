@@ -146,7 +146,7 @@ def test_text_that_spells_a_special_token_is_text(both):
 
 
 def test_it_is_kept_whole_and_decodes_as_the_library_does(both, tmp_path):
-    path, theirs, ours = both
+    _, theirs, ours = both
     ours.save(tmp_path / "saved.json")
     loaded = Tokenizer.load(tmp_path / "saved.json")
     assert isinstance(loaded, HuggingFace)
@@ -155,9 +155,6 @@ def test_it_is_kept_whole_and_decodes_as_the_library_does(both, tmp_path):
         ids = loaded.encode(text)
         assert ids.tolist() == ours.encode(text).tolist()
         assert loaded.decode(ids) == theirs.decode(ids.tolist(), skip_special_tokens=False)
-    whole = json.loads(path.read_text())
-    whole["model"]["vocab"] = whole["model"]["vocab"]
-    whole["truncation"] = None
     assert loaded.vocab_size == 1 + max(theirs.get_vocab(with_added_tokens=True).values())
     with pytest.raises(ValueError, match="stands for nothing"):
         loaded.decode([loaded.vocab_size])

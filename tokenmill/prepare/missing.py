@@ -10,7 +10,7 @@ so it fetches and decompresses no others.
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, as_completed
 from typing import TypeVar
 
@@ -74,7 +74,7 @@ def _plan(stock: Inventory, lots: list[Lot], count: int) -> tuple[list[Unit], Fa
     """The units of lots that are there, and the files that cannot be planned."""
     units: list[Unit] = []
     failures: Failures = []
-    for lot, future in list(_in_threads(stock.plan, lots, count)):
+    for lot, future in _in_threads(stock.plan, lots, count):
         try:
             found = future.result()
             stock.take(found)
@@ -85,7 +85,7 @@ def _plan(stock: Inventory, lots: list[Lot], count: int) -> tuple[list[Unit], Fa
     return units, failures
 
 
-def _in_threads(function: Callable, items: Iterable[Item], count: int) -> Iterator[tuple[Item, Future]]:
+def _in_threads(function: Callable, items: Iterable[Item], count: int) -> list[tuple[Item, Future]]:
     """Each item and the Future of function(item), by some threads that do not outlive the process: Ctrl-C ends them."""
     asked: list[tuple[Item, Future]] = [(item, Future()) for item in items]
     left = iter(asked)  # each `next` is one thread's, as the interpreter runs it whole
@@ -99,7 +99,7 @@ def _in_threads(function: Callable, items: Iterable[Item], count: int) -> Iterat
 
     for _ in range(min(count, len(asked))):
         threading.Thread(target=work, daemon=True, name="tokenmill-plan").start()
-    return iter(asked)
+    return asked
 
 
 def _make(

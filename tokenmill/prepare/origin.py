@@ -21,7 +21,6 @@ class Source:
 
     files: list[SourceFile]
     downloads: Downloads | None = None
-    left_out: tuple[str, ...] = ()  # of what the user named, a sentence each
 
     def close(self) -> None:
         if self.downloads is not None:
@@ -75,7 +74,7 @@ def find_source(config: PrepareConfig, bars: Bars) -> Source:
     listed = list_source(named)
     for told in listed.left_out:
         bars.say(f"left out of {named}: {told}")
-    return Source(split_files(listed.files, val_file, listed.bytes), None, tuple(listed.left_out))
+    return Source(split_files(listed.files, val_file, listed.bytes))
 
 
 def _hub_source(config: PrepareConfig, bars: Bars) -> Source:
