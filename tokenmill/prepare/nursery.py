@@ -74,7 +74,8 @@ class Nursery:
         with _born_deaf_to_ctrl_c(), _without_main():
             self._process.start()
         theirs.close()
-        self.is_spent = False  # it has become a worker itself
+        self.is_spent = False  # it bears no more
+        self.is_worker = False  # it has become a worker itself
 
     def is_alive(self) -> bool:
         return bool(self._process.is_alive())
@@ -82,7 +83,8 @@ class Nursery:
     def bore(self, worker: Worker, pid: int) -> None:
         """Takes note of who a worker is, that says so itself."""
         worker.pid = pid
-        self.is_spent = self.is_spent or pid == self._process.pid
+        if pid == self._process.pid:
+            self.is_spent = self.is_worker = True
 
     def bear(self, task: bytes) -> Worker:
         """A new worker; the first of all is set up for this task."""
@@ -91,7 +93,7 @@ class Nursery:
             self._control.send(("fork", task))
             send_handle(self._control, theirs.fileno(), self._process.pid)
         except OSError:
-            self.is_spent = True  # or dead; that the worker will never be, its closed pipe says
+            self.is_spent = True  # a worker, or dead; that the worker will never be, its closed pipe says
         theirs.close()
         return Worker(ours, self)
 
@@ -166,8 +168,7 @@ def _nurse(control, work: bytes) -> None:
             if state is None:
                 state, may_fork = _set_up(work, value)
             if not may_fork or os.fork() == 0:
-                control.close()
-                _live(Connection(handle), work, state)
+                _live(Connection(handle), control, work, state)
             os.close(handle)
 
 
@@ -202,12 +203,16 @@ def _reap(pid: int) -> int | None:
     return None
 
 
-def _live(connection, work: bytes, state: Any) -> NoReturn:
-    """The life of a worker: tasks come in, progress and outcomes go out, until the parent hangs up."""
+def _live(connection, control, work: bytes, state: Any) -> NoReturn:
+    """The life of a worker: tasks come in, progress and outcomes go out, until the parent hangs up.
+
+    It says that it is born before it closes the nursery's pipe: by then the parent can know whom it asks in vain.
+    """
     code = 1
     try:
         with contextlib.suppress(EOFError, ConnectionError):
             connection.send(("born", os.getpid()))
+            control.close()
             while True:
                 state, outcome = _do(connection, connection.recv_bytes(), work, state)
                 connection.send(("outcome", outcome))

@@ -177,14 +177,21 @@ class _Run:
             return
         for numbers in worker.progress:
             self.on_progress(*(-number for number in numbers))
-        if worker.pid is None and worker.nursery.is_alive():
-            self.attempts[worker.task] -= 1  # it was never born, as its nursery became a worker
+        if worker.pid is None and self.has_nobody_tried(worker):
+            self.attempts[worker.task] -= 1
         if self.attempts[worker.task] < ATTEMPTS:
             self.waiting.appendleft(worker.task)
         else:
             code = worker.exit_code() if worker.pid else worker.nursery.end_code()
             self.settle(worker.task, Failure(cause or _cause_of_death(code)))
         worker.connection.close()
+
+    def has_nobody_tried(self, worker: Worker) -> bool:
+        """Whether a worker was never born because its nursery became a worker, who may have died by now."""
+        for sibling in [other for other in self.workers if other.nursery is worker.nursery and other.pid is None]:
+            if sibling.connection.poll():
+                self.listen(sibling)  # it may be the nursery, and not have been heard
+        return worker.nursery.is_worker or worker.nursery.is_alive()
 
     def settle(self, task: int, outcome) -> None:
         self.outcomes[task] = outcome
