@@ -8,7 +8,7 @@ The house has wings; each says in its `__init__.py` what lives there. Arrows run
     cli                                   the command
     look/  exchange/                      what people look at; other people's files
     batches/  prepare/                    rows -> tensors; text -> token sets
-    text/  tokenize/                      text comes in; text -> ids
+    text/  tokenize/  remote/             text comes in; text -> ids; token sets that lie elsewhere
     store/  rows/                         bytes on disk; lengths -> rows
     extras  checks                        optional packages; settings in one form: known by all
 

@@ -32,7 +32,7 @@ EXTRAS = {
         "tyro",
     },
     "report": {"jinja2", "multiprocess", "regex", "rich", "tiktoken", "tyro"},
-    "remote": {"fsspec", "gcsfs", "s3fs"},
+    "remote": {"boto3", "fsspec", "gcsfs", "huggingface_hub", "s3fs", "urllib3"},
     "ray": {"ray"},
 }
 

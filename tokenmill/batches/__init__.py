@@ -14,6 +14,7 @@ Comes in: a token set, settings (config). Goes out: (inputs, targets) on a devic
     transfer          to a device; ahead: in a thread
     frameworks        what they do around a dataset, and should not; callers: who called
     ranks             which rank this is, and whether all agree; progress: how far the others are
+    elsewhere         rows whose tokens lie elsewhere; grain: how large windows are, where their cache is small
     documents         ids, positions and masks of the documents of a batch
     notebook          the next rows, drawn
 

@@ -27,8 +27,9 @@ from tokenmill.batches.plans import WindowPlans
 from tokenmill.batches.progress import Progress
 from tokenmill.batches.ranks import is_distributed, rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
 from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
+from tokenmill.remote.sets import open_set
 from tokenmill.store.maps import unmap_dropped
-from tokenmill.store.token_sets import TokenSet, find_token_set
+from tokenmill.store.token_sets import find_token_set
 
 SomeRows = PlannedRows | NanochatRows | MixedRows
 TOKENS_ROOT = Path("data/tokens")
@@ -71,7 +72,8 @@ class Chain:
         if isinstance(config.tokens, Mixture):
             self._feed: OneSet | Mixed = Mixed.of(config.tokens, config, part)
         else:
-            self._feed = OneSet.of(TokenSet(config.tokens or find_token_set(TOKENS_ROOT)), config, part)
+            token_set = open_set(config.tokens or find_token_set(TOKENS_ROOT), config.kept)
+            self._feed = OneSet.of(token_set, config, part)
         self.token_set = self._feed.token_set
         self._feed.require_rows()
         self._progress = None

@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, get_args
 
 from tokenmill.batches.mixture import Mixture
 from tokenmill.checks import one_of, truth, whole_number
+from tokenmill.remote.addresses import cache_root, named
+from tokenmill.remote.sets import Kept
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
 from tokenmill.rows.skipped import by_source, format_by_source, format_skipped, parse_skipped
 from tokenmill.store.shards import SPLITS, Split
@@ -43,6 +45,8 @@ class LoaderConfig:
     rank: int | None = None
     world_size: int | None = None
     mesh: Any = None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: int | None = None
 
     @classmethod
     def of(cls, arguments: dict[str, Any]) -> Self:
@@ -54,19 +58,23 @@ class LoaderConfig:
         for field, known in (("split", SPLITS), ("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS)):
             one_of(field, getattr(self, field), known)
         smallest = {"batch_size": 1, "seq_len": 1, "prefetch": 0, "epochs": 1, "seed": None, "rank": 0, "world_size": 1}
+        smallest["cache_bytes"] = 1
         for field, least in smallest.items():
-            if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size"):
+            if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size", "cache_bytes"):
                 self._set(field, whole_number(field, getattr(self, field), least))
         for field in ("shuffle", "drop_last", "documents", "sources"):
             self._set(field, truth(field, getattr(self, field)))
         self._set("split", str(self.split))
+        if self.cache_dir is not None:
+            self._set("cache_dir", cache_root(self.cache_dir))
         if isinstance(self.tokens, Mapping):
             raise ValueError(
                 "tokens must be a token set's folder, or a mixture: write Mixture({...}) around the weights"
             )
         if self.tokens is not None and not isinstance(self.tokens, Mixture):
-            path = Path(self.tokens)
-            self._set("tokens", Mixture.load(path) if path.suffix == ".toml" else path)
+            where = named(self.tokens)
+            is_mixture = isinstance(where, Path) and where.suffix == ".toml"
+            self._set("tokens", Mixture.load(where) if is_mixture else where)
         if self.skip_rows is not None and isinstance(self.tokens, Mixture):
             self._set("skip_rows", tuple(format_by_source(by_source(self.skip_rows, self.tokens.names))))
         elif self.skip_rows is not None:
@@ -121,6 +129,11 @@ class LoaderConfig:
             raise ValueError(
                 f"rank must be from 0 to world_size - 1, found rank={self.rank}, world_size={self.world_size}"
             )
+
+    @property
+    def kept(self) -> Kept:
+        """Where blocks of sets that lie elsewhere are kept, and how many."""
+        return Kept(self.cache_dir, self.cache_bytes)
 
     @property
     def order(self) -> dict[str, Any]:

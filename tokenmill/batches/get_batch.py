@@ -30,6 +30,7 @@ from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.ranks import require_in_step
 from tokenmill.batches.transfer import find_device
 from tokenmill.checks import one_of, whole_number
+from tokenmill.remote.addresses import is_address
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import VERSION
 from tokenmill.store.shards import Split
@@ -71,7 +72,7 @@ class KeptLoaders:
         if skip_rows is not None and not isinstance(skip_rows, str):  # a text is refused, with what to write
             settings["skip_rows"] = tuple(skip_rows)
         tokens = settings["tokens"]
-        named = isinstance(tokens, Mixture) or (tokens is not None and os.path.isabs(tokens))
+        named = isinstance(tokens, Mixture) or (tokens is not None and (is_address(tokens) or os.path.isabs(tokens)))
         here = None if named else os.getcwd()
         key = (*settings.values(), here)
         if key not in self._asked:
@@ -124,6 +125,8 @@ class KeptLoaders:
             raise ValueError("get_batch is endless; for epochs, iterate over a RowLoader")
         if isinstance(config.tokens, Mixture):
             tokens: Mixture | str = config.tokens.resolved()
+        elif config.tokens is not None and is_address(config.tokens):
+            tokens = str(config.tokens)
         else:
             tokens = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT))
         config = replace(config, tokens=tokens, device=find_device(config.device))
@@ -195,6 +198,7 @@ def get_batch(
     skip_rows: Iterable[str] | None = None,
     documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
+    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
 ) -> Pair: ...
 
 
@@ -206,6 +210,7 @@ def get_batch(
     skip_rows: Iterable[str] | None = None,
     documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
+    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
 ) -> Triple: ...
 
 
@@ -217,6 +222,7 @@ def get_batch(
     skip_rows: Iterable[str] | None = None,
     documents: bool = False, sources: bool = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
+    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
 ) -> Tensors: ...
 # fmt: on
 
@@ -240,6 +246,8 @@ def get_batch(
     rank: int | None = None,
     world_size: int | None = None,
     mesh: Any = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
     purpose: Purpose = "train",
 ) -> Tensors:
     """The next (inputs, targets) of a split, each (B, T) int64 on `device`; with documents=True, document_ids too.

@@ -10,6 +10,7 @@ window anew. Packings and order are told in rows/packing.py, rows/nanochat.py, r
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overload
@@ -60,7 +61,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     | parameter | |
     | --- | --- |
-    | tokens | the token set's folder; by default the one under data/tokens; or a Mixture, or its .toml file |
+    | tokens | the token set's folder, or address (docs/remote.md); by default the one under data/tokens; or a Mixture,
+      or its .toml file |
     | split | "train" or "val" |
     | batch_size | rows of this rank at each call: B |
     | seq_len | tokens of an input: T; a row has one more |
@@ -76,6 +78,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     | sources | of a mixture: batches end with the number of each row's source in loader.sources, (B,) int64 |
     | prefetch | batches that a thread makes ahead; 0 makes each when it is asked for |
     | rank, world_size | by default torch.distributed's, torchrun's, or 0 of 1 |
+    | cache_dir | where blocks of sets that lie elsewhere are kept: TOKENMILL_CACHE, or ~/.cache/tokenmill/sets |
+    | cache_bytes | that they may take there; by default nine tenths of what is free |
     | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]: ranks of one place there get the same rows |
 
     With drop_last=False the last batch may on some ranks be shorter by a row than on others and even empty, so that all
@@ -100,6 +104,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
     ) -> None: ...
 
     @overload
@@ -110,6 +115,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
     ) -> None: ...
 
     @overload
@@ -121,6 +127,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool = False, sources: bool = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
     ) -> None: ...
     # fmt: on
 
@@ -145,6 +152,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         rank: int | None = None,
         world_size: int | None = None,
         mesh: Any = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self._set_up(LoaderConfig.of(locals()))
 

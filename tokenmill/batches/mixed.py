@@ -21,16 +21,19 @@ from typing import Any, NamedTuple
 
 from tokenmill.batches.callers import warn
 from tokenmill.batches.config import LoaderConfig
+from tokenmill.batches.grain import grain_of, grain_within, told_of
 from tokenmill.batches.ledger import columns, lines_of, read_standing, segment_tokens, told_standing
 from tokenmill.batches.mixed_rows import MixedRows
 from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.one_set import Gone, Part, strict_identity
 from tokenmill.batches.source import Source
 from tokenmill.checks import whole_number
+from tokenmill.remote.sets import open_set
 from tokenmill.rows.position import identity_of, read_position, require_identity
 from tokenmill.rows.segments import Served, Standing, Turn
 from tokenmill.rows.skipped import Skipped, by_source
 from tokenmill.rows.stream import Place, require_window
+from tokenmill.rows.windows import Grain
 from tokenmill.store.token_sets import TokenSet
 
 # what a position tells of each source: its own position, and what it was dealt
@@ -59,11 +62,13 @@ class Mixed:
     @classmethod
     def of(cls, mixture: Mixture, config: LoaderConfig, part: Part) -> "Mixed":
         """From the first row of each source on. ValueError where they do not go together."""
-        sets = {name: TokenSet(path) for name, path in mixture.paths.items()}
+        sets = {name: open_set(path, config.kept) for name, path in mixture.paths.items()}
         require_one_kind(sets)
+        grain = grain_within(sets.values(), config.split)
         skipped = by_source(config.skip_rows or (), mixture.names)
         sources = {
-            name: Source(token_set, config, name, skipped=skipped.get(name, {})) for name, token_set in sets.items()
+            name: Source(token_set, config, name, skipped=skipped.get(name, {}), grain=grain)
+            for name, token_set in sets.items()
         }
         if config.split == "val" and len(mixture.stages) > 1:
             raise ValueError(
@@ -76,6 +81,11 @@ class Mixed:
     def token_set(self) -> TokenSet:
         """The first source's: all have one tokenizer."""
         return next(iter(self.sources.values())).token_set
+
+    @property
+    def grain(self) -> Grain | None:
+        """Of all sources' windows, where it is not the usual one."""
+        return next(iter(self.sources.values())).grain
 
     @property
     def told(self) -> str:
@@ -94,6 +104,7 @@ class Mixed:
         fingerprint = self.token_set.tokenizer["fingerprint"]
         identity = identity_of(fingerprint, config.split, config.packing, config.order)
         strict = strict_identity(config, self.part)
+        identity |= told_of(self.grain)
         told = hashlib.sha256(json.dumps(self.followed, sort_keys=True).encode()).hexdigest()[:16]
         return identity | ({"mixture": told, **strict} if strict else {})
 
@@ -145,6 +156,9 @@ class Mixed:
 
     def following(self, state: dict[str, Any]) -> Gone:
         """From a position on, of this mixture or another. ValueError where it does not fit."""
+        if (grain := grain_of(state, self.grain)) != self.grain:
+            sources = {name: replace(source, grain=grain) for name, source in self.sources.items()}
+            return replace(self, sources=sources).following(state)
         require_identity(state, self.identity, self.told)
         state = state if "sources" in state else self._of_one_set(state)
         told = _parts_of(state)
@@ -153,7 +167,7 @@ class Mixed:
         skipped = None if skips is None else by_source(skips, self.mixture.names)
         # a source that the position has not begins anew, whatever position was gone to before
         sources = {
-            name: Source(source.token_set, self.config, name, skipped=(skipped or {}).get(name, {}))
+            name: Source(source.token_set, self.config, name, skipped=(skipped or {}).get(name, {}), grain=self.grain)
             for name, source in self.sources.items()
         }
         served = {name: Served() for name in sources}
@@ -173,7 +187,7 @@ class Mixed:
     def _follow(self, name: str, part: dict[str, Any], skipped: Skipped | None) -> tuple[Source, Served]:
         where = f"source {name!r} of the position"
         try:
-            position = read_position(part, {}, Place._fields, self.sources[name].token_set.path)
+            position = read_position(part, {}, Place._fields, self.sources[name].token_set.told)
             source = replace(self.sources[name], name=str(part["drawn_from"]))
             source, place = source.following(position, skipped)
             require_window(place, source.plans().count_windows)
@@ -203,7 +217,7 @@ class Mixed:
                     raise ValueError(
                         f"source {name!r} of this position is the token set that the mixture calls {other!r}, and the "
                         f"order of its rows is drawn from its name; keep that: "
-                        f"sources={{{name!r}: '{self.sources[other].token_set.path}'}}"
+                        f"sources={{{name!r}: '{self.sources[other].token_set.told}'}}"
                     )
 
     def _of_one_set(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -240,7 +254,7 @@ class Mixed:
             plans = source.plans()
             if not plans.count(0, up_to=1):
                 raise ValueError(
-                    f"source {name!r}: split {self.config.split!r} of {source.token_set.path} has no row of "
+                    f"source {name!r}: split {self.config.split!r} of {source.token_set.told} has no row of "
                     f"{self.config.seq_len} + 1 tokens; leave it out of this mixture, lower seq_len, or prepare more"
                 )
             source.require_skipped(plans, (0, 0), leeway=2)
@@ -296,7 +310,7 @@ def require_one_kind(sets: Mapping[str, TokenSet]) -> None:
     for name, token_set in sets.items():
         same = digests.setdefault(token_set.digest, name)
         if same != name:
-            raise ValueError(f"sources {same!r} and {name!r} hold the same shards, {token_set.path}; name one of them")
+            raise ValueError(f"sources {same!r} and {name!r} hold the same shards, {token_set.told}; name one of them")
 
 
 def _tokenizer(token_set: TokenSet) -> str:

@@ -18,10 +18,11 @@ from typing import Any
 
 from tokenmill.batches.mixture_file import arguments_of, folder_of, read_toml
 from tokenmill.checks import one_of
+from tokenmill.remote.addresses import name_of
+from tokenmill.remote.sets import open_set
 from tokenmill.rows.mixed import ON_CAP, OnCap
 from tokenmill.rows.segments import Stage
 from tokenmill.rows.weights import exact, powers, whole_weights
-from tokenmill.store.token_sets import TokenSet
 
 PathLike = str | os.PathLike[str]
 Weights = Mapping[str, Any]  # a positive number for each source
@@ -90,8 +91,8 @@ class Mixture:
         """The names of the sources; `sources=True` numbers them in this order."""
         return tuple(self.paths)
 
-    def __getitem__(self, source: str) -> Path:
-        """A source's folder, as for RowLoader(mixture["math"], "val", epochs=1). KeyError where there is none."""
+    def __getitem__(self, source: str) -> str | Path:
+        """A source's folder or address, as for RowLoader(mixture["math"], "val", epochs=1). KeyError for none."""
         return self.paths[source]
 
     def at(self, tokens: int | float | str) -> "Mixture":
@@ -102,7 +103,8 @@ class Mixture:
 
     def resolved(self) -> "Mixture":
         """The same with the folders that links lead to."""
-        return self._with(paths={name: Path(os.path.realpath(path)) for name, path in self.paths.items()})
+        paths = {name: where if isinstance(where, str) else where.resolve() for name, where in self.paths.items()}
+        return self._with(paths=paths)
 
     def lasting(self, tokens: int | float | str) -> "Mixture":
         """The same in a run of so many tokens."""
@@ -110,7 +112,7 @@ class Mixture:
         other.tokens = tokens_of("tokens", tokens)
         return other
 
-    def _with(self, stages: tuple[Stage, ...] | None = None, paths: dict[str, Path] | None = None) -> "Mixture":
+    def _with(self, stages: tuple[Stage, ...] | None = None, paths: dict[str, str | Path] | None = None) -> "Mixture":
         other = object.__new__(Mixture)
         vars(other).update(vars(self))
         other.stages, other.paths = stages or self.stages, paths or self.paths
@@ -197,22 +199,27 @@ class _Names:
         if told in self._paths:
             return told
         path = folder_of(told, Path.cwd())
-        name = _name(path.name)
+        name = _name(name_of(path))
         known = self._paths.setdefault(name, path)
-        if os.path.realpath(known) != os.path.realpath(path):
+        if _same(known) != _same(path):
             raise ValueError(
                 f"two sources are called {name!r}: {known} and {path}; give them names with sources={{name: folder}}"
             )
         return name
 
-    def paths(self) -> dict[str, Path]:
-        """The folder of each name. ValueError where two names have one."""
+    def paths(self) -> dict[str, str | Path]:
+        """The folder, or address, of each name. ValueError where two names have one."""
         names: dict[str, str] = {}
         for name, path in self._paths.items():
-            other = names.setdefault(os.path.realpath(path), name)
+            other = names.setdefault(_same(path), name)
             if other != name:
                 raise ValueError(f"sources {other!r} and {name!r} are the same folder, {path}; name it once")
         return dict(self._paths)
+
+
+def _same(path: str | Path) -> str:
+    """What two that are the same have in common: an address, or where links lead to."""
+    return path if isinstance(path, str) else os.path.realpath(path)
 
 
 def _folders(sources: Any) -> dict[str, str]:
@@ -262,7 +269,7 @@ def proportional(sources: Iterable[PathLike], temperature: float = 1.0) -> dict[
     """
     folders = [os.fspath(source) for source in sources]
     sizes = {
-        folder: sum(entry.tokens for entry in TokenSet(folder_of(folder, Path.cwd())).split("train"))
+        folder: sum(entry.tokens for entry in open_set(folder_of(folder, Path.cwd())).split("train"))
         for folder in folders
     }
     return powers(sizes, temperature)

@@ -26,6 +26,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenmill.remote.addresses import is_address, named
+
 KNOWN_FOLDER = Path("data/tokens")  # where a bare name is looked for
 
 
@@ -63,7 +65,8 @@ def _sources(told: dict[str, Any], folder: Path) -> tuple[dict[str, str], dict[s
     for name, source in _table("sources", told.get("sources", {})).items():
         _require_known(_table(f"sources.{name}", source), ("path", "max_epochs"), f"sources.{name}.")
         if "path" in source:
-            sources[name] = os.path.join(folder, _text(f"sources.{name}.path", source["path"]))
+            path = _text(f"sources.{name}.path", source["path"])
+            sources[name] = path if is_address(path) else os.path.join(folder, path)
         if "max_epochs" in source:
             caps[name] = source["max_epochs"]
     return sources, caps
@@ -83,8 +86,10 @@ def _stages(told: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
     return [(stage["begin"], stage["weights"]) for stage in stages]
 
 
-def folder_of(source: str, here: Path) -> Path:
-    """The folder of a path, or of a bare name, which may be under data/tokens; absolute."""
+def folder_of(source: str, here: Path) -> str | Path:
+    """The folder of a path, or of a bare name, which may be under data/tokens; absolute. Or an address."""
+    if is_address(source):
+        return named(source)
     path = here / source
     if not path.exists() and Path(source).name == source and (here / KNOWN_FOLDER / source).exists():
         path = here / KNOWN_FOLDER / source

@@ -43,7 +43,7 @@ class RankDocuments:
         self._unchanged: dict[str, Unchanged] = {}  # by the shard's name
         if not any(True for file in self._files for _ in self._row_groups(file)):
             raise ValueError(
-                f"{token_set.path}: packing 'nanochat' deals whole row groups to ranks, and rank {rank} of "
+                f"{token_set.told}: packing 'nanochat' deals whole row groups to ranks, and rank {rank} of "
                 f"{world_size} gets none of split {split!r}; use fewer ranks, packing='best_fit', "
                 "or source files of more row groups"
             )
@@ -79,7 +79,7 @@ class RankDocuments:
             for source in sources:
                 if "row_groups" not in source:
                     raise ValueError(
-                        f"{self.token_set.path}: the record of shard {entry.name} does not say which row groups it "
+                        f"{self.token_set.told}: the record of shard {entry.name} does not say which row groups it "
                         "holds, and packing 'nanochat' deals row groups to ranks; use packing='best_fit'"
                     )
                 ends = np.cumsum([before, *source["row_group_documents"]]).tolist()
@@ -151,7 +151,7 @@ class NanochatRows:
         for pieces in picked.rows:
             for place, taken in pieces:
                 shard, begin = self._documents.find(place)
-                tokens = shard.tokens.data[begin : begin + taken]
+                tokens = shard.read(begin, begin + taken).data
                 if tokens[0] != self._bos_id:
                     raise not_bos(tokens[0], self._bos_id, shard)
                 joined.append(tokens)

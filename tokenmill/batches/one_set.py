@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tokenmill.batches.config import LoaderConfig
+from tokenmill.batches.grain import grain_of, grain_within, told_of
 from tokenmill.batches.nanochat_rows import NanochatRows
 from tokenmill.batches.planned import PlannedRows
 from tokenmill.batches.source import Source
@@ -56,7 +57,8 @@ class OneSet:
     @classmethod
     def of(cls, token_set: TokenSet, config: LoaderConfig, part: Part) -> "OneSet":
         """From its first row on."""
-        return cls(config, part, Source(token_set, config, skipped=parse_skipped(config.skip_rows or ())))
+        grain = None if config.packing == "nanochat" else grain_within([token_set], config.split)
+        return cls(config, part, Source(token_set, config, skipped=parse_skipped(config.skip_rows or ()), grain=grain))
 
     @property
     def token_set(self) -> TokenSet:
@@ -65,7 +67,7 @@ class OneSet:
     @property
     def told(self) -> str:
         """What it is of, in an error."""
-        return str(self.token_set.path)
+        return self.token_set.told
 
     @property
     def is_nanochat(self) -> bool:
@@ -81,7 +83,7 @@ class OneSet:
             strict = {"seq_len": config.seq_len, "world_size": self.part.world_size}
         else:
             strict = strict_identity(config, self.part)
-        return identity | ({"manifest": self.token_set.digest} if strict else {}) | strict
+        return identity | told_of(self.source.grain) | ({"manifest": self.token_set.digest} if strict else {}) | strict
 
     @property
     def followed(self) -> dict[str, Any]:
@@ -119,8 +121,10 @@ class OneSet:
                 "set; "
                 "load it into RowLoader(Mixture(...))"
             )
+        if (grain := grain_of(state, self.source.grain)) != self.source.grain:
+            return replace(self, source=replace(self.source, grain=grain)).following(state)
         keys = ("rows",) if self.is_nanochat else Place._fields
-        position = read_position(state, self.identity, list(keys), self.token_set.path)
+        position = read_position(state, self.identity, list(keys), self.told)
         if self.is_nanochat:
             return Gone(self, position.place, 0, position.tokens_seen, begins_epoch=False)
         skips = self.config.skip_rows
@@ -147,7 +151,7 @@ class OneSet:
         found = plans.count(0, up_to=needed)
         if found * (config.epochs or 1) < needed:
             raise ValueError(
-                f"{self.token_set.path}: split {config.split!r} has {found} rows of {config.seq_len} + 1 "
+                f"{self.token_set.told}: split {config.split!r} has {found} rows of {config.seq_len} + 1 "
                 f"tokens, fewer than one batch of {config.batch_size} on each of {world_size} ranks; "
                 "lower batch_size or seq_len, take drop_last=False, or prepare more text"
             )

@@ -28,10 +28,12 @@ from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
 from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
 from tokenmill.checks import whole_number
+from tokenmill.remote.addresses import is_address
+from tokenmill.remote.sets import Kept, open_set
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.stream import range_of_rank
 from tokenmill.store.shards import Split
-from tokenmill.store.token_sets import TokenSet, find_token_set
+from tokenmill.store.token_sets import find_token_set
 
 
 class PackedRows(IterableDataset[Item], Generic[Item]):
@@ -66,6 +68,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
     ) -> None: ...
 
     @overload
@@ -76,6 +79,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
     ) -> None: ...
 
     @overload
@@ -86,6 +90,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool = False, sources: bool = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
     ) -> None: ...
     # fmt: on
 
@@ -110,6 +115,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         rank: int | None = None,
         world_size: int | None = None,
         mesh: Any = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self._loader: type[RowLoader[Any]] = _SingleRows if batch_size is None else RowLoader
         self.config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})
@@ -117,15 +124,22 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
             raise ValueError(f"PackedRows gives CPU tensors, found device={device!r}; leave it out")
         # a folder that is named from here, whatever folder a worker is started in
         asked = self.config.tokens
-        if not isinstance(asked, Mixture):
+        if not isinstance(asked, Mixture) and not (asked is not None and is_address(asked)):
             asked = Path(os.path.abspath(asked or find_token_set(TOKENS_ROOT)))
         self.config = replace(self.config, tokens=asked)
         self._of_worker: LoaderConfig | None = None
         if is_distributed() and self.config.rank is None:  # a worker could not ask the others
-            own = ("mesh", "tokens", "device", "prefetch")  # which change no row, and may differ from rank to rank
+            own = (
+                "mesh",
+                "tokens",
+                "device",
+                "prefetch",
+                "cache_dir",
+                "cache_bytes",
+            )  # which change no row, and may differ from rank to rank
             names = [field.name for field in fields(self.config) if field.name not in own]
             told = {name: repr(getattr(self.config, name)) for name in names}
-            require_same_on_all_ranks(told | manifests_of(asked))
+            require_same_on_all_ranks(told | manifests_of(asked, self.config.kept))
         self._counted: dict[tuple[int, int], int] = {}
         self._epoch = torch.zeros((), dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it too
@@ -200,11 +214,11 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         return vars(self) | {"config": config, "_of_worker": here}
 
 
-def manifests_of(tokens: Path | Mixture) -> dict[str, Any]:
+def manifests_of(tokens: str | os.PathLike[str] | Mixture, kept: Kept) -> dict[str, Any]:
     """What ranks must have in common of what they read, wherever it lies on each."""
     if isinstance(tokens, Mixture):
-        return tokens.told | {name: TokenSet(path).digest for name, path in tokens.paths.items()}
-    return {"manifest": TokenSet(tokens).digest}
+        return tokens.told | {name: open_set(path, kept).digest for name, path in tokens.paths.items()}
+    return {"manifest": open_set(tokens, kept).digest}
 
 
 class _SingleRows(RowLoader[Tensors]):

@@ -25,7 +25,7 @@ class Piece:
     def tokens(self, bos_id: int) -> np.ndarray:
         """As they lie in the row, an inserted BOS before them: (length,) or (length + 1,)."""
         begin = int(self.shard.offsets[self.document]) + self.start
-        found = np.asarray(self.shard.tokens[begin : begin + self.length])
+        found = self.shard.read(begin, begin + self.length)
         return np.concatenate([[bos_id], found]).astype(found.dtype) if self.bos else found
 
 

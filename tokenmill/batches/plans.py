@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from tokenmill.batches.elsewhere import Order
 from tokenmill.batches.window_rows import WindowRows
+from tokenmill.remote.sets import RemoteTokenSet
 from tokenmill.rows.order import number_of
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import Pasts, cut_by
 from tokenmill.rows.repack import BestFit, Concat, Packer, Past, Random, count_window, plan_window
 from tokenmill.rows.stream import End, Place
-from tokenmill.rows.windows import GRAIN, Epoch, Window
+from tokenmill.rows.windows import GRAIN, Epoch, Grain, Window
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
@@ -53,11 +55,12 @@ class WindowPlans:
         former: tuple[int, TokenSet] | None = None,
         pasts: Pasts | None = None,
         began: tuple[int, int] | None = None,
+        grain: Grain | None = None,
     ):
         self.token_set, self.split, self.row_len = token_set, split, row_len
         self.packing, self.long_documents = packing, long_documents
         self.shuffle, self.seed, self.name = shuffle, seed, name
-        self.former, self.pasts, self.began, self.grain = former, dict(pasts or {}), began, GRAIN
+        self.former, self.pasts, self.began, self.grain = former, dict(pasts or {}), began, grain or GRAIN
         self._repeats = split == "val" or not shuffle  # every epoch is the same
         self._entries: dict[str, list[ShardEntry]] = {}  # of each manifest's digest
         self._epochs: dict[tuple[str, int], Epoch] = {}  # those used last
@@ -84,6 +87,15 @@ class WindowPlans:
             found = Epoch([entry.tokens for entry in self.entries(epoch)], drawn, self.grain)
         kept: Epoch = _kept(self._epochs, key, found)
         return kept
+
+    def order(self) -> Order | None:
+        """When what lies elsewhere is needed; None of a set on this disk."""
+        if not isinstance(self.token_set, RemoteTokenSet):
+            return None
+        cache = self.token_set.cache
+        order = Order(self, cache.number, self.token_set.numpy_dtype.itemsize)
+        cache.add(order)
+        return order
 
     def count_windows(self, epoch: int) -> int:
         return len(self.epoch(epoch))
@@ -172,7 +184,9 @@ class WindowPlans:
         entries, token_set = self.entries(epoch), self.set_of(epoch)
         # a small set has the same in every window: mapped once, their pages stay as they are
         held = {shard.entry: shard for rows in list(self._plans.values()) for shard in rows.shards}
-        return {i: held.get(entries[i]) or token_set.open(entries[i]) for i in np.unique(slices.shard).tolist()}
+        places = np.unique(slices.shard).tolist()
+        token_set.bring([entries[i] for i in places if entries[i] not in held])
+        return {i: held.get(entries[i]) or token_set.open(entries[i]) for i in places}
 
     def _documents(self, shards: dict[int, Shard], slices: Window) -> list[tuple[int, int, np.ndarray]]:
         """The documents of each slice: (shard's place in the split, first document, their lengths)."""
@@ -223,7 +237,7 @@ class WindowPlans:
         for entry in self.entries(-1) if self.packing != "best_fit" else ():
             if 0 < entry.tokens < self.row_len:
                 raise ValueError(
-                    f"{self.token_set.path}: shard {entry.name} has {entry.tokens} tokens, fewer than a row of "
+                    f"{self.token_set.told}: shard {entry.name} has {entry.tokens} tokens, fewer than a row of "
                     f"{self.row_len - 1} + 1, and packing {self.packing!r} joins no shards, so all of it would be "
                     "left out; use packing='best_fit' or a smaller seq_len"
                 )

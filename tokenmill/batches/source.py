@@ -15,6 +15,7 @@ from tokenmill.batches.plans import WindowPlans
 from tokenmill.rows.position import Pasts, Position, begun_anew, cut_by
 from tokenmill.rows.skipped import Skipped
 from tokenmill.rows.stream import Place, no_such_rows
+from tokenmill.rows.windows import Grain
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -28,6 +29,7 @@ class Source:
     skipped: Skipped = field(default_factory=dict)
     pasts: Pasts = field(default_factory=dict)  # of the windows that were begun with rows of another length
     former: tuple[int, TokenSet] | None = None  # the set as it was in an epoch that began before it grew
+    grain: Grain | None = None  # of windows, where the usual ones are too large for a cache
     began: tuple[int, int] | None = None  # (epoch, row_len) where an epoch of cut rows began with another
 
     def plans(self) -> WindowPlans:
@@ -42,6 +44,7 @@ class Source:
             former=self.former,
             pasts=self.pasts,
             began=self.began,
+            grain=self.grain,
             **config.order,
         )
 
@@ -105,7 +108,7 @@ class Source:
         named = [] if skips_given else [*position.skipped, *position.pasts]
         if named := [window for window in named if window[0] >= as_new]:
             raise ValueError(
-                f"{self.token_set.path} has grown since this position, whose skip_rows name rows of epoch "
+                f"{self.token_set.told} has grown since this position, whose skip_rows name rows of epoch "
                 f"{named[0][0]}, which goes over the new shards too, so that these are other rows now; give the "
                 "loader skip_rows=[...] as `tokenmill show` names them today, or [] to skip none"
             )

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tokenmill.batches.elsewhere import Watched
+from tokenmill.remote.cache import Cache
 from tokenmill.store.shards import Shard
 
 
@@ -40,6 +42,7 @@ class Table:
         self.shards, self.row_len, self.bos_id, self.begins_with_bos = shards, row_len, bos_id, begins_with_bos
         self.offsets, self.source, self.begin, self.size, self.bos = offsets, source, begin, size, bos
         self.dtype = shards[0].tokens.dtype
+        self._watched = Watched.of(shards)
         self._bytes = [shard.tokens.data.cast("B") for shard in shards]
         taken = size // self.dtype.itemsize
         self._inserted = (np.cumsum(taken) - taken)[bos]  # of the tokens of all rows, those that become BOS
@@ -53,10 +56,14 @@ class Table:
         """
         first, last = numbers.start, numbers.stop
         some, sources = slice(self.offsets[first], self.offsets[last]), self._bytes
-        begins = self.begin[some]
-        ends = (begins + self.size[some]).tolist()
-        stretches = zip(self.source[some].tolist(), begins.tolist(), ends, strict=True)
-        joined = bytearray().join([sources[source][begin:end] for source, begin, end in stretches])
+        source, begins = self.source[some], self.begin[some]
+        ends = begins + self.size[some]
+
+        def join() -> bytearray:
+            stretches = zip(source.tolist(), begins.tolist(), ends.tolist(), strict=True)
+            return bytearray().join([sources[source][begin:end] for source, begin, end in stretches])
+
+        joined = join() if self._watched is None else self._watched.join(source, begins, ends, join)
         tokens = np.frombuffer(joined, self.dtype)
         if self._inserted_before is not None:
             inserted = self._inserted[self._inserted_before[first] : self._inserted_before[last]]
@@ -65,6 +72,10 @@ class Table:
         if self.begins_with_bos and (rows[:, 0] != self.bos_id).any():
             self._raise_not_bos(rows, numbers)
         return rows
+
+    def blocks(self) -> list[tuple[Cache, np.ndarray]]:
+        """Of shards that lie elsewhere the blocks that rows need, in the order of the rows."""
+        return [] if self._watched is None else self._watched.under(self.source, self.begin, self.begin + self.size)
 
     def _raise_not_bos(self, rows: np.ndarray, numbers: range) -> None:
         row = int(np.flatnonzero(rows[:, 0] != self.bos_id)[0])

@@ -1,12 +1,14 @@
 """The rows of one window: what they are made of, whether their files are what they were, and reading ahead."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from tokenmill.batches.pieces import Piece, pieces_of
 from tokenmill.batches.table import Table
+from tokenmill.remote.cache import Need
+from tokenmill.remote.fetcher import fetcher
 from tokenmill.rows.packing import RowPlan
 from tokenmill.store.maps import read_ahead, read_here_and_there
 from tokenmill.store.shards import Shard
@@ -50,6 +52,7 @@ class WindowRows:
     ):
         self.shards, self.row_len, self.num_rows = shards, plan.row_len, plan.num_rows
         self._slices, self._filler, self._unchanged = slices, plan.filler, Unchanged()
+        self._needs: list[Need] = []
         for one in shards:
             read_here_and_there(one.tokens)
         size = shards[0].tokens.dtype.itemsize
@@ -73,16 +76,32 @@ class WindowRows:
         self._unchanged.require(self.shards)
         return self.table.read(numbers)
 
+    def need(self, due: Callable[[], int]) -> None:
+        """Has what lies elsewhere fetched, in the order of the rows, needed in `due()` windows; until `let_go`."""
+        for cache, blocks in self.table.blocks() if not self._needs else ():
+            self._needs.append(need := Need(blocks, due))
+            fetcher().expect(cache, need)
+
+    def let_go(self) -> None:
+        """What lies elsewhere is needed no longer."""
+        self._needs = []
+
     def read_ahead(self) -> None:
-        """Has the kernel begin to read what the rows are made of."""
-        for shard, begin, end in self._slices:
+        """Has the kernel begin to read what the rows are made of, of the shards on this disk."""
+        for shard, begin, end in self._on_this_disk():
             read_ahead(self.shards[shard].tokens[begin:end], wait=False)
 
     def reading(self) -> Iterator[None]:
         """Has the kernel read it, slice by slice, until all of it is there."""
-        for shard, begin, end in self._slices:
+        for shard, begin, end in self._on_this_disk():
             read_ahead(self.shards[shard].tokens[begin:end], wait=True)
             yield
+
+    def _on_this_disk(self) -> Iterator[tuple[int, int, int]]:
+        """The slices, but for those with holes."""
+        for shard, begin, end in self._slices:
+            if self.shards[shard].is_there(begin, end):
+                yield shard, begin, end
 
     def pieces(self, number: int) -> list[Piece]:
         """What a row is made of, for people to look at."""

@@ -9,9 +9,11 @@ never used by two threads. Holds no reference to who asks. A loader of one token
 """
 
 from collections.abc import Generator, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from tokenmill.batches.ahead import PAUSE, Ahead
+from tokenmill.batches.elsewhere import Order
 from tokenmill.batches.plans import WindowPlans
 from tokenmill.batches.window_rows import WindowRows
 
@@ -23,6 +25,7 @@ class Windows:
 
     def __init__(self, plans: Mapping[str, WindowPlans], threads: int):
         self.plans = plans
+        self._orders = {source: order for source, own in plans.items() if (order := own.order()) is not None}
         self._count = min(threads, len(plans))
         self._threads: list[Ahead[Any]] = []
         self._of: dict[str, int] = {}  # which thread each source belongs to, as they are expected first
@@ -45,6 +48,7 @@ class Windows:
         key = (source, epoch, window)
         if key not in self._held and not self._threads:
             self._held[key] = self.plans[source].rows(epoch, window)
+            self._held[key].need(lambda: 0)
             self._held[key].read_ahead()
         elif key not in self._held and key not in self._expected:
             self._ask("plan", key)
@@ -70,13 +74,17 @@ class Windows:
 
     def forget_before(self, source: str, epoch: int, window: int) -> None:
         """Lets go of the windows of a source before one."""
+        if source in self._orders:
+            self._orders[source].at = (epoch, window)
         for key in [key for key in self._held if key[0] == source and key[1:] < (epoch, window)]:
-            del self._held[key]
+            self._held.pop(key).let_go()
 
     def stop(self) -> None:
         """Ends the threads, and lets go of all windows."""
         threads, self._threads = self._threads, []
         self._expected.clear()
+        for rows in list(self._held.values()):
+            rows.let_go()
         self._held.clear()
         self._of.clear()
         for thread in threads:
@@ -88,7 +96,7 @@ class Windows:
             return False
         if not self._threads:
             for _ in range(self._count):
-                planning = _planning(self.plans)
+                planning = _planning(self.plans, self._orders)
                 next(planning)
                 self._threads.append(Ahead(planning))
         if what == "plan":
@@ -98,12 +106,14 @@ class Windows:
         return True
 
 
-def _planning(plans: Mapping[str, WindowPlans]) -> Generator[Any, Any, None]:
+def _planning(plans: Mapping[str, WindowPlans], orders: Mapping[str, Order]) -> Generator[Any, Any, None]:
     """Answers what it is sent with (key, rows): ("plan", key) at once, ("read", key) when the kernel has read them."""
     asked = yield PAUSE
     while True:
         what, (source, epoch, window) = asked
         rows = plans[source].rows(epoch, window)
+        if source in orders:
+            rows.need(partial(orders[source].windows_until, epoch, window))
         if what == "read":
             for _ in rows.reading():
                 yield PAUSE

@@ -32,6 +32,7 @@ from tokenmill.exchange.intake import Intake, names_of
 from tokenmill.exchange.layouts import LAYOUTS
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
 from tokenmill.exchange.writing import write_meta
+from tokenmill.remote.sets import open_set
 from tokenmill.store.files import TEMPORARY, locked, remove_temporary_files
 from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest
@@ -47,7 +48,7 @@ class Out:
     """Writes a token set as other people's token files."""
 
     layout: tyro.conf.Positional[Layout]  # whose
-    tokens: tyro.conf.Positional[Path]  # the token set's folder
+    tokens: tyro.conf.Positional[str]  # the token set's folder or address
     folder: tyro.conf.Positional[Path]  # a new folder
     # of raw, llm.c and npy, about so many a file; by default 100M. Files are of even size, at least two to train on
     file_tokens: int | None = None
@@ -73,10 +74,10 @@ class In:
 
 def export(config: Out) -> Path:
     """The folder, with every split's files. FileExistsError where it is there, ValueError where it cannot be."""
-    token_set, folder = TokenSet(config.tokens), Path(config.folder)
+    token_set, folder = open_set(config.tokens), Path(config.folder)
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already; name a new folder")
-    layout, tokenizer = LAYOUTS[config.layout], Tokenizer.load(token_set.path / "tokenizer.json")
+    layout, tokenizer = LAYOUTS[config.layout], Tokenizer.load(token_set.file("tokenizer.json"))
     file_tokens, eos_id = _file_tokens(config), _eos_id(config, tokenizer)
     unfinished = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}{TEMPORARY}")
     unfinished.mkdir(parents=True)
@@ -84,7 +85,7 @@ def export(config: Out) -> Path:
         for name in SPLITS:
             shards = [token_set.open(entry) for entry in token_set.split(name) if entry.tokens]
             if not shards:
-                raise ValueError(f"{token_set.path}: split {name!r} has no token to write")
+                raise ValueError(f"{token_set.told}: split {name!r} has no token to write")
             told = (name, _file_prefix(token_set), token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
             split = SplitFiles(*told) if eos_id is None else SplitFiles(*told).ended(tokenizer.bos_id, eos_id)
             layout.write(split, unfinished)

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenmill.store.shards import in_blocks
-
 BLOCK_TOKENS = 1 << 22
 FILE_TOKENS = 100_000_000  # at most, of the layouts with several files: build-nanogpt's and llm.c's own size
 
@@ -39,12 +37,16 @@ class Ended:
     def __len__(self) -> int:
         return len(self.shard.tokens)
 
-    def __getitem__(self, some: slice) -> np.ndarray:
-        first, last, _ = some.indices(len(self))
-        found = np.array(self.shard.tokens[first + 1 : last + 1])
+    def read(self, first: int, last: int) -> np.ndarray:
+        last = min(last, len(self))
+        found = np.array(self.shard.read(first + 1, last + 1))
         found[found == self.bos_id] = self.eos_id
         missing = last - first - len(found)  # the end of the shard's last document
         return np.concatenate([found, np.full(missing, self.eos_id, found.dtype)])
+
+    def in_blocks(self, size: int) -> Iterator[np.ndarray]:
+        for first in range(0, len(self), size):
+            yield self.read(first, first + size)
 
 
 class SplitFiles(NamedTuple):
@@ -64,7 +66,7 @@ class SplitFiles(NamedTuple):
     def blocks(self) -> Iterator[np.ndarray]:
         """The tokens, some million at a time."""
         for shard in self.shards:
-            yield from in_blocks(shard.tokens, BLOCK_TOKENS)
+            yield from shard.in_blocks(BLOCK_TOKENS)
 
     def files(self) -> Iterator[tuple[int, Iterator[np.ndarray]]]:
         """The tokens in files of even size, at least two to train on: of each how many, and their blocks.

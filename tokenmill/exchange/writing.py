@@ -17,7 +17,6 @@ from tokenmill.exchange.formats import (
     MEGATRON_TYPES,
 )
 from tokenmill.exchange.split_files import BLOCK_TOKENS, SplitFiles
-from tokenmill.store.shards import in_blocks
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 # nanoGPT's sample.py has GPT-2's tokenizer itself
@@ -72,7 +71,7 @@ def write_parquet(split: SplitFiles, folder: Path) -> None:
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
             for first in range(0, len(shard.lengths), 1000):
                 offsets = shard.offsets[first : first + 1001].astype(np.int64)
-                ids = np.asarray(shard.tokens[offsets[0] : offsets[-1]])
+                ids = shard.read(int(offsets[0]), int(offsets[-1]))
                 rows = pa.LargeListArray.from_arrays(offsets - offsets[0], ids)
                 writer.write_table(pa.table([rows], schema=schema))
 
@@ -82,7 +81,7 @@ def write_datatrove(split: SplitFiles, folder: Path) -> None:
     (folder / split.name).mkdir()
     for number, shard in enumerate(split.shards):
         path = folder / split.name / f"{number:05d}_{split.name}.ds"
-        _write_flat(path, in_blocks(shard.tokens, BLOCK_TOKENS))
+        _write_flat(path, shard.in_blocks(BLOCK_TOKENS))
         _write_flat(path.with_name(path.name + DATATROVE_INDEX), iter([np.cumsum(shard.lengths).astype("<u8")]))
         told = f"{split.tokenizer}|{split.dtype.itemsize}\n{len(shard.tokens)}\n{len(shard.tokens):,} tokens"
         path.with_name(path.name + DATATROVE_METADATA).write_text(told)

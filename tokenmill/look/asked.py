@@ -1,7 +1,6 @@
 """What `tokenmill show` is asked for: its settings, and places as they are written."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tyro
@@ -17,7 +16,7 @@ STATED = ("split", "seq_len", "packing", "long_documents", "shuffle", "seed")  #
 class Show:
     """Shows what the model saw: a row, a batch, a training step or a document, decoded."""
 
-    tokens: tyro.conf.Positional[Path]  # the token set's folder, or a mixture's TOML file
+    tokens: tyro.conf.Positional[str]  # the token set's folder or address, or a mixture's TOML file
     row: str | None = None  # a row of the global order, from 0; or its place, epoch:window:row, source/... of a mixture
     document: str | None = None  # a document of the split, from 0, source/... of a mixture; and when it was seen
     batch: int | None = None  # what one rank got at this call, the first being 0
@@ -37,6 +36,7 @@ class Show:
     seed: int = LoaderConfig.seed  # as in the training
     skip_rows: tuple[str, ...] = ()  # as in the training, from its beginning on
     manifest: str | None = None  # the set as it was when training began its epoch, of a set that has grown since
+    cache_dir: str | None = None  # where blocks of a set at an address are kept; by default as TOKENMILL_CACHE says
     ids: bool = False  # token ids too
     full: bool = False  # whole texts, also where there are many rows
 
@@ -62,7 +62,7 @@ class Show:
     def loader(self) -> LoaderConfig:
         """The settings of the training, checked as the loader does."""
         names = ["batch_size", "seq_len", "split", "packing", "long_documents", "shuffle", "seed", "skip_rows"]
-        names += ["rank", "world_size", "tokens"]
+        names += ["rank", "world_size", "tokens", "cache_dir"]
         return LoaderConfig(**{name: getattr(self, name) for name in names})
 
 

@@ -53,6 +53,7 @@ class SourceRows:
     def _read_ids(self, entry: ShardEntry) -> list[str]:
         path = shard_path(self._token_set.path, entry.name, "ids")
         try:
+            path = self._token_set.file(f"shards/{path.name}")
             return path.read_text().split("\n")[:-1]  # and not at U+2028, which an id may hold
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path}: expected the documents' ids, as the shard's record says") from error

@@ -96,8 +96,8 @@ def render(found: Findings, seq_len: int) -> str:
     bins = histogram(lengths)
     unused_in_words, unused = words.of_unused(found.tokenizer, found.statistics.uses)
     return environment.get_template("report.html").render(
-        name=found.token_set.path.resolve().name,
-        path=found.token_set.path,
+        name=found.token_set.name,
+        path=found.token_set.told,
         dtype=found.token_set.dtype,
         tokenizer=found.token_set.tokenizer,
         tiles=tiles(found.token_set),

@@ -18,6 +18,8 @@ from tokenmill.look.page import Findings, render, tiles
 from tokenmill.look.specimen import make_specimen
 from tokenmill.look.statistics import look, sample
 from tokenmill.prepare.progress import Bars, Meter
+from tokenmill.remote.addresses import name_of, named
+from tokenmill.remote.sets import Kept, open_set
 from tokenmill.store.files import write_file
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -32,9 +34,10 @@ class Report:
     Lengths, what each packing does to them, rows drawn and to be read, and what the tokens are.
     """
 
-    tokens: tyro.conf.Positional[Path]  # the token set's folder
+    tokens: tyro.conf.Positional[str]  # the token set's folder or address
     seq_len: int = 2048  # tokens of an input in the rows that are drawn
-    out: Path | None = None  # the page; by default the folder's name with .html, beside it
+    out: Path | None = None  # the page; by default the folder's name with .html, beside it, an address's name here
+    cache_dir: str | None = None  # where blocks of a set at an address are kept; by default as TOKENMILL_CACHE says
 
     def __post_init__(self):
         if self.seq_len < 1:
@@ -42,14 +45,19 @@ class Report:
 
     @property
     def page(self) -> Path:
-        folder = Path(self.tokens).resolve()
-        return Path(self.out) if self.out else folder.with_name(f"{folder.name}.html")
+        if self.out:
+            return Path(self.out)
+        where = named(self.tokens)
+        if isinstance(where, str):
+            return Path(f"{name_of(where)}.html")
+        folder = where.resolve()
+        return folder.with_name(f"{folder.name}.html")
 
 
 def find(config: Report) -> Findings:
     """Reads the token set. ValueError or FileNotFoundError where it is unfinished or damaged, or has no documents."""
-    token_set = TokenSet(config.tokens)
-    tokenizer = Tokenizer.load(token_set.path / "tokenizer.json")
+    token_set = open_set(config.tokens, Kept(config.cache_dir))
+    tokenizer = Tokenizer.load(token_set.file("tokenizer.json"))
     to_read = sum(entry.tokens for entry in sample(token_set, "train"))
     with Bars() as bars, Meter(bars, "reading", to_read) as meter:
         statistics = look(token_set, "train", lambda tokens: meter.add(0, tokens, 0, tokens))
@@ -61,7 +69,7 @@ def find(config: Report) -> Findings:
 def print_short(config: Report, found: Findings, console: Console) -> None:
     """The short form: the set at a glance, and what each packing does to it."""
     lengths = found.statistics.all_lengths
-    console.print(f"{found.token_set.path.resolve().name}: {', '.join(_facts(found.token_set))}")
+    console.print(f"{found.token_set.name}: {', '.join(_facts(found.token_set))}")
     for line in words.left_out(found.token_set.manifest):
         console.print(line)
     console.print(f"{words.looked_at(found.statistics)} {words.of_lengths(lengths, config.seq_len)}")

@@ -55,7 +55,7 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
     documents = []
     for (shard, number), length in zip(specimen.documents, specimen.lengths.tolist(), strict=True):
         begin, end = int(shard.offsets[number]), int(shard.offsets[number + 1])
-        ids = shard.tokens[begin : begin + length].tolist()
+        ids = shard.read(begin, begin + length).tolist()
         pieces = [text.get(i) or text.setdefault(i, tokenizer.token(i)) for i in ids]
         documents.append(
             {

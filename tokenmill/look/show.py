@@ -13,6 +13,7 @@ A document is shown with when it was seen: in which epoch, step and rank, up to 
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -28,6 +29,7 @@ from tokenmill.look.asked import STATED, Show, numbers_of, require_as_stated
 from tokenmill.look.drawing import Drawing
 from tokenmill.look.show_mixture import show_mixture
 from tokenmill.look.trace import Sighting, TracedRow, Tracer, find_document, trace_nanochat
+from tokenmill.remote.sets import open_set
 from tokenmill.rows.position import Position, identity_of, read_position
 from tokenmill.rows.skipped import format_skipped, parse_skipped
 from tokenmill.rows.stream import Place
@@ -110,7 +112,7 @@ def _place(flag: str, told: str, config: Show, token_set: TokenSet) -> tuple[Pla
     except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{flag} {told}: expected a loader's state_dict() as JSON, found {error!r}") from error
     identity = identity_of(token_set.tokenizer["fingerprint"], config.split, config.packing, config.loader.order)
-    position = read_position(state, identity, Place._fields, token_set.path)
+    position = read_position(state, identity, Place._fields, token_set.told)
     return Place(**position.place), position, config
 
 
@@ -119,10 +121,10 @@ def _place(flag: str, told: str, config: Show, token_set: TokenSet) -> tuple[Pla
 
 def show(config: Show, console: Console) -> None:
     """Prints what was asked for. ValueError or FileNotFoundError where it is not there."""
-    if config.tokens.suffix == ".toml":
+    if os.fspath(config.tokens).endswith(".toml"):
         show_mixture(config, console)
         return
-    token_set = TokenSet(config.tokens)
+    token_set = open_set(config.tokens, config.loader.kept)
     if config.document is not None:
         _show_document(int(config.document), config, token_set, console)
         return
@@ -149,8 +151,7 @@ def _stated(config: Show, token_set: TokenSet) -> Show:
 
 def _former_manifests(config: Show, token_set: TokenSet) -> list[str]:
     """That rows of before the set grew are others."""
-    former = [path.stem for path in sorted((token_set.path / "manifests").glob("*.json"))]
-    former = [digest for digest in former if digest != token_set.digest]
+    former = [digest for digest in token_set.digests() if digest != token_set.digest]
     if not former or config.manifest is not None or config.since is not None:
         return []
     return [f"this set has grown; for an epoch that began before, give --manifest {' or '.join(former)}"]
@@ -163,7 +164,7 @@ def _settings(config: Show, token_set: TokenSet) -> str:
     long = f", {loader.long_documents} long documents" if loader.packing == "best_fit" else ""
     ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if config.row is None else ""
     return (
-        f"{token_set.path.name}, {loader.split}: rows of {loader.seq_len:,} + 1 tokens, "
+        f"{token_set.name}, {loader.split}: rows of {loader.seq_len:,} + 1 tokens, "
         f"{loader.packing}{long}, {order}{ranks}, manifest {config.manifest or token_set.digest}"
     )
 

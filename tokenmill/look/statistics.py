@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenmill.store.shards import Shard, ShardEntry, in_blocks
+from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
 SAMPLE_TOKENS = 1 << 30
@@ -48,12 +48,12 @@ def look(token_set: TokenSet, split: str, progress=lambda tokens: None) -> Stati
     """
     entries = sample(token_set, split)
     if not entries:
-        raise ValueError(f"{token_set.path}: split {split!r} has no documents, so there is nothing to report")
+        raise ValueError(f"{token_set.told}: split {split!r} has no documents, so there is nothing to report")
     shards = [token_set.open(entry) for entry in entries]
     uses = np.zeros(token_set.tokenizer["vocab_size"], dtype=np.int64)
     for shard in shards:
         before = int(uses[token_set.bos_id])
-        for block in in_blocks(shard.tokens, BLOCK_TOKENS):
+        for block in shard.in_blocks(BLOCK_TOKENS):
             found = np.bincount(block, minlength=len(uses))
             _require_ids(shard, found, len(uses))
             uses += found

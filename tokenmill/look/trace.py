@@ -49,7 +49,7 @@ class Tracer:
 
     def __init__(self, plans: WindowPlans, skipped: Skipped):
         if not any(entry.tokens for entry in plans.entries(0)):
-            raise ValueError(f"{plans.token_set.path}: split {plans.split!r} has no documents, so no rows")
+            raise ValueError(f"{plans.token_set.told}: split {plans.split!r} has no documents, so no rows")
         self.plans, self._skipped, self._counts = plans, skipped, Counts(plans)
 
     def rows(self, first: int, count: int, start: Place | None = None) -> Iterator[TracedRow]:
@@ -150,4 +150,4 @@ def find_document(number: int, token_set: TokenSet, split: str) -> tuple[ShardEn
             return entry, left
         left -= entry.documents
     total = sum(entry.documents for entry in entries)
-    raise ValueError(f"{token_set.path}: split {split!r} has {total:,} documents, 0 to {total - 1:,}")
+    raise ValueError(f"{token_set.told}: split {split!r} has {total:,} documents, 0 to {total - 1:,}")

@@ -15,9 +15,12 @@ so the register is run backwards until one bit is left. Damage of more than a bi
 Left out: whether the tokens are those of the text. Preparing proves that while it has the text.
 """
 
+import contextlib
 import os
+import tempfile
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,19 +31,22 @@ import tyro
 from tokenmill.prepare.outcomes import Failure
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import run_tasks
+from tokenmill.remote.addresses import cache_root, is_address
+from tokenmill.remote.sets import KEPT, Kept, RemoteTokenSet, open_set
 from tokenmill.store.files import BLOCK_BYTES, Checksums, locked
-from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
+from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, in_blocks, shard_path
 from tokenmill.store.token_sets import TokenSet, write_manifest
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 SUFFIXES = ("bin", "idx")
+ONCE_BYTES = 1 << 29  # of the cache of a set that is read once
 
 
 @dataclass(frozen=True)
 class VerifyConfig:
     """Checks every byte of a token set. Exit status 0 where all is well, 1 where not."""
 
-    path: tyro.conf.Positional[Path]  # the token set's folder
+    path: tyro.conf.Positional[str]  # the token set's folder or address
     quick: bool = False  # only files, sizes, records and manifest
     drop_bad: bool = False  # take bad shards out of the set; preparing again makes them anew
     workers: int = 2  # processes
@@ -49,52 +55,70 @@ class VerifyConfig:
 def verify(path: str | os.PathLike[str], *, quick: bool = False, workers: int = 2) -> dict[str, list[str]]:
     """What is wrong with each bad shard, and with the set as a whole under "": empty where all is well.
 
-    Raises FileNotFoundError or ValueError where there is no token set at all.
+    A set at an address is read from there, and nothing of it is kept. Raises FileNotFoundError or ValueError where
+    there is no token set at all.
     """
-    path = Path(path)
-    token_set = TokenSet(path)
+    with _opened(path) as (token_set, kept):
+        return _verify(token_set, kept, quick, workers)
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[TokenSet, Kept]]:
+    """The set, and where others find it: at an address with a cache of its own, for what is read once."""
+    if not is_address(path):
+        yield TokenSet(path), KEPT
+        return
+    (root := cache_root()).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=root) as folder:
+        kept = Kept(folder, ONCE_BYTES)
+        yield open_set(path, kept), kept
+
+
+def _verify(token_set: TokenSet, kept: Kept, quick: bool, workers: int) -> dict[str, list[str]]:
+    path = token_set.address
     problems = {"": _problems_of_the_set(token_set)}
     _require_once(token_set)
+    with contextlib.suppress(OSError, ValueError):  # which each shard tells of itself
+        token_set.bring(token_set.entries)
     for entry in token_set.entries:
         problems[entry.name] = _problems_of_the_files(token_set, entry)
     readable = [entry for entry in token_set.entries if not quick and not problems[entry.name]]
     with Bars() as bars, Meter(bars, "verifying", sum(entry.tokens for entry in readable)) as meter:
         tasks = sorted(readable, key=lambda entry: -entry.tokens)
-        outcomes = run_tasks(check_shard, tasks, partial(_open, path), max(1, min(workers, len(tasks))), meter.add)
+        outcomes = run_tasks(
+            check_shard, tasks, partial(_open, path, kept), max(1, min(workers, len(tasks))), meter.add
+        )
     for entry, outcome in zip(tasks, outcomes, strict=True):
         problems[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
     return {name: found for name, found in problems.items() if found}
 
 
-def _open(path: Path, entry: ShardEntry) -> TokenSet:
-    return TokenSet(path)
+def _open(path: str | os.PathLike[str], kept: Kept, entry: ShardEntry) -> TokenSet:
+    return open_set(path, kept)
 
 
 def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
     """What is wrong with the bytes of one shard; runs in a worker."""
     record = token_set.record(entry)
     problems: list[str] = []
+    token_set.bring([entry])
     checksums = {suffix: Checksums() for suffix in SUFFIXES}
     offsets = np.fromfile(shard_path(token_set.path, entry.name, "idx"), OFFSET)
     checksums["idx"].update(offsets.data)
     starts, at, documents = offsets[:-1], 0, 0
-    path = shard_path(token_set.path, entry.name, "bin")
-    tokens = np.memmap(path, token_set.numpy_dtype, mode="r") if entry.tokens else np.empty(0, token_set.numpy_dtype)
-    for first in range(0, entry.tokens, BLOCK_BYTES):
-        block = tokens[first : first + BLOCK_BYTES]
+    for first, block in zip(range(0, entry.tokens, BLOCK_BYTES), _blocks(token_set, entry), strict=True):
         checksums["bin"].update(block.data)
         if not problems:
             problems += _problems_of_ids(token_set, block, first)
             begun = int(np.searchsorted(starts, first + len(block)))
             problems += _problems_of_starts(token_set, block, starts[at:begun], first, at)
+            problems += _problems_of_ends(token_set, block, offsets, first)
             at = begun
         report(at - documents, len(block), block.nbytes, len(block))
         documents = at
     if "ids" in record:
         ids = checksums["ids"] = Checksums()
-        ids.update(shard_path(token_set.path, entry.name, "ids").read_bytes())
-    if not problems:
-        problems += _problems_of_ends(token_set, tokens, offsets)
+        ids.update(token_set.file(f"shards/{entry.name}.ids").read_bytes())
     for suffix, found in checksums.items():
         problems += _problems_of_bytes(found.facts(), record[suffix], suffix)
     return [*_problems_of_offsets(offsets, entry), *problems]
@@ -141,10 +165,10 @@ def _require_once(token_set: TokenSet) -> None:
 def _problems_of_the_set(token_set: TokenSet) -> list[str]:
     problems, facts = [], token_set.tokenizer
     try:
-        tokenizer = Tokenizer.load(token_set.path / "tokenizer.json")
+        tokenizer = Tokenizer.load(token_set.file("tokenizer.json"))
         if tokenizer.facts() != facts:
             problems.append(f"tokenizer.json: expected {facts}, found {tokenizer.facts()}")
-        found = np.load(token_set.path / "token_bytes.npy")
+        found = np.load(token_set.file("token_bytes.npy"))
         if not np.array_equal(found, tokenizer.token_bytes()):
             problems.append("token_bytes.npy: expected the bytes of tokenizer.json's tokens, found others")
     except (OSError, ValueError, KeyError) as error:
@@ -177,11 +201,11 @@ def _problems_of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
         for suffix in SUFFIXES:
             if record[suffix]["sha256"] != getattr(entry, f"{suffix}_sha256"):
                 problems.append(f"record: the SHA-256 of .{suffix} is not the manifest's")
-            found = shard_path(token_set.path, entry.name, suffix).stat().st_size
+            found = _size(token_set, entry, record, suffix)
             if not found == expected[suffix] == record[suffix]["bytes"]:
                 problems.append(f".{suffix}: expected {expected[suffix]:,} bytes, found {found:,}")
         if "ids" in record:
-            found = shard_path(token_set.path, entry.name, "ids").stat().st_size
+            found = _size(token_set, entry, record, "ids")
             if found != record["ids"]["bytes"]:
                 problems.append(f".ids: expected {record['ids']['bytes']:,} bytes, found {found:,}")
         return problems
@@ -189,6 +213,13 @@ def _problems_of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
         return [str(error)]
     except KeyError as error:
         return [f"record: {error} is missing"]
+
+
+def _size(token_set: TokenSet, entry: ShardEntry, record: dict, suffix: str) -> int:
+    """A file's size on this disk; elsewhere what its record says, as each of its blocks is compared when it comes."""
+    if isinstance(token_set, RemoteTokenSet):
+        return int(record[suffix]["bytes"])
+    return shard_path(token_set.path, entry.name, suffix).stat().st_size
 
 
 def _problems_of_offsets(offsets: np.ndarray, entry: ShardEntry) -> list[str]:
@@ -221,13 +252,25 @@ def _problems_of_starts(
     return [f".bin: BOS at token {extra[0]:,}, where no document begins"] if len(extra) else []
 
 
-def _problems_of_ends(token_set: TokenSet, tokens: np.ndarray, offsets: np.ndarray) -> list[str]:
-    """EOT where documents end, where the set has one."""
+def _problems_of_ends(token_set: TokenSet, block: np.ndarray, offsets: np.ndarray, first: int) -> list[str]:
+    """EOT where documents end in a block, where the set has one."""
     eot_id = token_set.tokenizer.get("eot_id")
-    if eot_id is None or len(offsets) < 2 or (offsets[1:] <= offsets[:-1]).any() or offsets[-1] > len(tokens):
+    if eot_id is None or (offsets[1:] <= offsets[:-1]).any():
         return []
-    wrong = np.flatnonzero(tokens[offsets[1:].astype(np.int64) - 1] != eot_id)
-    return [f".bin: document {wrong[0]:,} does not end with {token_set.tokenizer['eot_token']}"] if len(wrong) else []
+    begin, end = np.searchsorted(offsets[1:], np.array([first, first + len(block)], OFFSET), side="right").tolist()
+    wrong = np.flatnonzero(block[offsets[1 + begin : 1 + end].astype(np.int64) - 1 - first] != eot_id)
+    eot_token = token_set.tokenizer.get("eot_token")
+    return [f".bin: document {begin + wrong[0]:,} does not end with {eot_token}"] if len(wrong) else []
+
+
+def _blocks(token_set: TokenSet, entry: ShardEntry) -> Iterator[np.ndarray]:
+    """The tokens of a shard whose files may be anything, some at a time."""
+    if isinstance(token_set, RemoteTokenSet):
+        yield from token_set.open(entry).in_blocks(BLOCK_BYTES)
+    elif entry.tokens:
+        yield from in_blocks(
+            np.memmap(shard_path(token_set.path, entry.name, "bin"), token_set.numpy_dtype, mode="r"), BLOCK_BYTES
+        )
 
 
 def _problems_of_bytes(found: dict, expected: dict, suffix: str) -> list[str]:
@@ -272,13 +315,17 @@ def flipped_bit(difference: int, length: int) -> int | None:
 def main(arguments: list[str], prog: str) -> int:
     """Prints what is wrong, a line each; the exit status."""
     config = tyro.cli(VerifyConfig, prog=prog, args=arguments)
-    problems = verify(config.path, quick=config.quick, workers=config.workers)
+    with _opened(config.path) as (token_set, kept):
+        problems = _verify(token_set, kept, config.quick, config.workers)
     for name, found in problems.items():
         for problem in found:
             print(f"{name or 'the set'}: {problem}")
-    shards, bad = len(TokenSet(config.path).entries), sorted(name for name in problems if name)
-    print(f"{config.path}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
-    if bad and config.drop_bad:
+    bad = sorted(name for name in problems if name)
+    shards = len(token_set.entries)
+    print(f"{token_set.told}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
+    if bad and isinstance(token_set, RemoteTokenSet):
+        print("push the set again from where it is whole: `tokenmill push SET ADDRESS`")
+    elif bad and config.drop_bad:
         drop(config.path, bad)
         print(f"took out {', '.join(bad)}; preparing from the same source again makes them anew, in their places")
     elif bad:

@@ -20,7 +20,8 @@ from tokenmill.rows.repack import Past
 from tokenmill.rows.skipped import Skipped, format_ranges, format_skipped, parse_ranges, parse_skipped
 
 VERSION = 2
-IDENTITIES = ("long_documents", "shuffle", "seed", "world_size", "rows_a_call", "worker", "workers")  # of some loaders
+# of some loaders
+IDENTITIES = ("long_documents", "shuffle", "seed", "world_size", "rows_a_call", "worker", "workers", "window_tokens")
 
 Pasts = Mapping[tuple[int, int], Sequence[Past]]  # of (epoch, window)
 
@@ -151,6 +152,8 @@ def _advice(key: str, found: Any) -> str:
         if found > VERSION:
             return "it was made by a newer tokenmill, so load it with that"
         return "its rows came in another order (shard by shard): go on with tokenmill 0.2.0, or begin anew"
+    if key == "window_tokens":
+        return "its windows are of another size: give a cache_bytes that holds two of them (docs/remote.md)"
     return "load it with the settings and token set that it was saved with"
 
 

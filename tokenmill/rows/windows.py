@@ -69,6 +69,18 @@ class Epoch:
         begin = (slices - self._first[shard]) * self._grain.slice
         return Window(shard, begin, np.minimum(begin + self._grain.slice, self._tokens[shard]))
 
+    def slices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All slices, shard after shard: (shard, begin, end), each (num_slices,) int64."""
+        shard = np.repeat(np.arange(len(self._tokens)), np.diff(self._first))
+        begin = (np.arange(len(shard)) - self._first[shard]) * self._grain.slice
+        return shard, begin, np.minimum(begin + self._grain.slice, self._tokens[shard])
+
+    def windows_of_slices(self) -> np.ndarray:
+        """The window of each slice, shard after shard: (num_slices,) int64."""
+        found = np.empty(len(self._order), np.int64)
+        found[self._order] = np.repeat(np.arange(len(self)), np.diff(self._cuts))
+        return found
+
     def window_of(self, shard: int, token: int) -> int:
         """The window that a shard's token is in, or what begins there."""
         place = int(np.flatnonzero(self._order == self._first[shard] + token // self._grain.slice)[0])

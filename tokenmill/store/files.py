@@ -54,10 +54,13 @@ class Checksums:
 
 
 class AtomicFile:
-    """A file that appears at `path` whole and on disk, with its checksums known, or not at all."""
+    """A file that appears at `path` whole and on disk, with its checksums known, or not at all.
 
-    def __init__(self, path: Path):
-        self.path, self._checksums = path, Checksums()
+    One that is not `durable` may be gone after a power cut: for what can be had again, and is checked when it is read.
+    """
+
+    def __init__(self, path: Path, durable: bool = True):
+        self.path, self._durable, self._checksums = path, durable, Checksums()
         # a name of its own: the dying worker of a killed run may still be writing the same shard
         self._temporary = path.with_name(f"{path.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
         try:
@@ -84,17 +87,24 @@ class AtomicFile:
         """Makes the file count; returns its {"bytes", "sha256", "crc32"}."""
         with self._naming_the_file():
             self._file.flush()
-            os.fsync(self._file.fileno())
-        if hasattr(os, "posix_fadvise"):  # the next file is written several times faster into memory that is warm
+            if self._durable:
+                os.fsync(self._file.fileno())
+        # the next file is written several times faster into memory that is warm
+        if self._durable and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
         os.replace(self._temporary, self.path)
+        if self._durable:
+            self._keep_the_name()
+        return self._checksums.facts()
+
+    def _keep_the_name(self) -> None:
+        """The rename itself must survive a power cut."""
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the rename itself must survive a power cut
+            os.fsync(folder)
         finally:
             os.close(folder)
-        return self._checksums.facts()
 
     def discard(self) -> None:
         """Removes what is not committed; does nothing after `commit`."""
@@ -110,9 +120,9 @@ class AtomicFile:
         self.discard()
 
 
-def write_file(path: Path, data: "Buffer") -> dict[str, Any]:
+def write_file(path: Path, data: "Buffer", durable: bool = True) -> dict[str, Any]:
     """Writes data (bytes or a contiguous array) to path in one rename: its {"bytes", "sha256", "crc32"}."""
-    with AtomicFile(path) as file:
+    with AtomicFile(path, durable) as file:
         file.write(data)
         return file.commit()
 
@@ -127,9 +137,16 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Reads what `write_json` wrote; FileNotFoundError, or ValueError where it is no such file of this version."""
     try:
-        value: dict[str, Any] = json.loads(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: expected a {kind}, found no such file; prepare again") from error
+    return parse_json(data, path, kind)
+
+
+def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
+    """What the bytes of such a file say. ValueError where they are of none of this version."""
+    try:
+        value: dict[str, Any] = json.loads(data)
     except ValueError as error:
         raise ValueError(
             f"{path}: expected a {kind}, found broken JSON ({error}); delete it and prepare again"

@@ -186,6 +186,19 @@ class Shard:
             raise self._damaged_offsets()
         return lengths
 
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Tokens `begin` to `end`: (end - begin,). All but what rows are joined of (batches/table.py) reads by this."""
+        found: np.ndarray = self.tokens[begin:end]
+        return found
+
+    def in_blocks(self, size: int) -> Iterator[np.ndarray]:
+        """All tokens, `size` at a time."""
+        return in_blocks(self.tokens, size)
+
+    def is_there(self, begin: int, end: int) -> bool:
+        """Whether tokens `begin` to `end` are on this disk: of a file here they always are."""
+        return True
+
     def require_unchanged(self) -> None:
         """ValueError where the tokens' file is no longer the one that was opened, nor one of the same bytes.
 

@@ -117,8 +117,11 @@ class TokenSet:
     manifest is of another version.
     """
 
+    address: str  # where it lies: the folder, or what others are known by (remote/sets.py)
+
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(os.path.abspath(path))  # whatever folder the process goes to
+        self.address = str(self.path)
         manifest = self.path / "manifest.json"
         if not manifest.exists():
             found = "a folder without manifest.json" if self.path.is_dir() else "no such folder"
@@ -147,9 +150,32 @@ class TokenSet:
         one_of("split", split, SPLITS)
         return [entry for entry in self.entries if entry.split == split]
 
+    @property
+    def told(self) -> str:
+        """Where it lies, as it may be shown."""
+        return self.address
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.path.name
+
+    def file(self, name: str) -> Path:
+        """Where one of its small files can be read: tokenizer.json, token_bytes.npy, the ids of a shard."""
+        return self.path / name
+
+    def digests(self) -> list[str]:
+        """The manifests that it has had, by their digests."""
+        return [path.stem for path in sorted((self.path / "manifests").glob("*.json"))]
+
     def knows(self, digest: str) -> bool:
         """Whether the set is, or once was, as this digest says."""
-        return digest == self.digest or kept_manifest(self.path, digest).exists()
+        return digest == self.digest or self._kept_manifest(digest) is not None
+
+    def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
+        """A manifest that it has had, or None."""
+        path = kept_manifest(self.path, digest)
+        return read_json(path, "tokens") if path.exists() else None
 
     def as_it_was(self, digest: str, split: str) -> "TokenSet":
         """The set when its manifest had this digest. ValueError where that is not known, or where a shard of the split
@@ -157,20 +183,24 @@ class TokenSet:
         """
         if digest == self.digest:
             return self
-        path = kept_manifest(self.path, digest)
-        if not path.exists():
+        path, manifest = kept_manifest(self.path, digest), self._kept_manifest(digest)
+        if manifest is None:
             raise ValueError(
-                f"{self.path}: this was never the token set with manifest {digest}: expected {path}, found no such "
+                f"{self.told}: this was never the token set with manifest {digest}: expected {path}, found no such "
                 "file; name the set that it was, or put the file back"
             )
-        was = copy.copy(self)
-        was._take(read_json(path, "tokens"))
+        was = self._taken(manifest)
         if was.digest != digest:
             raise ValueError(f"{path}: expected the manifest {digest}, found {was.digest}; put the right file back")
         now = {(entry.name, entry.bin_sha256, entry.idx_sha256) for entry in self.entries}
         for entry in was.split(split):
             if (entry.name, entry.bin_sha256, entry.idx_sha256) not in now:
                 was._require_still_there(entry)
+        return was
+
+    def _taken(self, manifest: dict[str, Any]) -> "TokenSet":
+        was = copy.copy(self)
+        was._take(manifest)
         return was
 
     def _require_still_there(self, entry: ShardEntry) -> None:
@@ -182,6 +212,9 @@ class TokenSet:
                 f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.source} with "
                 f"{entry.tokens:,} tokens, found {found}; put {entry.source} back as it was, prepare again, and resume"
             )
+
+    def bring(self, entries: list[ShardEntry]) -> None:
+        """Has the offsets and records of shards at hand, of many at once: on this disk they are."""
 
     def open(self, entry: ShardEntry) -> Shard:
         """Maps a shard. ValueError where it is another file, of other bytes, than when it was opened last; or, where

@@ -1,0 +1,475 @@
+"""Rows of a set that lies elsewhere: the local set's, whatever happens on the way; and each block fetched once."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from file_server import FileServer
+from making import ROOT, make_token_set, wait_until
+
+from tokenmill import Mixture, RowLoader, TokenSet, get_batch
+from tokenmill.batches import plans
+from tokenmill.remote import http, patience
+from tokenmill.remote.sets import Kept, open_set
+from tokenmill.rows.windows import Grain
+
+MIB = 1 << 20
+SMALL = Grain(slice=MIB // 2, window=MIB * 2)  # slices of a block, windows of four
+
+
+def lengths(total: int, seed: int) -> list[int]:
+    """Documents of 5 to 3,000 tokens."""
+    rng = np.random.default_rng(seed)
+    found = rng.integers(5, 3000, total // 1500)
+    return found.tolist()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A set of 42 MB in 5 training shards, one of less than a block, and one for validation."""
+    sizes = (4_900_000, 300_000, 3_000_000, 4_300_000, 1_600_000)
+    train = [lengths(size, seed) for seed, size in enumerate(sizes)]
+    return make_token_set(tmp_path_factory.mktemp("elsewhere") / "web", train=train, val=[lengths(200_000, 9)])
+
+
+@pytest.fixture
+def server(folder):
+    with FileServer.of(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    monkeypatch.setattr(plans, "GRAIN", SMALL)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(http, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(http, "RANGE_SECONDS", 0.8)
+
+
+def size(folder: Path, split: str = "train") -> int:
+    return sum(path.stat().st_size for path in folder.rglob(f"shards/{split}*.bin"))
+
+
+def batches(tokens, count=None, **more) -> list[torch.Tensor]:
+    settings = {"batch_size": 8, "seq_len": 512, "epochs": 1} | more
+    with RowLoader(tokens, **settings) as loader:
+        return [inputs.clone() for inputs, _ in itertools.islice(loader, count)]
+
+
+def same(one, other) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+# ---------------------------------------------------------------------------- the same rows
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat", "random", "nanochat"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_rows_are_the_local_set_s(folder, server, small_windows, tmp_path, packing, prefetch):
+    more = {"packing": packing, "prefetch": prefetch, "count": 500}
+    more |= {"epochs": None} if packing == "nanochat" else {}
+    found = batches(f"{server.url}/set", cache_dir=tmp_path, **more)
+    assert same(found, batches(folder, **more))
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 8])
+def test_rows_of_every_rank_are_the_local_set_s_and_each_block_comes_once(
+    folder, server, small_windows, tmp_path, world_size
+):
+    for rank in range(world_size):
+        more = {"rank": rank, "world_size": world_size}
+        assert same(batches(f"{server.url}/set", cache_dir=tmp_path, **more), batches(folder, **more))
+    assert server.tokens_served() == size(folder), "each block once"
+    assert batches(f"{server.url}/set", cache_dir=tmp_path)
+    assert server.tokens_served() == size(folder), "a second run fetches nothing"
+
+
+def test_a_position_is_gone_on_from_there_and_here(folder, server, small_windows, tmp_path):
+    with RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path) as loader:
+        for _ in range(300):
+            next(loader)
+        state = loader.state_dict()
+        after = [next(loader)[0] for _ in range(20)]
+    for tokens in (folder, f"{server.url}/set"):
+        with RowLoader(tokens, batch_size=8, seq_len=512, cache_dir=tmp_path / "b") as loader:
+            loader.load_state_dict(state)
+            assert same([next(loader)[0] for _ in range(20)], after)
+
+
+def test_a_mixture_of_which_half_lies_elsewhere(folder, server, small_windows, tmp_path):
+    math = make_token_set(tmp_path / "math", train=[lengths(900_000, 77)], val=[[50] * 40], seed=5)
+    mixed = [Mixture({str(tokens): 3, math: 1}, sources=None) for tokens in (folder, f"{server.url}/set")]
+    mixed[1] = Mixture({"web": 3, "math": 1}, sources={"web": f"{server.url}/set", "math": math})
+    more = {"count": 300, "epochs": None, "seq_len": 256}
+    assert same(batches(mixed[1], cache_dir=tmp_path / "cache", **more), batches(mixed[0], **more))
+
+
+def test_get_batch_and_packed_rows_take_addresses(folder, server, tmp_path):
+    from torch.utils.data import DataLoader
+
+    from tokenmill import PackedRows
+
+    address = f"{server.url}/set"
+    here = batches(folder, 6)
+    more = {"tokens": address, "cache_dir": tmp_path}
+    assert same([get_batch("train", 8, 512, **more)[0] for _ in range(3)], here[:3])
+    more["tokens"] = f"{server.url}//set/"  # the same, spelled otherwise
+    assert same([get_batch("train", 8, 512, **more)[0] for _ in range(3)], here[3:]), "one loader"
+    rows = PackedRows(address, batch_size=8, seq_len=512, cache_dir=tmp_path)
+    found = list(itertools.islice(DataLoader(rows, batch_size=None, num_workers=2), 6))
+    assert same([inputs for inputs, _ in found], here)
+
+
+def test_a_fork_reads_on(folder, server, small_windows, tmp_path):
+    here = batches(folder, 60)
+    loader = RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path)
+    for number in range(20):
+        assert torch.equal(next(loader)[0], here[number])
+    child = os.fork()
+    if not child:
+        right = all(torch.equal(next(loader)[0], rows) for rows in here[20:60])
+        os._exit(0 if right else 1)
+    assert all(torch.equal(next(loader)[0], rows) for rows in here[20:60])
+    assert os.waitpid(child, 0)[1] == 0
+    loader.close()
+
+
+# ---------------------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize("fault", ["drop", "flip", "503", "429", "short", "stall"])
+def test_rows_are_right_through_faults_that_pass(folder, server, small_windows, tmp_path, impatient, fault):
+    for path in server.files:
+        server.faults[path] = [fault] if path.endswith((".bin", ".idx")) else []
+    assert same(batches(f"{server.url}/set", 200, cache_dir=tmp_path), batches(folder, 200))
+
+
+def test_a_block_that_is_wrong_three_times_is_an_error_with_both_sums_and_never_skipped(
+    folder, server, small_windows, tmp_path, impatient
+):
+    server.always["train_2.000.bin"] = "flip"
+    told = r"train_2.000.bin: bytes [\d,]+ to [\d,]+ \(block \d+\): expected CRC-32 [0-9a-f]{8}, found [0-9a-f]{8}, 3 t"
+    with RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
+        with pytest.raises(OSError, match=told):
+            list(loader)
+        server.always.clear()
+        assert same([inputs for inputs, _ in loader], batches(folder)), "the call after tries again"
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx", "json"])
+def test_a_file_that_is_gone_is_an_error_with_its_address(server, small_windows, tmp_path, impatient, suffix):
+    del server.files[f"set/shards/train_0.000.{suffix}"]
+    with pytest.raises(FileNotFoundError, match=rf"/set/shards/train_0.000.{suffix}: no such file"):
+        batches(f"{server.url}/set", cache_dir=tmp_path)
+
+
+def test_an_object_that_is_replaced_midway_is_noticed(server, small_windows, tmp_path, impatient):
+    with RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
+        next(loader)
+        for path, data in server.files.items():
+            if path.endswith(".bin"):
+                server.files[path] = data[::-1]
+        with pytest.raises(OSError, match="damaged there, or replaced since"):
+            list(loader)
+
+
+def test_a_record_or_offsets_of_another_shard_are_refused(server, small_windows, tmp_path, impatient):
+    files = server.files
+    right = files["set/shards/train_0.000.idx"]
+    files["set/shards/train_0.000.idx"] = right[:-8] + bytes(8)
+    with pytest.raises(OSError, match="train_0.000.idx: expected SHA-256"):
+        batches(f"{server.url}/set", cache_dir=tmp_path / "a")
+    files["set/shards/train_0.000.idx"] = right
+    files["set/shards/train_0.000.json"] = files["set/shards/train_1.000.json"]
+    with pytest.raises(ValueError, match="expected the record of the shard that the manifest lists"):
+        batches(f"{server.url}/set", cache_dir=tmp_path / "b")
+
+
+def test_no_set_at_an_address_is_told(server, tmp_path):
+    with pytest.raises(FileNotFoundError, match="/nothing: expected a finished token set, found no manifest.json"):
+        open_set(f"{server.url}/nothing", Kept(tmp_path))
+
+
+def test_blocks_of_before_the_machine_was_started_are_checked_again(
+    folder, server, small_windows, tmp_path, monkeypatch
+):
+    here = batches(folder)
+    assert same(batches(f"{server.url}/set", cache_dir=tmp_path), here)
+    (cached,) = tmp_path.iterdir()
+    path = cached / "shards" / "train_0.000.bin"
+    with open(path, "r+b") as file:  # as a power cut leaves it
+        file.write(bytes(MIB))
+    head = cached / "blocks"
+    data = bytearray(head.read_bytes())
+    data[8:16] = bytes(8)  # another start of the machine
+    head.write_bytes(data)
+    code = read_code(server, tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert server.tokens_served() == size(folder) + MIB, "one block anew"
+    assert path.read_bytes() == (folder / "shards" / "train_0.000.bin").read_bytes()
+
+
+# ---------------------------------------------------------------------------- several processes, and killed ones
+
+
+def read_code(server, cache, more="", setup="", count=None) -> str:
+    """Reads an epoch in another process, and compares it with nothing: the tests look at the cache."""
+    return (
+        f"import sys, itertools; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
+        "from tokenmill.batches import plans; from tokenmill.rows.windows import Grain\n"
+        f"plans.GRAIN = Grain({SMALL.slice}, {SMALL.window})\n{setup}\n"
+        "from tokenmill import RowLoader\n"
+        f"loader = RowLoader({server.url + '/set'!r}, batch_size=8, seq_len=512, epochs=1,\n"
+        f"    cache_dir={str(cache)!r}{more})\n"
+        "import hashlib; digest = hashlib.sha256()\n"
+        f"for inputs, _ in itertools.islice(loader, {count}): digest.update(inputs.numpy().tobytes())\n"
+        "print(digest.hexdigest())\n"
+    )
+
+
+def digest_of(folder, **more) -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    for inputs in batches(folder, **more):
+        digest.update(inputs.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def run(code: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_eight_processes_share_a_cache_and_each_block_comes_once(folder, server, small_windows, tmp_path):
+    running = [run(read_code(server, tmp_path)) for _ in range(8)]
+    found = [process.communicate(timeout=180) for process in running]
+    assert {out.strip() for out, _ in found} == {digest_of(folder)}, [error for _, error in found]
+    assert server.tokens_served() == size(folder)
+
+
+def test_where_locks_do_nothing_rows_are_right(folder, server, small_windows, tmp_path):
+    lying = "import fcntl; fcntl.lockf = lambda *_: None; fcntl.flock = lambda *_: None"
+    running = [run(read_code(server, tmp_path, setup=lying)) for _ in range(3)]
+    found = [process.communicate(timeout=180) for process in running]
+    assert {out.strip() for out, _ in found} == {digest_of(folder)}, [error for _, error in found]
+
+
+def test_a_killed_run_s_next_fetches_only_what_is_missing_and_leaves_nothing_over(
+    folder, server, small_windows, tmp_path
+):
+    rng = np.random.default_rng(3)
+    server.delay, kills = 0.005, 25
+    for _ in range(kills):
+        process = run(read_code(server, tmp_path))
+        time.sleep(float(rng.uniform(0.3, 1.2)))
+        process.kill()
+        process.communicate()
+    out, error = run(read_code(server, tmp_path)).communicate(timeout=180)
+    assert out.strip() == digest_of(folder), error
+    assert server.tokens_served() <= size(folder) + kills * 16 * MIB  # what was on its way at each kill
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in left if path.name.endswith(".tmp")]
+    (cached,) = tmp_path.iterdir()
+    states = np.fromfile(cached / "blocks", np.uint32, offset=16) & 3
+    assert set(states.tolist()) <= {0, 2}, "nothing is on its way any more"
+
+
+def test_a_stopped_process_holds_nobody_up_for_good(folder, server, small_windows, tmp_path):
+    """One that is stopped keeps its claims; another goes on with the others, and with these once it is killed."""
+    server.delay = 0.05
+    stopped = run(read_code(server, tmp_path))
+    wait_until(lambda: server.tokens_served() > MIB)
+    stopped.send_signal(signal.SIGSTOP)
+    other = run(read_code(server, tmp_path))
+    time.sleep(2)
+    stopped.kill()
+    stopped.communicate()
+    out, error = other.communicate(timeout=120)
+    assert out.strip() == digest_of(folder), error
+
+
+# ---------------------------------------------------------------------------- the budget
+
+
+def used(cache: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in cache.rglob("*.bin"))
+
+
+class Watcher:
+    """The most that a cache took."""
+
+    def __init__(self, cache: Path):
+        import threading
+
+        self.most, self._cache, self._ended = 0, cache, False
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self):
+        while not self._ended:
+            try:
+                self.most = max(self.most, used(self._cache))
+            except FileNotFoundError:
+                continue
+            time.sleep(0.005)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ended = True
+        self._thread.join()
+
+
+WINDOW = 11 * MIB  # of blocks that a window may need: five slices of a block, one behind each, and one for the cuts
+
+
+@pytest.mark.parametrize("windows", [2, 3])
+def test_a_budget_is_held_and_rows_are_the_same(folder, server, small_windows, tmp_path, windows):
+    tmp_path.mkdir(exist_ok=True)
+    with Watcher(tmp_path) as watcher:
+        found = batches(f"{server.url}/set", cache_dir=tmp_path, cache_bytes=windows * WINDOW, epochs=2)
+    assert same(found, batches(folder, epochs=2))
+    assert MIB < watcher.most <= windows * WINDOW
+
+
+def test_a_budget_of_one_window_makes_windows_smaller_with_a_word(folder, server, small_windows, tmp_path, monkeypatch):
+    from tokenmill.batches import grain
+
+    monkeypatch.setattr(grain, "FEWEST_SLICES", 1)
+    with pytest.warns(UserWarning, match=r"windows are of 524,288 tokens, so rows are mixed over fewer places"):
+        loader = RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=WINDOW)
+    monkeypatch.setattr(plans, "GRAIN", SMALL._replace(window=SMALL.window // 4))
+    assert same([next(loader)[0] for _ in range(400)], batches(folder, 400, epochs=None))
+    state = loader.state_dict()
+    after = next(loader)[0]
+    loader.close()
+    assert state["window_tokens"] == SMALL.window // 4
+    monkeypatch.setattr(plans, "GRAIN", SMALL)
+    with RowLoader(folder, batch_size=8, seq_len=512) as there:
+        there.load_state_dict(state)
+        assert torch.equal(next(there)[0], after), "a disk with more room goes on with the smaller windows"
+        assert there.state_dict()["window_tokens"] == SMALL.window // 4
+        whole = RowLoader(folder, batch_size=8, seq_len=512).state_dict()
+    with (
+        pytest.warns(UserWarning, match="windows are of"),
+        RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=WINDOW) as small,
+        pytest.raises(ValueError, match="window_tokens is None in the position, 524288 here"),
+    ):
+        small.load_state_dict(whole)
+
+
+def test_a_budget_that_is_too_small_is_an_error_at_the_start_with_both_numbers(server, small_windows, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"blocks may take 1,048,576 bytes there, and rows need at least [\d,]+: 2 windows"
+    ):
+        RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=MIB)
+
+
+def test_two_jobs_in_other_orders_share_a_tight_budget(folder, server, small_windows, tmp_path):
+    tight = f", cache_bytes={3 * WINDOW}"
+    with Watcher(tmp_path) as watcher:
+        running = [run(read_code(server, tmp_path, more=f"{tight}, seed={seed}")) for seed in (1, 2)]
+        found = [process.communicate(timeout=240) for process in running]
+    for seed, (out, error) in zip((1, 2), found, strict=True):
+        assert out.strip() == digest_of(folder, seed=seed), error
+    assert watcher.most <= 3 * WINDOW
+
+
+def test_a_second_epoch_fetches_what_the_budget_does_not_hold(tmp_path, small_windows):
+    """Shards of a slice each, so that no document goes on in another block."""
+    train = [lengths(MIB // 2, seed) for seed in range(40)]
+    folder = make_token_set(tmp_path / "set", train=train, val=[[50] * 40])
+    with FileServer.of(folder) as server:
+        blocks = sum(-(-path.stat().st_size // MIB) for path in folder.rglob("shards/train*.bin"))
+        budget = blocks // 2 * MIB
+        more = {"batch_size": 8, "seq_len": 512, "cache_dir": tmp_path / "c", "cache_bytes": budget}
+        with RowLoader(f"{server.url}/set", epochs=1, **more) as loader:
+            for _ in loader:
+                pass
+            first = server.tokens_served()
+            for _ in loader:
+                pass
+            second = server.tokens_served() - first
+    total = size(folder)
+    assert first == pytest.approx(total, rel=0.12), "and some of the next epoch's first window"
+    assert second == pytest.approx(total - budget, rel=0.12)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Makes a disk of so many MiB."""
+    made = []
+
+    def make(mib: int) -> Path:
+        folder = tmp_path / f"disk{mib}"
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", folder]
+        if subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("no tmpfs may be mounted here")
+        made.append(folder)
+        return folder
+
+    yield make
+    for folder in made:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_disk_that_fills_up_gives_blocks_back(folder, server, small_windows, disk):
+    small, more = disk(18), f", cache_bytes={100 * MIB}"  # of a set of 27 MiB
+    out, error = run(read_code(server, small, more=more)).communicate(timeout=120)
+    assert out.strip() == digest_of(folder), error
+    left = os.statvfs(small)
+    (small / "filler").write_bytes(bytes(left.f_bavail * left.f_frsize))
+    out, error = run(read_code(server, small, more=more + ", seed=9")).communicate(timeout=120)
+    assert out.strip() == digest_of(folder, seed=9), error
+
+
+def test_a_disk_that_stays_full_is_an_error_in_time(server, small_windows, disk):
+    out, error = run(read_code(server, disk(4), more=f", cache_bytes={100 * MIB}")).communicate(timeout=60)
+    assert not out
+    assert "cannot be written (No space left on device), and blocks that are there are all needed" in error
+
+
+def test_what_nobody_reads_any_more_is_given_back_first(folder, server, small_windows, tmp_path):
+    assert batches(f"{server.url}/set", cache_dir=tmp_path)
+    other = make_token_set(tmp_path / "other", train=[lengths(3_000_000, 50)], val=[[50] * 40])
+    with FileServer.of(other) as theirs:
+        out, error = run(read_code(theirs, tmp_path, more=f", cache_bytes={8 * MIB}")).communicate(timeout=120)
+        assert out.strip() == digest_of(other), error
+    assert used(tmp_path / TokenSet(folder).digest) < size(folder)
+
+
+# ---------------------------------------------------------------------------- what is told
+
+
+def test_nothing_that_lies_elsewhere_is_loaded_for_a_local_set(folder):
+    code = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\nfrom tokenmill import RowLoader\n"
+        f"next(RowLoader({str(folder)!r}, batch_size=2, seq_len=64))\n"
+        "assert not {'urllib3', 'boto3', 'fsspec'} & set(sys.modules), 'training loads numpy and torch alone'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_path_that_an_address_was_made_to_is_that_address(server, tmp_path):
+    assert open_set(Path(f"{server.url}/set"), Kept(tmp_path)).told == f"{server.url}/set"
+
+
+def test_fetched_blocks_are_those_that_rows_need(folder, server, small_windows, tmp_path):
+    """A few batches of validation fetch no training."""
+    assert same(batches(f"{server.url}/set", 3, split="val", cache_dir=tmp_path), batches(folder, 3, split="val"))
+    assert not [path for path in server.served if "train" in path]

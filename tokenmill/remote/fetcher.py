@@ -1,0 +1,209 @@
+"""The threads that fetch blocks: what is waited for first, then what plans will need, in their order.
+
+    fetcher().require(cache, blocks)        waits until these are there
+    fetcher().expect(cache, need)           has what a plan needs fetched, as long as the plan is there
+
+One for each process, begun when something is asked for first; a fork begins its own. Nothing that a Ctrl-C could leave
+half done is shared with the callers: C's queues alone, and a caller that waits looks again and again.
+"""
+
+import _thread
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from tokenmill.remote.budget import Budget, NoRoom
+from tokenmill.remote.cache import FULL, Cache, Need
+from tokenmill.remote.claims import FILES
+from tokenmill.store.files import BLOCK_BYTES
+
+THREADS = 16  # requests on their way at once
+ASK_AGAIN_SECONDS = 0.25  # for what another process is at, which may have been killed since
+SHORT, LONG = 0.0005, 0.01  # seconds between looks of one that waits
+WAIT_SECONDS = 480.0  # in all: before NCCL's ten minutes
+NO_ROOM_SECONDS = 0.2  # that fetching ahead pauses for
+HOUSE_SECONDS = 0.25  # between looks at plans that are gone
+
+
+class Walk:
+    """What a plan needs, block after block. Over when its plan is gone."""
+
+    def __init__(self, cache: Cache, need: Need):
+        self.cache, self._need = cache, weakref.ref(need)
+        self._at, self.paused = 0, 0.0
+
+    @property
+    def due(self) -> int | None:
+        """In how many windows it is needed; None for now."""
+        need = self._need()
+        return None if need is None else need.due() or None
+
+    def next(self) -> int | None:
+        """The next block that is not there."""
+        need = self._need()
+        while need is not None and self._at < len(need.blocks):
+            block = int(need.blocks[self._at])
+            self._at += 1
+            if len(self.cache.missing(np.array([block]))):
+                return block
+        return None
+
+    def again(self) -> None:
+        """The last block could not come now."""
+        self._at -= 1
+        self.paused = time.monotonic() + NO_ROOM_SECONDS
+
+
+class Fetcher:
+    """Threads of this process, and what they are to fetch."""
+
+    def __init__(self) -> None:
+        self._budgets: dict[Path, Budget] = {}  # by the cache's root
+        self._demand: deque[tuple[Cache, int]] = deque()
+        self._coming: deque[Walk] = deque()
+        self._walks: list[Walk] = []
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._lock = threading.Lock()  # of the threads among themselves
+        self._begun = False
+
+    def require(self, cache: Cache, numbers: np.ndarray) -> None:
+        """Waits until blocks, and the small files of shards (FILES + n), are there. Raises why one cannot be had.
+
+        OSError or ValueError with its address; ConnectionError after eight minutes.
+        """
+        missing = cache.missing(numbers)
+        if not len(missing):
+            return
+        cache.after_fork()
+        for number in missing.tolist():
+            cache.failed.pop(number, None)  # of another time
+        cache.no_room = None
+        began, pause, asked = time.monotonic(), SHORT, -ASK_AGAIN_SECONDS
+        while len(missing):
+            for number in missing.tolist():
+                if (error := cache.failed.pop(number, None)) is not None:
+                    raise error
+            now = time.monotonic()
+            if now - began > WAIT_SECONDS:
+                raise cache.no_room or ConnectionError(self._waited_in_vain(cache, missing))
+            if now - asked > ASK_AGAIN_SECONDS:
+                asked = now
+                self._demand.extend((cache, number) for number in missing.tolist())
+                self._call(len(missing))
+            time.sleep(pause)
+            pause = min(LONG, 1.5 * pause)
+            missing = cache.missing(missing)
+
+    def expect(self, cache: Cache, need: Need) -> None:
+        """Has blocks fetched in their order, when nothing is waited for."""
+        cache.after_fork()
+        cache.add(need)
+        self._coming.append(Walk(cache, need))
+        self._call(THREADS)
+
+    def budget(self, cache: Cache) -> Budget:
+        """What blocks under a cache's root may take."""
+        with self._lock:
+            root = cache.folder.parent
+            if root not in self._budgets:
+                self._budgets[root] = Budget(root, cache.limit)
+            budget = self._budgets[root]
+            if cache not in budget.caches:
+                budget.caches.append(cache)
+                budget.limit = budget.limit if cache.limit is None else cache.limit
+            return budget
+
+    def _waited_in_vain(self, cache: Cache, missing: np.ndarray) -> str:
+        number = int(missing[0])
+        shard = number - FILES if number >= FILES else cache.blocks.place(number).shard
+        name = f"shards/{cache.entries[shard].name}"
+        where = cache.place.told(name) if cache.place is not None else name
+        return (
+            f"{where}: waited {WAIT_SECONDS:.0f} s for {len(missing):,} blocks of it and others that another process "
+            f"of this machine fetches, or for room in {cache.folder.parent}, and they did not come; look at that "
+            "process, or give this one a cache_dir of its own"
+        )
+
+    # ------------------------------------------------------------------------ in the threads
+
+    def _call(self, many: int) -> None:
+        if not self._begun:
+            self._begun = True
+            for number in range(THREADS):
+                _thread.start_new_thread(self._work, (number == 0,))
+        for _ in range(min(many, THREADS)):
+            self._wake.put(None)
+
+    def _work(self, keeps_house: bool) -> None:
+        while not _ended:
+            with contextlib.suppress(Empty):
+                self._wake.get(timeout=HOUSE_SECONDS if keeps_house else None)
+            if keeps_house:
+                self._let_go()
+            while not _ended and (job := self._next()) is not None:
+                self._do(*job)
+
+    def _let_go(self) -> None:
+        """Lets others give back what plans that are gone needed."""
+        for budget in list(self._budgets.values()):
+            for cache in list(budget.caches):
+                cache.claims.need(cache.needed())
+
+    def _next(self) -> tuple[Cache, int, Walk | None] | None:
+        with self._lock:
+            while self._demand:
+                cache, number = self._demand.popleft()
+                if len(cache.missing(np.array([number]))):
+                    return cache, number, None
+            while self._coming:
+                walk = self._coming.popleft()
+                self._walks.append(walk)
+                walk.cache.claims.need(walk.cache.needed())
+            while self._walks and self._walks[0].paused < time.monotonic():
+                walk = self._walks[0]
+                if (block := walk.next()) is not None:
+                    return walk.cache, block, walk
+                self._walks.remove(walk)
+        return None
+
+    def _do(self, cache: Cache, number: int, walk: Walk | None) -> None:
+        try:
+            due = None if walk is None else walk.due
+            cache.fetch(number, partial(self.budget(cache).make_room, BLOCK_BYTES, due))
+        except NoRoom as error:
+            cache.no_room = error  # which who waits is told when his patience ends: others may give some back
+            if walk is not None:
+                walk.again()
+            else:
+                time.sleep(SHORT)
+        except Exception as error:
+            if walk is None:
+                cache.failed[number] = error
+            elif isinstance(error, OSError) and error.errno in FULL:
+                walk.again()
+
+
+_ended = False
+_fetchers: dict[int, Fetcher] = {}
+
+
+def fetcher() -> Fetcher:
+    """This process's."""
+    if os.getpid() not in _fetchers:
+        _fetchers[os.getpid()] = Fetcher()
+    return _fetchers[os.getpid()]
+
+
+@atexit.register
+def _end() -> None:
+    global _ended
+    _ended = True

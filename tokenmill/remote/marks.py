@@ -1,0 +1,71 @@
+"""The map of a cache's blocks: which of them are there, for all processes of the machine at once.
+
+A file of a number for each block, mapped by everybody: its state in the low two bits, above these how often it changed.
+
+    absent    not there
+    coming    somebody fetches it, or was killed while he did
+    there     its bytes were checked, and are in the shard's file
+    unsure    it was there before the machine was last started: checked again before it counts
+
+A reader looks at a block's number, copies, and looks again: where it is the same number, nobody gave the block back
+meanwhile (a seqlock, as in Linux). So no lock has to hold for rows to be right.
+"""
+
+import hashlib
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+
+ABSENT, COMING, THERE, UNSURE = range(4)
+MAGIC = int.from_bytes(b"millmap1", "little")
+HEAD = 16  # bytes: the magic, and which start of the machine this is of
+
+
+class Marks:
+    """The marks of `count` blocks, in a file. OSError where it cannot be written; ValueError where it is another."""
+
+    def __init__(self, path: Path, count: int):
+        size = HEAD + 4 * count
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            found = os.fstat(descriptor).st_size
+            if found not in (0, size):
+                raise ValueError(f"{path}: expected {size:,} bytes, found {found:,}; delete {path.parent}")
+            os.posix_fallocate(descriptor, 0, size)  # a full disk is told here, and not by a signal
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        head = np.frombuffer(self._memory, np.uint64, 2)
+        self.words = np.frombuffer(self._memory, np.uint32, count, HEAD)  # (count,)
+        boot = _boot()
+        if int(head[0]) != MAGIC or int(head[1]) != boot:
+            self._doubt()
+            head[0], head[1] = MAGIC, boot
+
+    def _doubt(self) -> None:
+        """After the machine was started again: what was not on disk yet is gone, and nobody can tell."""
+        there = np.flatnonzero(self.states() == THERE)
+        self.set(there, UNSURE)
+
+    def states(self) -> np.ndarray:
+        """The state of each block: (count,) uint32."""
+        states: np.ndarray = self.words & 3
+        return states
+
+    def state(self, block: int) -> int:
+        return int(self.words[block]) & 3
+
+    def set(self, blocks: int | np.ndarray, state: int) -> None:
+        """Gives blocks a state, and with it another number."""
+        self.words[blocks] = (((self.words[blocks].astype(np.uint64) >> 2) + 1) << 2 | state).astype(np.uint32)
+
+
+def _boot() -> int:
+    """Which start of the machine this is; 1 where the system does not tell."""
+    try:
+        told = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return 1
+    return int.from_bytes(hashlib.sha256(told).digest()[:8], "little")
