@@ -1,5 +1,6 @@
 """A web server on loopback that serves files by ranges, with faults to order: as a plain server and as a hub's."""
 
+import base64
 import contextlib
 import json
 import re
@@ -32,6 +33,8 @@ class FileServer(ThreadingHTTPServer):
         self.faults: dict[str, list[str]] = {}
         self.always: dict[str, str] = {}
         self.token, self.signature, self.retry_after = None, uuid.uuid4().hex, "0"
+        self.objects: dict[str, bytes] = {}  # that were pushed to the hub, by their SHA-256
+        self.commits = 0
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -79,6 +82,50 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("Authorization"):
                 return self.reply(400, b"a token was sent to another host")
         return self.serve(path)
+
+    def do_POST(self):
+        """What huggingface_hub asks to push: a repository, which files are large, where to, and a commit of them."""
+        server, path = self.server, urlsplit(self.path).path.lstrip("/").removeprefix("hub/")
+        told = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if server.token and self.headers.get("Authorization") != f"Bearer {server.token}":
+            return self.reply(401, b"")
+        if path == "api/repos/create":
+            return self.reply(200, json.dumps({"url": f"{server.url}/hub/datasets/o/n"}).encode())
+        if path == "api/validate-yaml":
+            return self.reply(200, b"{}")
+        if path.startswith("api/datasets/o/n/preupload/"):
+            modes = [
+                (f["path"], "lfs" if f["path"].endswith((".bin", ".idx")) else "regular")
+                for f in json.loads(told)["files"]
+            ]
+            files = [{"path": p, "uploadMode": mode, "shouldIgnore": False, "oid": None} for p, mode in modes]
+            return self.reply(200, json.dumps({"files": files}).encode())
+        if path == "datasets/o/n.git/info/lfs/objects/batch":
+            objects = [
+                {"oid": o["oid"], "size": o["size"]}
+                | (
+                    {}
+                    if o["oid"] in server.objects
+                    else {"actions": {"upload": {"href": f"{server.url}/lfs/{o['oid']}"}}}
+                )
+                for o in json.loads(told)["objects"]
+            ]
+            return self.reply(200, json.dumps({"transfer": "basic", "objects": objects}).encode())
+        if path.startswith("api/datasets/o/n/commit/"):
+            server.commits += 1
+            for line in map(json.loads, told.splitlines()):
+                if line["key"] == "file":
+                    server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                if line["key"] == "lfsFile":
+                    server.files[line["value"]["path"]] = server.objects[line["value"]["oid"]]
+            found = {"commitUrl": f"{server.url}/hub/datasets/o/n/commit/{COMMIT}", "commitOid": COMMIT}
+            return self.reply(200, json.dumps({**found, "hookOutput": "", "pullRequestUrl": None}).encode())
+        return self.reply(404, b"")
+
+    def do_PUT(self):
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.objects[urlsplit(self.path).path.removeprefix("/lfs/")] = data
+        self.reply(200, b"")
 
     def as_hub(self, path):
         server = self.server

@@ -20,7 +20,7 @@ KNOWN = {  # what each part of the package may import of it
     "remote": {"store"},
     "batches": {"store", "rows", "remote"},
     "look": {"store", "rows", "text", "tokenize", "prepare", "batches", "remote"},
-    "exchange": {"store", "text", "tokenize", "remote"},
+    "exchange": {"store", "text", "tokenize", "remote", "batches"},
     "cli": set(),  # its verbs are imported by name, when they are asked for
     "__main__": {"cli"},
     "__init__": {"prepare"},

@@ -37,6 +37,8 @@ VERBS = {
     "report": Verb("tokenmill.look.report", "report", "write one HTML page about a token set"),
     "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),
     "mix": Verb("tokenmill.look.mix", "report", "tell what a mixture gives of each source, before the run"),
+    "push": Verb("tokenmill.exchange.push", "remote", "send a token set to a bucket or the hub"),
+    "pull": Verb("tokenmill.exchange.pull", "remote", "fetch a token set from a bucket or the hub"),
     "convert": Verb("tokenmill.exchange.convert", "prepare", "write or read nanoGPT's, llm.c's, Megatron's ... files"),
 }
 

@@ -4,7 +4,7 @@
 
     pip install 'tokenmill[prepare]'      to make token sets of text
     pip install 'tokenmill[report]'       to look at token sets
-    pip install 'tokenmill[remote]'       s3:// and gs://, beside one of the others
+    pip install 'tokenmill[remote]'       token sets, and text, in S3, GCS, on the Hugging Face hub
     pip install 'tokenmill[ray]'          to prepare on a Ray cluster
 
 Every wing may know this module, and it knows none. pyproject.toml has the same lists; a test compares them.
@@ -32,7 +32,7 @@ EXTRAS = {
         "tyro",
     },
     "report": {"jinja2", "multiprocess", "regex", "rich", "tiktoken", "tyro"},
-    "remote": {"boto3", "fsspec", "gcsfs", "huggingface_hub", "s3fs", "urllib3"},
+    "remote": {"boto3", "fsspec", "gcsfs", "huggingface_hub", "rich", "s3fs", "tyro", "urllib3"},
     "ray": {"ray"},
 }
 

@@ -4,6 +4,7 @@ Comes in and goes out: token sets, and nanoGPT's, llm.c's, build-nanogpt's, OLMo
 Hugging Face's files.
 
     convert       `tokenmill convert`
+    push, pull    `tokenmill push` and `tokenmill pull`; card: of a set on the hub, counting: how far it is
     intake        files of a split to shards
     layouts       what there is; writing, reading: their bytes; formats: their headers
     split_files   the documents of a split, cut into files

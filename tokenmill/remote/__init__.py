@@ -8,6 +8,7 @@ Comes in: an address. Goes out: a token set whose blocks come as they are needed
     cache         a set's folder on this disk; budget: what it may take, and what is given back
     fetcher       the threads that fetch
     sets          a token set at an address
+    pull          a whole set from there; push: one to there; sending: what takes files
 
 It must never know what a row is, nor trust a lock for a row to be right.
 """

@@ -9,6 +9,7 @@ Everything else that a token set is named by is a folder.
 
 import os
 import re
+import zlib
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -54,6 +55,12 @@ def joined(address: str, name: str) -> str:
     """The address of a file of a token set."""
     scheme, host, path, query, _ = urlsplit(address)
     return urlunsplit((scheme, host, f"{path}/{name}", query, ""))
+
+
+def remote_name(subfolders: int, shard: str, suffix: str) -> str:
+    """Where a shard's file lies under an address: in shards/, or where that would be too many in a folder below it."""
+    below = f"{zlib.crc32(shard.encode()) % subfolders:03d}/" if subfolders else ""
+    return f"shards/{below}{shard}.{suffix}"
 
 
 def cache_root(told: str | os.PathLike[str] | None = None) -> Path:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tokenmill.remote.addresses import remote_name
 from tokenmill.remote.blocks import Block, Blocks
 from tokenmill.remote.claims import FILES, Claims
 from tokenmill.remote.marks import ABSENT, COMING, THERE, UNSURE, Marks
@@ -62,8 +63,10 @@ class Cache:
     be written.
     """
 
-    def __init__(self, folder: Path, entries: list[ShardEntry], itemsize: int, place: Place | None):
-        self.folder, self.entries, self.place = folder, entries, place
+    def __init__(
+        self, folder: Path, entries: list[ShardEntry], itemsize: int, place: Place | None, subfolders: int = 0
+    ):
+        self.folder, self.entries, self.place, self._subfolders = folder, entries, place, subfolders
         (folder / "shards").mkdir(parents=True, exist_ok=True)
         remove_temporary_files(folder, folder / "shards")
         self.blocks = Blocks(entries, itemsize)
@@ -94,6 +97,10 @@ class Cache:
 
     # ------------------------------------------------------------------------ what is there
 
+    def is_in_its_folder(self) -> bool:
+        """Whether the folder is still the one that this is of, and was not deleted since."""
+        return self.marks.is_at(self.folder / "blocks")
+
     def missing(self, numbers: np.ndarray) -> np.ndarray:
         """Those of some blocks, or FILES + shards, that are not there."""
         small = numbers >= FILES
@@ -105,6 +112,19 @@ class Cache:
     def add(self, what: "Need | Order") -> None:
         """Takes note of what a loader needs, or in which order, as long as that object is there."""
         (self._needs if isinstance(what, Need) else self._orders).append(weakref.ref(what))  # type: ignore[arg-type]
+
+    def bytes_of(self, shard: str) -> int:
+        """How many bytes of tokens a shard has."""
+        return int(self.blocks.bytes[self.number[shard]])
+
+    def blocks_of(self, shard: str) -> np.ndarray:
+        """All blocks of a shard."""
+        first, last = self.blocks.first[self.number[shard] :][:2].tolist()
+        return np.arange(first, last)
+
+    def doubt(self, shard: str) -> None:
+        """Takes no block of a shard for being there."""
+        self.marks.set(self.blocks_of(shard), ABSENT)
 
     def needed(self) -> np.ndarray:
         """The blocks that plans of this process need: ascending, each once."""
@@ -302,8 +322,12 @@ class Cache:
 
     # ------------------------------------------------------------------------ names
 
+    def name(self, shard: str, suffix: str) -> str:
+        """Where a shard's file lies under the address."""
+        return remote_name(self._subfolders, shard, suffix)
+
     def _name(self, shard: int, suffix: str) -> str:
-        return f"shards/{self.entries[shard].name}.{suffix}"
+        return self.name(self.entries[shard].name, suffix)
 
     def _path(self, shard: int, suffix: str) -> Path:
         return shard_path(self.folder, self.entries[shard].name, suffix)

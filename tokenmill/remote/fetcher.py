@@ -122,6 +122,13 @@ class Fetcher:
                 budget.limit = budget.limit if cache.limit is None else cache.limit
             return budget
 
+    def forget(self, cache: Cache) -> None:
+        """Fetches nothing more for a cache."""
+        with self._lock:
+            for budget in self._budgets.values():
+                budget.caches = [other for other in budget.caches if other is not cache]
+            self._walks = [walk for walk in self._walks if walk.cache is not cache]
+
     def _waited_in_vain(self, cache: Cache, missing: np.ndarray) -> str:
         number = int(missing[0])
         shard = number - FILES if number >= FILES else cache.blocks.place(number).shard

@@ -35,6 +35,7 @@ class Marks:
                 raise ValueError(f"{path}: expected {size:,} bytes, found {found:,}; delete {path.parent}")
             os.posix_fallocate(descriptor, 0, size)  # a full disk is told here, and not by a signal
             self._memory = mmap.mmap(descriptor, size)
+            self._inode = os.fstat(descriptor).st_ino
         finally:
             os.close(descriptor)
         head = np.frombuffer(self._memory, np.uint64, 2)
@@ -43,6 +44,13 @@ class Marks:
         if int(head[0]) != MAGIC or int(head[1]) != boot:
             self._doubt()
             head[0], head[1] = MAGIC, boot
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file is still at its path."""
+        try:
+            return os.stat(path).st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def _doubt(self) -> None:
         """After the machine was started again: what was not on disk yet is gone, and nobody can tell."""

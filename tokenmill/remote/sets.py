@@ -46,11 +46,21 @@ def open_set(tokens: str | os.PathLike[str], kept: Kept = KEPT) -> TokenSet:
 _caches: dict[Path, Cache] = {}  # one for each folder: closing its files would let go of all claims
 
 
+def forget(cache: Cache) -> None:
+    """Lets go of a cache whose folder is deleted."""
+    _caches.pop(cache.folder, None)
+    fetcher().forget(cache)
+    cache.claims.close()
+
+
 def _cache_of(folder: Path, token_set: TokenSet, kept: Kept) -> Cache:
+    if folder in _caches and not _caches[folder].is_in_its_folder():
+        forget(_caches[folder])
     if folder not in _caches:
         folder.mkdir(parents=True, exist_ok=True)
         place = place_of(token_set.address)
-        _caches[folder] = Cache(folder, token_set.entries, token_set.numpy_dtype.itemsize, place)
+        subfolders = int(token_set.manifest.get("subfolders", 0))
+        _caches[folder] = Cache(folder, token_set.entries, token_set.numpy_dtype.itemsize, place, subfolders)
     cache = _caches[folder]
     cache.after_fork()
     if kept.bytes is not None:
@@ -93,7 +103,9 @@ class RemoteTokenSet(TokenSet):
         """One of its small files, fetched when it is asked for first."""
         path = self.path / name
         if not path.exists():
-            write_file(path, read(place_of(self.address), name), durable=False)
+            shard, dot, suffix = name.removeprefix("shards/").rpartition(".")
+            there = self.cache.name(shard, suffix) if name.startswith("shards/") else name
+            write_file(path, read(place_of(self.address), there), durable=False)
         return path
 
     def bring(self, entries: list[ShardEntry]) -> None:

@@ -1,0 +1,285 @@
+"""Sets sent to buckets, to the hub and by fsspec, and had back: the same bytes, and never a half."""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import boto3
+import numpy as np
+import pytest
+import torch
+from file_server import FileServer
+from making import ROOT, make_token_set, read_manifest, tree, wait_until
+
+from tokenmill import RowLoader, TokenSet, cli
+from tokenmill.exchange.card import card_of
+from tokenmill.exchange.pull import Pull, fetch
+from tokenmill.exchange.push import Push, send
+from tokenmill.remote import push as pushing
+from tokenmill.remote.places import place_of
+from tokenmill.remote.pull import pull
+from tokenmill.remote.sets import Kept, open_set
+
+REAL = ("shards", "manifest", "tokenizer", "token_bytes")
+
+
+@pytest.fixture(scope="module")
+def folder(prepared, tmp_path_factory):
+    """A prepared set, of which there is a tokenizer too."""
+    there = tmp_path_factory.mktemp("push") / prepared[1].name
+    shutil.copytree(prepared[1], there)
+    return there
+
+
+@pytest.fixture(scope="module")
+def moto():
+    """A server that speaks S3."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(moto, monkeypatch, tmp_path):
+    """An empty bucket, and credentials for it."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    name = f"b{abs(hash(tmp_path)) % 10**8}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    with FileServer({}) as server:
+        server.token = "hf_S3CRET"
+        for key, value in {
+            "HF_ENDPOINT": f"{server.url}/hub",
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_TOKEN": server.token,
+            "HF_HUB_DISABLE_XET": "1",
+        }.items():
+            monkeypatch.setenv(key, value)
+        yield server
+
+
+def rows(tokens, count=20, **more):
+    with RowLoader(tokens, batch_size=4, seq_len=128, **more) as loader:
+        return torch.stack([inputs for inputs, _ in itertools.islice(loader, count)])
+
+
+def test_s3_takes_a_set_and_gives_its_rows(folder, bucket, tmp_path, capsys):
+    address = f"s3://{bucket}/tokens/web"
+    assert cli.main(["push", str(folder), address]) == 0
+    assert "shards were sent, 0 were there already" in capsys.readouterr().out
+    assert torch.equal(rows(address, cache_dir=tmp_path), rows(folder))
+    assert cli.main(["push", str(folder), address + "/"]) == 0
+    assert "are there already" in capsys.readouterr().out
+    assert cli.main(["pull", address, str(tmp_path / "back")]) == 0
+    assert tree(tmp_path / "back") == {k: v for k, v in tree(folder).items() if k.startswith(REAL)}
+
+
+def test_credentials_are_asked_for_and_anonymous_is_said(folder, bucket, monkeypatch, tmp_path):
+    address = f"s3://{bucket}/tokens/public"
+    send(Push(str(folder), address))
+    boto3.client("s3").put_object_acl(Bucket=bucket, Key="tokens/public/manifest.json", ACL="public-read")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    from tokenmill.remote.s3 import S3
+
+    with pytest.raises(PermissionError, match=r"give AWS credentials .* write \?anonymous after the address"):
+        S3(address).read("manifest.json")
+    assert S3(address + "?anonymous").read("manifest.json")
+    with pytest.raises(ValueError, match="only `anonymous` may follow"):
+        S3(address + "?anonymos")
+
+
+def test_the_hub_takes_a_set_with_a_card_and_gives_its_rows(folder, hub, tmp_path, capsys):
+    address = "hf://datasets/o/n/web"
+    assert cli.main(["push", str(folder), address]) == 1
+    assert "expected --license" in capsys.readouterr().err
+    assert cli.main(["push", str(folder), address, "--license", "odc-by"]) == 0, capsys.readouterr().err
+    card = hub.files["web/README.md"].decode()
+    assert 'license: "odc-by"' in card
+    assert "viewer: false" in card
+    assert f'RowLoader("{address}"' in card
+    assert f"{TokenSet(folder).tokenizer['fingerprint']}" in card
+    from tokenmill.remote import places
+
+    places._places.clear()
+    assert torch.equal(rows(address, cache_dir=tmp_path / "c"), rows(folder))
+    pull(address, tmp_path / "back")
+    assert tree(tmp_path / "back") == {k: v for k, v in tree(folder).items() if k.startswith(REAL)}
+
+
+def test_a_card_tells_the_source_s_commit(folder):
+    token_set = TokenSet(folder)
+    token_set.origin = {"hub": {"repository": "karpathy/fine", "commit": "c0ffee", "files": [1, 2]}}
+    assert "[karpathy/fine](https://huggingface.co/datasets/karpathy/fine/tree/c0ffee) at commit `c0ffee`" in card_of(
+        token_set, "hf://datasets/o/n", "mit"
+    )
+
+
+def test_many_shards_lie_in_subfolders_and_come_back_flat(folder, hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(pushing, "SUBFOLDERS", 3)
+    from tokenmill.remote import places, sending
+
+    monkeypatch.setattr(sending._Repository, "most_in_a_folder", 20)
+    send(Push(str(folder), "hf://datasets/o/n/web", license="mit"))
+    names = [path for path in hub.files if path.endswith(".bin")]
+    assert {path.split("/")[2] for path in names} == {"000", "001", "002"}
+    places._places.clear()
+    assert torch.equal(rows("hf://datasets/o/n/web", cache_dir=tmp_path / "c"), rows(folder))
+    pull("hf://datasets/o/n/web", tmp_path / "back")
+    assert read_manifest(tmp_path / "back") == read_manifest(folder)
+    assert torch.equal(rows(tmp_path / "back"), rows(folder))
+
+
+def test_whatever_fsspec_writes_to_takes_a_set(folder, tmp_path):
+    address = f"memory://tokens/{tmp_path.name}"
+    send(Push(str(folder), address))
+    assert torch.equal(rows(address, cache_dir=tmp_path), rows(folder))
+
+
+def test_a_web_server_takes_nothing(folder):
+    with pytest.raises(ValueError, match="files cannot be sent to a web server"):
+        send(Push(str(folder), "https://host/tokens/web"))
+
+
+def test_a_damaged_shard_is_not_sent(folder, bucket, tmp_path):
+    shutil.copytree(folder, tmp_path / "bad")
+    path = next((tmp_path / "bad" / "shards").glob("*.bin"))
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"{path.name}: expected SHA-256 .*: damaged"):
+        send(Push(str(tmp_path / "bad"), f"s3://{bucket}/bad"))
+    with pytest.raises(FileNotFoundError, match="found no manifest.json"):
+        open_set(f"s3://{bucket}/bad", Kept(tmp_path))
+
+
+def test_a_push_that_is_killed_shows_the_old_set_or_the_new_one_and_goes_on(folder, bucket, tmp_path):
+    """A set of half the shards is there; the whole is pushed over it, and killed at random."""
+    old = make_token_set(tmp_path / "grown", train=[[300] * 200 for _ in range(6)], val=[[300] * 20])
+    address = f"s3://{bucket}/grown"
+    shutil.copy(folder / "tokenizer.json", old)
+    shutil.copy(folder / "token_bytes.npy", old)
+    send(Push(str(old), address))
+    new = make_token_set(tmp_path / "new", train=[[300] * 200 for _ in range(40)], val=[[300] * 20], seed=8)
+    shutil.copy(folder / "tokenizer.json", new)
+    shutil.copy(folder / "token_bytes.npy", new)
+    known = {TokenSet(old).digest: rows(old), TokenSet(new).digest: rows(new)}
+    command = [sys.executable, "-m", "tokenmill", "push", str(new), address]
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(float(rng.uniform(1.0, 2.2)))
+        process.kill()
+        process.communicate()
+        found = open_set(address, Kept(tmp_path / "c"))
+        assert found.digest in known
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert open_set(address, Kept(tmp_path / "c")).digest == TokenSet(new).digest
+    assert torch.equal(rows(address, cache_dir=tmp_path / "d"), known[TokenSet(new).digest])
+
+
+# ---------------------------------------------------------------------------- pulling
+
+
+@pytest.fixture
+def large(tmp_path_factory):
+    """A set of 24 MiB, served."""
+    lengths = np.random.default_rng(1).integers(100, 3000, 1300).tolist()
+    folder = make_token_set(tmp_path_factory.mktemp("large") / "web", train=[lengths] * 5, val=[lengths[:100]])
+    with FileServer.of(folder) as server:
+        yield folder, server
+
+
+def has_come(server, process, size):
+    return server.tokens_served() > size or process.poll() is not None
+
+
+def test_a_pull_that_is_killed_goes_on_with_the_next_block(large, prepared, tmp_path):
+    folder, server = large
+    for name in ("tokenizer.json", "token_bytes.npy"):
+        server.files[f"set/{name}"] = (prepared[1] / name).read_bytes()
+    server.delay = 0.03
+    command = [sys.executable, "-m", "tokenmill", "pull", f"{server.url}/set", str(tmp_path / "back")]
+    for _ in range(6):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_until(partial(has_come, server, process, server.tokens_served() + (2 << 20)))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    server.delay = 0
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    total = sum(path.stat().st_size for path in folder.rglob("*.bin"))
+    assert server.tokens_served() <= total + 6 * 16 * (1 << 20)
+    back = tree(tmp_path / "back")
+    assert {name: data for name, data in back.items() if name.startswith("shards")} == {
+        name: data for name, data in tree(folder).items() if name.startswith("shards")
+    }
+    assert not [name for name in back if "incoming" in name or name.endswith(".tmp")]
+    assert torch.equal(rows(tmp_path / "back"), rows(folder))
+
+
+def test_a_pull_goes_on_where_moving_a_shard_was_interrupted(large, prepared, tmp_path, monkeypatch):
+    folder, server = large
+    for name in ("tokenizer.json", "token_bytes.npy"):
+        server.files[f"set/{name}"] = (prepared[1] / name).read_bytes()
+    real, moved = os.replace, []
+
+    def replace(source, target):
+        if ".incoming" in str(source) and "shards" in str(source) and str(source).endswith(".idx"):
+            moved.append(source)
+            if len(moved) == 2:
+                raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        pull(f"{server.url}/set", tmp_path / "back")
+    monkeypatch.undo()
+    served = server.tokens_served()
+    pull(f"{server.url}/set", tmp_path / "back")
+    assert torch.equal(rows(tmp_path / "back"), rows(folder))
+    assert served <= server.tokens_served() <= sum(path.stat().st_size for path in folder.rglob("*.bin"))
+
+
+def test_a_pull_refuses_another_set_s_folder_and_takes_in_what_grew(large, prepared, tmp_path, folder):
+    _, server = large
+    with pytest.raises(FileExistsError, match="is there already"):
+        pull(f"{server.url}/set", shutil.copytree(folder, tmp_path / "other"))
+    with pytest.raises(ValueError, match="expected an address"):
+        fetch(Pull("data/tokens/web"))
+
+
+def test_the_first_windows_come_into_the_cache(large, tmp_path, capsys):
+    folder, server = large
+    assert cli.main(["pull", f"{server.url}/set", "--tokens", "1K", "--cache-dir", str(tmp_path)]) == 0
+    assert "1 of 1 windows" in capsys.readouterr().out
+    served = server.tokens_served()
+    assert served == sum(path.stat().st_size for path in folder.rglob("train*.bin"))
+    rows(f"{server.url}/set", cache_dir=tmp_path)
+    assert server.tokens_served() == served
+    assert cli.main(["pull", f"{server.url}/set", str(tmp_path), "--tokens", "1K"]) == 1
+    assert "leave the folder out" in capsys.readouterr().err
+
+
+def test_places_are_those_of_this_process():
+    assert place_of("memory://a") is place_of("memory://a")

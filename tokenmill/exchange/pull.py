@@ -1,0 +1,79 @@
+"""`tokenmill pull s3://bucket/tokens/web`: a token set from an address, whole and verified; or its first windows.
+
+    tokenmill pull hf://datasets/owner/web                    into data/tokens/web, as if it had been prepared there
+    tokenmill pull s3://bucket/tokens/web --tokens 1e9        into the cache: what training needs first
+
+It goes on where it was when it is run again.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from tokenmill.batches.config import LoaderConfig, Packing
+from tokenmill.batches.loader import RowLoader
+from tokenmill.batches.mixture import tokens_of
+from tokenmill.exchange.counting import counting
+from tokenmill.remote.addresses import is_address, name_of, named, told
+from tokenmill.remote.fetcher import fetcher
+from tokenmill.remote.pull import pull
+from tokenmill.remote.sets import RemoteTokenSet
+from tokenmill.store.shards import Split
+
+TOKENS_ROOT = Path("data/tokens")
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Fetches a token set from an address, whole and verified; or, with --tokens, what training needs of it first."""
+
+    address: tyro.conf.Positional[str]  # s3://, gs://, hf://datasets/OWNER/NAME, https://
+    folder: tyro.conf.Positional[Path | None] = None  # where to; by default data/tokens/NAME
+    tokens: str | None = None  # fetch only the first windows into the cache, of so many tokens, as 1e9 or 10B
+    split: Split = "train"  # of which split, with --tokens
+    seed: int = LoaderConfig.seed  # as in the training, with --tokens
+    packing: Packing = LoaderConfig.packing  # as in the training, with --tokens
+    cache_dir: str | None = None  # with --tokens; by default as TOKENMILL_CACHE says
+    cache_bytes: int | None = None  # with --tokens; by default nine tenths of what is free
+
+
+def fetch(config: Pull) -> Path:
+    """Where the set is then: its folder, or that of its cache. ValueError or OSError where it cannot be had."""
+    if not is_address(config.address):
+        raise ValueError(f"{config.address}: expected an address, as s3://bucket/NAME; a folder is there already")
+    address = str(named(config.address))
+    if config.tokens is not None:
+        if config.folder is not None:
+            raise ValueError("--tokens fetches into the cache; leave the folder out, or name a --cache-dir")
+        return _warm(config, address)
+    folder = config.folder or TOKENS_ROOT / name_of(address)
+    with counting(f"pulling {told(address)}") as count:
+        came = pull(address, folder, count)
+    print(f"{came:,} shards came, {count.shards - came:,} were there already")
+    return folder
+
+
+def _warm(config: Pull, address: str) -> Path:
+    """Has the first windows of training in the cache."""
+    asked = tokens_of("--tokens", config.tokens)
+    told_so = {"split": config.split, "seed": config.seed, "packing": config.packing}
+    kept = {"cache_dir": config.cache_dir, "cache_bytes": config.cache_bytes}
+    with RowLoader(address, batch_size=1, seq_len=2048, prefetch=0, **told_so, **kept) as loader:  # type: ignore[call-overload]
+        token_set, plans = loader.token_set, loader._make_plans()
+        assert isinstance(token_set, RemoteTokenSet), "an address"
+        done, window, sizes = 0, 0, plans.epoch(0).tokens.tolist()
+        while done < asked and window < len(sizes):
+            rows = plans.rows(0, window)
+            rows.need(lambda: 0)
+            for cache, blocks in rows.table.blocks():
+                fetcher().require(cache, blocks)
+            rows.let_go()
+            done, window = done + sizes[window], window + 1
+            print(f"{window:,} of {len(sizes):,} windows, {done:,} tokens", flush=True)
+        return token_set.path
+
+
+def main(arguments: list[str], prog: str) -> None:
+    """Fetches what the command line asks for, and prints where it is."""
+    print(fetch(tyro.cli(Pull, prog=prog, args=arguments, description=__doc__)))

@@ -1,0 +1,131 @@
+"""A whole token set from an address into a folder, which is then as if it had been prepared there.
+
+Blocks come as for training (fetcher.py), into a folder beside the shards. A shard whose blocks are all there is read
+once more, its SHA-256 compared, and moved to its place; the manifest is written last. So an interrupted pull goes on
+with the next block, and what is there already, of a set that has grown, stays.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tokenmill.remote.cache import Need
+from tokenmill.remote.fetcher import fetcher
+from tokenmill.remote.places import place_of, read
+from tokenmill.remote.sets import Kept, RemoteTokenSet, forget
+from tokenmill.store.files import locked, parse_json, remove_temporary_files, write_file, write_json
+from tokenmill.store.shards import ShardEntry, finished_record, shard_path
+from tokenmill.store.token_sets import TokenSet, kept_manifest
+
+INCOMING = ".incoming"  # where blocks come
+AHEAD = 4  # shards that are fetched while one is checked
+NO_LIMIT = 1 << 62
+
+
+def pull(address: str, folder: Path, progress: Callable[[int, int], None] = lambda shards, size: None) -> int:
+    """Has the set there: how many shards came. `progress` is called with shards and bytes since the last call.
+
+    FileExistsError where the folder has another set; what reading an address raises.
+    """
+    with locked(folder):
+        token_set = RemoteTokenSet(address, Kept(folder / INCOMING, NO_LIMIT))
+        _require_same_set(folder, token_set)
+        remove_temporary_files(folder, folder / "shards")
+        (folder / "shards").mkdir(exist_ok=True)
+        todo = [entry for entry in token_set.entries if not _is_there(folder, entry)]
+        for entry in token_set.entries:
+            if entry not in todo:
+                progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
+        for entry in todo:
+            _put_back(token_set, entry, folder)
+        needs: dict[str, Need] = {}
+        for number, entry in enumerate(todo):
+            for later in todo[number : number + AHEAD]:
+                if later.name not in needs:
+                    needs[later.name] = _expect(token_set, later)
+            _take(token_set, entry, folder)
+            del needs[entry.name]
+            progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
+        _close(token_set, folder)
+        forget(token_set.cache)
+        shutil.rmtree(folder / INCOMING, ignore_errors=True)
+    return len(todo)
+
+
+def _require_same_set(folder: Path, token_set: RemoteTokenSet) -> None:
+    if not (folder / "manifest.json").exists():
+        return
+    there = TokenSet(folder)
+    if there.tokenizer["fingerprint"] != token_set.tokenizer["fingerprint"]:
+        raise FileExistsError(f"{folder}: is there already, of another tokenizer; name a new folder")
+    if not token_set.knows(there.digest):
+        raise FileExistsError(
+            f"{folder}: is there already, with manifest {there.digest}, which {token_set.told} never had; name a new "
+            "folder"
+        )
+
+
+def _is_there(folder: Path, entry: ShardEntry) -> bool:
+    record = finished_record(folder, entry.name)
+    return record is not None and (record["bin"]["sha256"], record["idx"]["sha256"]) == (
+        entry.bin_sha256,
+        entry.idx_sha256,
+    )
+
+
+def _put_back(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path) -> None:
+    """A file of a shard whose moving was interrupted."""
+    for suffix, size in (("bin", token_set.cache.bytes_of(entry.name)), ("idx", (entry.documents + 1) * 8)):
+        here, there = shard_path(folder, entry.name, suffix), shard_path(token_set.path, entry.name, suffix)
+        if here.exists() and here.stat().st_size == size and not there.exists():
+            os.replace(here, there)
+
+
+def _expect(token_set: RemoteTokenSet, entry: ShardEntry) -> Need:
+    need = Need(token_set.cache.blocks_of(entry.name), lambda: 0)
+    fetcher().expect(token_set.cache, need)
+    return need
+
+
+def _take(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path) -> None:
+    """Waits for a shard's blocks, and moves its files to their places, the record last."""
+    token_set.bring([entry])
+    fetcher().require(token_set.cache, _expect(token_set, entry).blocks)
+    path = shard_path(token_set.path, entry.name, "bin")
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    if found != entry.bin_sha256:
+        token_set.cache.doubt(entry.name)
+        raise OSError(
+            f"{token_set.told}: shard {entry.name}: expected SHA-256 {entry.bin_sha256}, found {found}, though each "
+            "block had the CRC-32 of its record when it came: run again to fetch it anew, and where that does not "
+            "help push the set again, which was damaged before it was sent"
+        )
+    record = token_set.record(entry)
+    if "ids" in record:
+        data = read(place_of(token_set.address), token_set.cache.name(entry.name, "ids"))
+        if hashlib.sha256(data).hexdigest() != record["ids"]["sha256"]:
+            raise OSError(f"{token_set.told}: shard {entry.name}: its ids are not what its record says; push it again")
+        write_file(shard_path(folder, entry.name, "ids"), data)
+    for suffix in ("bin", "idx", "json"):
+        os.replace(shard_path(token_set.path, entry.name, suffix), shard_path(folder, entry.name, suffix))
+
+
+def _close(token_set: RemoteTokenSet, folder: Path) -> None:
+    """Makes the shards a token set."""
+    for name in ("tokenizer.json", "token_bytes.npy"):
+        write_file(folder / name, token_set.file(name).read_bytes())
+    manifest = parse_json((token_set.path / "manifest.json").read_bytes(), token_set.told, "tokens")
+    manifest.pop("subfolders", None)
+    kept = kept_manifest(folder, token_set.digest)
+    kept.parent.mkdir(exist_ok=True)
+    if (folder / "manifest.json").exists():
+        former = TokenSet(folder)
+        with contextlib.suppress(FileExistsError):
+            os.link(folder / "manifest.json", kept_manifest(folder, former.digest))
+    write_json(kept, manifest)
+    write_json(folder / "manifest.json", manifest)

@@ -1,0 +1,112 @@
+"""A token set to an address: shards first, manifest and card last, so that readers see the old set or the new one.
+
+A shard's record is sent after its tokens and offsets. So a shard is there where its record is, and says the same
+SHA-256: one that is there is not sent again, and a push that was interrupted goes on when it is run again.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tokenmill.remote.addresses import remote_name
+from tokenmill.remote.places import Place, read
+from tokenmill.remote.sending import Item, Sink
+from tokenmill.store.files import parse_json, read_json
+from tokenmill.store.shards import ShardEntry, shard_path, suffixes_of
+from tokenmill.store.token_sets import TokenSet
+
+THREADS = 8
+FILES_A_SHARD = 4
+SUBFOLDERS = 256  # where one folder may not hold all
+
+
+def subfolders_for(shards: int, most: int) -> int:
+    """How many folders below shards/ so many shards need, where a folder may hold `most` files."""
+    return 0 if shards * FILES_A_SHARD < most else SUBFOLDERS
+
+
+def push(
+    token_set: TokenSet,
+    sink: Sink,
+    card: bytes | None = None,
+    progress: Callable[[int, int], None] = lambda shards, size: None,
+) -> int:
+    """Sends what is missing of a set, and then its manifest: how many shards were sent.
+
+    `progress` is called with shards and bytes that are there since the last call. ValueError where a shard is damaged
+    here; what Sink.put raises where one cannot be sent.
+    """
+    entries = token_set.entries
+    subfolders = subfolders_for(len(entries), sink.most_in_a_folder)
+    todo: list[ShardEntry] = []
+    with ThreadPoolExecutor(THREADS) as threads:
+        there = threads.map(lambda entry: _is_there(token_set, entry, sink.place, subfolders), entries)
+        for entry, known in zip(entries, there, strict=True):
+            if known:
+                progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
+            else:
+                todo.append(entry)
+        together = [todo[first : first + sink.together] for first in range(0, len(todo), sink.together)]
+
+        def send(some: list[ShardEntry]) -> None:
+            sink.put([item for entry in some for item in shard_items(token_set, entry, subfolders)])
+            progress(len(some), sum(entry.tokens for entry in some) * token_set.numpy_dtype.itemsize)
+
+        if sink.together == 1:
+            list(threads.map(send, together))
+        else:  # commits come one after the other
+            for some in together:
+                send(some)
+    sink.put(closing_items(token_set, subfolders, card))
+    return len(todo)
+
+
+def _is_there(token_set: TokenSet, entry: ShardEntry, place: Place, subfolders: int) -> bool:
+    try:
+        data = read(place, remote_name(subfolders, entry.name, "json"))
+        record = parse_json(data, entry.name, "shard")
+        return bool((record["bin"]["sha256"], record["idx"]["sha256"]) == (entry.bin_sha256, entry.idx_sha256))
+    except (FileNotFoundError, ValueError, KeyError):
+        return False
+
+
+def shard_items(token_set: TokenSet, entry: ShardEntry, subfolders: int = 0) -> list[Item]:
+    """A shard's files, the record last. ValueError where one is not what was written."""
+    record = token_set.record(entry)
+    items: list[Item] = []
+    for suffix in suffixes_of(record):
+        path = shard_path(token_set.path, entry.name, suffix)
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        expected = record[suffix]["sha256"]
+        if found != expected or expected != getattr(entry, f"{suffix}_sha256", expected):
+            raise ValueError(
+                f"{path}: expected SHA-256 {expected}, found {found}: damaged; `tokenmill verify --drop-bad` takes the "
+                "shard out, and preparing again makes it anew"
+            )
+        items.append((remote_name(subfolders, entry.name, suffix), path))
+    return [*items, (remote_name(subfolders, entry.name, "json"), shard_path(token_set.path, entry.name, "json"))]
+
+
+def closing_items(token_set: TokenSet, subfolders: int, card: bytes | None) -> list[Item]:
+    """What makes the shards at an address a token set: the manifest comes last."""
+    folder = token_set.path
+    kept = [path for path in sorted((folder / "manifests").glob("*.json")) if path.stem != token_set.digest]
+    items: list[Item] = [(name, folder / name) for name in ("tokenizer.json", "token_bytes.npy")]
+    items += [(f"manifests/{path.name}", _manifest(path, subfolders)) for path in kept]
+    now = _manifest(folder / "manifest.json", subfolders)
+    items.append((f"manifests/{token_set.digest}.json", now))
+    if card is not None:
+        items.append(("README.md", card))
+    return [*items, ("manifest.json", now)]
+
+
+def _manifest(path: Path, subfolders: int) -> bytes:
+    """A manifest that says where its shards lie."""
+    manifest: dict[str, Any] = read_json(path, "tokens")
+    if not subfolders:
+        return path.read_bytes()
+    return (json.dumps(manifest | {"subfolders": subfolders}, indent=1, ensure_ascii=False) + "\n").encode()
