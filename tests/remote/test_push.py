@@ -36,31 +36,6 @@ def folder(prepared, tmp_path_factory):
     return there
 
 
-@pytest.fixture(scope="module")
-def moto():
-    """A server that speaks S3."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def bucket(moto, monkeypatch, tmp_path):
-    """An empty bucket, and credentials for it."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    name = f"b{abs(hash(tmp_path)) % 10**8}"
-    boto3.client("s3").create_bucket(Bucket=name)
-    return name
-
-
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     with FileServer({}) as server:

@@ -7,6 +7,7 @@ Comes in: a PrepareConfig (config). Goes out: a token set's folder, or which sha
     splits      which files validate, also of a set that grows
     inventory   what a token set needs, and what of it is there; missing: has the rest made
     make        one unit of work -> one shard, in a worker
+    elsewhere   shards sent to a bucket as they are made
     workers     tasks to worker processes, which nursery forks; cluster: to Ray's; cores: how many there may be
     progress    what a person sees meanwhile; command: `tokenmill prepare`
 

@@ -12,6 +12,7 @@ import tyro
 from tokenmill.prepare.config import PRESETS, PrepareConfig
 from tokenmill.prepare.outcomes import Failure, PreparationError
 from tokenmill.prepare.run import prepare_and_tell
+from tokenmill.remote.addresses import told
 from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet
 
@@ -20,7 +21,7 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
     """Prepares as the command line says; prints a summary, and last the token set's path. The exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the workers on the way out
     try:
-        (folder, missing), changes = prepare_and_tell(_parse(arguments, prog, presets))
+        (folder, missing, address), changes = prepare_and_tell(_parse(arguments, prog, presets))
     except PreparationError as error:
         _report(error.failures)
         return 1
@@ -33,7 +34,7 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
         _summarize(folder)
         for line in changes:
             print(f"  {line}")
-    print(folder)
+    print(told(address) if address else folder)
     return 0
 
 

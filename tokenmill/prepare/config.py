@@ -1,5 +1,6 @@
 """What preparing is told, checked when it is made, and the presets: settings that have a name."""
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Literal
 
 from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
+from tokenmill.remote.addresses import cache_root, named
 from tokenmill.text.formats import SUFFIX, Reading
 
 
@@ -29,7 +31,7 @@ class PrepareConfig:
     keep_ids: str | None = None  # the column, or key, with a document's own id, which show then tells
     document_separator: str | None = None  # between the documents of a txt file, as `\n\n`; by default a file is one
     skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
-    tokens_root: Path | str = Path("data/tokens")  # where token sets are written
+    tokens_root: Path | str = Path("data/tokens")  # where token sets are written: a folder, or s3://, gs:// ...
     raw_dir: Path | str = Path("data/raw")  # where files from the hub are downloaded
     download_workers: int = 4  # files that are downloaded at a time
     keep_raw: bool = True  # keep files from the hub; or delete each once its shards are made
@@ -44,6 +46,11 @@ class PrepareConfig:
         for field in ("source", "tokenizer", "val_file"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, os.fspath(getattr(self, field)))
+        object.__setattr__(self, "tokens_root", named(self.tokens_root))
+        if self.elsewhere is not None and self.cluster is not None:
+            raise ValueError(
+                "--cluster writes into a folder that all its machines share; to a bucket prepare by --part"
+            )
         for field in ("workers", "num_shards", "download_workers", "shard_text_bytes", "train_text_bytes"):
             object.__setattr__(self, field, whole_number(field, getattr(self, field), 1))
         if self.part is not None and not (
@@ -57,6 +64,19 @@ class PrepareConfig:
     def dataset(self) -> str:
         """The data set's name: --name, or the last part of the source."""
         return self.name or SUFFIX.sub("", Path(os.path.abspath(self.source)).name)
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The address that token sets are written to, where it is none of a folder."""
+        return self.tokens_root if isinstance(self.tokens_root, str) else None
+
+    @property
+    def here(self) -> Path:
+        """Where token sets are made on this disk: of those that go elsewhere, by this part, in the cache."""
+        if not isinstance(self.tokens_root, str):
+            return Path(self.tokens_root)
+        told = hashlib.sha256(f"{self.tokens_root} {self.part}".encode()).hexdigest()[:16]
+        return cache_root() / "preparing" / told
 
     @property
     def reading(self) -> Reading:
@@ -75,7 +95,8 @@ class PrepareConfig:
     @property
     def tokenizers_dir(self) -> Path:
         """Where trained tokenizers are kept."""
-        return Path(self.tokens_root).parent / "tokenizers"
+        root = Path("data/tokens") if isinstance(self.tokens_root, str) else self.tokens_root
+        return root.parent / "tokenizers"
 
 
 PRESETS = {

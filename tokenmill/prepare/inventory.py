@@ -9,6 +9,7 @@ kept in `planned/`, for the next run and the other parts.
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
+from tokenmill.prepare.elsewhere import Elsewhere
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.shards import Split, finished_record, sources_of
 from tokenmill.store.token_sets import TokenSet
@@ -23,13 +24,16 @@ READ_AS = ("text_column", "document_separator", "id_column")  # facts of a recor
 class Inventory:
     """The shards of a token set: those that are planned, in `shards`, and those that are there, in `records`."""
 
-    def __init__(self, folder: Path, fingerprint: str, how: Reading, shard_text_bytes: int):
+    def __init__(
+        self, folder: Path, fingerprint: str, how: Reading, shard_text_bytes: int, elsewhere: Elsewhere | None = None
+    ):
+        self.elsewhere = elsewhere  # where shards are sent to: of those that are done the record alone is here
         self.folder, self._fingerprint, self._how, self._shard_text_bytes = folder, fingerprint, how, shard_text_bytes
         self.shards: dict[str, list[str]] = {}  # by the names of their files
         self.records: dict[str, dict] = {}
         self._units: list[Unit] = []
         self._unplanned: list[tuple[Lot, Callable[[SourceFile], int | None]]] = []
-        self._on_disk = dict(_records(folder))
+        self._on_disk = dict(_records(folder, whole=elsewhere is None))
         there = (folder / "manifest.json").exists()
         self._dropped = [entry.sources for _, entry in TokenSet(folder).dropped] if there else []
 
@@ -137,7 +141,9 @@ class Inventory:
 
     def look_again(self) -> None:
         """Takes note of what other parts have made since."""
-        self._on_disk |= dict(_records(self.folder, self._on_disk))
+        if self.elsewhere is not None:
+            self.elsewhere.bring()
+        self._on_disk |= dict(_records(self.folder, self._on_disk, self.elsewhere is None))
         for unit in self._units:
             record = self._made(unit) if unit.name not in self.records else None
             self.records |= {record["name"]: record} if record else {}
@@ -170,10 +176,12 @@ def _difference(was: dict, now: dict) -> str | None:
     return None
 
 
-def _records(folder: Path, but: Container[str] = ()) -> Iterator[tuple[str, dict]]:
-    """The records of the shards that are done, by their names."""
+def _records(folder: Path, but: Container[str] = (), whole: bool = True) -> Iterator[tuple[str, dict]]:
+    """The records of the shards that are done, by their names; with `whole` of those whose files are here."""
     for path in sorted(folder.glob("shards/*.json")):
         name = path.name.removesuffix(".json")
-        record = finished_record(folder, name) if name not in but else None
+        if name in but:
+            continue
+        record = finished_record(folder, name) if whole else read_json(path, "shard")
         if record is not None:
             yield name, record

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tokenmill.prepare import cluster, workers
 from tokenmill.prepare.config import PrepareConfig
+from tokenmill.prepare.elsewhere import make_and_send
 from tokenmill.prepare.inventory import Inventory, is_costly
 from tokenmill.prepare.make import Made, load_encoder, make_shard
 from tokenmill.prepare.origin import Source
@@ -125,6 +126,8 @@ def _make(
         threading.Thread(target=_feed, args=feeding, daemon=True, name="tokenmill-feed").start()
         folder = stock.folder.absolute()
         make, setup = functools.partial(make_shard, folder), functools.partial(load_encoder, folder, config.engine)
+        if stock.elsewhere is not None:
+            make = functools.partial(make_and_send, make_shard, folder, stock.elsewhere.address)
         run_tasks = cluster.run_tasks if config.cluster else workers.run_tasks
         run_tasks(make, feed, setup, config.workers, meter.add, settle)
     if left := len(feed.tasks) - len(made) - sum(what.startswith("shard ") for what, _ in failures):

@@ -99,7 +99,7 @@ def _hub_source(config: PrepareConfig, bars: Bars) -> Source:
 
 def _commit_of_an_earlier_set(config: PrepareConfig) -> str | None:
     """The commit that a set of this data set was made from, so that another one means the same files."""
-    for path in sorted(Path(config.tokens_root).glob(f"{config.dataset}-*/manifest.json")):
+    for path in sorted(config.here.glob(f"{config.dataset}-*/manifest.json")):
         origin = read_json(path, "tokens").get("hub", {})
         if (origin.get("repository"), origin.get("revision")) == (config.source, config.revision):
             return origin["commit"]

@@ -41,7 +41,8 @@ class PreparationError(Exception):
 
 
 class Prepared(NamedTuple):
-    """A token set's folder, and how many of its shards other parts have yet to make."""
+    """A token set's folder, and how many of its shards other parts have yet to make; and the address it was sent to."""
 
     folder: Path
     missing: int
+    address: str | None = None

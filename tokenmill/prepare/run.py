@@ -10,10 +10,10 @@ crash, or with more source files, does only what is missing; another tokenizer i
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.cores import available_cores
+from tokenmill.prepare.elsewhere import Elsewhere
 from tokenmill.prepare.inventory import Inventory
 from tokenmill.prepare.missing import make_missing
 from tokenmill.prepare.origin import find_source
@@ -28,6 +28,7 @@ from tokenmill.prepare.splits import (
     still_dropped,
 )
 from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer
+from tokenmill.remote.addresses import joined
 from tokenmill.store.files import locked, remove_temporary_files
 from tokenmill.store.token_sets import write_manifest
 from tokenmill.tokenize.encoder import require_engine
@@ -51,17 +52,21 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
             bars.say(f"warning: {config.workers} workers for {cores} cores: more memory, and no more speed")
         tokenizer = find_tokenizer(config, source, bars.say)
         require_engine(config.engine, tokenizer)
-        folder = Path(config.tokens_root) / f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
+        name = f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
+        folder, address = config.here / name, config.elsewhere and joined(config.elsewhere, name)
+        elsewhere = Elsewhere(address, folder) if address else None
         alone = config.part_of_all[1] == 1
         with locked(folder, shared=not alone):  # parts work side by side
             written = (folder, folder / "shards", folder / "manifests")
             if alone:
                 remove_temporary_files(*written)
+            if elsewhere is not None:
+                elsewhere.bring()
             former = former_entries(folder)
             require_all_there(folder, source.files)
             source = replace(source, files=keep_splits(source.files, former, config.val_file is not None))
             save_tokenizer(folder, tokenizer)
-            stock = Inventory(folder, tokenizer.fingerprint, config.reading, config.shard_text_bytes)
+            stock = Inventory(folder, tokenizer.fingerprint, config.reading, config.shard_text_bytes, elsewhere)
             failures = make_missing(stock, source, config, bars)
             if alone:
                 remove_temporary_files(*written)
@@ -72,8 +77,10 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
             if missing and config.finish:
                 raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
             if missing:
-                return Prepared(folder, len(missing)), []
+                return Prepared(folder, len(missing), address), []
             records = in_former_order(stock.entries(source.files), former)
             dropped = still_dropped(folder, records)
             write_manifest(folder, config.dataset, tokenizer.facts(), records, source.facts(), dropped)
-    return Prepared(folder, 0), changes(records, former)
+            if elsewhere is not None:
+                elsewhere.close()
+    return Prepared(folder, 0, address), changes(records, former)

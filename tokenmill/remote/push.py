@@ -76,19 +76,26 @@ def _is_there(token_set: TokenSet, entry: ShardEntry, place: Place, subfolders: 
 def shard_items(token_set: TokenSet, entry: ShardEntry, subfolders: int = 0) -> list[Item]:
     """A shard's files, the record last. ValueError where one is not what was written."""
     record = token_set.record(entry)
-    items: list[Item] = []
+    if (record["bin"]["sha256"], record["idx"]["sha256"]) != (entry.bin_sha256, entry.idx_sha256):
+        raise ValueError(f"{token_set.told}: the record of shard {entry.name} is of another than the manifest lists")
+    return items_of(token_set.path, record, subfolders)
+
+
+def items_of(folder: Path, record: dict[str, Any], subfolders: int = 0) -> list[Item]:
+    """The files of a shard with this record, the record last. ValueError where one is not what was written."""
+    shard, items = record["name"], list[Item]()
     for suffix in suffixes_of(record):
-        path = shard_path(token_set.path, entry.name, suffix)
+        path = shard_path(folder, shard, suffix)
         with open(path, "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         expected = record[suffix]["sha256"]
-        if found != expected or expected != getattr(entry, f"{suffix}_sha256", expected):
+        if found != expected:
             raise ValueError(
                 f"{path}: expected SHA-256 {expected}, found {found}: damaged; `tokenmill verify --drop-bad` takes the "
                 "shard out, and preparing again makes it anew"
             )
-        items.append((remote_name(subfolders, entry.name, suffix), path))
-    return [*items, (remote_name(subfolders, entry.name, "json"), shard_path(token_set.path, entry.name, "json"))]
+        items.append((remote_name(subfolders, shard, suffix), path))
+    return [*items, (remote_name(subfolders, shard, "json"), shard_path(folder, shard, "json"))]
 
 
 def closing_items(token_set: TokenSet, subfolders: int, card: bytes | None) -> list[Item]:

@@ -36,6 +36,10 @@ class Sink(Protocol):
         """Sends files, one after the other. PermissionError, ConnectionError or OSError, with the address."""
         ...
 
+    def names(self) -> list[str]:
+        """The files that are there. Raises what `put` does."""
+        ...
+
 
 class _Bucket:
     """S3, by boto3, which sends large files in parts and tries again."""
@@ -59,6 +63,21 @@ class _Bucket:
                     self.place.client().upload_file(str(what), **where)
             except (Boto3Error, BotoCoreError, ClientError) as error:
                 raise OSError(f"{self.place.told(name)}: cannot be written ({error})") from error
+
+    def names(self) -> list[str]:
+        with naming_the_extra("remote"):
+            from botocore.exceptions import BotoCoreError, ClientError
+
+        prefix, found = self.place.key(""), list[str]()
+        try:
+            pages = (
+                self.place.client().get_paginator("list_objects_v2").paginate(Bucket=self.place.bucket, Prefix=prefix)
+            )
+            for page in pages:
+                found += [item["Key"].removeprefix(prefix) for item in page.get("Contents", ())]
+        except (BotoCoreError, ClientError) as error:
+            raise OSError(f"{self.place.told('')}: cannot be listed ({error})") from error
+        return found
 
 
 class _Files:
@@ -94,6 +113,18 @@ class _Files:
                 self.place.system().makedirs(folder, exist_ok=True)
                 self._made.add(folder)
 
+    def names(self) -> list[str]:
+        def look(_: int) -> list[str]:
+            system, root = self.place.system(), self.place.path("")
+            try:
+                return [path.removeprefix(root).lstrip("/") for path in system.find(root)]
+            except FileNotFoundError:
+                return []
+            except Exception as error:  # of each client another
+                raise Again(f"{type(error).__name__}: {str(error)[:200]}") from error
+
+        return patiently(look, self.place.told(""))
+
 
 class _Repository:
     """The hub, by huggingface_hub: what is put together is one commit, and what it has already is not sent again."""
@@ -123,6 +154,12 @@ class _Repository:
                 repo_type="dataset",
                 revision=self._revision,
             )
+        )
+
+    def names(self) -> list[str]:
+        raise ValueError(
+            f"{told(self.place.address)}: the hub takes few commits an hour, too few for one a shard; prepare into a "
+            "folder, or a bucket, and then `tokenmill push`"
         )
 
     def _path(self, name: str) -> str:
