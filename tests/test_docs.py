@@ -23,6 +23,14 @@ ELSEWHERE = {  # what is not run here, and what runs it
     "pip install -r requirements.txt": "the Makefile, before any test",
     "pip install '.[prepare,report]'": "tests/test_package.py, of a wheel",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
+    "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_push.py, into a bucket of moto's",
+    "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by": "remote/test_push.py, to a small hub",
+    "tokenmill pull s3://bucket/tokens/NAME": "remote/test_push.py",
+    "tokenmill pull s3://bucket/tokens/NAME --tokens 1e9": "remote/test_push.py",
+    "tokenmill convert in llm.c 'hf://datasets/kjj0/fineweb10B-gpt2/*.bin' --tokenizer gpt2 --name fineweb10B": (
+        "exchange/test_convert.py, from a small hub"
+    ),
+    "tokenmill prepare --source my/files --tokens-root s3://bucket/tokens": "prepare/test_elsewhere.py",
     "python prepare_data.py --source my/parquet/files --cluster ray": "test_ray.py, on a cluster of its own",
 }
 SMALLER = {

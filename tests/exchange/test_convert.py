@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hub_server import Hub, environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import BOS, ROOT, make_token_set
@@ -550,3 +551,24 @@ def test_files_are_even_and_end_where_documents_do_unless_that_is_uneven(lengths
     ends = set(np.cumsum(lengths).tolist())
     if max(lengths) < even / 2:
         assert set(np.cumsum(sizes).tolist()) <= ends
+
+
+def test_files_that_others_publish_on_the_hub_come_in(tmp_path, prepared, tokenizer_json):
+    """As llm.c's are: hf://datasets/owner/name/*.bin; checked by their hashes, and not fetched again."""
+    made = convert.export(convert.Out("llm.c", str(prepared[1]), tmp_path / "there"))
+    files = {path.name: path.read_bytes() for path in made.iterdir()} | {"README.md": b"# tokens"}
+    hub = Hub("kjj0/fine10B", files)
+    command = [sys.executable, "-m", "tokenmill", "convert", "in", "llm.c", "hf://datasets/kjj0/fine10B/*.bin"]
+    command += ["--tokenizer", tokenizer_json, "--name", "fine"]
+    where = {"cwd": tmp_path, "env": environment(hub.url, tmp_path) | {"PYTHONPATH": str(ROOT)}}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **where)
+    assert done.returncode == 0, done.stderr
+    taken = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+    assert taken.manifest["documents"] == TokenSet(prepared[1]).manifest["documents"]
+    fetched = len(hub.fetched)
+    done = subprocess.run([*command[:-1], "again"], capture_output=True, text=True, timeout=120, **where)
+    assert done.returncode == 0, done.stderr
+    assert len(hub.fetched) == fetched
+    command[6] = "hf://datasets/kjj0/fine10B/*.npy"
+    done = subprocess.run([*command[:-1], "other"], capture_output=True, text=True, timeout=120, **where)
+    assert "no file is called *.npy; there are " in done.stderr

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from file_server import FileServer
-from making import ROOT, make_token_set, wait_until
+from making import ROOT, make_token_set, tree, wait_until
 
-from tokenmill import Mixture, RowLoader, TokenSet, get_batch
+from tokenmill import Mixture, RowLoader, TokenSet, cli, get_batch
 from tokenmill.batches import plans
 from tokenmill.remote import http, patience
 from tokenmill.remote.sets import Kept, open_set
@@ -473,3 +473,69 @@ def test_fetched_blocks_are_those_that_rows_need(folder, server, small_windows, 
     """A few batches of validation fetch no training."""
     assert same(batches(f"{server.url}/set", 3, split="val", cache_dir=tmp_path), batches(folder, 3, split="val"))
     assert not [path for path in server.served if "train" in path]
+
+
+# ---------------------------------------------------------------------------- looking at it
+
+
+@pytest.fixture(scope="module")
+def whole(prepared, tmp_path_factory):
+    """A set with a tokenizer, served."""
+    with FileServer.of(prepared[1]) as server:
+        yield prepared[1], server
+
+
+def printed(capsys, *words) -> str:
+    status = cli.main([str(word) for word in words])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    return said.out
+
+
+@pytest.mark.parametrize("asked", [["--row", "3"], ["--document", "7"], ["--step", "2", "--batch-size", "2"]])
+def test_show_shows_the_same(whole, tmp_path, capsys, asked):
+    folder, server = whole
+    here = printed(capsys, "show", folder, *asked, "--seq-len", "128").replace(folder.name, "set")
+    there = printed(capsys, "show", f"{server.url}/set", *asked, "--seq-len", "128", "--cache-dir", tmp_path)
+    assert there == here
+
+
+def test_a_report_says_the_same(whole, tmp_path, capsys):
+    folder, server = whole
+    page = tmp_path / "page.html"
+    here = printed(capsys, "report", folder, "--out", page).replace(folder.name, "set")
+    there = printed(capsys, "report", f"{server.url}/set", "--out", page, "--cache-dir", tmp_path / "c")
+    assert there == here
+
+
+def test_verify_reads_what_lies_there_and_keeps_nothing(whole, tmp_path, capsys, monkeypatch, impatient):
+    folder, server = whole
+    monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path))
+    assert "0 bad, read in full" in printed(capsys, "verify", f"{server.url}/set")
+    assert not list(tmp_path.iterdir())
+    name = next(path for path in server.files if path.endswith(".bin"))
+    right = server.files[name]
+    server.files[name] = bytes([right[0] ^ 4]) + right[1:]
+    try:
+        assert cli.main(["verify", f"{server.url}/set"]) == 1
+    finally:
+        server.files[name] = right
+    said = capsys.readouterr().out
+    assert "1 bad" in said
+    assert "expected CRC-32" in said
+    assert "push the set again" in said
+
+
+def test_a_set_elsewhere_is_written_as_others_files(whole, tmp_path, capsys, monkeypatch):
+    folder, server = whole
+    monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / "cache"))
+    for tokens, out in ((folder, "here"), (f"{server.url}/set", "there")):
+        printed(capsys, "convert", "out", "llm.c", tokens, tmp_path / out)
+    assert tree(tmp_path / "here") == tree(tmp_path / "there")
+
+
+def test_a_mixture_file_names_addresses(folder, server, tmp_path):
+    path = tmp_path / "mixture.toml"
+    path.write_text(f'[sources.web]\npath = "{server.url}/set"\n[weights]\nweb = 1\n')
+    one = Mixture({"web": 1}, sources={"web": folder})
+    assert same(batches(path, 50, epochs=None, cache_dir=tmp_path / "c"), batches(one, 50, epochs=None))

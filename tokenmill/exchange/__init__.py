@@ -5,6 +5,7 @@ Hugging Face's files.
 
     convert       `tokenmill convert`
     push, pull    `tokenmill push` and `tokenmill pull`; card: of a set on the hub, counting: how far it is
+    fetched       files that others publish on the hub
     intake        files of a split to shards
     layouts       what there is; writing, reading: their bytes; formats: their headers
     split_files   the documents of a split, cut into files

@@ -19,7 +19,7 @@ import re
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,6 +28,7 @@ import numpy as np
 import tyro
 
 from tokenmill.checks import whole_number
+from tokenmill.exchange.fetched import fetched
 from tokenmill.exchange.intake import Intake, names_of
 from tokenmill.exchange.layouts import LAYOUTS
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
@@ -61,12 +62,14 @@ class In:
     """Makes a token set of other people's token files."""
 
     layout: tyro.conf.Positional[Layout]  # whose
-    files: tyro.conf.Positional[tuple[Path, ...]]  # token files, in name order; of megatron the .bin
+    # token files, in name order, of megatron the .bin; or hf://datasets/OWNER/NAME/*.bin
+    files: tyro.conf.Positional[tuple[str, ...]]
     tokenizer: str  # theirs: a tiktoken encoding, a tokenizer.json, or nanochat's tokenizer.pkl
     name: str  # the data set's name in the token set's folder
-    val_file: tuple[Path, ...] = ()  # those that validate; by default those with `val` in their names
+    val_file: tuple[str, ...] = ()  # those that validate; by default those with `val` in their names
     bos_token: str | None = None  # the special token between documents, where it cannot be told
     tokens_root: Path = Path("data/tokens")  # where the token set is written
+    raw_dir: Path = Path("data/raw")  # where files from the hub are downloaded
 
 
 # ---------------------------------------------------------------------------- out
@@ -187,8 +190,16 @@ def _in_order(path: Path) -> tuple[list[tuple[int, str]], Path]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], path
 
 
+def _files(told: Sequence[str | Path], raw_dir: Path) -> list[Path]:
+    """Files here; those of the hub are fetched first, checked by their hashes."""
+    found = []
+    for path in map(str, told):
+        found += fetched(path, raw_dir) if path.startswith("hf:/") else [Path(os.path.abspath(path))]
+    return found
+
+
 def _splits(config: In) -> dict[Split, list[Path]]:
-    files, named = ([Path(os.path.abspath(path)) for path in told] for told in (config.files, config.val_file))
+    files, named = (_files(told, config.raw_dir) for told in (config.files, config.val_file))
     for path in (*files, *named):
         if not path.is_file():
             raise FileNotFoundError(f"{path}: {'a folder; name its files' if path.is_dir() else 'no such file'}")

@@ -12,16 +12,15 @@ import tyro
 from tokenmill.prepare.config import PRESETS, PrepareConfig
 from tokenmill.prepare.outcomes import Failure, PreparationError
 from tokenmill.prepare.run import prepare_and_tell
-from tokenmill.remote.addresses import told
+from tokenmill.remote.sets import open_set
 from tokenmill.store.shards import SPLITS
-from tokenmill.store.token_sets import TokenSet
 
 
 def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] = PRESETS) -> int:
     """Prepares as the command line says; prints a summary, and last the token set's path. The exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the workers on the way out
     try:
-        (folder, missing, address), changes = prepare_and_tell(_parse(arguments, prog, presets))
+        (folder, missing), changes = prepare_and_tell(_parse(arguments, prog, presets))
     except PreparationError as error:
         _report(error.failures)
         return 1
@@ -34,7 +33,7 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
         _summarize(folder)
         for line in changes:
             print(f"  {line}")
-    print(told(address) if address else folder)
+    print(folder)
     return 0
 
 
@@ -75,8 +74,8 @@ def _report(failures: list[tuple[str, Failure]]) -> None:
     _say(f"error: {len(failures)} failed, all others are done; mend the cause and run the same command again")
 
 
-def _summarize(folder: Path) -> None:
-    token_set = TokenSet(folder)
+def _summarize(folder: Path | str) -> None:
+    token_set = open_set(folder)
     facts, itemsize = token_set.manifest, token_set.numpy_dtype.itemsize
     print(
         f"{facts['dataset']}, tokenizer {token_set.tokenizer['name']} of {token_set.tokenizer['vocab_size']:,} tokens"

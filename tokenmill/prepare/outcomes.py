@@ -41,8 +41,7 @@ class PreparationError(Exception):
 
 
 class Prepared(NamedTuple):
-    """A token set's folder, and how many of its shards other parts have yet to make; and the address it was sent to."""
+    """A token set's folder, or its address, and how many of its shards other parts have yet to make."""
 
-    folder: Path
+    folder: Path | str
     missing: int
-    address: str | None = None

@@ -77,10 +77,10 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
             if missing and config.finish:
                 raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
             if missing:
-                return Prepared(folder, len(missing), address), []
+                return Prepared(address or folder, len(missing)), []
             records = in_former_order(stock.entries(source.files), former)
             dropped = still_dropped(folder, records)
             write_manifest(folder, config.dataset, tokenizer.facts(), records, source.facts(), dropped)
             if elsewhere is not None:
                 elsewhere.close()
-    return Prepared(folder, 0, address), changes(records, former)
+    return Prepared(address or folder, 0), changes(records, former)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tokenmill.extras import naming_the_extra
 from tokenmill.remote.addresses import told
 from tokenmill.remote.fs import FileSystem
-from tokenmill.remote.hub import Hub, parts_of
+from tokenmill.remote.hub import Hub, endpoint, parts_of, token
 from tokenmill.remote.patience import Again, patiently
 from tokenmill.remote.places import Place, place_of
 from tokenmill.remote.s3 import S3
@@ -135,7 +135,7 @@ class _Repository:
         with naming_the_extra("remote"):
             from huggingface_hub import HfApi
 
-        self.place, self._api = place, HfApi()
+        self.place, self._api = place, HfApi(endpoint=endpoint(), token=token())
         self._repository, self._revision, self._folder = parts_of(place.address)
         self._of_hub(
             lambda: self._api.create_repo(self._repository, repo_type="dataset", private=private, exist_ok=True)

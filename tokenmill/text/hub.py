@@ -9,6 +9,7 @@ token of private repositories as it always does (HF_TOKEN, `hf auth login`, HF_E
 
 import re
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tokenmill.store.files import header, read_json, write_json
@@ -62,6 +63,28 @@ def list_files(repository: str, revision: str, folder: Path, commit: str | None 
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, header("files") | asdict(listing))
     return listing
+
+
+def list_matching(repository: str, revision: str, pattern: str) -> Listing:
+    """The files whose names are as a pattern says (`*` and `?`), of whatever kind. Raises what list_files does."""
+    from huggingface_hub import HfApi
+
+    try:
+        commit = str(HfApi().dataset_info(repository, revision=revision).sha)
+        tree = HfApi().list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
+        names = [entry for entry in tree if hasattr(entry, "size")]
+    except Exception as error:
+        raise ConnectionError(
+            f"hf://datasets/{repository}@{revision}: cannot be listed ({first_line(error)}); for a private repository "
+            "log in with `hf auth login`, and check owner, name and revision"
+        ) from error
+    found = [_remote_file(entry) for entry in names if fnmatchcase(entry.path, pattern)]
+    if not found:
+        raise FileNotFoundError(
+            f"hf://datasets/{repository}@{revision}: no file is called {pattern}; there are "
+            f"{', '.join(entry.path for entry in names[:5])}{' ...' * (len(names) > 5)}"
+        )
+    return Listing(repository, revision, commit, tuple(sorted(found, key=lambda file: file.name)))
 
 
 def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Listing:
