@@ -134,6 +134,12 @@ class _Handler(BaseHTTPRequestHandler):
         if found := re.fullmatch(r"api/datasets/o/n/revision/(\w+)", path):
             known = found[1] in ("main", COMMIT)
             return self.reply(200 if known else 404, json.dumps({"sha": COMMIT}).encode())
+        if found := re.fullmatch(r"api/datasets/o/n/tree/main(?:/(.+))?", path):
+            below = f"{found[1]}/" if found[1] else ""
+            there = [name for name in server.files if name.startswith(below)]
+            listed = [{"type": "file", "path": p, "size": len(server.files[p]), "oid": "0" * 40} for p in there]
+            headers = {"Content-Type": "application/json"} | ({} if there else {"X-Error-Code": "EntryNotFound"})
+            return self.reply(200 if there else 404, json.dumps(listed).encode() if there else b"", headers)
         if found := re.fullmatch(rf"datasets/o/n/resolve/{COMMIT}/(.+)", path):
             # another host, as the hub's is: a token must not follow
             there = f"http://localhost:{server.server_port}/cdn/{found[1]}?signature={server.signature}"

@@ -1,6 +1,7 @@
 """Checks of what a user says, known by every wing: settings in one form, whatever way they were said."""
 
 import operator
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -15,6 +16,16 @@ def whole_number(name: str, value: Any, smallest: int | None = None) -> int:
     if number is None or isinstance(value, bool) or (smallest is not None and number < smallest):
         raise ValueError(f"{name} must be a whole number{at_least}, not {value!r}")
     return number
+
+
+def bytes_of(name: str, told: Any) -> int:
+    """A number of bytes: 50_000_000_000, "50G", "1.5T". ValueError for anything else."""
+    if isinstance(told, str):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", told.strip(), re.IGNORECASE)
+        if found is None:
+            raise ValueError(f"{name} must be a number of bytes, as 50_000_000_000 or '50G', not {told!r}")
+        told = int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
+    return whole_number(name, told, 1)
 
 
 def truth(name: str, value: Any) -> bool:

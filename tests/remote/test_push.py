@@ -61,7 +61,7 @@ def test_s3_takes_a_set_and_gives_its_rows(folder, bucket, tmp_path, capsys):
     assert "shards were sent, 0 were there already" in capsys.readouterr().out
     assert torch.equal(rows(address, cache_dir=tmp_path), rows(folder))
     assert cli.main(["push", str(folder), address + "/"]) == 0
-    assert "are there already" in capsys.readouterr().out
+    assert "0 shards were sent" in capsys.readouterr().out
     assert cli.main(["pull", address, str(tmp_path / "back")]) == 0
     assert tree(tmp_path / "back") == {k: v for k, v in tree(folder).items() if k.startswith(REAL)}
 
@@ -99,6 +99,61 @@ def test_the_hub_takes_a_set_with_a_card_and_gives_its_rows(folder, hub, tmp_pat
     assert torch.equal(rows(address, cache_dir=tmp_path / "c"), rows(folder))
     pull(address, tmp_path / "back")
     assert tree(tmp_path / "back") == {k: v for k, v in tree(folder).items() if k.startswith(REAL)}
+
+
+def test_a_push_mends_what_is_not_there_and_with_again_what_is_damaged(folder, bucket, tmp_path, capsys):
+    address, s3 = f"s3://{bucket}/tokens/mended", boto3.client("s3")
+    send(Push(str(folder), address))
+    name = sorted(path.name for path in (folder / "shards").glob("*.bin"))[0]
+    key = {"Bucket": bucket, "Key": f"tokens/mended/shards/{name}"}
+    right = (folder / "shards" / name).read_bytes()
+    s3.delete_object(**key)
+    send(Push(str(folder), address))
+    assert "1 shards were sent" in capsys.readouterr().out
+    assert s3.get_object(**key)["Body"].read() == right
+    s3.put_object(**key, Body=bytes([right[0] ^ 1]) + right[1:])
+    assert cli.main(["verify", address]) == 1
+    assert f"tokenmill push FOLDER {address} --again" in capsys.readouterr().out
+    send(Push(str(folder), address, again=True))
+    assert cli.main(["verify", address]) == 0
+
+
+def test_a_push_over_another_set_is_refused(folder, bucket, tmp_path):
+    other = make_token_set(tmp_path / "other", train=[[300] * 20], val=[[300] * 20])
+    for name in ("tokenizer.json", "token_bytes.npy"):
+        shutil.copy(folder / name, other)
+    send(Push(str(other), f"s3://{bucket}/mine"))
+    with pytest.raises(FileExistsError, match="is of another token set, synthetic with manifest"):
+        send(Push(str(folder), f"s3://{bucket}/mine"))
+    assert open_set(f"s3://{bucket}/mine", Kept(tmp_path)).digest == TokenSet(other).digest
+
+
+def test_what_is_written_here_is_no_address(folder, bucket, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    send(Push(str(folder), f"s3://{bucket}/set"))
+    for words in (
+        ["pull", f"s3://{bucket}/set", f"s3://{bucket}/other"],
+        ["convert", "out", "llm.c", str(folder), f"s3://{bucket}/out"],
+        ["report", str(folder), "--out", f"s3://{bucket}/page.html"],
+    ):
+        assert cli.main(words) == 1
+        assert "must be on this disk, found an address" in capsys.readouterr().err
+    assert cli.main(["convert", "in", "llm.c", f"s3://{bucket}/*.bin", "--tokenizer", "gpt2", "--name", "x"]) == 1
+    assert "files come in from this disk, or from hf://" in capsys.readouterr().err
+    assert cli.main(["pull", f"s3://{bucket}/nothing"]) == 1
+    assert "found no manifest.json" in capsys.readouterr().err
+    assert cli.main(["pull", "s3://no-such-bucket-at-all/nothing"]) == 1
+    assert "NoSuchBucket" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists(), "nothing is made for what is not there"
+
+
+def test_the_hub_s_own_reason_is_told(hub, monkeypatch, tmp_path, capsys):
+    from tokenmill.remote import places
+
+    monkeypatch.setenv("HF_TOKEN", "wrong")
+    places._places.clear()
+    assert cli.main(["pull", "hf://datasets/o/n", str(tmp_path / "x")]) == 1
+    assert "no such dataset repository or revision; for a private repository set HF_TOKEN" in capsys.readouterr().err
 
 
 def test_a_card_tells_the_source_s_commit(folder):
@@ -155,6 +210,7 @@ def test_a_push_that_is_killed_shows_the_old_set_or_the_new_one_and_goes_on(fold
     shutil.copy(folder / "token_bytes.npy", old)
     send(Push(str(old), address))
     new = make_token_set(tmp_path / "new", train=[[300] * 200 for _ in range(40)], val=[[300] * 20], seed=8)
+    shutil.copy(next((old / "manifests").glob("*.json")), new / "manifests")  # as of a set that has grown
     shutil.copy(folder / "tokenizer.json", new)
     shutil.copy(folder / "token_bytes.npy", new)
     known = {TokenSet(old).digest: rows(old), TokenSet(new).digest: rows(new)}

@@ -54,6 +54,20 @@ def test_retry_after_is_waited_for(server, monkeypatch):
     assert len(slept) == 2
 
 
+def test_what_is_tried_for_seconds_is_told(server, monkeypatch, caplog):
+    monkeypatch.setattr(patience, "TOLD_SECONDS", 0.05)
+    server.faults["set/a.bin"] = ["stall"]
+    server.faults["set/a.bin"] += ["503"]
+    assert ask(server) == DATA[1000:51_000]
+    (said,) = caplog.messages
+    assert "/set/a.bin: not read yet, tried again for up to 3 s: " in said
+
+
+def test_what_is_no_secure_connection_is_told_at_once(server):
+    with pytest.raises(OSError, match="no secure connection"):
+        read(place_of(f"https://127.0.0.1:{server.server_port}/set"), "a.bin", 0, 10)
+
+
 def test_what_is_not_there_and_what_may_not_be_read_are_final(server):
     place = place_of(f"{server.url}/set")
     with pytest.raises(FileNotFoundError, match="/set/b.bin: no such file"):

@@ -283,7 +283,7 @@ def test_a_killed_run_s_next_fetches_only_what_is_missing_and_leaves_nothing_ove
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in left if path.name.endswith(".tmp")]
     (cached,) = tmp_path.iterdir()
-    states = np.fromfile(cached / "blocks", np.uint32, offset=16) & 3
+    states = np.fromfile(cached / "blocks", np.uint32, offset=24) & 3
     assert set(states.tolist()) <= {0, 2}, "nothing is on its way any more"
 
 
@@ -523,7 +523,8 @@ def test_verify_reads_what_lies_there_and_keeps_nothing(whole, tmp_path, capsys,
     said = capsys.readouterr().out
     assert "1 bad" in said
     assert "expected CRC-32" in said
-    assert "push the set again" in said
+    assert f"tokenmill push FOLDER {server.url}/set --again" in said
+    assert cli.main(["verify", f"{server.url}/set", "--drop-bad"]) == 1
 
 
 def test_a_set_elsewhere_is_written_as_others_files(whole, tmp_path, capsys, monkeypatch):

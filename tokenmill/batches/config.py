@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from tokenmill.batches.mixture import Mixture
-from tokenmill.checks import one_of, truth, whole_number
+from tokenmill.checks import bytes_of, one_of, truth, whole_number
 from tokenmill.remote.addresses import cache_root, named
 from tokenmill.remote.sets import Kept
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
@@ -46,7 +46,7 @@ class LoaderConfig:
     world_size: int | None = None
     mesh: Any = None
     cache_dir: str | os.PathLike[str] | None = None
-    cache_bytes: int | None = None
+    cache_bytes: int | str | None = None
 
     @classmethod
     def of(cls, arguments: dict[str, Any]) -> Self:
@@ -58,9 +58,10 @@ class LoaderConfig:
         for field, known in (("split", SPLITS), ("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS)):
             one_of(field, getattr(self, field), known)
         smallest = {"batch_size": 1, "seq_len": 1, "prefetch": 0, "epochs": 1, "seed": None, "rank": 0, "world_size": 1}
-        smallest["cache_bytes"] = 1
+        if self.cache_bytes is not None:
+            self._set("cache_bytes", bytes_of("cache_bytes", self.cache_bytes))
         for field, least in smallest.items():
-            if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size", "cache_bytes"):
+            if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size"):
                 self._set(field, whole_number(field, getattr(self, field), least))
         for field in ("shuffle", "drop_last", "documents", "sources"):
             self._set(field, truth(field, getattr(self, field)))
@@ -133,7 +134,7 @@ class LoaderConfig:
     @property
     def kept(self) -> Kept:
         """Where blocks of sets that lie elsewhere are kept, and how many."""
-        return Kept(self.cache_dir, self.cache_bytes)
+        return Kept(self.cache_dir, None if self.cache_bytes is None else int(self.cache_bytes))
 
     @property
     def order(self) -> dict[str, Any]:

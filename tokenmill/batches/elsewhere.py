@@ -43,11 +43,29 @@ class Watched:
         first = [int(s.cache.blocks.first[s.number]) if isinstance(s, RemoteShard) else 0 for s in shards]
         self._first = np.array(first, np.int64)
         self._all_in_one = all(there) and len(self._caches) == 1
+        self._eras: list[int] | None = None  # in which all blocks under all rows were there
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> Self | None:
         """None where no shard lies elsewhere."""
         return cls(shards) if any(isinstance(shard, RemoteShard) for shard in shards) else None
+
+    def eras(self) -> list[int]:
+        """Those of the caches: other ones as soon as any block is given back."""
+        return [cache.marks.era for cache in self._caches]
+
+    def look_whether_all_are_there(self, under: list[tuple[Cache, np.ndarray]]) -> None:
+        """Of blocks under all rows: once they are, the eras alone are looked at, until they change."""
+        eras = self.eras()
+        if all((cache.marks.words[blocks] & 3 == THERE).all() for cache, blocks in under) and eras == self.eras():
+            self._eras = eras
+
+    def join_if_all_are_there(self, join: Callable[[], bytearray]) -> bytearray | None:
+        """What join() makes, where no block was given back since all were there; else None."""
+        if self._eras is None or self._eras != self.eras():
+            return None
+        joined = join()
+        return joined if self._eras == self.eras() else None
 
     def join(self, source: np.ndarray, begin: np.ndarray, end: np.ndarray, join: Callable[[], bytearray]) -> bytearray:
         """What join() makes of bytes `begin` to `end` of shards, while all of them are there."""

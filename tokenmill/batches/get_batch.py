@@ -198,7 +198,7 @@ def get_batch(
     skip_rows: Iterable[str] | None = None,
     documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
-    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
 ) -> Pair: ...
 
 
@@ -210,7 +210,7 @@ def get_batch(
     skip_rows: Iterable[str] | None = None,
     documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
-    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
 ) -> Triple: ...
 
 
@@ -222,7 +222,7 @@ def get_batch(
     skip_rows: Iterable[str] | None = None,
     documents: bool = False, sources: bool = False, prefetch: int = 2,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
-    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
 ) -> Tensors: ...
 # fmt: on
 
@@ -247,7 +247,7 @@ def get_batch(
     world_size: int | None = None,
     mesh: Any = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    cache_bytes: int | None = None,
+    cache_bytes: int | str | None = None,
     purpose: Purpose = "train",
 ) -> Tensors:
     """The next (inputs, targets) of a split, each (B, T) int64 on `device`; with documents=True, document_ids too.

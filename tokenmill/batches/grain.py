@@ -41,8 +41,8 @@ def grain_within(sets: Iterable[TokenSet], split: str) -> Grain | None:
     if needed > limit:
         raise ValueError(
             f"{elsewhere[0].cache.folder.parent}: blocks may take {limit:,} bytes there, and rows need at least "
-            f"{needed:,}: {WINDOWS} windows of {grain.window:,} tokens of {len(elsewhere)} token sets; give a larger "
-            "cache_bytes, or a cache_dir on a disk with more room"
+            f"{needed:,}: of each token set there {WINDOWS} windows of {grain.window:,} tokens, or all of a smaller "
+            "one; give a larger cache_bytes, or a cache_dir on a disk with more room"
         )
     if grain == whole:
         return None

@@ -79,7 +79,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     | prefetch | batches that a thread makes ahead; 0 makes each when it is asked for |
     | rank, world_size | by default torch.distributed's, torchrun's, or 0 of 1 |
     | cache_dir | where blocks of sets that lie elsewhere are kept: TOKENMILL_CACHE, or ~/.cache/tokenmill/sets |
-    | cache_bytes | that they may take there; by default nine tenths of what is free |
+    | cache_bytes | that they may take there, as 50_000_000_000 or "50G"; by default nine tenths of what is free |
     | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]: ranks of one place there get the same rows |
 
     With drop_last=False the last batch may on some ranks be shorter by a row than on others and even empty, so that all
@@ -104,7 +104,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
 
     @overload
@@ -115,7 +115,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
 
     @overload
@@ -127,7 +127,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool = False, sources: bool = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
     # fmt: on
 
@@ -153,7 +153,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
         world_size: int | None = None,
         mesh: Any = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | None = None,
+        cache_bytes: int | str | None = None,
     ) -> None:
         self._set_up(LoaderConfig.of(locals()))
 

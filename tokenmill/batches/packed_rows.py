@@ -68,7 +68,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
 
     @overload
@@ -79,7 +79,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
 
     @overload
@@ -90,7 +90,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool = False, sources: bool = False, prefetch: int = 2,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
     # fmt: on
 
@@ -116,7 +116,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         world_size: int | None = None,
         mesh: Any = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | None = None,
+        cache_bytes: int | str | None = None,
     ) -> None:
         self._loader: type[RowLoader[Any]] = _SingleRows if batch_size is None else RowLoader
         self.config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})

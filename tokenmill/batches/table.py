@@ -11,7 +11,8 @@ the time that copying each into an array takes. The stretches stay in arrays, 18
 batch at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Table:
             stretches = zip(source.tolist(), begins.tolist(), ends.tolist(), strict=True)
             return bytearray().join([sources[source][begin:end] for source, begin, end in stretches])
 
-        joined = join() if self._watched is None else self._watched.join(source, begins, ends, join)
+        joined = join() if self._watched is None else self._join_what_lies_elsewhere(source, begins, ends, join)
         tokens = np.frombuffer(joined, self.dtype)
         if self._inserted_before is not None:
             inserted = self._inserted[self._inserted_before[first] : self._inserted_before[last]]
@@ -73,6 +74,17 @@ class Table:
             self._raise_not_bos(rows, numbers)
         return rows
 
+    def _join_what_lies_elsewhere(
+        self, source: np.ndarray, begins: np.ndarray, ends: np.ndarray, join: Callable[[], bytearray]
+    ) -> bytearray:
+        assert self._watched is not None, "some shard lies elsewhere"
+        if (joined := self._watched.join_if_all_are_there(join)) is not None:
+            return joined
+        joined = self._watched.join(source, begins, ends, join)
+        self._watched.look_whether_all_are_there(self.blocks)
+        return joined
+
+    @cached_property
     def blocks(self) -> list[tuple[Cache, np.ndarray]]:
         """Of shards that lie elsewhere the blocks that rows need, in the order of the rows."""
         return [] if self._watched is None else self._watched.under(self.source, self.begin, self.begin + self.size)

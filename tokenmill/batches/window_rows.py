@@ -78,7 +78,7 @@ class WindowRows:
 
     def need(self, due: Callable[[], int]) -> None:
         """Has what lies elsewhere fetched, in the order of the rows, needed in `due()` windows; until `let_go`."""
-        for cache, blocks in self.table.blocks() if not self._needs else ():
+        for cache, blocks in self.table.blocks if not self._needs else ():
             self._needs.append(need := Need(blocks, due))
             fetcher().expect(cache, need)
 

@@ -33,6 +33,7 @@ from tokenmill.exchange.intake import Intake, names_of
 from tokenmill.exchange.layouts import LAYOUTS
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
 from tokenmill.exchange.writing import write_meta
+from tokenmill.remote.addresses import is_address, require_folder
 from tokenmill.remote.sets import open_set
 from tokenmill.store.files import TEMPORARY, locked, remove_temporary_files
 from tokenmill.store.shards import SPLITS, Split, in_blocks
@@ -77,6 +78,7 @@ class In:
 
 def export(config: Out) -> Path:
     """The folder, with every split's files. FileExistsError where it is there, ValueError where it cannot be."""
+    require_folder("the new folder", config.folder)
     token_set, folder = open_set(config.tokens), Path(config.folder)
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already; name a new folder")
@@ -151,6 +153,9 @@ def _digest(blocks: Iterator[np.ndarray]) -> str:
 
 def take_in(config: In) -> Path:
     """The new token set's folder. FileExistsError where it is there, ValueError where files are not of the layout."""
+    for path in map(str, (*config.files, *config.val_file)):
+        if is_address(path) and not path.startswith("hf:/"):
+            raise ValueError(f"{path}: files come in from this disk, or from hf://datasets/OWNER/NAME/*.bin")
     tokenizer = load_any(config.tokenizer, config.bos_token)
     folder = Path(config.tokens_root) / f"{config.name}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
     if (folder / "manifest.json").exists():

@@ -15,11 +15,13 @@ from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.loader import RowLoader
 from tokenmill.batches.mixture import tokens_of
 from tokenmill.exchange.counting import counting
-from tokenmill.remote.addresses import is_address, name_of, named, told
+from tokenmill.remote.addresses import is_address, name_of, named, require_folder, told
 from tokenmill.remote.fetcher import fetcher
+from tokenmill.remote.places import place_of, read
 from tokenmill.remote.pull import pull
 from tokenmill.remote.sets import RemoteTokenSet
-from tokenmill.store.shards import Split
+from tokenmill.store.files import parse_json
+from tokenmill.store.shards import DTYPES, Split
 
 TOKENS_ROOT = Path("data/tokens")
 
@@ -35,7 +37,7 @@ class Pull:
     seed: int = LoaderConfig.seed  # as in the training, with --tokens
     packing: Packing = LoaderConfig.packing  # as in the training, with --tokens
     cache_dir: str | None = None  # with --tokens; by default as TOKENMILL_CACHE says
-    cache_bytes: int | None = None  # with --tokens; by default nine tenths of what is free
+    cache_bytes: str | None = None  # with --tokens, as 50G; by default nine tenths of what is free
 
 
 def fetch(config: Pull) -> Path:
@@ -47,11 +49,22 @@ def fetch(config: Pull) -> Path:
         if config.folder is not None:
             raise ValueError("--tokens fetches into the cache; leave the folder out, or name a --cache-dir")
         return _warm(config, address)
+    if config.cache_dir is not None or config.cache_bytes is not None:
+        raise ValueError("--cache-dir and --cache-bytes are for --tokens; a whole set comes into its folder")
+    require_folder("the folder", config.folder)
     folder = config.folder or TOKENS_ROOT / name_of(address)
     with counting(f"pulling {told(address)}") as count:
+        count.of(_size_of(address))
         came = pull(address, folder, count)
     print(f"{came:,} shards came, {count.shards - came:,} were there already")
     return folder
+
+
+def _size_of(address: str) -> int:
+    """Bytes of a set's tokens."""
+    place = place_of(address)
+    manifest = parse_json(read(place, "manifest.json"), place.told("manifest.json"), "tokens")
+    return sum(shard["tokens"] for shard in manifest["shards"]) * DTYPES[manifest["dtype"]].itemsize
 
 
 def _warm(config: Pull, address: str) -> Path:
@@ -66,11 +79,13 @@ def _warm(config: Pull, address: str) -> Path:
         while done < asked and window < len(sizes):
             rows = plans.rows(0, window)
             rows.need(lambda: 0)
-            for cache, blocks in rows.table.blocks():
+            for cache, blocks in rows.table.blocks:
                 fetcher().require(cache, blocks)
             rows.let_go()
             done, window = done + sizes[window], window + 1
             print(f"{window:,} of {len(sizes):,} windows, {done:,} tokens", flush=True)
+        if done < asked:
+            print(f"that is all of split {config.split!r}")
         return token_set.path
 
 

@@ -15,11 +15,10 @@ import tyro
 from tokenmill.exchange.card import card_of
 from tokenmill.exchange.counting import counting
 from tokenmill.remote.addresses import is_address, named, told
-from tokenmill.remote.places import read
+from tokenmill.remote.hub import parts_of
 from tokenmill.remote.push import push
 from tokenmill.remote.sending import sink_of
-from tokenmill.store.files import parse_json
-from tokenmill.store.token_sets import TokenSet, digest_of
+from tokenmill.store.token_sets import TokenSet
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,7 @@ class Push:
     tokens: tyro.conf.Positional[str]  # the token set's folder
     address: tyro.conf.Positional[str]  # s3://, gs://, hf://datasets/OWNER/NAME
     license: str | None = None  # of the text, for the hub's card, as odc-by; asked for where it is not given
+    again: bool = False  # send every shard, also those that are there: where they were found damaged
     private: bool = False  # make the hub's repository, where it is not there, one that not everybody sees
 
 
@@ -36,29 +36,18 @@ def send(config: Push) -> str:
     """Where it is then, as it may be shown. ValueError or OSError where it cannot be sent."""
     if is_address(config.tokens) or not is_address(config.address):
         raise ValueError("expected a folder and then an address: tokenmill push data/tokens/NAME s3://bucket/NAME")
-    token_set, address = TokenSet(config.tokens), str(named(config.address))
-    card = None
+    token_set, address, card = TokenSet(config.tokens), str(named(config.address)), None
     if address.startswith("hf://"):
+        parts_of(address)  # which is looked at before anybody is asked anything
         card = card_of(token_set, address, config.license or _ask_for_license()).encode()
+    elif config.license or config.private:
+        raise ValueError("--license and --private are for the hub, hf://datasets/OWNER/NAME; leave them out")
     sink = sink_of(address, config.private)
-    size = sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize
-    if card is None and _is_all_there(token_set, sink.place):
-        print(f"all {len(token_set.entries):,} shards are there already, with manifest {token_set.digest}")
-        return told(address)
     with counting(f"pushing to {told(address)}") as count:
-        count.of(size)
-        sent = push(token_set, sink, card, count)
+        count.of(sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize)
+        sent = push(token_set, sink, card, config.again, count)
     print(f"{sent:,} shards were sent, {len(token_set.entries) - sent:,} were there already")
     return told(address)
-
-
-def _is_all_there(token_set: TokenSet, place) -> bool:
-    """Whether the manifest there, which is sent last, is this one."""
-    try:
-        found = parse_json(read(place, "manifest.json"), place.told("manifest.json"), "tokens")
-        return digest_of(found) == token_set.digest
-    except (FileNotFoundError, ValueError, KeyError):
-        return False
 
 
 def _ask_for_license() -> str:

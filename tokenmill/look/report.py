@@ -18,7 +18,7 @@ from tokenmill.look.page import Findings, render, tiles
 from tokenmill.look.specimen import make_specimen
 from tokenmill.look.statistics import look, sample
 from tokenmill.prepare.progress import Bars, Meter
-from tokenmill.remote.addresses import name_of, named
+from tokenmill.remote.addresses import name_of, named, require_folder
 from tokenmill.remote.sets import Kept, open_set
 from tokenmill.store.files import write_file
 from tokenmill.store.token_sets import TokenSet
@@ -45,6 +45,7 @@ class Report:
 
     @property
     def page(self) -> Path:
+        require_folder("--out", self.out)
         if self.out:
             return Path(self.out)
         where = named(self.tokens)
@@ -89,10 +90,10 @@ def _facts(token_set: TokenSet) -> list[str]:
 
 def write(config: Report) -> None:
     """Writes the page and prints the short form. ValueError, FileNotFoundError or OSError as `find`, or on writing."""
-    found = find(config)
-    write_file(config.page, render(found, config.seq_len).encode())
+    page, found = config.page, find(config)
+    write_file(page, render(found, config.seq_len).encode())
     print_short(config, found, Console(highlight=False, soft_wrap=True))
-    print(config.page)
+    print(page)
 
 
 def main(arguments: list[str], prog: str) -> None:

@@ -315,6 +315,10 @@ def flipped_bit(difference: int, length: int) -> int | None:
 def main(arguments: list[str], prog: str) -> int:
     """Prints what is wrong, a line each; the exit status."""
     config = tyro.cli(VerifyConfig, prog=prog, args=arguments)
+    if config.drop_bad and is_address(config.path):
+        raise ValueError(
+            "--drop-bad is for a set on this disk; at an address `tokenmill push --again` sends what is bad"
+        )
     with _opened(config.path) as (token_set, kept):
         problems = _verify(token_set, kept, config.quick, config.workers)
     for name, found in problems.items():
@@ -324,7 +328,7 @@ def main(arguments: list[str], prog: str) -> int:
     shards = len(token_set.entries)
     print(f"{token_set.told}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
     if bad and isinstance(token_set, RemoteTokenSet):
-        print("push the set again from where it is whole: `tokenmill push SET ADDRESS`")
+        print(f"send them again from where the set is whole: tokenmill push FOLDER {token_set.told} --again")
     elif bad and config.drop_bad:
         drop(config.path, bad)
         print(f"took out {', '.join(bad)}; preparing from the same source again makes them anew, in their places")

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tokenmill.remote.addresses import told
 from tokenmill.remote.places import read
 from tokenmill.remote.push import closing_items, items_of
 from tokenmill.remote.sending import Sink, sink_of
@@ -29,6 +30,11 @@ class Elsewhere:
     """A set that is prepared at an address, and the folder here that it is made in."""
 
     def __init__(self, address: str, folder: Path):
+        if address.startswith("hf://"):
+            raise ValueError(
+                f"{told(address)}: the hub takes few commits an hour, too few for one a shard; prepare into a folder, "
+                "or a bucket, and then `tokenmill push`"
+            )
         self.address, self._folder = address, folder
         self._sink: Sink = sink_of(address)
 
@@ -37,7 +43,7 @@ class Elsewhere:
 
         Raises what reading an address does.
         """
-        there = {name for name in self._sink.names() if name.endswith(".json") and name != "tokenizer.json"}
+        there = {name for name in self._sink.sizes() if name.endswith(".json") and name != "tokenizer.json"}
         here = {str(path.relative_to(self._folder)) for path in self._folder.glob("shards/*")}
         for name in here - there:
             (self._folder / name).unlink(missing_ok=True)

@@ -35,7 +35,14 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
     scheme, host, path, query, _ = urlsplit(told)
     if scheme == "file":
         return Path(path)
-    return urlunsplit((scheme.lower(), host, re.sub("/{2,}", "/", path).rstrip("/"), query, ""))
+    path = re.sub("/{2,}", "/", path).rstrip("/")
+    return f"{scheme.lower()}://{host}{path}" + (f"?{query}" if query else "")
+
+
+def require_folder(what: str, given: object) -> None:
+    """ValueError where something is written to a folder here, and an address was given."""
+    if given is not None and is_address(given):
+        raise ValueError(f"{what} must be on this disk, found an address, {given}; `tokenmill push` sends sets there")
 
 
 def told(address: str) -> str:

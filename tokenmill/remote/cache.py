@@ -186,7 +186,7 @@ class Cache:
         raise OSError(
             f"{self.place.told(name)}: bytes {at.start:,} to {at.stop - 1:,} (block {at.number}): expected CRC-32 "
             f"{expected:08x}, found {found:08x}, {TRIES} times on fresh connections: damaged there, or replaced since "
-            "the set's manifest was written; push it again, or name the set as it is now"
+            "the set's manifest was written; `tokenmill push --again` sends it again, or name the set as it is now"
         )
 
     def _write(self, at: Block, data: bytes, make_room: Any) -> None:
@@ -238,7 +238,7 @@ class Cache:
                 raise ValueError(
                     f"{self.place.told(name)}: expected the record of the shard that the manifest lists, with "
                     f"SHA-256 {entry.bin_sha256[:16]}..., found another; the set is being replaced, or was damaged: "
-                    "push it again"
+                    "`tokenmill push --again` sends it again"
                 )
             write_file(self._path(shard, "json"), data, durable=False)
         if not self._are_offsets(self._local(shard, "idx"), entry):
@@ -257,7 +257,8 @@ class Cache:
                 return
         raise OSError(
             f"{self.place.told(name)}: expected SHA-256 {entry.idx_sha256}, found "
-            f"{hashlib.sha256(data).hexdigest()}, {TRIES} times: damaged there, or replaced; push the set again"
+            f"{hashlib.sha256(data).hexdigest()}, {TRIES} times: damaged there, or replaced; "
+            "`tokenmill push --again` sends it again"
         )
 
     def _record(self, data: bytes | None, entry: ShardEntry) -> dict[str, Any] | None:

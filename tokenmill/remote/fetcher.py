@@ -68,7 +68,8 @@ class Fetcher:
 
     def __init__(self) -> None:
         self._budgets: dict[Path, Budget] = {}  # by the cache's root
-        self._demand: deque[tuple[Cache, int]] = deque()
+        self._demand: deque[tuple[Cache, int]] = deque()  # blocks that a batch waits for
+        self._small: deque[tuple[Cache, int]] = deque()  # records and offsets that a plan waits for
         self._coming: deque[Walk] = deque()
         self._walks: list[Walk] = []
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -97,7 +98,8 @@ class Fetcher:
                 raise cache.no_room or ConnectionError(self._waited_in_vain(cache, missing))
             if now - asked > ASK_AGAIN_SECONDS:
                 asked = now
-                self._demand.extend((cache, number) for number in missing.tolist())
+                for number in missing.tolist():
+                    (self._demand if number < FILES else self._small).append((cache, number))
                 self._call(len(missing))
             time.sleep(pause)
             pause = min(LONG, 1.5 * pause)
@@ -167,8 +169,8 @@ class Fetcher:
 
     def _next(self) -> tuple[Cache, int, Walk | None] | None:
         with self._lock:
-            while self._demand:
-                cache, number = self._demand.popleft()
+            while waiting := self._demand or self._small:  # the batch at hand first, the next window's plan then
+                cache, number = waiting.popleft()
                 if len(cache.missing(np.array([number]))):
                     return cache, number, None
             while self._coming:

@@ -7,6 +7,7 @@ hub (hub.py) differ only in the URL that a file has, and how it is had anew when
 """
 
 import os
+import re
 import time
 import urllib.request
 from email.utils import parsedate_to_datetime
@@ -69,7 +70,9 @@ class Web:
         if status in TROUBLED:
             raise Again(f"the server answered {status}", _retry_after(answer.headers))
         if status in (404, 410):
-            raise FileNotFoundError(f"{self.told(name)}: no such file (the server answered {status})")
+            code = re.search(rb"<Code>(\w+)</Code>", answer.body)
+            why = code[1].decode() if code else f"the server answered {status}"
+            raise FileNotFoundError(f"{self.told(name)}: no such file ({why})")
         if status in (401, 403):
             raise PermissionError(f"{self.told(name)}: no access (the server answered {status}); {self.access}")
         if status == 416 and span is not None:
@@ -113,6 +116,10 @@ def get(url: str, headers: dict[str, str], span: tuple[int, int] | None, fresh: 
             return _answer(response, span, what)
         finally:
             response.close()  # of a body that was read whole the connection was kept already
+    except urllib3.exceptions.SSLError as error:
+        raise OSError(
+            f"{what}: no secure connection ({str(error)[:200]}); check the address and its certificate"
+        ) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         if isinstance(error, _Final):
             raise error.args[0] from error

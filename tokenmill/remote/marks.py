@@ -8,19 +8,21 @@ A file of a number for each block, mapped by everybody: its state in the low two
     unsure    it was there before the machine was last started: checked again before it counts
 
 A reader looks at a block's number, copies, and looks again: where it is the same number, nobody gave the block back
-meanwhile (a seqlock, as in Linux). So no lock has to hold for rows to be right.
+meanwhile (a seqlock, as in Linux). So no lock has to hold for rows to be right. Before any block is given back the
+whole map gets another `era`, a number drawn at random: who has once seen all that he needs there looks at that alone.
 """
 
 import hashlib
 import mmap
 import os
+import secrets
 from pathlib import Path
 
 import numpy as np
 
 ABSENT, COMING, THERE, UNSURE = range(4)
 MAGIC = int.from_bytes(b"millmap1", "little")
-HEAD = 16  # bytes: the magic, and which start of the machine this is of
+HEAD = 24  # bytes: the magic, which start of the machine this is of, and the era
 
 
 class Marks:
@@ -38,10 +40,10 @@ class Marks:
             self._inode = os.fstat(descriptor).st_ino
         finally:
             os.close(descriptor)
-        head = np.frombuffer(self._memory, np.uint64, 2)
+        self._head = head = memoryview(self._memory)[:HEAD].cast("Q")
         self.words = np.frombuffer(self._memory, np.uint32, count, HEAD)  # (count,)
         boot = _boot()
-        if int(head[0]) != MAGIC or int(head[1]) != boot:
+        if head[0] != MAGIC or head[1] != boot:
             self._doubt()
             head[0], head[1] = MAGIC, boot
 
@@ -57,6 +59,11 @@ class Marks:
         there = np.flatnonzero(self.states() == THERE)
         self.set(there, UNSURE)
 
+    @property
+    def era(self) -> int:
+        """The same as long as no block was given back."""
+        return self._head[2]
+
     def states(self) -> np.ndarray:
         """The state of each block: (count,) uint32."""
         states: np.ndarray = self.words & 3
@@ -66,8 +73,10 @@ class Marks:
         return int(self.words[block]) & 3
 
     def set(self, blocks: int | np.ndarray, state: int) -> None:
-        """Gives blocks a state, and with it another number."""
+        """Gives blocks a state, and with it another number; where they are there no longer, all a new era."""
         self.words[blocks] = (((self.words[blocks].astype(np.uint64) >> 2) + 1) << 2 | state).astype(np.uint32)
+        if state in (ABSENT, UNSURE):
+            self._head[2] = secrets.randbits(64)
 
 
 def _boot() -> int:

@@ -4,9 +4,10 @@
 
 `attempt` raises Again for what may pass: a connection that drops, a stall, 429 and 503 with their Retry-After. Pauses
 grow and are drawn at random from 0 on ("full jitter", Brooker 2015), so that a thousand ranks do not come back
-together. Everything else is an error at once.
+together. Everything else is an error at once. What is tried for some seconds is told in the log "tokenmill".
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from typing import TypeVar
 
 PATIENCE_SECONDS = 300.0  # of one read; NCCL gives up a collective after ten minutes, with a worse message
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+TOLD_SECONDS = 5.0  # after which somebody is told why nothing comes
+LOG = logging.getLogger("tokenmill")
 
 Found = TypeVar("Found")
 
@@ -28,7 +31,7 @@ class Again(Exception):
 
 def patiently(attempt: Callable[[int], Found], what: str) -> Found:
     """What attempt(number of tries before) returns. ConnectionError where it fails for too long."""
-    began, number = time.monotonic(), 0
+    began, number, told = time.monotonic(), 0, False
     while True:
         try:
             return attempt(number)
@@ -38,6 +41,9 @@ def patiently(attempt: Callable[[int], Found], what: str) -> Found:
                 pause += min(again.after, 2 * LONGEST_PAUSE)
             number += 1
             spent = time.monotonic() - began
+            if spent > TOLD_SECONDS and not told:
+                told = True
+                LOG.warning("%s: not read yet, tried again for up to %.0f s: %s", what, PATIENCE_SECONDS, again)
             if spent + pause > PATIENCE_SECONDS:
                 raise ConnectionError(
                     f"{what}: could not be read in {number} tries over {spent:,.0f} s; the last ended with: {again}"

@@ -23,13 +23,15 @@ from tokenmill.store.token_sets import TokenSet, kept_manifest
 INCOMING = ".incoming"  # where blocks come
 AHEAD = 4  # shards that are fetched while one is checked
 NO_LIMIT = 1 << 62
+TOLD_BLOCKS = 16  # that come before their bytes are counted
 
 
 def pull(address: str, folder: Path, progress: Callable[[int, int], None] = lambda shards, size: None) -> int:
     """Has the set there: how many shards came. `progress` is called with shards and bytes since the last call.
 
-    FileExistsError where the folder has another set; what reading an address raises.
+    FileNotFoundError where there is none; FileExistsError where the folder has another set; what reading one raises.
     """
+    read(place_of(address), "manifest.json")  # before anything is made here
     with locked(folder):
         token_set = RemoteTokenSet(address, Kept(folder / INCOMING, NO_LIMIT))
         _require_same_set(folder, token_set)
@@ -46,9 +48,9 @@ def pull(address: str, folder: Path, progress: Callable[[int, int], None] = lamb
             for later in todo[number : number + AHEAD]:
                 if later.name not in needs:
                     needs[later.name] = _expect(token_set, later)
-            _take(token_set, entry, folder)
+            _take(token_set, entry, folder, progress)
             del needs[entry.name]
-            progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
+            progress(1, 0)
         _close(token_set, folder)
         forget(token_set.cache)
         shutil.rmtree(folder / INCOMING, ignore_errors=True)
@@ -90,10 +92,14 @@ def _expect(token_set: RemoteTokenSet, entry: ShardEntry) -> Need:
     return need
 
 
-def _take(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path) -> None:
+def _take(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Waits for a shard's blocks, and moves its files to their places, the record last."""
     token_set.bring([entry])
-    fetcher().require(token_set.cache, _expect(token_set, entry).blocks)
+    blocks = token_set.cache.blocks_of(entry.name)
+    for first in range(0, len(blocks), TOLD_BLOCKS):
+        some = blocks[first : first + TOLD_BLOCKS]
+        fetcher().require(token_set.cache, some)
+        progress(0, sum(at.stop - at.start for at in map(token_set.cache.blocks.place, some.tolist())))
     path = shard_path(token_set.path, entry.name, "bin")
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -103,13 +109,13 @@ def _take(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path) -> None:
         raise OSError(
             f"{token_set.told}: shard {entry.name}: expected SHA-256 {entry.bin_sha256}, found {found}, though each "
             "block had the CRC-32 of its record when it came: run again to fetch it anew, and where that does not "
-            "help push the set again, which was damaged before it was sent"
+            "help `tokenmill push --again`: it was damaged before it was sent"
         )
     record = token_set.record(entry)
     if "ids" in record:
         data = read(place_of(token_set.address), token_set.cache.name(entry.name, "ids"))
         if hashlib.sha256(data).hexdigest() != record["ids"]["sha256"]:
-            raise OSError(f"{token_set.told}: shard {entry.name}: its ids are not what its record says; push it again")
+            raise OSError(f"{token_set.told}: shard {entry.name}: its ids are not what its record says: `push --again`")
         write_file(shard_path(folder, entry.name, "ids"), data)
     for suffix in ("bin", "idx", "json"):
         os.replace(shard_path(token_set.path, entry.name, suffix), shard_path(folder, entry.name, suffix))

@@ -1,7 +1,8 @@
 """A token set to an address: shards first, manifest and card last, so that readers see the old set or the new one.
 
-A shard's record is sent after its tokens and offsets. So a shard is there where its record is, and says the same
-SHA-256: one that is there is not sent again, and a push that was interrupted goes on when it is run again.
+A shard's record is sent after its tokens and offsets. So a shard is there where its record is, says the same SHA-256,
+and its files have their sizes: one that is there is not sent again, but with `again`, and a push that was interrupted
+goes on when it is run again.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from tokenmill.remote.places import Place, read
 from tokenmill.remote.sending import Item, Sink
 from tokenmill.store.files import parse_json, read_json
 from tokenmill.store.shards import ShardEntry, shard_path, suffixes_of
-from tokenmill.store.token_sets import TokenSet
+from tokenmill.store.token_sets import TokenSet, digest_of
 
 THREADS = 8
 FILES_A_SHARD = 4
@@ -32,18 +33,21 @@ def push(
     token_set: TokenSet,
     sink: Sink,
     card: bytes | None = None,
+    again: bool = False,
     progress: Callable[[int, int], None] = lambda shards, size: None,
 ) -> int:
     """Sends what is missing of a set, and then its manifest: how many shards were sent.
 
     `progress` is called with shards and bytes that are there since the last call. ValueError where a shard is damaged
-    here; what Sink.put raises where one cannot be sent.
+    here; FileExistsError where another set is there; what Sink.put raises where one cannot be sent.
     """
+    _require_no_other(token_set, sink.place)
+    sizes = {} if again else sink.sizes()
     entries = token_set.entries
     subfolders = subfolders_for(len(entries), sink.most_in_a_folder)
     todo: list[ShardEntry] = []
     with ThreadPoolExecutor(THREADS) as threads:
-        there = threads.map(lambda entry: _is_there(token_set, entry, sink.place, subfolders), entries)
+        there = threads.map(lambda entry: _is_there(entry, sizes, sink.place, subfolders), entries)
         for entry, known in zip(entries, there, strict=True):
             if known:
                 progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
@@ -64,11 +68,27 @@ def push(
     return len(todo)
 
 
-def _is_there(token_set: TokenSet, entry: ShardEntry, place: Place, subfolders: int) -> bool:
+def _require_no_other(token_set: TokenSet, place: Place) -> None:
+    """FileExistsError where the manifest there is none that this set has, or has had."""
     try:
-        data = read(place, remote_name(subfolders, entry.name, "json"))
-        record = parse_json(data, entry.name, "shard")
-        return bool((record["bin"]["sha256"], record["idx"]["sha256"]) == (entry.bin_sha256, entry.idx_sha256))
+        there = parse_json(read(place, "manifest.json"), place.told("manifest.json"), "tokens")
+    except FileNotFoundError:
+        return
+    if (digest := digest_of(there)) not in {token_set.digest, *token_set.digests()}:
+        raise FileExistsError(
+            f"{place.told('manifest.json')}: is of another token set, {there['dataset']} with manifest {digest}, which "
+            f"{token_set.path} never was; push to another address, or delete that one first"
+        )
+
+
+def _is_there(entry: ShardEntry, sizes: dict[str, int], place: Place, subfolders: int) -> bool:
+    if (name := remote_name(subfolders, entry.name, "json")) not in sizes:
+        return False
+    try:
+        record = parse_json(read(place, name), entry.name, "shard")
+        same = (record["bin"]["sha256"], record["idx"]["sha256"]) == (entry.bin_sha256, entry.idx_sha256)
+        files = [(remote_name(subfolders, entry.name, suffix), suffix) for suffix in suffixes_of(record)]
+        return same and all(sizes.get(file) == record[suffix]["bytes"] for file, suffix in files)
     except (FileNotFoundError, ValueError, KeyError):
         return False
 

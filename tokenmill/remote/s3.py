@@ -24,6 +24,8 @@ class S3(Web):
         super().__init__(address)
         _, self.bucket, path, query, _ = urlsplit(address)
         self.prefix = path.strip("/")
+        if not self.bucket:
+            raise ValueError(f"{address}: expected a bucket, as s3://bucket/tokens/NAME, found none")
         options = parse_qs(query, keep_blank_values=True)
         if unknown := options.keys() - {"anonymous"}:
             raise ValueError(f"{address}: after `?` only `anonymous` may follow, found {sorted(unknown)[0]!r}")
@@ -34,7 +36,9 @@ class S3(Web):
 
     @property
     def access(self) -> str:
-        return "give AWS credentials that may read it, or, for a public bucket, write ?anonymous after the address"
+        if self.anonymous:
+            return "it is not public: give AWS credentials, and leave ?anonymous out"
+        return "give AWS credentials that may, or, to read a public bucket, write ?anonymous after the address"
 
     def told(self, name: str) -> str:
         return f"s3://{self.bucket}/{self.key(name)}"

@@ -36,8 +36,8 @@ class Sink(Protocol):
         """Sends files, one after the other. PermissionError, ConnectionError or OSError, with the address."""
         ...
 
-    def names(self) -> list[str]:
-        """The files that are there. Raises what `put` does."""
+    def sizes(self) -> dict[str, int]:
+        """The files that are there, and their bytes. Raises what `put` does."""
         ...
 
 
@@ -62,21 +62,21 @@ class _Bucket:
                 else:
                     self.place.client().upload_file(str(what), **where)
             except (Boto3Error, BotoCoreError, ClientError) as error:
-                raise OSError(f"{self.place.told(name)}: cannot be written ({error})") from error
+                raise OSError(f"{self.place.told(name)}: cannot be written ({error}); {self.place.access}") from error
 
-    def names(self) -> list[str]:
+    def sizes(self) -> dict[str, int]:
         with naming_the_extra("remote"):
             from botocore.exceptions import BotoCoreError, ClientError
 
-        prefix, found = self.place.key(""), list[str]()
+        prefix, found = self.place.key(""), dict[str, int]()
         try:
             pages = (
                 self.place.client().get_paginator("list_objects_v2").paginate(Bucket=self.place.bucket, Prefix=prefix)
             )
             for page in pages:
-                found += [item["Key"].removeprefix(prefix) for item in page.get("Contents", ())]
+                found |= {item["Key"].removeprefix(prefix): item["Size"] for item in page.get("Contents", ())}
         except (BotoCoreError, ClientError) as error:
-            raise OSError(f"{self.place.told('')}: cannot be listed ({error})") from error
+            raise OSError(f"{self.place.told('')}: cannot be listed ({error}); {self.place.access}") from error
         return found
 
 
@@ -113,13 +113,14 @@ class _Files:
                 self.place.system().makedirs(folder, exist_ok=True)
                 self._made.add(folder)
 
-    def names(self) -> list[str]:
-        def look(_: int) -> list[str]:
+    def sizes(self) -> dict[str, int]:
+        def look(_: int) -> dict[str, int]:
             system, root = self.place.system(), self.place.path("")
             try:
-                return [path.removeprefix(root).lstrip("/") for path in system.find(root)]
+                found = system.find(root, detail=True)
+                return {path.removeprefix(root).lstrip("/"): facts["size"] for path, facts in found.items()}
             except FileNotFoundError:
-                return []
+                return {}
             except Exception as error:  # of each client another
                 raise Again(f"{type(error).__name__}: {str(error)[:200]}") from error
 
@@ -156,18 +157,28 @@ class _Repository:
             )
         )
 
-    def names(self) -> list[str]:
-        raise ValueError(
-            f"{told(self.place.address)}: the hub takes few commits an hour, too few for one a shard; prepare into a "
-            "folder, or a bucket, and then `tokenmill push`"
-        )
+    def sizes(self) -> dict[str, int]:
+        from huggingface_hub.errors import EntryNotFoundError
+
+        def look() -> dict[str, int]:
+            where = (self._repository, self._folder or None)
+            try:
+                found = self._api.list_repo_tree(*where, repo_type="dataset", revision=self._revision, recursive=True)
+                tree = list(found)
+            except EntryNotFoundError:
+                return {}
+            below = f"{self._folder}/" if self._folder else ""
+            return {entry.path.removeprefix(below): entry.size for entry in tree if hasattr(entry, "size")}
+
+        found: dict[str, int] = self._of_hub(look)
+        return found
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}" if self._folder else name
 
-    def _of_hub(self, ask: Any) -> None:
+    def _of_hub(self, ask: Any) -> Any:
         try:
-            ask()
+            return ask()
         except Exception as error:  # of several libraries
             first = (str(error) or type(error).__name__).splitlines()[0][:300]
             raise OSError(

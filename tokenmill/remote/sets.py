@@ -78,7 +78,7 @@ class RemoteTokenSet(TokenSet):
             data = read(place, "manifest.json")
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{told(address)}: expected a finished token set, found no manifest.json; `tokenmill push` writes one"
+                f"{told(address)}: expected a finished token set, found no manifest.json: {error}; check the address"
             ) from error
         manifest = parse_json(data, place.told("manifest.json"), "tokens")
         self.address = address

@@ -1,0 +1,326 @@
+"""Training from an address, beside the same set on this disk, in one run; writes benchmarks/remote.md.
+
+    python benchmarks/remote.py [--quick]
+
+A server on loopback, in a process of its own, takes 20 ms for each request and sends 100 MB/s in all. Sets: 20,000
+shards of a MiB of tokens, all with the same bytes (the server has them once); and one of random tokens that is on this
+disk too. Each figure of a loader is taken in a process of its own.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tokenmill.store.files import Checksums, header
+from tokenmill.store.shards import OFFSET, TEXT_COUNTS, ShardWriter
+from tokenmill.store.token_sets import write_manifest
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--quick", action="store_true", help="smaller sets and shorter runs; prints, and writes nothing")
+QUICK = parser.parse_args().quick
+
+ROOT = Path(__file__).resolve().parent.parent
+DELAY, RATE = 0.020, 100_000_000  # seconds a request, bytes a second of all together
+SHARDS, SHARD_TOKENS, DOCUMENT = (2_000 if QUICK else 20_000), 1 << 20, 1024
+BATCH, SEQ_LEN = 32, 2048
+ROUNDS = 3 if QUICK else 5
+
+LOADER = """
+import sys, time, json
+sys.path.insert(0, {root!r})
+import torch
+torch.set_num_threads(1)
+started = time.perf_counter()
+from tokenmill import RowLoader
+loader = RowLoader({tokens!r}, batch_size={batch}, seq_len={seq_len}, cache_dir={cache!r}{more})
+next(loader)
+first = time.perf_counter() - started
+told = dict(first=first)
+{rest}
+print(json.dumps(told), flush=True)
+import os; os._exit(0)
+"""
+WARM = """
+for _ in range(20): next(loader)
+rates = []
+for _ in range(3):
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < 2: next(loader); steps += 1
+    rates.append(steps * {tokens_a_batch} / (time.perf_counter() - began))
+told['rate'] = sorted(rates)[1]
+"""
+EPOCH = "told['batches'] = sum(1 for _ in loader)\n"
+PACED = """
+# at {pace} tokens a second: the rest of each step is the model's
+share, waited, began = {tokens_a_batch} / {pace}, [], time.perf_counter()
+while (now := time.perf_counter()) - began < {seconds}:
+    next(loader)
+    took = time.perf_counter() - now
+    waited.append((now - began, took))
+    time.sleep(max(0.0, share - took))
+told['waited'] = waited
+told['tokens'] = loader.tokens_seen
+"""
+
+
+class Server(ThreadingHTTPServer):
+    """Sends what `find` has for a path, slowly; counts bytes."""
+
+    daemon_threads, request_queue_size = True, 256
+
+    def __init__(self, find):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.find, self.sent, self._free, self._lock = find, 0, 0.0, threading.Lock()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, *_):
+        """A client that leaves in the middle is what some of these do."""
+
+    def wait_for_room(self, size):
+        """Until so many bytes may go, at RATE in all."""
+        with self._lock:
+            now = time.monotonic()
+            self._free = max(self._free, now) + size / RATE
+            self.sent += size
+            pause = self._free - now
+        time.sleep(max(0.0, pause))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        time.sleep(DELAY)
+        if self.path == "/sent":
+            return self.reply(200, str(self.server.sent).encode())
+        data = self.server.find(self.path.lstrip("/"))
+        if data is None:
+            return self.reply(404, b"")
+        first, last = 0, len(data) - 1
+        if asked := self.headers.get("Range", ""):
+            first, last = map(int, asked.removeprefix("bytes=").split("-"))
+        part = memoryview(data)[first : last + 1]
+        for begin in range(0, len(part), 1 << 18):
+            self.server.wait_for_room(len(part[begin : begin + (1 << 18)]))
+            if not begin:
+                self.begin(206 if asked else 200, len(part))
+            self.wfile.write(part[begin : begin + (1 << 18)])
+        return None
+
+    def begin(self, status, size):
+        self.send_response(status)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+
+    def reply(self, status, data):
+        self.begin(status, len(data))
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+def equal_shards(count):
+    """A set of equal shards, by the paths of its files: what a server sends without having it."""
+    tokens = np.full(SHARD_TOKENS, 7, "<u2")
+    tokens[::DOCUMENT] = 0
+    offsets = np.arange(0, SHARD_TOKENS + 1, DOCUMENT, dtype=OFFSET)
+    facts = []
+    for data in (tokens, offsets):
+        checksums = Checksums()
+        checksums.update(data)
+        facts.append(checksums.facts())
+    counts = {"documents": len(offsets) - 1, "tokens": SHARD_TOKENS, **dict.fromkeys(TEXT_COUNTS, 0)}
+    vocabulary = {"name": "bench", "fingerprint": "f" * 64, "vocab_size": 1000, "bos_token": "<|bos|>", "bos_id": 0}
+
+    def record(name):
+        made = {"name": name, "dtype": "uint16", **counts, "bin": facts[0], "idx": facts[1], "fingerprint": "f" * 64}
+        return header("shard") | made | {"source": {"file": f"{name}.parquet", "shards": 1}}
+
+    folder = Path(tempfile.mkdtemp(prefix="tokenmill-bench-"))
+    names = [f"shard_{number:05d}.000" for number in range(count)]
+    write_manifest(folder, "equal", vocabulary, [(record(name), "train") for name in names])
+    manifest = (folder / "manifest.json").read_bytes()
+    shutil.rmtree(folder)
+    bin, idx = tokens.tobytes(), offsets.tobytes()
+
+    def find(path):
+        if path.endswith("manifest.json"):
+            return manifest
+        name, _, suffix = path.rpartition("/")[2].rpartition(".")
+        return {"bin": bin, "idx": idx}.get(suffix) or json.dumps(record(name)).encode()
+
+    return find
+
+
+def random_set(folder, shards, tokens):
+    """A set of random tokens on this disk: documents of 100 to 3,000."""
+    rng, made = np.random.default_rng(0), []
+    for number in range(shards):
+        lengths = rng.integers(100, 3000, tokens // 1550)
+        ids = rng.integers(1, 50_000, int(lengths.sum()))
+        ids[np.cumsum([0, *lengths[:-1]])] = 0
+        with ShardWriter(folder, f"shard_{number:03d}.000", "uint16") as writer:
+            writer.write(ids, lengths)
+            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64}
+            made.append(writer.finish(facts | {"source": {"file": f"{number}.parquet", "shards": 1}}))
+    vocabulary = {"name": "bench", "fingerprint": "f" * 64, "vocab_size": 50_000, "bos_token": "<|bos|>", "bos_id": 0}
+    write_manifest(folder, "random", vocabulary, [(record, "train") for record in made])
+
+
+def files_of(folder):
+    def find(path):
+        there = folder / path.partition("/")[2]
+        return there.read_bytes() if there.is_file() else None
+
+    return find
+
+
+@contextmanager
+def serving(find):
+    """The server, in a process of its own."""
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        server = Server(find)
+        os.write(writing, f"{server.server_port}\n".encode())
+        time.sleep(86_400)
+        os._exit(0)
+    try:
+        yield f"http://127.0.0.1:{int(os.read(reading, 16))}/set"
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def sent(address):
+    import urllib.request
+
+    with urllib.request.urlopen(address.removesuffix("/set") + "/sent") as answer:
+        return int(answer.read())
+
+
+def start(tokens, cache, rest="", **more):
+    told = "".join(f", {name}={value!r}" for name, value in more.items())
+    numbers = {"tokens_a_batch": BATCH * SEQ_LEN, "pace": 4_000_000, "seconds": 20 if QUICK else 90}
+    for name, value in numbers.items():
+        rest = rest.replace(f"{{{name}}}", str(value))
+    code = LOADER.format(
+        root=str(ROOT), tokens=tokens, batch=BATCH, seq_len=SEQ_LEN, cache=str(cache), more=told, rest=rest
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def run(*asked, **more):
+    return told_by(start(*asked, **more))
+
+
+def told_by(process):
+    out, _ = process.communicate(timeout=1800)
+    return json.loads(out)
+
+
+def median(values):
+    return statistics.median(values)
+
+
+def first_batches(work):
+    """Seconds to the first batch of many shards: cold, and warm."""
+    with serving(equal_shards(SHARDS)) as address:
+        cold, warm = [], []
+        for number in range(ROUNDS):
+            cache = work / f"many{number}"
+            cold.append(run(address, cache)["first"])
+            warm.append(run(address, cache)["first"])
+            shutil.rmtree(cache)
+    return [
+        f"| first batch of {SHARDS:,} shards, cold | {median(cold):.2f} s |",
+        f"| the same, warm | {median(warm):.2f} s |",
+    ]
+
+
+def throughput(work, folder):
+    """A warm cache beside the local set, in turn."""
+    lines = []
+    with serving(files_of(folder)) as address:
+        for prefetch in (0, 2):
+            rates = {"here": [], "there": []}
+            for _ in range(ROUNDS):
+                for name, tokens in (("here", str(folder)), ("there", address)):
+                    rates[name].append(run(tokens, work / "warm", WARM, prefetch=prefetch)["rate"])
+            here, there = median(rates["here"]), median(rates["there"])
+            lines.append(
+                f"| warm, prefetch={prefetch}: {there / 1e6:,.0f}M tokens/s, of the local set's "
+                f"{here / 1e6:,.0f}M | {there / here:.2f} |"
+            )
+    return lines
+
+
+def ranks(work, folder):
+    """What eight ranks of a machine fetch in an epoch."""
+    total = sum(path.stat().st_size for path in folder.rglob("*.bin"))
+    with serving(files_of(folder)) as address:
+        before = sent(address)
+        told = [start(address, work / "ranks", EPOCH, epochs=1, rank=r, world_size=8) for r in range(8)]
+        for process in told:
+            told_by(process)
+        small = sum(path.stat().st_size for path in folder.rglob("*.idx")) + sum(
+            path.stat().st_size for path in folder.rglob("*.json")
+        )
+        share = (sent(address) - before - 8 * (folder / "manifest.json").stat().st_size) / (total + small)
+    return [f"| bytes that 8 ranks of a machine fetch in an epoch, of the set's {total / 1e6:,.0f} MB | {share:.3f} |"]
+
+
+def paced(work):
+    """The share of time waited at 4M tokens a second, from a second after the first batch on."""
+    with serving(equal_shards(SHARDS)) as address:
+        told = run(address, work / "paced", PACED)
+    after = [(at, took) for at, took in told["waited"] if at > 10]
+    share = sum(took for _, took in after) / (after[-1][0] - after[0][0])
+    early = sum(took for at, took in told["waited"] if at <= 10)
+    return [
+        f"| cold, 4M tokens/s, {told['tokens'] / 2**28:.1f} windows: seconds waited in the first 10 | {early:.1f} s |",
+        f"| the same: share of time waited after these, over windows' borders | {share:.4f} |",
+    ]
+
+
+def main():
+    work = Path(tempfile.mkdtemp(prefix="tokenmill-remote-"))
+    try:
+        folder = work / "random"
+        folder.mkdir()
+        random_set(folder, *((4, 4_000_000) if QUICK else (20, 10_000_000)))
+        lines = [*first_batches(work), *throughput(work, folder), *ranks(work, folder), *paced(work)]
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    text = "\n".join(
+        [
+            f"A server on loopback: {1000 * DELAY:.0f} ms a request, {RATE / 1e6:.0f} MB/s in all; "
+            f"medians of {ROUNDS}; batches of {BATCH} x {SEQ_LEN:,}; {os.cpu_count()} cores.",
+            "",
+            "| | |",
+            "| --- | --- |",
+            *lines,
+            "",
+        ]
+    )
+    print(text)
+    if not QUICK:
+        (ROOT / "benchmarks" / "remote.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
