@@ -17,10 +17,8 @@ from tokenmill.batches.mixture import tokens_of
 from tokenmill.exchange.counting import counting
 from tokenmill.remote.addresses import is_address, name_of, named, require_folder, told
 from tokenmill.remote.fetcher import fetcher
-from tokenmill.remote.places import place_of, read
 from tokenmill.remote.pull import pull
-from tokenmill.remote.sets import RemoteTokenSet
-from tokenmill.store.files import parse_json
+from tokenmill.remote.sets import RemoteTokenSet, manifest_at
 from tokenmill.store.shards import DTYPES, Split
 
 TOKENS_ROOT = Path("data/tokens")
@@ -62,8 +60,7 @@ def fetch(config: Pull) -> Path:
 
 def _size_of(address: str) -> int:
     """Bytes of a set's tokens."""
-    place = place_of(address)
-    manifest = parse_json(read(place, "manifest.json"), place.told("manifest.json"), "tokens")
+    _, manifest = manifest_at(address)
     return sum(shard["tokens"] for shard in manifest["shards"]) * DTYPES[manifest["dtype"]].itemsize
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenmill.remote.cache import Need
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.places import place_of, read
-from tokenmill.remote.sets import Kept, RemoteTokenSet, forget
+from tokenmill.remote.sets import Kept, RemoteTokenSet, forget, manifest_at
 from tokenmill.store.files import locked, parse_json, remove_temporary_files, write_file, write_json
 from tokenmill.store.shards import ShardEntry, finished_record, shard_path
 from tokenmill.store.token_sets import TokenSet, kept_manifest
@@ -31,7 +31,7 @@ def pull(address: str, folder: Path, progress: Callable[[int, int], None] = lamb
 
     FileNotFoundError where there is none; FileExistsError where the folder has another set; what reading one raises.
     """
-    read(place_of(address), "manifest.json")  # before anything is made here
+    manifest_at(address)  # before anything is made here
     with locked(folder):
         token_set = RemoteTokenSet(address, Kept(folder / INCOMING, NO_LIMIT))
         _require_same_set(folder, token_set)

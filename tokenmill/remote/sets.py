@@ -43,6 +43,21 @@ def open_set(tokens: str | os.PathLike[str], kept: Kept = KEPT) -> TokenSet:
     return TokenSet(where) if isinstance(where, Path) else RemoteTokenSet(where, kept)
 
 
+def manifest_at(address: str) -> tuple[bytes, dict[str, Any]]:
+    """The manifest of the set at an address, as it is there now: its bytes, and what they say.
+
+    FileNotFoundError where there is none; what else reading raises.
+    """
+    place = place_of(address)
+    try:
+        data = read(place, "manifest.json")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{told(address)}: expected a finished token set, found no manifest.json: {error}; check the address"
+        ) from error
+    return data, parse_json(data, place.told("manifest.json"), "tokens")
+
+
 _caches: dict[Path, Cache] = {}  # one for each folder: closing its files would let go of all claims
 
 
@@ -73,14 +88,7 @@ class RemoteTokenSet(TokenSet):
 
     def __init__(self, address: str, kept: Kept = KEPT):
         self._kept_at = kept
-        place = place_of(address)
-        try:
-            data = read(place, "manifest.json")
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"{told(address)}: expected a finished token set, found no manifest.json: {error}; check the address"
-            ) from error
-        manifest = parse_json(data, place.told("manifest.json"), "tokens")
+        data, manifest = manifest_at(address)
         self.address = address
         self.path = cache_root(kept.folder) / digest_of(manifest)
         self._stamps = {}
