@@ -18,9 +18,9 @@ class FileServer(ThreadingHTTPServer):
     """`files` are bytes by path, without a slash before it. What was served is in `served`, bytes by path.
 
     `faults` has, by path, what goes wrong at the next times that it is asked for: "drop" (in the middle), "flip" (a
-    bit), "503", "429" (with Retry-After), "stall", "trickle", "short", "whole" (200 for a range), "403". `always` has
-    what goes wrong every time, by a part of the path. Under /hub/ it is a hub with one repository, o/n, whose files
-    are redirected to URLs that expire when `renew` is called.
+    bit), "503", "429" (with Retry-After), "stall", "trickle", "short", "whole" (200 for a range), "403", "redirect".
+    `always` has what goes wrong every time, by a part of the path. Under /hub/ it is a hub with one repository, o/n,
+    whose files are redirected to URLs that expire when `renew` is called.
     """
 
     daemon_threads = True
@@ -32,6 +32,8 @@ class FileServer(ThreadingHTTPServer):
         self.asked: list[tuple[str, str]] = []  # path, range
         self.faults: dict[str, list[str]] = {}
         self.always: dict[str, str] = {}
+        self.location: str | None = None  # where "redirect" sends
+        self.sig: str | None = None  # what a plain address must say behind `?sig=`
         self.token, self.signature, self.retry_after = None, uuid.uuid4().hex, "0"
         self.objects: dict[str, bytes] = {}  # that were pushed to the hub, by their SHA-256
         self.commits = 0
@@ -156,6 +158,10 @@ class _Handler(BaseHTTPRequestHandler):
         data = server.files.get(path)
         if data is None:
             return self.reply(404, b"")
+        if server.sig is not None and parse_qs(urlsplit(self.path).query).get("sig") != [server.sig]:
+            return self.reply(403, b"expired")
+        if fault == "redirect":
+            return self.reply(302, b"", {"Location": server.location} if server.location else {})
         if fault in ("503", "429", "403"):
             return self.reply(int(fault), b"", {"Retry-After": server.retry_after})
         status, headers = 200, {}

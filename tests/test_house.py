@@ -12,6 +12,7 @@ PACKAGE = ROOT / "tokenmill"
 KNOWN = {  # what each part of the package may import of it
     "extras": set(),
     "checks": set(),
+    "waits": set(),
     "store": set(),
     "rows": set(),
     "text": {"store"},
@@ -25,7 +26,7 @@ KNOWN = {  # what each part of the package may import of it
     "__main__": {"cli"},
     "__init__": {"prepare"},
 }
-BY_ALL = {"extras", "checks"}
+BY_ALL = {"extras", "checks", "waits"}
 FACES = {"config", "data", "prepare_data"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

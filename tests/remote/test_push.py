@@ -23,7 +23,9 @@ from tokenmill.exchange.push import Push, send
 from tokenmill.remote import push as pushing
 from tokenmill.remote.places import place_of
 from tokenmill.remote.pull import pull
+from tokenmill.remote.sending import sink_of
 from tokenmill.remote.sets import Kept, open_set
+from tokenmill.store.files import write_json
 
 REAL = ("shards", "manifest", "tokenizer", "token_bytes")
 
@@ -292,7 +294,33 @@ def test_a_pull_goes_on_where_moving_a_shard_was_interrupted(large, prepared, tm
     assert served <= server.tokens_served() <= sum(path.stat().st_size for path in folder.rglob("*.bin"))
 
 
-def test_a_pull_refuses_another_set_s_folder_and_takes_in_what_grew(large, prepared, tmp_path, folder):
+def test_a_pulled_set_that_grew_knows_the_positions_of_before(folder, tmp_path):
+    """No listing of the address is needed: the manifest says which there were."""
+    grown = make_token_set(tmp_path / "grown", train=[[300] * 200 for _ in range(3)], val=[[300] * 20])
+    for name in ("tokenizer.json", "token_bytes.npy"):
+        shutil.copy(folder / name, grown)
+    manifest = read_manifest(grown)
+    small = shutil.copytree(grown, tmp_path / "small", ignore=shutil.ignore_patterns("manifests", "train_2*"))
+    shards = [shard for shard in manifest["shards"] if not shard["name"].startswith("train_2")]
+    write_json(small / "manifest.json", manifest | {"shards": shards})
+    before = TokenSet(small).digest
+    shutil.copy(small / "manifest.json", grown / "manifests" / f"{before}.json")
+    address = f"memory://grows/{tmp_path.name}"
+    assert pushing.push(TokenSet(small), sink_of(address)) == 3
+    with RowLoader(address, batch_size=4, seq_len=128, cache_dir=tmp_path / "c") as loader:
+        next(loader)
+        state = loader.state_dict()
+        after = [next(loader)[0].clone() for _ in range(5)]
+    assert pushing.push(TokenSet(grown), sink_of(address)) == 1
+    pull(address, tmp_path / "back")
+    for there in (address, tmp_path / "back"):
+        with RowLoader(there, batch_size=4, seq_len=128, cache_dir=tmp_path / "c") as loader:
+            loader.load_state_dict(state)
+            assert all(torch.equal(next(loader)[0], inputs) for inputs in after)
+    assert tree(tmp_path / "back") == tree(grown), "as it was pushed"
+
+
+def test_a_pull_refuses_another_set_s_folder(large, prepared, tmp_path, folder):
     _, server = large
     with pytest.raises(FileExistsError, match="is there already"):
         pull(f"{server.url}/set", shutil.copytree(folder, tmp_path / "other"))

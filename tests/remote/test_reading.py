@@ -1,12 +1,10 @@
 """Reading by ranges, through every fault that a server can have."""
 
-import time
-from types import SimpleNamespace
-
 import pytest
 from file_server import FileServer
 
 from tokenmill.remote import http, patience
+from tokenmill.remote.addresses import named
 from tokenmill.remote.places import place_of, read
 
 DATA = bytes(range(256)) * 400  # 102,400 bytes
@@ -45,13 +43,26 @@ def test_a_fault_that_does_not_pass_is_an_error_in_time_with_the_address(server,
         ask(server)
 
 
-def test_retry_after_is_waited_for(server, monkeypatch):
+def test_retry_after_is_waited_for(server):
     slept = []
-    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
     server.faults["set/a.bin"], server.retry_after = ["429", "503"], "2"
-    assert ask(server) == DATA[1000:51_000]
+    found = read(place_of(f"{server.url}/set"), "a.bin", 1000, 51_000, pause_for=slept.append)
+    assert found == DATA[1000:51_000]
     assert all(2 <= pause < 3 for pause in slept)
     assert len(slept) == 2
+
+
+@pytest.mark.parametrize("location", [None, "file:///etc/passwd", "ftp://host/a.bin"])
+def test_a_redirect_to_nowhere_is_an_error_at_once(server, location):
+    server.always["a.bin"], server.location = "redirect", location
+    with pytest.raises(OSError, match=r"/set/a.bin: redirected to '.*', which is no address of the web"):
+        ask(server)
+    assert len(server.asked) == 1
+
+
+def test_an_address_with_a_fragment_is_refused():
+    with pytest.raises(ValueError, match=r"s3://bucket/web#2: expected an address, found a `#` in it"):
+        named("s3://bucket/web#2")
 
 
 def test_what_is_tried_for_seconds_is_told(server, monkeypatch, caplog):

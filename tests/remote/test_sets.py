@@ -11,66 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from elsewhere import MIB, SMALL, Watcher, batches, lengths, same, size, used
 from file_server import FileServer
 from making import ROOT, make_token_set, tree, wait_until
 
 from tokenmill import Mixture, RowLoader, TokenSet, cli, get_batch
 from tokenmill.batches import plans
-from tokenmill.remote import http, patience
 from tokenmill.remote.sets import Kept, open_set
-from tokenmill.rows.windows import Grain
-
-MIB = 1 << 20
-SMALL = Grain(slice=MIB // 2, window=MIB * 2)  # slices of a block, windows of four
-
-
-def lengths(total: int, seed: int) -> list[int]:
-    """Documents of 5 to 3,000 tokens."""
-    rng = np.random.default_rng(seed)
-    found = rng.integers(5, 3000, total // 1500)
-    return found.tolist()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A set of 42 MB in 5 training shards, one of less than a block, and one for validation."""
-    sizes = (4_900_000, 300_000, 3_000_000, 4_300_000, 1_600_000)
-    train = [lengths(size, seed) for seed, size in enumerate(sizes)]
-    return make_token_set(tmp_path_factory.mktemp("elsewhere") / "web", train=train, val=[lengths(200_000, 9)])
-
-
-@pytest.fixture
-def server(folder):
-    with FileServer.of(folder) as server:
-        yield server
-
-
-@pytest.fixture
-def small_windows(monkeypatch):
-    monkeypatch.setattr(plans, "GRAIN", SMALL)
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 2.0)
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(http, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(http, "RANGE_SECONDS", 0.8)
-
-
-def size(folder: Path, split: str = "train") -> int:
-    return sum(path.stat().st_size for path in folder.rglob(f"shards/{split}*.bin"))
-
-
-def batches(tokens, count=None, **more) -> list[torch.Tensor]:
-    settings = {"batch_size": 8, "seq_len": 512, "epochs": 1} | more
-    with RowLoader(tokens, **settings) as loader:
-        return [inputs.clone() for inputs, _ in itertools.islice(loader, count)]
-
-
-def same(one, other) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
-
 
 # ---------------------------------------------------------------------------- the same rows
 
@@ -304,36 +251,6 @@ def test_a_stopped_process_holds_nobody_up_for_good(folder, server, small_window
 # ---------------------------------------------------------------------------- the budget
 
 
-def used(cache: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in cache.rglob("*.bin"))
-
-
-class Watcher:
-    """The most that a cache took."""
-
-    def __init__(self, cache: Path):
-        import threading
-
-        self.most, self._cache, self._ended = 0, cache, False
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def _watch(self):
-        while not self._ended:
-            try:
-                self.most = max(self.most, used(self._cache))
-            except FileNotFoundError:
-                continue
-            time.sleep(0.005)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._ended = True
-        self._thread.join()
-
-
 WINDOW = 11 * MIB  # of blocks that a window may need: five slices of a block, one behind each, and one for the cuts
 
 
@@ -374,7 +291,8 @@ def test_a_budget_of_one_window_makes_windows_smaller_with_a_word(folder, server
 
 def test_a_budget_that_is_too_small_is_an_error_at_the_start_with_both_numbers(server, small_windows, tmp_path):
     with pytest.raises(
-        ValueError, match=r"blocks may take 1,048,576 bytes there, and rows need at least [\d,]+: 2 windows"
+        ValueError,
+        match=r"blocks may take 1,048,576 bytes there, and rows need at least [\d,]+: of each token set there 2 ",
     ):
         RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=MIB)
 

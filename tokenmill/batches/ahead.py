@@ -27,6 +27,8 @@ from collections.abc import Generator, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from tokenmill.waits import wanted_unless
+
 SECONDS_TO_LEAVE = 10  # at the process's end, for a thread that waits for a disk
 PAUSE = object()  # no item yet
 
@@ -81,6 +83,7 @@ class Ahead(Generic[Item]):
 def _run(items: Iterator, shared: _Shared) -> None:
     shared.thread = _thread.get_ident()
     _running.add(shared.thread)
+    wanted_unless(lambda: shared.stopped)
     try:
         while _make_one(items, shared):
             pass

@@ -44,6 +44,8 @@ class Watched:
         self._first = np.array(first, np.int64)
         self._all_in_one = all(there) and len(self._caches) == 1
         self._eras: list[int] | None = None  # in which all blocks under all rows were there
+        self._seen: list[int] = []  # in which the files were last seen to be those that were opened
+        self._elsewhere = [shard for shard in shards if isinstance(shard, RemoteShard)]
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> Self | None:
@@ -57,8 +59,10 @@ class Watched:
     def look_whether_all_are_there(self, under: list[tuple[Cache, np.ndarray]]) -> None:
         """Of blocks under all rows: once they are, the eras alone are looked at, until they change."""
         eras = self.eras()
-        if all((cache.marks.words[blocks] & 3 == THERE).all() for cache, blocks in under) and eras == self.eras():
-            self._eras = eras
+        if all((cache.marks.words[blocks] & 3 == THERE).all() for cache, blocks in under):
+            self._require_same_files()
+            if eras == self.eras():
+                self._eras = eras
 
     def join_if_all_are_there(self, join: Callable[[], bytearray]) -> bytearray | None:
         """What join() makes, where no block was given back since all were there; else None."""
@@ -76,7 +80,15 @@ class Watched:
             if all(
                 np.array_equal(words, cache.marks.words[b]) for words, (cache, b) in zip(before, under, strict=True)
             ):
+                self._require_same_files()
                 return joined
+
+    def _require_same_files(self) -> None:
+        """FileNotFoundError where a file is no longer the one that was opened. One that is made anew gives an era."""
+        if (eras := self.eras()) != self._seen:
+            for shard in self._elsewhere:
+                shard.require_unchanged()
+            self._seen = eras
 
     def under(self, source: np.ndarray, begin: np.ndarray, end: np.ndarray) -> list[tuple[Cache, np.ndarray]]:
         """The blocks under bytes `begin` to `end` of shards, of each cache in the order in which they come."""

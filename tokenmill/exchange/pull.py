@@ -55,6 +55,8 @@ def fetch(config: Pull) -> Path:
         count.of(_size_of(address))
         came = pull(address, folder, count)
     print(f"{came:,} shards came, {count.shards - came:,} were there already")
+    if came < count.shards:
+        print(f"what was there is taken by its records; to read its bytes: tokenmill verify {folder}")
     return folder
 
 

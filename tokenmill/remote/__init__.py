@@ -5,7 +5,7 @@ Comes in: an address. Goes out: a token set whose blocks come as they are needed
     addresses     what is one, and how it is shown
     places        what reads each kind: http, s3, hub, and fs for all that fsspec knows; patience: how long
     blocks        MiB of shards, numbered; marks: which are there; claims: who fetches them, who needs them
-    cache         a set's folder on this disk; budget: what it may take, and what is given back
+    cache         a set's folder on this disk; caches: one for each folder; budget: what they may take together
     fetcher       the threads that fetch
     sets          a token set at an address
     pull          a whole set from there; push: one to there; sending: what takes files

@@ -32,9 +32,11 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
         told = told.replace(":/", "://", 1)
     if not ADDRESS.match(told):
         return Path(told)
-    scheme, host, path, query, _ = urlsplit(told)
+    scheme, host, path, query, fragment = urlsplit(told)
     if scheme == "file":
         return Path(path)
+    if fragment:
+        raise ValueError(f"{told}: expected an address, found a `#` in it, which none can have; rename what is there")
     path = re.sub("/{2,}", "/", path).rstrip("/")
     return f"{scheme.lower()}://{host}{path}" + (f"?{query}" if query else "")
 
@@ -73,7 +75,7 @@ def remote_name(subfolders: int, shard: str, suffix: str) -> str:
 def cache_root(told: str | os.PathLike[str] | None = None) -> Path:
     """Where blocks of token sets are kept: as told, or what TOKENMILL_CACHE says, or ~/.cache/tokenmill/sets."""
     if told is not None:
-        return Path(os.path.abspath(told))
+        return Path(os.path.realpath(told))
     if os.environ.get(CACHE):
-        return Path(os.path.abspath(os.environ[CACHE]))
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "sets"
+        return Path(os.path.realpath(os.environ[CACHE]))
+    return Path(os.path.realpath(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")) / "tokenmill" / "sets"

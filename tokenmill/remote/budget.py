@@ -1,7 +1,7 @@
 """How much of the disk blocks may take, and which are given back when there is no more.
 
-    Budget(root, 50 << 30)          of all sets under a cache's root together
-    Budget(root, None)              what is there by now, and nine tenths of what is free
+    say_limit(root, 50 << 30)       of all sets under a cache's root together, for all that this process reads there
+    Budget(root)                    so much; where nothing was said what is there by now, and nine tenths of the free
 
 What is needed last is given back first: sets that this process does not read, then blocks by when the known order of
 rows needs them next (Belady 1966: with the future known nothing is better). Never one that a plan at hand, of any
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from tokenmill.remote.cache import Cache
+from tokenmill.remote.caches import cache_in, forget
 from tokenmill.remote.marks import THERE, UNSURE
 from tokenmill.store.files import read_json
 from tokenmill.store.shards import DTYPES
@@ -28,6 +29,14 @@ A_SHARE = 64  # of the budget that is given back at once
 NEVER = 1 << 40  # windows from now
 
 
+_said: dict[Path, int] = {}  # bytes that blocks under a root may take, as the user said last
+
+
+def say_limit(root: Path, limit: int) -> None:
+    """Has blocks of all sets under a root take at most so many bytes, from now on."""
+    _said[root] = limit
+
+
 class NoRoom(OSError):
     """There is no room, and nothing may be given back now."""
 
@@ -35,37 +44,48 @@ class NoRoom(OSError):
 class Budget:
     """The room that blocks of all sets under `root` may take together: `limit` bytes."""
 
-    def __init__(self, root: Path, limit: int | None):
-        self.root, self.caches = root, list[Cache]()  # those of this process
+    def __init__(self, root: Path):
+        self.root, self.caches = root, dict[Path, Cache]()  # by their folders; put in whole, as threads go through it
         self._lock = threading.Lock()
-        self._others: dict[Path, Cache] = {}  # of sets that it does not read
         self._looked = -LOOK_SECONDS
-        self._left = 0  # bytes that may come before all is counted again
-        self.limit = limit if limit is not None else self._all_that_is_free()
+        self._left, self._left_of = 0, -1  # bytes that may come before all is counted again, and of which limit
+        self._free: int | None = None
 
-    def _all_that_is_free(self) -> int:
-        disk = os.statvfs(self.root)
-        return self.used() + int(FREE_SHARE * disk.f_bavail * disk.f_frsize)
+    @property
+    def limit(self) -> int:
+        """As say_limit says; else what is there when it is asked for first, and nine tenths of what is free then."""
+        if self.root in _said:
+            return _said[self.root]
+        if self._free is None:
+            disk = os.statvfs(self.root)
+            self._free = self.used() + int(FREE_SHARE * disk.f_bavail * disk.f_frsize)
+        return self._free
+
+    def add(self, cache: Cache) -> None:
+        """Counts a cache of this process at once, and not when it is looked for."""
+        if self.caches.get(cache.folder) is not cache and not cache.closed:
+            self.caches = {**self.caches, cache.folder: cache}
 
     def used(self) -> int:
         """Bytes of blocks under the root, by whatever process."""
         if time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
-            self._look_for_others()
-        return sum(cache.size() for cache in [*self.caches, *self._others.values()])
+            self._look()
+        return sum(cache.size() for cache in self.caches.values())
 
-    def _look_for_others(self) -> None:
-        own = {cache.folder for cache in self.caches}
-        folders = {path.parent for path in self.root.glob("*/blocks")} - own
-        for gone in self._others.keys() - folders:
-            self._others.pop(gone).claims.close()
-        for folder in folders - self._others.keys():
+    def _look(self) -> None:
+        """Takes note of sets that others have begun, and of those that were deleted."""
+        found = {folder: cache for folder, cache in self.caches.items() if cache.is_in_its_folder()}
+        for gone in [cache for folder, cache in self.caches.items() if folder not in found]:
+            forget(gone)
+        for folder in {path.parent for path in self.root.glob("*/blocks")} - found.keys():
             try:
                 manifest = read_json(folder / "manifest.json", "tokens")
                 entries = [entry_of(listed) for listed in manifest["shards"]]
-                self._others[folder] = Cache(folder, entries, DTYPES[manifest["dtype"]].itemsize, None)
+                found[folder] = cache_in(folder, entries, DTYPES[manifest["dtype"]].itemsize)
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # begun just now, or nothing of ours
+        self.caches = found
 
     def make_room(self, size: int, due: int | None, full: bool = False) -> None:
         """Has room for `size` bytes, which are counted already, and are needed in `due` windows (None: now).
@@ -74,12 +94,13 @@ class Budget:
         """
         with self._lock:
             self._left -= size
-            if self._left >= 0 and not full:
+            if self._left >= 0 and not full and self._left_of == self.limit:
                 return
             over = self.used() - self.limit
             if over > 0 or full:
                 self._give_back(max(over, size if full else 0), due)
-            self._left = max(0, self.limit - self.used()) // 16  # as others fill it too
+            self._left_of = self.limit
+            self._left = max(0, self._left_of - self.used()) // 16  # as others fill it too
 
     def _give_back(self, size: int, due: int | None) -> None:
         """Gives back at least `size` bytes, and a share of the budget where that is idle."""
@@ -100,16 +121,15 @@ class Budget:
         """(cache, block, whether no plan needs it) of what may be given back for what is needed in `due` windows,
         best first.
         """
-        for cache in self._others.values():
-            yield from ((cache, block, True) for block in np.flatnonzero(_is_there(cache)).tolist())
-        found = [_own_candidates(cache, due) for cache in self.caches]
+        caches = list(self.caches.values())
+        found = [_candidates_of(cache, due) for cache in caches]
         numbers = np.concatenate([np.full(len(blocks), number) for number, (blocks, _) in enumerate(found)])
         blocks, keys = (np.concatenate(column) for column in zip(*found, strict=True))
         for at in np.argsort(-keys, kind="stable").tolist():
-            yield self.caches[int(numbers[at])], int(blocks[at]), bool(keys[at] > NEVER)
+            yield caches[int(numbers[at])], int(blocks[at]), bool(keys[at] > NEVER)
 
 
-def _own_candidates(cache: Cache, due: int | None) -> tuple[np.ndarray, np.ndarray]:
+def _candidates_of(cache: Cache, due: int | None) -> tuple[np.ndarray, np.ndarray]:
     """(blocks, keys): what is given back first has the greatest key, and one above NEVER where no plan needs it."""
     next_use, there = _next_use(cache), _is_there(cache)
     needed = np.zeros(cache.blocks.count, bool)

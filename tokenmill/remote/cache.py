@@ -17,9 +17,10 @@ import ctypes
 import errno
 import hashlib
 import os
+import time
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,19 +67,20 @@ class Cache:
     def __init__(
         self, folder: Path, entries: list[ShardEntry], itemsize: int, place: Place | None, subfolders: int = 0
     ):
-        self.folder, self.entries, self.place, self._subfolders = folder, entries, place, subfolders
+        self.folder, self.entries, self.place, self.subfolders = folder, entries, place, subfolders
         (folder / "shards").mkdir(parents=True, exist_ok=True)
+        self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # this one, whatever follows it
         remove_temporary_files(folder, folder / "shards")
         self.blocks = Blocks(entries, itemsize)
         self.number = {entry.name: number for number, entry in enumerate(entries)}  # of each shard
         self.marks, self.claims = Marks(folder / "blocks", self.blocks.count), Claims(folder / "claims")
         self.failed: dict[int, Exception] = {}  # why a block, or FILES + a shard, could not be had
-        self.limit: int | None = None  # bytes that all sets under its root may take, as the user said
         self._needs: list[weakref.ref[Need]] = []
         self._orders: list[weakref.ref[Order]] = []
         self._checksums: dict[int, np.ndarray] = {}  # of the shards whose small files are there: CRC-32 of each block
         self.no_room: OSError | None = None  # why nothing could come of late
         self._pid = os.getpid()
+        self.closed = False
         self._sweep()
 
     def _sweep(self) -> None:
@@ -94,6 +96,11 @@ class Cache:
             self._pid = os.getpid()
             self.failed = {}
             self.claims.after_fork()
+
+    def close(self) -> None:
+        """Lets go of its claims. Nothing is fetched any more."""
+        self.closed = True
+        self.claims.close()
 
     # ------------------------------------------------------------------------ what is there
 
@@ -112,6 +119,18 @@ class Cache:
     def add(self, what: "Need | Order") -> None:
         """Takes note of what a loader needs, or in which order, as long as that object is there."""
         (self._needs if isinstance(what, Need) else self._orders).append(weakref.ref(what))  # type: ignore[arg-type]
+
+    def look_at_files(self, shard: str) -> None:
+        """Whether a shard's files are still there; where not, `missing` says so from now on."""
+        number = self.number[shard]
+        sizes = {"bin": self.bytes_of(shard), "idx": (self.entries[number].documents + 1) * OFFSET.itemsize}
+        for suffix, size in sizes.items():
+            try:
+                if os.stat(self._path(number, suffix)).st_size == size:
+                    continue
+            except FileNotFoundError:
+                pass
+            self._checksums.pop(number, None)
 
     def bytes_of(self, shard: str) -> int:
         """How many bytes of tokens a shard has."""
@@ -140,46 +159,49 @@ class Cache:
 
     # ------------------------------------------------------------------------ fetching, in the fetcher's threads
 
-    def fetch(self, number: int, make_room: Any) -> bool:
+    def fetch(self, number: int, make_room: Any, pause_for: Callable[[float], None] = time.sleep) -> bool:
         """Has a block there, or the small files of the shard FILES + n; False where somebody else is at it.
 
-        `make_room()` is called before bytes come. OSError or ValueError, with the address, where it cannot be had.
+        `make_room()` is called before bytes come, `pause_for(seconds)` before another try. OSError or ValueError, with
+        the address, where it cannot be had.
         """
+        if self.closed or not self.is_in_its_folder():
+            raise deleted(self.folder)
         if not len(self.missing(np.array([number]))):
             return True
         if not self.claims.take(number):
             return False
         try:
             if number >= FILES:
-                self._fetch_files(number - FILES)
+                self._fetch_files(number - FILES, pause_for)
             elif self.marks.state(number) != THERE:
-                self._fetch_block(number, make_room)
+                self._fetch_block(number, make_room, pause_for)
             return True
         finally:
             self.claims.release(number)
 
-    def _fetch_block(self, block: int, make_room: Any) -> None:
+    def _fetch_block(self, block: int, make_room: Any, pause_for: Callable[[float], None]) -> None:
         at = self.blocks.place(block)
         if at.shard not in self._checksums:
-            self._fetch_files(at.shard)
+            self._fetch_files(at.shard, pause_for)
         if self.marks.state(block) == UNSURE and self._crc(self._read_back(at)) == self._expected(at):
             self.marks.set(block, THERE)
             return
         self.marks.set(block, COMING)
         try:
             make_room()
-            self._write(at, self._verified(at), make_room)
+            self._write(at, self._verified(at, pause_for), make_room)
         except BaseException:
             self.marks.set(block, ABSENT)
             raise
         self.marks.set(block, THERE)
 
-    def _verified(self, at: Block) -> bytes:
+    def _verified(self, at: Block, pause_for: Callable[[float], None]) -> bytes:
         """A block's bytes, of the right CRC-32. OSError where they are wrong three times."""
         assert self.place is not None, "a cache without a place fetches nothing"
         name, expected, found = self._name(at.shard, "bin"), self._expected(at), 0
         for number in range(TRIES):
-            data = read(self.place, name, at.start, at.stop, fresh=number > 0)
+            data = read(self.place, name, at.start, at.stop, number > 0, pause_for)
             found = self._crc(data)
             if found == expected:
                 return data
@@ -193,14 +215,16 @@ class Cache:
         """Writes a block at its place. On a disk that is full others are given back first, and it is tried again."""
         path = self._path(at.shard, "bin")
         try:
-            _write_at(path, data, at.start)
+            self._write_at(at, data)
+        except FileNotFoundError:
+            raise
         except OSError as error:
             self._punch(at)
             if error.errno not in FULL:
                 raise
             try:
                 make_room(full=True)
-                _write_at(path, data, at.start)
+                self._write_at(at, data)
             except OSError as again:
                 self._punch(at)
                 told = (
@@ -209,13 +233,31 @@ class Cache:
                 )
                 raise full_disk(error.errno, told) from again
 
+    def _write_at(self, at: Block, data: bytes) -> None:
+        start, left = at.start, memoryview(data)
+        with self._opened(at.shard) as descriptor:
+            while left:
+                written = os.pwrite(descriptor, left, start)
+                left, start = left[written:], start + written
+            if os.fstat(descriptor).st_nlink == 0:
+                raise deleted(self._path(at.shard, "bin"))
+
     def _read_back(self, at: Block) -> bytes:
+        with self._opened(at.shard) as descriptor:
+            return os.pread(descriptor, at.stop - at.start, at.start)
+
+    @contextlib.contextmanager
+    def _opened(self, shard: int, more: int = 0) -> Iterator[int]:
+        """A shard's file in this very folder: not in one that was put in its place."""
+        name = f"shards/{self.entries[shard].name}.bin"
         try:
-            with open(self._path(at.shard, "bin"), "rb") as file:
-                file.seek(at.start)
-                return file.read(at.stop - at.start)
-        except FileNotFoundError:
-            return b""
+            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC | more, 0o666, dir_fd=self._directory)
+        except FileNotFoundError as error:
+            raise deleted(self.folder / name) from error
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _crc(self, data: bytes) -> int:
         return zlib.crc32(data)
@@ -225,14 +267,14 @@ class Cache:
 
     # ------------------------------------------------------------------------ small files
 
-    def _fetch_files(self, shard: int) -> None:
+    def _fetch_files(self, shard: int, pause_for: Callable[[float], None]) -> None:
         """A shard's record and offsets, from the folder or the place; and the file that its blocks come into."""
         entry = self.entries[shard]
         record = self._record(self._local(shard, "json"), entry)
         if record is None:
             assert self.place is not None, "a cache without a place fetches nothing"
             name = self._name(shard, "json")
-            data = read(self.place, name)
+            data = read(self.place, name, pause_for=pause_for)
             record = self._record(data, entry)
             if record is None:
                 raise ValueError(
@@ -242,16 +284,16 @@ class Cache:
                 )
             write_file(self._path(shard, "json"), data, durable=False)
         if not self._are_offsets(self._local(shard, "idx"), entry):
-            self._fetch_offsets(shard, entry)
+            self._fetch_offsets(shard, entry, pause_for)
         self._make_sparse(shard)
         self._checksums[shard] = np.array(record["bin"]["crc32"], np.uint32)
 
-    def _fetch_offsets(self, shard: int, entry: ShardEntry) -> None:
+    def _fetch_offsets(self, shard: int, entry: ShardEntry, pause_for: Callable[[float], None]) -> None:
         assert self.place is not None, "a cache without a place fetches nothing"
         name, data = self._name(shard, "idx"), b""
         size = (entry.documents + 1) * OFFSET.itemsize
         for number in range(TRIES):
-            data = read(self.place, name, 0, size, fresh=number > 0)
+            data = read(self.place, name, 0, size, number > 0, pause_for)
             if self._are_offsets(data, entry):
                 write_file(self._path(shard, "idx"), data, durable=False)
                 return
@@ -279,13 +321,14 @@ class Cache:
         return data is not None and hashlib.sha256(data).hexdigest() == entry.idx_sha256
 
     def _make_sparse(self, shard: int) -> None:
-        """Gives a shard's file its size. It is never made smaller: somebody may have it mapped."""
-        descriptor = os.open(self._path(shard, "bin"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
+        """Gives a shard's file its size. One that was deleted or cut has no blocks any more, and gives a new era.
+
+        It is never made smaller: somebody may have it mapped.
+        """
+        with self._opened(shard, os.O_CREAT) as descriptor:
             if os.fstat(descriptor).st_size < (size := int(self.blocks.bytes[shard])):
+                self.doubt(self.entries[shard].name)
                 os.ftruncate(descriptor, size)
-        finally:
-            os.close(descriptor)
 
     # ------------------------------------------------------------------------ giving back
 
@@ -293,7 +336,7 @@ class Cache:
         """Makes a hole where a block was, unless another process needs it, or somebody is at it. The caller knows that
         this process does not need it. OSError where the file system makes no holes.
         """
-        if not self.claims.take(block):
+        if self.closed or not self.claims.take(block):
             return False
         try:
             if self.marks.state(block) == ABSENT or not self.claims.may_give_back(block):
@@ -309,8 +352,7 @@ class Cache:
 
     def _punch(self, at: Block) -> None:
         path = self._path(at.shard, "bin")
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with self._opened(at.shard) as descriptor:
             if _libc.fallocate(descriptor, PUNCH_HOLE | KEEP_SIZE, at.start, at.stop - at.start):
                 number = ctypes.get_errno()
                 raise OSError(
@@ -318,14 +360,12 @@ class Cache:
                     f"{path}: the file system cannot give back a part of a file ({os.strerror(number)}); name a "
                     "cache_dir on another one, or a larger cache_bytes",
                 )
-        finally:
-            os.close(descriptor)
 
     # ------------------------------------------------------------------------ names
 
     def name(self, shard: str, suffix: str) -> str:
         """Where a shard's file lies under the address."""
-        return remote_name(self._subfolders, shard, suffix)
+        return remote_name(self.subfolders, shard, suffix)
 
     def _name(self, shard: int, suffix: str) -> str:
         return self.name(self.entries[shard].name, suffix)
@@ -338,6 +378,13 @@ class Cache:
             return self._path(shard, suffix).read_bytes()
         except FileNotFoundError:
             return None
+
+
+def deleted(path: Path) -> FileNotFoundError:
+    """The error of a file of the cache that somebody took away."""
+    return FileNotFoundError(
+        f"{path}: deleted or cut while it was in use; leave the cache alone while a run uses it, and resume"
+    )
 
 
 def full_disk(number: int | None, told: str) -> OSError:
@@ -355,14 +402,3 @@ def _living(references: "list[weakref.ref[Any]]") -> list[Any]:
             with contextlib.suppress(ValueError):
                 references.remove(reference)
     return [there for _, there in found if there is not None]
-
-
-def _write_at(path: Path, data: bytes, start: int) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        left = memoryview(data)
-        while left:
-            written = os.pwrite(descriptor, left, start)
-            left, start = left[written:], start + written
-    finally:
-        os.close(descriptor)

@@ -66,10 +66,13 @@ class Claims:
         self._try(fcntl.LOCK_UN, NEEDED + block)
 
     def close(self) -> None:
-        """Lets go of everything."""
-        os.close(self._file)
+        """Lets go of everything, for good."""
+        self._file, descriptor = -1, self._file
+        os.close(descriptor)
 
     def _try(self, kind: int, first: int, count: int = 1) -> bool:
+        if self._file < 0:
+            return True
         try:
             fcntl.lockf(self._file, kind | (0 if kind == fcntl.LOCK_UN else fcntl.LOCK_NB), count, first)
         except OSError as error:

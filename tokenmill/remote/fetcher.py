@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,13 +25,15 @@ from tokenmill.remote.budget import Budget, NoRoom
 from tokenmill.remote.cache import FULL, Cache, Need
 from tokenmill.remote.claims import FILES
 from tokenmill.store.files import BLOCK_BYTES
+from tokenmill.waits import require_wanted
 
-THREADS = 16  # requests on their way at once
+THREADS = 16  # requests on their way at once, but for those of a server that is in trouble
 ASK_AGAIN_SECONDS = 0.25  # for what another process is at, which may have been killed since
 SHORT, LONG = 0.0005, 0.01  # seconds between looks of one that waits
 WAIT_SECONDS = 480.0  # in all: before NCCL's ten minutes
 NO_ROOM_SECONDS = 0.2  # that fetching ahead pauses for
 HOUSE_SECONDS = 0.25  # between looks at plans that are gone
+END_SECONDS = 0.5  # that the end of the process waits for threads
 
 
 class Walk:
@@ -75,11 +77,13 @@ class Fetcher:
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._lock = threading.Lock()  # of the threads among themselves
         self._begun = False
+        self._threads = 0
+        self._patient: Counter[int] = Counter()  # by the cache's id: threads whose server is in trouble
 
     def require(self, cache: Cache, numbers: np.ndarray) -> None:
         """Waits until blocks, and the small files of shards (FILES + n), are there. Raises why one cannot be had.
 
-        OSError or ValueError with its address; ConnectionError after eight minutes.
+        OSError or ValueError with its address; ConnectionError after eight minutes; Unwanted (waits.py).
         """
         missing = cache.missing(numbers)
         if not len(missing):
@@ -93,6 +97,7 @@ class Fetcher:
             for number in missing.tolist():
                 if (error := cache.failed.pop(number, None)) is not None:
                     raise error
+            require_wanted()
             now = time.monotonic()
             if now - began > WAIT_SECONDS:
                 raise cache.no_room or ConnectionError(self._waited_in_vain(cache, missing))
@@ -117,19 +122,9 @@ class Fetcher:
         with self._lock:
             root = cache.folder.parent
             if root not in self._budgets:
-                self._budgets[root] = Budget(root, cache.limit)
-            budget = self._budgets[root]
-            if cache not in budget.caches:
-                budget.caches.append(cache)
-                budget.limit = budget.limit if cache.limit is None else cache.limit
-            return budget
-
-    def forget(self, cache: Cache) -> None:
-        """Fetches nothing more for a cache."""
-        with self._lock:
-            for budget in self._budgets.values():
-                budget.caches = [other for other in budget.caches if other is not cache]
-            self._walks = [walk for walk in self._walks if walk.cache is not cache]
+                self._budgets[root] = Budget(root)
+            self._budgets[root].add(cache)
+            return self._budgets[root]
 
     def _waited_in_vain(self, cache: Cache, missing: np.ndarray) -> str:
         number = int(missing[0])
@@ -148,46 +143,76 @@ class Fetcher:
         if not self._begun:
             self._begun = True
             for number in range(THREADS):
-                _thread.start_new_thread(self._work, (number == 0,))
+                self._start(number == 0)
         for _ in range(min(many, THREADS)):
             self._wake.put(None)
 
+    def _start(self, keeps_house: bool = False) -> None:
+        self._threads += 1
+        _thread.start_new_thread(self._work, (keeps_house,))
+
     def _work(self, keeps_house: bool) -> None:
-        while not _ended:
-            with contextlib.suppress(Empty):
-                self._wake.get(timeout=HOUSE_SECONDS if keeps_house else None)
-            if keeps_house:
-                self._let_go()
-            while not _ended and (job := self._next()) is not None:
-                self._do(*job)
+        try:
+            while not _ended and (keeps_house or self._threads <= THREADS + self._patient.total()):
+                with contextlib.suppress(Empty):
+                    self._wake.get(timeout=HOUSE_SECONDS if keeps_house else None)
+                if keeps_house:
+                    self._let_go()
+                while not _ended and (job := self._next()) is not None:
+                    self._do(*job)
+        finally:
+            with self._lock:
+                self._threads -= 1
+
+    def end(self, until: float) -> None:
+        """Waits for threads that are not in the midst of a request."""
+        for _ in range(self._threads):
+            self._wake.put(None)
+        while self._threads and time.monotonic() < until:
+            time.sleep(SHORT)
 
     def _let_go(self) -> None:
         """Lets others give back what plans that are gone needed."""
         for budget in list(self._budgets.values()):
-            for cache in list(budget.caches):
+            for cache in budget.caches.values():
                 cache.claims.need(cache.needed())
 
     def _next(self) -> tuple[Cache, int, Walk | None] | None:
         with self._lock:
             while waiting := self._demand or self._small:  # the batch at hand first, the next window's plan then
                 cache, number = waiting.popleft()
-                if len(cache.missing(np.array([number]))):
+                in_trouble = self._patient[id(cache)] >= THREADS  # it is asked for again
+                if not in_trouble and len(cache.missing(np.array([number]))):
                     return cache, number, None
             while self._coming:
                 walk = self._coming.popleft()
                 self._walks.append(walk)
                 walk.cache.claims.need(walk.cache.needed())
-            while self._walks and self._walks[0].paused < time.monotonic():
-                walk = self._walks[0]
+            for walk in [walk for walk in self._walks if self._patient[id(walk.cache)] < THREADS]:
+                if walk.paused >= time.monotonic():
+                    break
                 if (block := walk.next()) is not None:
                     return walk.cache, block, walk
                 self._walks.remove(walk)
         return None
 
     def _do(self, cache: Cache, number: int, walk: Walk | None) -> None:
+        troubled = False
+
+        def pause_for(seconds: float) -> None:
+            """Another thread takes over, so that what others ask of healthy servers goes on."""
+            nonlocal troubled
+            with self._lock:
+                if not troubled:
+                    troubled = True
+                    self._patient[id(cache)] += 1
+                    self._start()
+            self._wake.put(None)
+            time.sleep(seconds)
+
         try:
             due = None if walk is None else walk.due
-            cache.fetch(number, partial(self.budget(cache).make_room, BLOCK_BYTES, due))
+            cache.fetch(number, partial(self.budget(cache).make_room, BLOCK_BYTES, due), pause_for)
         except NoRoom as error:
             cache.no_room = error  # which who waits is told when his patience ends: others may give some back
             if walk is not None:
@@ -199,6 +224,10 @@ class Fetcher:
                 cache.failed[number] = error
             elif isinstance(error, OSError) and error.errno in FULL:
                 walk.again()
+        finally:
+            if troubled:
+                with self._lock:
+                    self._patient[id(cache)] -= 1
 
 
 _ended = False
@@ -214,5 +243,8 @@ def fetcher() -> Fetcher:
 
 @atexit.register
 def _end() -> None:
+    """A thread that computes while Python is taken down would take the process down with it."""
     global _ended
     _ended = True
+    if (of_this_process := _fetchers.get(os.getpid())) is not None:
+        of_this_process.end(time.monotonic() + END_SECONDS)

@@ -95,7 +95,10 @@ class Web:
             answer = get(url, headers if same else {}, span, fresh, self.told(name))
             if answer.status not in (301, 302, 303, 307, 308):
                 return answer
-            url = self._redirects[name] = urljoin(url, answer.headers["Location"])
+            url = urljoin(url, answer.headers.get("Location", ""))
+            if urlsplit(url).scheme not in ("http", "https") or "Location" not in answer.headers:
+                raise OSError(f"{self.told(name)}: redirected to {told(url)!r}, which is no address of the web")
+            self._redirects[name] = url
         raise OSError(f"{self.told(name)}: redirected more than {REDIRECTS} times")
 
 

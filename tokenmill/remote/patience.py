@@ -29,7 +29,7 @@ class Again(Exception):
         self.after = after
 
 
-def patiently(attempt: Callable[[int], Found], what: str) -> Found:
+def patiently(attempt: Callable[[int], Found], what: str, pause_for: Callable[[float], None] = time.sleep) -> Found:
     """What attempt(number of tries before) returns. ConnectionError where it fails for too long."""
     began, number, told = time.monotonic(), 0, False
     while True:
@@ -48,4 +48,4 @@ def patiently(attempt: Callable[[int], Found], what: str) -> Found:
                 raise ConnectionError(
                     f"{what}: could not be read in {number} tries over {spent:,.0f} s; the last ended with: {again}"
                 ) from again
-            time.sleep(pause)
+            pause_for(pause)

@@ -6,6 +6,8 @@ read(place, "shards/a.000.bin", 1048576, 2097152)         a range
 """
 
 import os
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 from tokenmill.remote.fs import FileSystem
@@ -38,9 +40,17 @@ def place_of(address: str) -> Place:
     return _places[key]
 
 
-def read(place: Place, name: str, start: int = 0, stop: int | None = None, fresh: bool = False) -> bytes:
-    """The bytes `start` to `stop` of a file, or all of it; tried again where that may help (patience.py).
+def read(
+    place: Place,
+    name: str,
+    start: int = 0,
+    stop: int | None = None,
+    fresh: bool = False,
+    pause_for: Callable[[float], None] = time.sleep,
+) -> bytes:
+    """The bytes `start` to `stop` of a file, or all of it; tried again where that may help (patience.py), after
+    `pause_for` so many seconds.
 
     FileNotFoundError, PermissionError, ConnectionError or OSError, with the address, where it cannot be had.
     """
-    return patiently(lambda _: place.read(name, start, stop, fresh), place.told(name))
+    return patiently(lambda _: place.read(name, start, stop, fresh), place.told(name), pause_for)

@@ -11,11 +11,13 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tokenmill.remote.cache import Need
+from tokenmill.remote.caches import forget
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.places import place_of, read
-from tokenmill.remote.sets import Kept, RemoteTokenSet, forget, manifest_at
+from tokenmill.remote.sets import Kept, RemoteTokenSet, manifest_at
 from tokenmill.store.files import locked, parse_json, remove_temporary_files, write_file, write_json
 from tokenmill.store.shards import ShardEntry, finished_record, shard_path
 from tokenmill.store.token_sets import TokenSet, kept_manifest
@@ -125,13 +127,22 @@ def _close(token_set: RemoteTokenSet, folder: Path) -> None:
     """Makes the shards a token set."""
     for name in ("tokenizer.json", "token_bytes.npy"):
         write_file(folder / name, token_set.file(name).read_bytes())
-    manifest = parse_json((token_set.path / "manifest.json").read_bytes(), token_set.told, "tokens")
-    manifest.pop("subfolders", None)
+    manifest = _as_it_is_here(token_set.path / "manifest.json", token_set.told)
     kept = kept_manifest(folder, token_set.digest)
     kept.parent.mkdir(exist_ok=True)
+    for digest in token_set.digests():
+        if digest != token_set.digest and token_set.knows(digest):
+            earlier = _as_it_is_here(kept_manifest(token_set.path, digest), token_set.told)
+            write_json(kept_manifest(folder, digest), earlier)
     if (folder / "manifest.json").exists():
         former = TokenSet(folder)
         with contextlib.suppress(FileExistsError):
             os.link(folder / "manifest.json", kept_manifest(folder, former.digest))
     write_json(kept, manifest)
     write_json(folder / "manifest.json", manifest)
+
+
+def _as_it_is_here(path: Path, what: str) -> dict[str, Any]:
+    """A manifest without what is said of its address."""
+    manifest = parse_json(path.read_bytes(), what, "tokens")
+    return {key: value for key, value in manifest.items() if key not in ("subfolders", "earlier")}

@@ -7,7 +7,7 @@ goes on when it is run again.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -124,16 +124,18 @@ def closing_items(token_set: TokenSet, subfolders: int, card: bytes | None) -> l
     kept = [path for path in sorted((folder / "manifests").glob("*.json")) if path.stem != token_set.digest]
     items: list[Item] = [(name, folder / name) for name in ("tokenizer.json", "token_bytes.npy")]
     items += [(f"manifests/{path.name}", _manifest(path, subfolders)) for path in kept]
-    now = _manifest(folder / "manifest.json", subfolders)
+    now = _manifest(folder / "manifest.json", subfolders, [path.stem for path in kept])
     items.append((f"manifests/{token_set.digest}.json", now))
     if card is not None:
         items.append(("README.md", card))
     return [*items, ("manifest.json", now)]
 
 
-def _manifest(path: Path, subfolders: int) -> bytes:
-    """A manifest that says where its shards lie."""
+def _manifest(path: Path, subfolders: int, earlier: Sequence[str] = ()) -> bytes:
+    """A manifest that says where its shards lie, and which manifests came before: not every place can be listed."""
     manifest: dict[str, Any] = read_json(path, "tokens")
-    if not subfolders:
+    more = {"subfolders": subfolders, "earlier": list(earlier)}
+    said = {key: value for key, value in more.items() if value}
+    if not said:
         return path.read_bytes()
-    return (json.dumps(manifest | {"subfolders": subfolders}, indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(manifest | said, indent=1, ensure_ascii=False) + "\n").encode()

@@ -16,7 +16,9 @@ import numpy as np
 
 from tokenmill.checks import whole_number
 from tokenmill.remote.addresses import cache_root, name_of, named, told
-from tokenmill.remote.cache import Cache, Need
+from tokenmill.remote.budget import say_limit
+from tokenmill.remote.cache import Cache, Need, deleted
+from tokenmill.remote.caches import cache_in
 from tokenmill.remote.claims import FILES
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.places import place_of, read
@@ -58,29 +60,11 @@ def manifest_at(address: str) -> tuple[bytes, dict[str, Any]]:
     return data, parse_json(data, place.told("manifest.json"), "tokens")
 
 
-_caches: dict[Path, Cache] = {}  # one for each folder: closing its files would let go of all claims
-
-
-def forget(cache: Cache) -> None:
-    """Lets go of a cache whose folder is deleted."""
-    _caches.pop(cache.folder, None)
-    fetcher().forget(cache)
-    cache.claims.close()
-
-
 def _cache_of(folder: Path, token_set: TokenSet, kept: Kept) -> Cache:
-    if folder in _caches and not _caches[folder].is_in_its_folder():
-        forget(_caches[folder])
-    if folder not in _caches:
-        folder.mkdir(parents=True, exist_ok=True)
-        place = place_of(token_set.address)
-        subfolders = int(token_set.manifest.get("subfolders", 0))
-        _caches[folder] = Cache(folder, token_set.entries, token_set.numpy_dtype.itemsize, place, subfolders)
-    cache = _caches[folder]
-    cache.after_fork()
     if kept.bytes is not None:
-        cache.limit = whole_number("cache_bytes", kept.bytes, 1)
-    return cache
+        say_limit(folder.parent, whole_number("cache_bytes", kept.bytes, 1))
+    place, subfolders = place_of(token_set.address), int(token_set.manifest.get("subfolders", 0))
+    return cache_in(folder, token_set.entries, token_set.numpy_dtype.itemsize, place, subfolders)
 
 
 class RemoteTokenSet(TokenSet):
@@ -123,6 +107,7 @@ class RemoteTokenSet(TokenSet):
 
     def open(self, entry: ShardEntry) -> "RemoteShard":
         """Maps a shard, with holes where blocks are not there."""
+        self.cache.look_at_files(entry.name)
         self.bring([entry])
         return RemoteShard(self.path, entry, self.dtype, self.cache)
 
@@ -132,8 +117,8 @@ class RemoteTokenSet(TokenSet):
         return super().record(entry)
 
     def digests(self) -> list[str]:
-        """The manifests that are known here: where the set grew, its others are at its address alone."""
-        return [self.digest]
+        """The manifests that it has had, as the newest tells."""
+        return sorted({*self.manifest.get("earlier", []), self.digest})
 
     def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
         path = kept_manifest(self.path, digest)
@@ -142,6 +127,12 @@ class RemoteTokenSet(TokenSet):
                 data = read(place_of(self.address), f"manifests/{digest}.json")
             except FileNotFoundError:
                 return None
+            found = digest_of(parse_json(data, self.told, "tokens"))
+            if found != digest:
+                raise ValueError(
+                    f"{self.told}: manifests/{digest}.json: expected the manifest with this digest, found {found}; "
+                    "`tokenmill push` sends it again"
+                )
             _make(path.parent)
             write_file(path, data, durable=False)
         return super()._kept_manifest(digest)
@@ -169,10 +160,13 @@ class RemoteShard(Shard):
     def __init__(self, folder: Path, entry: ShardEntry, dtype: str, cache: Cache):
         super().__init__(folder, entry, dtype)
         self.cache, self.number = cache, cache.number[entry.name]
+        if not cache.is_in_its_folder():  # and the file that was opened is another's
+            raise deleted(cache.folder)
 
     def read(self, begin: int, end: int) -> np.ndarray:
         """Tokens `begin` to `end`, copied."""
         found: np.ndarray = while_there(self.cache, self._blocks(begin, end), self.tokens[begin:end].copy)
+        self.require_unchanged()
         return found
 
     def in_blocks(self, size: int) -> Iterator[np.ndarray]:
@@ -195,16 +189,15 @@ class RemoteShard(Shard):
         return np.arange(first + begin * size // BLOCK_BYTES, first + (end * size - 1) // BLOCK_BYTES + 1)
 
     def require_unchanged(self) -> None:
-        """ValueError where the file in the cache was deleted or cut; its blocks are looked at when they are read."""
+        """FileNotFoundError where the file in the cache was deleted or cut; its blocks are looked at when they are
+        read.
+        """
         try:
             found = os.stat(self.path)
-        except FileNotFoundError:
-            found = None
-        if found is None or self.stamp is None or (found.st_ino, found.st_size) != self.stamp[:2]:
-            raise ValueError(
-                f"{self.path}: deleted or cut while it was being read; leave the cache alone while a run uses it, and "
-                "resume"
-            )
+        except FileNotFoundError as error:
+            raise deleted(self.path) from error
+        if self.stamp is None or (found.st_ino, found.st_size) != self.stamp[:2]:
+            raise deleted(self.path)
 
 
 def while_there(cache: Cache, blocks: np.ndarray, copy: Any) -> Any:

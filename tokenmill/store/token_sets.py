@@ -10,6 +10,7 @@ shards/             three files a shard (shards.py)
 import copy
 import hashlib
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -73,7 +74,9 @@ def _keep(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def kept_manifest(folder: Path, digest: str) -> Path:
-    """Where a manifest is kept."""
+    """Where a manifest is kept. ValueError where this is no digest: a position or a manifest said so."""
+    if not re.fullmatch("[0-9a-f]{16}", digest):
+        raise ValueError(f"expected the digest of a manifest, 16 hex digits, found {digest!r}")
     return folder / "manifests" / f"{digest}.json"
 
 

@@ -1,0 +1,211 @@
+"""What the folder of a cache goes through: deleted, cut, shared by two names and threads; no hole becomes tokens."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from elsewhere import MIB, Watcher, batches, lengths, same
+from file_server import FileServer
+from making import ROOT, make_token_set
+
+from tokenmill import RowLoader
+from tokenmill.remote import budget
+from tokenmill.remote.claims import NEEDED
+from tokenmill.remote.sets import Kept, RemoteShard, open_set
+
+READ = {"batch_size": 8, "seq_len": 512, "epochs": 1}
+DELETED = "deleted or cut while it was in use; leave the cache alone while a run uses it, and resume"
+
+
+def read_on(loader, found) -> None:
+    """Until the loader raises."""
+    while True:
+        found.append(next(loader)[0].clone())
+
+
+def delete(path):
+    path.unlink()
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("harm", [delete, cut])
+@pytest.mark.parametrize("suffix", ["bin", "idx"])
+@pytest.mark.parametrize("who", ["this process", "another"])
+def test_a_file_that_was_deleted_or_cut_comes_anew(folder, server, small_windows, tmp_path, harm, suffix, who):
+    here = batches(folder)
+    if who == "this process":
+        assert same(batches(f"{server.url}/set", cache_dir=tmp_path), here)
+    else:
+        code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]; from elsewhere import batches\n"
+        code += f"batches({server.url + '/set'!r}, cache_dir={str(tmp_path)!r})"
+        subprocess.run([sys.executable, "-c", code], check=True)
+    for path in tmp_path.rglob(f"shards/train*.{suffix}"):
+        harm(path)
+    assert same(batches(f"{server.url}/set", cache_dir=tmp_path), here)
+
+
+def test_a_folder_that_is_deleted_and_begun_anew_ends_what_reads_the_old_one(folder, server, small_windows, tmp_path):
+    """By a loader of the same process, while blocks of the first are on their way."""
+    here = batches(folder)
+    server.delay = 0.01
+    for read in (1, 200, 700):
+        cache, found = tmp_path / str(read), []
+        first = RowLoader(f"{server.url}/set", cache_dir=cache, **READ)
+        found = [next(first)[0].clone() for _ in range(read)]
+        shutil.rmtree(cache)
+        second = RowLoader(f"{server.url}/set", cache_dir=cache, **READ)
+        after = [next(second)[0].clone() for _ in range(3)]
+        with pytest.raises(FileNotFoundError, match=f"{DELETED}|shards: cannot be written to"):
+            read_on(first, found)
+        assert same(found, here[: len(found)]), "right up to the error"
+        after += [next(second)[0].clone() for _ in range(len(here) - 3)]
+        assert same(after, here)
+        first.close()
+        second.close()
+
+
+def test_a_shard_whose_file_is_made_anew_is_not_read_by_who_opened_the_old_one(folder, server, tmp_path):
+    token_set = open_set(f"{server.url}/set", Kept(tmp_path))
+    shard = token_set.open(token_set.entries[0])
+    assert isinstance(shard, RemoteShard)
+    shard.read(0, 1000)
+    delete(shard.path)
+    again = token_set.open(token_set.entries[0])
+    assert (again.read(0, 1000) > 0).any()
+    with pytest.raises(FileNotFoundError, match=DELETED):
+        shard.read(MIB, MIB + 1000)
+
+
+def test_rows_end_where_a_shard_s_file_is_made_anew(folder, server, small_windows, tmp_path):
+    """Without the look that comes once a second."""
+    here = batches(folder)
+    with RowLoader(f"{server.url}/set", cache_dir=tmp_path, prefetch=0, **READ) as loader:
+        found = [next(loader)[0].clone() for _ in range(20)]
+        for path in tmp_path.rglob("shards/train*.bin"):
+            delete(path)
+        token_set = open_set(f"{server.url}/set", Kept(tmp_path))
+        for entry in token_set.split("train"):
+            token_set.open(entry).read(0, entry.tokens)
+        with pytest.raises(FileNotFoundError, match=DELETED):
+            read_on(loader, found)
+    assert len(found) == 20
+    assert same(found, here[:20])
+
+
+def test_a_folder_has_one_cache_by_whatever_name_and_from_whichever_thread(folder, server, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
+    (tmp_path / "real").mkdir()
+    found, begin = [], threading.Barrier(8)
+
+    def open_one(number):
+        begin.wait()
+        found.append(open_set(f"{server.url}/set", Kept(tmp_path / ("link" if number % 2 else "real"))).cache)
+
+    threads = [threading.Thread(target=open_one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+def claimed(cache) -> int:
+    """Blocks that this process says it needs, as the kernel knows it."""
+    inode, pid = os.stat(cache.folder / "claims").st_ino, str(os.getpid())
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
+    stretches = [(int(lock[6]), int(lock[7])) for lock in locks if lock[4] == pid]
+    return sum(last - first + 1 for first, last in stretches if first >= NEEDED)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="needs Linux's list of locks")
+def test_a_set_that_lay_there_before_it_was_opened_is_counted_once_and_keeps_its_claims(
+    folder, server, small_windows, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(budget, "LOOK_SECONDS", 0.0)
+    other = make_token_set(tmp_path / "other", train=[lengths(3_000_000, 70)], val=[[50] * 40], seed=70)
+    cache = tmp_path / "cache"
+    with FileServer.of(other) as of_other:
+        code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]; from elsewhere import batches\n"
+        code += f"batches({of_other.url + '/set'!r}, 20, cache_dir={str(cache)!r})"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        with RowLoader(f"{server.url}/set", cache_dir=cache, cache_bytes=60 * MIB, **READ) as one:
+            next(one)
+            with RowLoader(f"{of_other.url}/set", cache_dir=cache, cache_bytes=60 * MIB, **READ) as two:
+                next(two)
+                found = budget.Budget(cache)
+                real = sum(path.stat().st_blocks * 512 for path in cache.rglob("*.bin"))
+                assert abs(found.used() - real) < 2 * MIB, "not counted twice"
+                needed = two.token_set.cache.needed()
+                assert claimed(two.token_set.cache) >= len(needed) > 0
+
+
+def test_the_cache_bytes_that_was_said_last_counts(folder, server, small_windows, tmp_path):
+    batches(f"{server.url}/set", split="val", count=1, cache_dir=tmp_path)
+    with Watcher(tmp_path) as watcher:
+        found = batches(f"{server.url}/set", cache_dir=tmp_path, cache_bytes=22 * MIB)
+    assert watcher.most <= 22 * MIB
+    assert same(found, batches(folder))
+    batches(f"{server.url}/set", cache_dir=tmp_path, cache_bytes=100 * MIB)
+    assert sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("train*.bin")) > 22 * MIB
+
+
+def test_a_renewed_signature_counts_in_the_same_process(folder, server, small_windows, tmp_path):
+    server.sig = "old"
+    loader = RowLoader(f"{server.url}/set?sig=old", cache_dir=tmp_path, **READ)
+    found = [next(loader)[0].clone()]
+    server.sig = "new"
+    with pytest.raises(PermissionError, match="403"):
+        read_on(loader, found)
+    state = loader.state_dict()
+    loader.close()
+    with RowLoader(f"{server.url}/set?sig=new", cache_dir=tmp_path, **READ) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(StopIteration):
+            read_on(loader, found)
+    assert same(found, batches(folder))
+
+
+def test_another_server_of_the_same_set_is_asked_once_it_is_named(folder, small_windows, tmp_path):
+    with FileServer.of(folder) as gone:
+        batches(f"{gone.url}/set", count=1, cache_dir=tmp_path)
+    with FileServer.of(folder) as server:
+        assert same(batches(f"{server.url}/set", cache_dir=tmp_path), batches(folder))
+
+
+def test_a_server_in_trouble_keeps_nobody_from_another(folder, server, small_windows, tmp_path):
+    """Though every thread that fetches waits to try it again."""
+    other = make_token_set(tmp_path / "other", train=[lengths(3_000_000, 70)], val=[[50] * 40], seed=70)
+    server.always[".bin"] = "503"
+    sick = RowLoader(f"{server.url}/set", cache_dir=tmp_path / "cache", **READ)
+    waiting = threading.Thread(target=lambda: next(sick, None), daemon=True)
+    waiting.start()
+    time.sleep(1)
+    with FileServer.of(other) as healthy:
+        assert same(batches(f"{healthy.url}/set", cache_dir=tmp_path / "cache"), batches(other))
+    server.always.clear()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert torch.equal(next(sick)[0], batches(folder, 2)[1]), "and comes when it is well"
+    sick.close()
+
+
+def test_closing_does_not_wait_for_a_server_that_stalls(folder, server, small_windows, tmp_path):
+    server.always[".bin"] = "stall"
+    loader = RowLoader(f"{server.url}/set", cache_dir=tmp_path, **READ)
+    waiting = threading.Thread(target=lambda: pytest.raises(ValueError, next, loader), daemon=True)
+    waiting.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    loader.close()
+    waiting.join()
+    assert time.monotonic() - began < 8, "a stalled request ends after 20 s"
