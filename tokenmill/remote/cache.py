@@ -310,8 +310,8 @@ class Cache:
         try:
             record = parse_json(data, entry.name, "shard")
             bin, idx = record["bin"], record["idx"]
-            right = (entry.name, entry.bin_sha256, entry.idx_sha256, int(self.blocks.bytes[self.number[entry.name]]))
-            blocks = int(np.diff(self.blocks.first)[self.number[entry.name]])
+            right = (entry.name, entry.bin_sha256, entry.idx_sha256, self.bytes_of(entry.name))
+            blocks = len(self.blocks_of(entry.name))
             found = (record["name"], bin["sha256"], idx["sha256"], bin["bytes"])
             return record if found == right and len(bin["crc32"]) == blocks else None
         except (ValueError, KeyError, TypeError):

@@ -27,7 +27,7 @@ from tokenmill.remote.claims import FILES
 from tokenmill.store.files import BLOCK_BYTES
 from tokenmill.waits import require_wanted
 
-THREADS = 16  # requests on their way at once, but for those of a server that is in trouble
+THREADS = 32  # requests on their way at once, but for those of a server that is in trouble
 ASK_AGAIN_SECONDS = 0.25  # for what another process is at, which may have been killed since
 SHORT, LONG = 0.0005, 0.01  # seconds between looks of one that waits
 WAIT_SECONDS = 480.0  # in all: before NCCL's ten minutes

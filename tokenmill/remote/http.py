@@ -11,6 +11,7 @@ import re
 import time
 import urllib.request
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -159,9 +160,7 @@ def _pool(url: str, fresh: bool) -> Any:
     with naming_the_extra("remote"):
         import urllib3
 
-    scheme, host = urlsplit(url)[:2]
-    proxies = urllib.request.getproxies()
-    proxy = "" if urllib.request.proxy_bypass(host) else proxies.get(scheme, "")
+    proxy = _proxy(*urlsplit(url)[:2])
     make = lambda: urllib3.ProxyManager(proxy, maxsize=64) if proxy else urllib3.PoolManager(maxsize=64)  # noqa: E731
     if fresh:
         return make()
@@ -169,6 +168,12 @@ def _pool(url: str, fresh: bool) -> Any:
     if key not in _pools:
         _pools[key] = make()
     return _pools[key]
+
+
+@cache
+def _proxy(scheme: str, host: str) -> str:
+    """What the environment names for a host, when it is first asked."""
+    return "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme, "")
 
 
 def _retry_after(headers: Any) -> float | None:

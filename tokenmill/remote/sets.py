@@ -74,9 +74,9 @@ class RemoteTokenSet(TokenSet):
         self._kept_at = kept
         data, manifest = manifest_at(address)
         self.address = address
-        self.path = cache_root(kept.folder) / digest_of(manifest)
         self._stamps = {}
         self._take(manifest)
+        self.path = cache_root(kept.folder) / self.digest
         _make(self.path)
         if not (self.path / "manifest.json").exists():
             write_file(self.path / "manifest.json", data, durable=False)
