@@ -44,6 +44,7 @@ bench: .venv/tools
 	$(PY) benchmarks/loader.py
 	$(PY) benchmarks/order.py
 	$(PY) benchmarks/mixture.py
+	$(PY) benchmarks/remote.py
 
 # after a change of an engine's or tiktoken's pinned version
 tables: .venv/tools

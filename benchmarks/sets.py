@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from packing import fineweb_edu_lengths
 
-from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
 from tokenmill.store.token_sets import write_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,3 +46,18 @@ def sparse(folder: Path, num_shards: int, shard_tokens: int = 50_000_000) -> Pat
     tokenizer = {"name": "zeros", "fingerprint": "0" * 64, "vocab_size": 50257, "bos_token": "<|bos|>", "bos_id": 0}
     write_manifest(folder, "zeros", tokenizer, shards)
     return folder
+
+
+def random_set(folder, shards, tokens):
+    """A set of random tokens on this disk: documents of 100 to 3,000."""
+    rng, made = np.random.default_rng(0), []
+    for number in range(shards):
+        lengths = rng.integers(100, 3000, tokens // 1550)
+        ids = rng.integers(1, 50_000, int(lengths.sum()))
+        ids[np.cumsum([0, *lengths[:-1]])] = 0
+        with ShardWriter(folder, f"shard_{number:03d}.000", "uint16") as writer:
+            writer.write(ids, lengths)
+            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64}
+            made.append(writer.finish(facts | {"source": {"file": f"{number}.parquet", "shards": 1}}))
+    vocabulary = {"name": "bench", "fingerprint": "f" * 64, "vocab_size": 50_000, "bos_token": "<|bos|>", "bos_id": 0}
+    write_manifest(folder, "random", vocabulary, [(record, "train") for record in made])
