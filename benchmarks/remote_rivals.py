@@ -200,8 +200,8 @@ def main():
             f"{rows:,} rows of {SEQ_LEN + 1:,} uint16 tokens; a server on loopback, {1000 * DELAY:.0f} ms a request, "
             f"{RATE / 1e6:.0f} MB/s in all; batches of {BATCH}; medians of {ROUNDS}; {os.cpu_count()} cores.",
             "",
-            "| | first batch, cold (imports counted) | bytes of an epoch, of the set's | of the rows, seen in it | first "
-            "batch after kill -9 halfway | bytes of both runs |",
+            "| | first batch, cold (imports counted) | bytes of an epoch, of the set's | of the rows, seen in it | "
+            "first batch after kill -9 halfway | bytes of both runs |",
             "| --- | --- | --- | --- | --- | --- |",
             *lines,
             "",
