@@ -23,6 +23,7 @@ from tokenmill.remote.sets import open_set
 from tokenmill.rows.mixed import ON_CAP, OnCap
 from tokenmill.rows.segments import Stage
 from tokenmill.rows.weights import exact, powers, whole_weights
+from tokenmill.store.names import is_plain
 
 PathLike = str | os.PathLike[str]
 Weights = Mapping[str, Any]  # a positive number for each source
@@ -233,7 +234,7 @@ def _folders(sources: Any) -> dict[str, str]:
 
 
 def _name(name: Any) -> str:
-    if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
+    if not isinstance(name, str) or not is_plain(name) or not name.isprintable():
         raise ValueError(f"a source's name must be a text without '/', not {name!r}")
     return name
 

@@ -36,6 +36,7 @@ from tokenmill.exchange.writing import write_meta
 from tokenmill.remote.addresses import is_address, require_folder
 from tokenmill.remote.sets import open_set
 from tokenmill.store.files import TEMPORARY, locked, remove_temporary_files
+from tokenmill.store.names import plain
 from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest
 from tokenmill.tokenize.foreign import load_any
@@ -156,6 +157,7 @@ def take_in(config: In) -> Path:
     for path in map(str, (*config.files, *config.val_file)):
         if is_address(path) and not path.startswith("hf:/"):
             raise ValueError(f"{path}: files come in from this disk, or from hf://datasets/OWNER/NAME/*.bin")
+    plain("--name", config.name)
     tokenizer = load_any(config.tokenizer, config.bos_token)
     folder = Path(config.tokens_root) / f"{config.name}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
     if (folder / "manifest.json").exists():

@@ -77,7 +77,6 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[TokenSet, Kept]]:
 def _verify(token_set: TokenSet, kept: Kept, quick: bool, workers: int) -> dict[str, list[str]]:
     path = token_set.address
     problems = {"": _problems_of_the_set(token_set)}
-    _require_once(token_set)
     with contextlib.suppress(OSError, ValueError):  # which each shard tells of itself
         token_set.bring(token_set.entries)
     for entry in token_set.entries:
@@ -153,13 +152,6 @@ def drop(path: str | os.PathLike[str], names: list[str]) -> None:
 
 
 # ---------------------------------------------------------------------------- what can be wrong
-
-
-def _require_once(token_set: TokenSet) -> None:
-    """ValueError where the manifest lists a shard twice: what is wrong with either could not be told."""
-    many = [name for name, count in Counter(entry.name for entry in token_set.entries).items() if count > 1]
-    if many:
-        raise ValueError(f"{token_set.path / 'manifest.json'}: lists {many[0]} twice; prepare or convert it anew")
 
 
 def _problems_of_the_set(token_set: TokenSet) -> list[str]:

@@ -169,6 +169,8 @@ def _feed(feed: Feed, stock: Inventory, source: Source, absent: list[Lot], meter
             known += sum(unit.text_bytes for unit in new)
             meter.total = there + known + known * left / fetched  # files that are to come have as much in a byte
             feed.add(new)
+    except Exception as error:  # of all of them, as where the folder to fetch into is somebody else's
+        failures.append(("the source", failure_of(error)))
     finally:
         feed.close()
 

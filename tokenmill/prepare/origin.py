@@ -50,8 +50,8 @@ class Source:
 
     def delete(self, file: SourceFile) -> None:
         """Deletes a file that is the hub's."""
-        if self.is_fetched(file):
-            Path(file.path).unlink(missing_ok=True)
+        if self.downloads is not None and self.is_fetched(file):
+            self.downloads.delete(file.name)
 
     def facts(self) -> dict:
         """What a manifest says of a hub's files."""

@@ -74,7 +74,7 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
                 raise PreparationError(failures)
             stock.look_again()
             missing = stock.missing(source.files)
-            if missing and config.finish:
+            if missing and (config.finish or alone):
                 raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
             if missing:
                 return Prepared(address or folder, len(missing)), []

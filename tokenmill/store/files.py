@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import socket
+import stat
 import time
 import uuid
 import zlib
@@ -19,11 +20,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tokenmill.store.names import require_inside
+from tokenmill.store.schema import check
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # bytes, or a contiguous array
 
 VERSION = 1
 TEMPORARY = ".tmp"
+LARGEST_JSON = 64 << 20  # bytes: a manifest of 180,000 shards
 OLD_SECONDS = 86_400  # a temporary file that nobody has written to since is nobody's
 BLOCK_BYTES = 1 << 20  # of which each has a CRC-32
 
@@ -137,24 +142,44 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Reads what `write_json` wrote; FileNotFoundError, or ValueError where it is no such file of this version."""
     try:
-        data = path.read_bytes()
+        data = _read_small(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: expected a {kind}, found no such file; prepare again") from error
     return parse_json(data, path, kind)
 
 
+def _read_small(path: Path) -> bytes:
+    """A file that is read whole. ValueError where it is none, as a pipe that never ends, or is too large for that."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{path}: expected a file, found {stat.filemode(found.st_mode)}; delete it")
+        if found.st_size > LARGEST_JSON:
+            raise ValueError(f"{path}: expected at most {LARGEST_JSON:,} bytes of JSON, found {found.st_size:,}")
+        return file.read()
+
+
 def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
-    """What the bytes of such a file say. ValueError where they are of none of this version."""
+    """What the bytes of such a file say. ValueError where they are of none of this version, or say what none can."""
     try:
-        value: dict[str, Any] = json.loads(data)
-    except ValueError as error:
+        value: dict[str, Any] = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path}: expected a {kind}, found broken JSON ({error}); delete it and prepare again"
         ) from error
     found = (value.get("format"), value.get("version")) if isinstance(value, dict) else None
     if found != (f"tokenmill-{kind}", VERSION):
         raise ValueError(f"{path}: expected format tokenmill-{kind}, version {VERSION}, found {found}")
+    try:
+        check(kind, value)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return value
+
+
+def _no_number(told: str) -> None:
+    raise ValueError(f"{told} is no number")
 
 
 def header(kind: str) -> dict[str, Any]:
@@ -166,12 +191,17 @@ def header(kind: str) -> dict[str, Any]:
 def locked(folder: Path, shared: bool = False) -> Iterator[None]:
     """Makes the folder and keeps other processes that change it out; the lock dies with its process.
 
-    `shared` lets in others that share. OSError where another keeps this one out.
+    `shared` lets in others that share. OSError where another keeps this one out; ValueError where a folder in it is a
+    link that leads out of it: what is written and deleted there would be somebody else's.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"{folder}: cannot be made ({error.strerror}); choose another --tokens-root") from error
+    with os.scandir(folder) as found:
+        for entry in found:
+            if entry.is_symlink() and entry.is_dir():
+                require_inside(folder, Path(entry.path) / "file")
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

@@ -115,6 +115,8 @@ def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     record = read_json(path, "shard")
+    if record["name"] != name:
+        raise ValueError(f"{path}: expected the record of shard {name}, found that of {record['name']}; delete it")
     files = [(shard_path(folder, name, suffix), record[suffix]["bytes"]) for suffix in suffixes_of(record)]
     return record if all(f.exists() and f.stat().st_size == size for f, size in files) else None
 

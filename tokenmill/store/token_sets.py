@@ -233,7 +233,11 @@ class TokenSet:
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
         """What was written down when the shard was made: its source, row groups and documents in each."""
-        return read_json(shard_path(self.path, entry.name, "json"), "shard")
+        path = shard_path(self.path, entry.name, "json")
+        record = read_json(path, "shard")
+        if record["name"] != entry.name:
+            raise ValueError(f"{path}: expected the record of shard {entry.name}, found that of {record['name']}")
+        return record
 
 
 def find_token_set(root: str | os.PathLike[str]) -> Path:

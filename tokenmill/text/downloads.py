@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from tokenmill.store.names import require_inside
 from tokenmill.text.hub import Listing, RemoteFile, first_line
 
 ATTEMPTS = 6  # of a download, with pauses of 1, 2, 4, 8 and 16 seconds
@@ -81,6 +82,11 @@ class Downloads:
             threading.Thread(target=self._work, daemon=True, name="tokenmill-download").start()
         return future
 
+    def delete(self, name: str) -> None:
+        """Takes away a file that is there. ValueError where a link leads out of the folder."""
+        require_inside(self.folder, self.folder / name)
+        (self.folder / name).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Leaves nothing half fetched behind, unless others fetch into the same folder."""
         if self._lock is not None:
@@ -90,6 +96,7 @@ class Downloads:
 
     def _begin(self) -> None:
         """Clears what killed runs left half fetched."""
+        require_inside(self.folder, self._incoming / "file")
         self._incoming.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._incoming, os.O_RDONLY)
         self._clear_if_alone(self._lock)
@@ -99,7 +106,7 @@ class Downloads:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in self._incoming.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _work(self) -> None:
         while True:
@@ -145,6 +152,7 @@ class Downloads:
             fetched.unlink()
             raise ConnectionError(problem)
         path = self.folder / file.name
+        require_inside(self.folder, path)
         path.parent.mkdir(parents=True, exist_ok=True)
         os.replace(fetched, path)
 

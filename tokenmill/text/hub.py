@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tokenmill.store.files import header, read_json, write_json
+from tokenmill.store.names import plain_path
 from tokenmill.text.formats import KINDS, SUFFIX, kind_of
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -36,6 +37,11 @@ class Listing:
     revision: str
     commit: str
     files: tuple[RemoteFile, ...]
+
+    def __post_init__(self) -> None:
+        """ValueError where a file would lie outside of the folder that it is fetched into."""
+        for file in self.files:
+            plain_path(f"{self.repository}: the name of a file", file.name)
 
     def facts(self, names: set[str]) -> dict:
         """For a manifest: where the files of these names are from."""

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 import fsspec
 
 from tokenmill.extras import pip_line
+from tokenmill.store.names import is_shown
 from tokenmill.text.formats import KINDS, KNOWN, kind_of
 
 
@@ -188,8 +189,9 @@ def _common_folder(paths: list[PurePosixPath]) -> PurePosixPath:
 
 
 def _printable(name: str) -> str:
-    r"""A name that JSON can hold: one in Latin-1, as "caf\xe9.txt", is spelled so."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    r"""A name that JSON can hold and people can see: one in Latin-1, as "caf\xe9.txt", is spelled so, and "\x1b"."""
+    told = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return "".join(c if is_shown(c) else c.encode("unicode_escape").decode() for c in told)
 
 
 def _files(names: list[str]) -> str:

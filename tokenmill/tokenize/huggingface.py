@@ -24,6 +24,7 @@ import numpy as np
 
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, write_json
+from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -70,7 +71,10 @@ class HuggingFace(Tokenizer):
 
     @cached_property
     def vocab_size(self) -> int:
-        return 1 + max(max(self._vocab.values()), max(self.special_tokens.values()))
+        most = max(max(self._vocab.values()), max(self.special_tokens.values()))
+        if most >= MOST_IDS:
+            raise ValueError(f"{self.name}: ids must be below {MOST_IDS:,}, found {most:,}")
+        return 1 + most
 
     @cached_property
     def fingerprint(self) -> str:

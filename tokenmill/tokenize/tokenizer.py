@@ -31,6 +31,8 @@ import numpy as np
 
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, read_json, write_json
+from tokenmill.store.names import plain
+from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
 
 if TYPE_CHECKING:
@@ -75,6 +77,10 @@ class Tokenizer:
             if token is not None and token not in self.special_tokens:
                 known = ", ".join(self.special_tokens) or "none"
                 raise ValueError(f"{token!r}: the special tokens of {self.name} are {known}")
+        plain("the name of a tokenizer", self.name)
+        ids = [*self.ranks.values(), *self.special_tokens.values()]
+        if max(ids) >= MOST_IDS or min(ids) < 0:
+            raise ValueError(f"{self.name}: ids must be from 0 to {MOST_IDS - 1:,}, not {min(ids):,} to {max(ids):,}")
         if self.eot_token == self.bos_token:
             raise ValueError(f"{self.bos_token}: begins documents in {self.name}, and cannot end them too")
 

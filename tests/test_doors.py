@@ -1,0 +1,215 @@
+"""Names from strangers lead nowhere: each door with each trick, and what lies behind stays as it was."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+from file_server import FileServer
+from hub_server import Hub, environment
+from making import make_text, read_manifest, run_prepare, tree, write_parquet
+
+from tokenmill import cli
+from tokenmill.remote.pull import pull
+
+ELSEWHERE = ["../../home/model", "/{home}/model", "a/../../../home/model", "..", ""]
+TRICKS = [*ELSEWHERE, "a\nb", "a\x1b[31m", "a\u202eb", "a\0b"]
+XX = [
+    "../../home/model",
+    "/{home}/model",
+    "a/../../../home/model",
+    "..",
+    "",
+    "a\nb",
+    "a\x1b[31m",
+    "a\u202eb",
+    "a\0b",
+]
+
+
+def write_jsonl(path, texts) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+@pytest.fixture
+def home(tmp_path):
+    """What is somebody's own: beside the folders that are named to tokenmill."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for suffix in ("bin", "idx", "json", "ids", "txt"):
+        (home / f"model.{suffix}").write_bytes(b"my own" * 100)
+    yield home
+    found = {name: data for name, data in tree(home).items() if name.startswith("model.")}
+    assert found == {f"model.{suffix}": b"my own" * 100 for suffix in ("bin", "idx", "json", "ids", "txt")}
+
+
+@pytest.fixture
+def token_set(tmp_path, prepared):
+    shutil.copytree(prepared[1], tmp_path / "sets" / "web")
+    return tmp_path / "sets" / "web"
+
+
+def say(folder, **changes) -> None:
+    """Changes what the manifest says."""
+    (folder / "manifest.json").write_text(json.dumps(read_manifest(folder) | changes))
+
+
+def fails(capsys, *arguments) -> str:
+    """What the command says when it ends with an error: one line, without what could move a terminal's cursor."""
+    assert cli.main(list(map(str, arguments))) != 0
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err
+    return told.out + told.err
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize("where", ["shards", "dropped"])
+def test_a_shard_s_name_in_a_manifest(home, token_set, capsys, trick, where):
+    name = trick.replace("/{home}", str(home))
+    shards = read_manifest(token_set)["shards"]
+    bad = shards[0] | {"name": name}
+    say(token_set, **({"shards": [bad, *shards[1:]]} if where == "shards" else {"dropped": [{"place": 0} | bad]}))
+    for command in (("verify", "--drop-bad"), ("verify", "--quick"), ("show", "--row", "0"), ("report",)):
+        assert "name of a shard: expected a plain name" in fails(capsys, command[0], token_set, *command[1:])
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_data_set_s_name_in_a_manifest(home, token_set, tmp_path, capsys, trick):
+    say(token_set, dataset=trick.replace("/{home}", str(home)))
+    assert "dataset must be a plain name" in fails(capsys, "convert", "out", "npy", token_set, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_tokenizer_s_name(home, token_set, tmp_path, capsys, trick):
+    path = token_set / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"name": trick.replace("/{home}", str(home))}))
+    write_jsonl(tmp_path / "texts" / "a.jsonl", ["one", "two"])
+    write_jsonl(tmp_path / "texts" / "b.jsonl", ["three"])
+    more = ("--tokens-root", tmp_path / "here" / "tokens")
+    told = fails(capsys, "prepare", "--source", tmp_path / "texts", "--tokenizer", path, *more)
+    assert "name must be a plain name" in told
+    assert not list((tmp_path / "here").rglob("manifest.json"))
+
+
+@pytest.mark.parametrize("folder", ["shards", "manifests", ".incoming"])
+def test_a_folder_of_a_set_that_is_a_link(home, token_set, capsys, folder):
+    """To one in which the names of shards are those of other files."""
+    for path in (token_set / "shards").glob("*.json"):
+        shutil.copy(path, home / path.name)
+    before = tree(home)
+    if (token_set / folder).exists():
+        os.rename(token_set / folder, token_set / "away")
+    (token_set / folder).symlink_to(home, target_is_directory=True)
+    if folder == "shards":
+        assert "lies outside of" in fails(capsys, "verify", token_set, "--drop-bad")
+    with FileServer.of(token_set.parent / "web") as server, pytest.raises(ValueError, match="lies outside of"):
+        pull(f"{server.url}/set", token_set)
+    assert tree(home) == before
+
+
+def test_a_record_that_is_another_shard_s(home, token_set, capsys):
+    one, other = sorted((token_set / "shards").glob("*.json"))[:2]
+    shutil.copy(other, one)
+    told = fails(capsys, "verify", token_set, "--quick")
+    assert f"expected the record of shard {one.stem}, found that of {other.stem}" in told
+
+
+@pytest.fixture
+def hub(tmp_path):
+    path = write_parquet(tmp_path / "there" / "a.parquet", make_text(documents=30, seed=1))
+    server = Hub("owner/corpus", {"a.parquet": path.read_bytes(), "b.parquet": path.read_bytes()})
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("trick", ["../../../../home/model.txt", "a/../../../../../home/model.txt", "x\x1b[31m.txt"])
+@pytest.mark.parametrize("door", ["the hub's list", "the list that is kept"])
+def test_a_file_s_name_in_a_hub_s_list(home, hub, tokenizer_json, tmp_path, trick, door):
+    """Of the right size, so that it would be taken for fetched; and deleted after its shard was made."""
+    name, work = trick, tmp_path / "work"
+    work.mkdir()
+    flags = ["--source", "owner/corpus", "--tokenizer", tokenizer_json, "--num-shards", 2, "--no-keep-raw"]
+    if door == "the hub's list":
+        hub.commits[hub.main] = {name: b"my own" * 100, "z.txt": b"z", "y.txt": b"y"}
+    else:
+        folder = work / "data/raw/owner--corpus"
+        run_prepare(*flags, cwd=work, env=environment(hub.url, tmp_path))
+        shutil.rmtree(work / "data/tokens")
+        listing = json.loads((folder / "files.json").read_text())
+        file = listing["files"][0] | {"name": name, "bytes": 600}
+        (folder / "files.json").write_text(json.dumps(listing | {"files": [file, *listing["files"][1:]]}))
+    done = run_prepare(*flags, cwd=work, env=environment(hub.url, tmp_path), check=False)
+    assert done.returncode != 0
+    assert "must be a path of plain names below a folder" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_hub_s_incoming_folder_that_is_a_link(home, hub, tokenizer_json, tmp_path):
+    work = tmp_path / "work"
+    (work / "data/raw/owner--corpus").mkdir(parents=True)
+    (work / "data/raw/owner--corpus/.incoming").symlink_to(home, target_is_directory=True)
+    flags = ["--source", "owner/corpus", "--tokenizer", tokenizer_json, "--num-shards", 2]
+    done = run_prepare(*flags, cwd=work, env=environment(hub.url, tmp_path), check=False)
+    assert done.returncode != 0
+    assert "lies outside of" in done.stderr
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_shard_s_name_at_an_address(home, token_set, tmp_path, trick):
+    shards = read_manifest(token_set)["shards"]
+    say(token_set, shards=[shards[0] | {"name": trick.replace("/{home}", str(home))}, *shards[1:]])
+    with FileServer.of(token_set) as server, pytest.raises(ValueError, match="name of a shard: expected a plain name"):
+        pull(f"{server.url}/set", tmp_path / "sets" / "back")
+    assert not (tmp_path / "sets" / "back" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("digest", ["../../../home/model", "x" * 16])
+def test_the_digests_of_earlier_manifests_at_an_address(home, token_set, tmp_path, digest):
+    say(token_set, earlier=[digest])
+    with FileServer.of(token_set) as server, pytest.raises(ValueError, match="earlier: expected 16 hex digits"):
+        pull(f"{server.url}/set", tmp_path / "back")
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb.jsonl", "a\nb.jsonl", "a\u202eb.jsonl"])
+def test_a_file_of_one_s_own_with_control_characters_is_spelled(tokenizer_json, tmp_path, name):
+    write_jsonl(tmp_path / "texts" / name, ["one text", "and two"])
+    write_jsonl(tmp_path / "texts" / "b.jsonl", ["another"])
+    done = run_prepare("--source", "texts", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    assert "\x1b" not in done.stderr
+    manifest = read_manifest(tmp_path / done.stdout.splitlines()[-1])
+    found = [source for shard in manifest["shards"] for source in [shard["source"], *shard.get("more_sources", [])]]
+    assert sorted(found) == sorted([name.encode("unicode_escape").decode(), "b.jsonl"])
+
+
+# ---------------------------------------------------------------------------- what is no file, too large, too deep
+
+
+def test_a_pipe_in_place_of_a_record_ends(token_set, capsys):
+    path = min((token_set / "shards").glob("*.json"))
+    path.unlink()
+    os.mkfifo(path)
+    assert re.search(r"\.json: expected a file, found prw", fails(capsys, "verify", token_set, "--quick"))
+
+
+def test_a_manifest_that_is_too_large_or_too_deep(token_set, capsys):
+    os.truncate(token_set / "manifest.json", 65 << 20)
+    assert "expected at most 67,108,864 bytes of JSON" in fails(capsys, "show", token_set, "--row", 0)
+    (token_set / "manifest.json").write_text("[" * 100_000)
+    assert "found broken JSON" in fails(capsys, "show", token_set, "--row", 0)
+
+
+def test_a_tokenizer_with_an_id_of_a_billion(token_set, tmp_path, capsys):
+    path = token_set / "tokenizer.json"
+    whole = json.loads(path.read_text())
+    whole["special_tokens"]["<|far|>"] = 10**9
+    path.write_text(json.dumps(whole))
+    write_jsonl(tmp_path / "texts" / "a.jsonl", ["one", "two"])
+    write_jsonl(tmp_path / "texts" / "b.jsonl", ["three"])
+    told = fails(
+        capsys, "prepare", "--source", tmp_path / "texts", "--tokenizer", path, "--tokens-root", tmp_path / "t"
+    )
+    assert "expected a whole number from 0 to 16,777,215, found 1000000000" in told

@@ -1,0 +1,52 @@
+"""Names that come from others, in manifests, records, listings and tokenizers: plain, and of what lies inside.
+
+    plain("shard", "shard_00000.000")           one part of a path; ValueError for "../../home/model"
+    plain_path("file", "data/a.parquet")        such parts under a folder
+    require_inside(folder, path)                where a link leads out of it, ValueError: before anything is deleted
+
+A name is checked where it enters (schema.py, hub listings, tokenizers), so that whatever is made of it stays in the
+folder that the user named.
+"""
+
+import os
+import unicodedata
+from pathlib import Path
+
+LONGEST = 240  # bytes of UTF-8: with an ending it is to fit into 255
+BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+NOT_SHOWN = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters, breaks of lines
+
+
+def is_plain(name: object) -> bool:
+    """Whether this can be one part of a path, and be shown."""
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or len(name) > LONGEST:
+        return False
+    if name.isascii():
+        return name.isprintable()
+    return all(map(is_shown, name)) and len(name.encode()) <= LONGEST
+
+
+def is_shown(character: str) -> bool:
+    """Whether a character is one to see, and not one that moves, hides or turns what stands beside it."""
+    return character not in BIDI and unicodedata.category(character) not in NOT_SHOWN
+
+
+def plain(what: str, name: object) -> str:
+    """The name. ValueError where it is none that can be one part of a path."""
+    if not is_plain(name):
+        raise ValueError(f"{what} must be a plain name, without `/` or control characters, not {ascii(name)[:200]}")
+    return str(name)
+
+
+def plain_path(what: str, path: object) -> str:
+    """The path. ValueError where it is not parts of plain names, below some folder."""
+    if not isinstance(path, str) or not all(map(is_plain, path.split("/"))):
+        raise ValueError(f"{what} must be a path of plain names below a folder, not {ascii(path)[:200]}")
+    return path
+
+
+def require_inside(folder: Path, path: Path) -> None:
+    """ValueError where the folder of `path` is not inside `folder`, as links have it. The last part may be a link."""
+    real, root = os.path.realpath(path.parent), os.path.realpath(folder)
+    if os.path.commonpath([real, root]) != root:
+        raise ValueError(f"{path}: lies outside of {folder}, in {real}, by a link; nothing is deleted or written there")

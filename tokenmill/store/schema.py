@@ -1,0 +1,220 @@
+"""What the JSON files of the format may say: the one place where it is checked, whoever wrote them.
+
+    check("tokens", manifest)      ValueError that says where in it, what was expected, and what was found
+
+Types, ranges, known splits, names that stay in their folder (names.py), checksums of the right form, and sizes that
+agree with counts. What sums up over files is `tokenmill verify`'s.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from tokenmill.store.names import is_plain, plain, plain_path
+
+SPLITS = ("train", "val")
+SIZES = {"uint16": 2, "uint32": 4}
+MOST = 1 << 62  # of anything that is counted
+MOST_IDS = 1 << 24  # of a vocabulary: token_bytes.npy has 4 bytes for each
+BLOCK, OFFSET = 1 << 20, 8  # bytes
+DIGESTS = re.compile("(?:[0-9a-f]{64})*")
+LATER_COUNTS = ("null_documents", "empty_documents", "repaired_documents", "broken_lines")  # old sets lack them
+LISTED = {"name", "split", "source", "documents", "tokens", "text_bytes", "bin_sha256", "idx_sha256"}
+
+
+class _Wrong(ValueError):
+    """What is wrong with a file, without its name."""
+
+
+def check(kind: str, value: dict[str, Any]) -> None:
+    """ValueError where a JSON file of this kind says what none can."""
+    try:
+        CHECKS[kind](value)
+    except _Wrong:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise _Wrong(f"is not built as a {kind} is: {said}") from error
+
+
+def _require(true: bool, what: str, expected: str, found: object) -> None:
+    if not true:
+        raise _Wrong(f"{what}: expected {expected}, found {ascii(found)[:100]}")
+
+
+def _count(what: str, value: object, least: int = 0, most: int = MOST) -> None:
+    right = type(value) is int and least <= value <= most
+    _require(right, what, f"a whole number from {least:,} to {most:,}", value)
+
+
+def _text(what: str, value: object) -> None:
+    _require(type(value) is str, what, "a text", value)
+
+
+def _digest(what: str, value: object, digits: int = 64) -> None:
+    right = type(value) is str and re.fullmatch(f"[0-9a-f]{{{digits}}}", value) is not None
+    _require(right, what, f"{digits} hex digits", value)
+
+
+def _list(what: str, value: object) -> None:
+    _require(type(value) is list, what, "a list", value)
+
+
+# ---------------------------------------------------------------------------- a manifest
+
+
+def _manifest(manifest: dict[str, Any]) -> None:
+    plain("dataset", manifest["dataset"])
+    tokenizer = manifest["tokenizer"]
+    plain("tokenizer.name", tokenizer["name"])
+    _digest("tokenizer.fingerprint", tokenizer["fingerprint"])
+    _count("tokenizer.vocab_size", vocab_size := tokenizer["vocab_size"], 1, MOST_IDS)
+    for key in ("bos_token", *(("eot_token",) if "eot_token" in tokenizer else ())):
+        _text(f"tokenizer.{key}", tokenizer[key])
+    for key in ("bos_id", *(("eot_id",) if "eot_id" in tokenizer else ())):
+        _count(f"tokenizer.{key}", tokenizer[key], 0, vocab_size - 1)
+    dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
+    _require(manifest["dtype"] == dtype, "dtype", f"{dtype} for {vocab_size:,} ids", manifest["dtype"])
+    for key in ("documents", "tokens", "text_bytes"):
+        _count(key, manifest[key])
+    for key in LATER_COUNTS:
+        _count(key, manifest.get(key, 0))
+    _list("shards", manifest["shards"])
+    _entries(manifest["shards"])
+    _list("dropped", manifest.get("dropped", []))
+    for dropped in manifest.get("dropped", []):
+        _count("dropped: place", dropped["place"])
+    _entries([{key: told for key, told in one.items() if key != "place"} for one in manifest.get("dropped", [])])
+    if "hub" in manifest:
+        _listing(manifest["hub"])
+    for digest in manifest.get("earlier", []):
+        _digest("earlier", digest, 16)
+    _count("subfolders", manifest.get("subfolders", 0), 0, 1000)
+
+
+def _entries(entries: list[dict[str, Any]]) -> None:
+    """Shards as a manifest lists them: by columns, as there may be 100,000."""
+    for entry in entries:
+        if entry.keys() != LISTED and entry.keys() - {"more_sources"} != LISTED:
+            _require(False, "a shard of the list", f"{', '.join(sorted(LISTED))}", sorted(entry))
+    names = _column(entries, "name", is_plain, "a plain name, without `/` or control characters")
+    many = [name for name, count in Counter(names).items() if count > 1]
+    if many:
+        raise _Wrong(f"lists shard {many[0]} twice; prepare or convert it anew")
+    _column(entries, "split", SPLITS.__contains__, " or ".join(SPLITS))
+    _column(entries, "source", _is_text, "a text")
+    for key in ("documents", "tokens", "text_bytes"):
+        _column(entries, key, _is_count, "a whole number")
+    for key in ("bin_sha256", "idx_sha256"):
+        _column(entries, key, _is_digest, "64 hex digits")
+    for entry in entries:
+        if "more_sources" in entry:
+            _list("more_sources", entry["more_sources"])
+            for source in entry["more_sources"]:
+                _text("more_sources", source)
+
+
+def _column(entries: list[dict[str, Any]], key: str, is_right: Callable[[Any], bool], expected: str) -> list[Any]:
+    column = [entry[key] for entry in entries]
+    if not all(map(is_right, column)):
+        wrong = next(value for value in column if not is_right(value))
+        _require(False, f"{key} of a shard", expected, wrong)
+    return column
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST
+
+
+def _is_digest(value: object) -> bool:
+    return type(value) is str and len(value) == 64 and DIGESTS.fullmatch(value) is not None
+
+
+# ---------------------------------------------------------------------------- a shard's record
+
+
+def _record(record: dict[str, Any]) -> None:
+    plain("name", record["name"])
+    _require(record["dtype"] in SIZES, "dtype", " or ".join(SIZES), record["dtype"])
+    for key in ("documents", "tokens", "text_bytes"):
+        _count(key, record[key])
+    for key in LATER_COUNTS:
+        _count(key, record.get(key, 0))
+    _digest("fingerprint", record["fingerprint"])
+    sizes = {"bin": record["tokens"] * SIZES[record["dtype"]], "idx": (record["documents"] + 1) * OFFSET}
+    for suffix in ("bin", "idx", *(("ids",) if "ids" in record else ())):
+        _checksums(suffix, record[suffix], sizes.get(suffix))
+    _sources(record["source"])
+
+
+def _checksums(suffix: str, told: dict[str, Any], size: int | None) -> None:
+    _count(f"{suffix}: bytes", told["bytes"])
+    if size is not None:
+        _require(told["bytes"] == size, f"{suffix}: bytes", f"{size:,}, as its counts say", told["bytes"])
+    _digest(f"{suffix}: sha256", told["sha256"])
+    _list(f"{suffix}: crc32", told["crc32"])
+    blocks = -(-told["bytes"] // BLOCK)
+    right = len(told["crc32"]) == blocks and all(type(one) is int and 0 <= one < 1 << 32 for one in told["crc32"])
+    _require(right, f"{suffix}: crc32", f"{blocks:,} numbers of 32 bits", told["crc32"])
+
+
+def _sources(source: dict[str, Any]) -> None:
+    several = source.get("files", [])
+    _list("source: files", several)
+    for one in several or [source]:
+        _text("source: file", one["file"])
+
+
+# ---------------------------------------------------------------------------- other files
+
+
+def _listing(listing: dict[str, Any]) -> None:
+    for key in ("repository", "revision", "commit"):
+        _text(key, listing[key])
+    _list("files", listing["files"])
+    for file in listing["files"]:
+        plain_path("a file of the hub", file["name"])
+        _count(f"{file['name']}: bytes", file["bytes"])
+        for key, digits in (("sha256", 64), ("git_sha1", 40)):
+            if file[key] is not None:
+                _digest(f"{file['name']}: {key}", file[key], digits)
+
+
+def _tokenizer(whole: dict[str, Any]) -> None:
+    plain("name", whole["name"])
+    _digest("fingerprint", whole["fingerprint"])
+    _text("bos_token", whole["bos_token"])
+    _ids("special_tokens", whole["special_tokens"])
+    if whole.get("kind") != "huggingface":
+        _text("pattern", whole["pattern"])
+        _ids("ranks", whole["ranks"])
+
+
+def _ids(what: str, told: dict[str, Any]) -> None:
+    for token, id in told.items():
+        _count(f"{what}: {ascii(token)[:60]}", id, 0, MOST_IDS - 1)
+
+
+def _plan(plan: dict[str, Any]) -> None:
+    _count("text_bytes", plan["text_bytes"])
+
+
+def _counts(counts: dict[str, Any]) -> None:
+    _list("rows", counts["rows"])
+    for rows in counts["rows"]:
+        _count("rows", rows)
+
+
+CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "tokens": _manifest,
+    "shard": _record,
+    "files": _listing,
+    "tokenizer": _tokenizer,
+    "plan": _plan,
+    "counts": _counts,
+}
