@@ -130,7 +130,7 @@ def test_a_file_that_two_shards_hold_is_refused(many, tokenizer_json, tmp_path):
     other = folder / "shards" / "99.000"
     for suffix in ("bin", "idx"):
         shutil.copy(folder / "shards" / f"00.000.{suffix}", f"{other}.{suffix}")
-    record["source"]["files"] = record["source"]["files"][:3]
+    record["source"]["files"], record["name"] = record["source"]["files"][:3], "99.000"
     other.with_name("99.000.json").write_text(json.dumps(record))
     done = run_prepare("--source", many, "--tokenizer", tokenizer_json, cwd=tmp_path, check=False)
     assert done.returncode == 1

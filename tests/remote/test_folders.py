@@ -16,6 +16,7 @@ from making import ROOT, make_token_set
 
 from tokenmill import RowLoader
 from tokenmill.remote import budget
+from tokenmill.remote import fetcher as fetching
 from tokenmill.remote.claims import NEEDED
 from tokenmill.remote.sets import Kept, RemoteShard, open_set
 
@@ -199,13 +200,81 @@ def test_a_server_in_trouble_keeps_nobody_from_another(folder, server, small_win
     sick.close()
 
 
-def test_closing_does_not_wait_for_a_server_that_stalls(folder, server, small_windows, tmp_path):
-    server.always[".bin"] = "stall"
-    loader = RowLoader(f"{server.url}/set", cache_dir=tmp_path, **READ)
-    waiting = threading.Thread(target=lambda: pytest.raises(ValueError, next, loader), daemon=True)
+@pytest.mark.parametrize("stalls", [".bin", "000.json", ".idx"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_closing_does_not_wait_for_a_server_that_stalls(folder, server, small_windows, tmp_path, stalls, prefetch):
+    """Whether blocks are waited for, or what a window is planned of, by whichever thread."""
+    server.always[stalls] = "stall"
+    loader, ended = RowLoader(f"{server.url}/set", cache_dir=tmp_path, prefetch=prefetch, **READ), []
+    waiting = threading.Thread(target=lambda: ended.append(pytest.raises(ValueError, next, loader)), daemon=True)
     waiting.start()
     time.sleep(0.5)
     began = time.monotonic()
     loader.close()
-    waiting.join()
-    assert time.monotonic() - began < 8, "a stalled request ends after 20 s"
+    waiting.join(30)
+    assert time.monotonic() - began < 8, "a stalled request ends after 20 s, and a thread is waited for for 10"
+    assert "is closed" in str(ended[0].value)
+
+
+def test_a_shard_that_is_cut_is_not_made_whole_by_what_comes_next(folder, server, tmp_path):
+    """Writing behind its end would give it its size again, and holes."""
+    token_set = open_set(f"{server.url}/set", Kept(tmp_path))
+    entry = token_set.entries[0]
+    shard = token_set.open(entry)
+    first = shard.read(MIB // 2, MIB // 2 + 1000)
+    os.truncate(shard.path, 4096)
+    with pytest.raises(FileNotFoundError, match=DELETED):
+        shard.read(2 * MIB, 2 * MIB + 1000)
+    again = token_set.open(entry)
+    assert (again.read(MIB // 2, MIB // 2 + 1000) == first).all()
+
+
+def test_a_map_that_is_deleted_ends_what_reads_by_it(folder, server, small_windows, tmp_path):
+    """While the shards stay, and another loader of the process gives blocks back by a new map."""
+    here = batches(folder)
+    first = RowLoader(f"{server.url}/set", cache_dir=tmp_path, **READ)
+    found = [next(first)[0].clone() for _ in range(150)]
+    (first.token_set.cache.folder / "blocks").unlink()
+    assert same(batches(f"{server.url}/set", cache_dir=tmp_path, cache_bytes=22 * MIB), here)
+    with pytest.raises(FileNotFoundError, match=DELETED):
+        read_on(first, found)
+    assert same(found, here[: len(found)]), "right up to the error"
+    first.close()
+
+
+def test_a_fork_needs_nothing_of_its_parent_s(folder, server, small_windows, tmp_path):
+    with RowLoader(f"{server.url}/set", cache_dir=tmp_path, **READ) as loader:
+        next(loader)
+        assert len(loader.token_set.cache.needed())
+        if not (child := os.fork()):
+            needed = open_set(f"{server.url}/set", Kept(tmp_path)).cache.needed()
+            os._exit(bool(len(needed)))
+        assert os.waitpid(child, 0)[1] == 0
+        assert len(loader.token_set.cache.needed())
+
+
+def test_a_set_that_no_run_uses_may_be_deleted_under_a_tight_budget(folder, server, small_windows, tmp_path):
+    other = make_token_set(tmp_path / "other", train=[lengths(6_000_000, 70)], val=[[50] * 40], seed=70)
+    cache = tmp_path / "cache"
+    with FileServer.of(other) as of_other:
+        code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]; from elsewhere import batches\n"
+        code += f"batches({of_other.url + '/set'!r}, cache_dir={str(cache)!r})"
+        subprocess.run([sys.executable, "-c", code], check=True)
+    unused = next(path for path in cache.iterdir())
+    with RowLoader(f"{server.url}/set", cache_dir=cache, cache_bytes=24 * MIB, **READ) as loader:
+        found = [next(loader)[0].clone()]
+        shutil.rmtree(unused)
+        with pytest.raises(StopIteration):
+            read_on(loader, found)
+    assert same(found, batches(folder))
+
+
+def test_a_process_has_one_fetcher_whoever_asks_first(monkeypatch):
+    monkeypatch.setattr(fetching, "_fetchers", {})
+    found, begin = [], threading.Barrier(16)
+    threads = [threading.Thread(target=lambda: (begin.wait(), found.append(fetching.fetcher()))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1

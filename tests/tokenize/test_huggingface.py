@@ -118,6 +118,7 @@ PARTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampl
 @given(st.lists(st.lists(PARTS, max_size=20).map("".join), max_size=4))
 def test_every_engine_gives_the_library_s_ids(both, texts):
     _, theirs, ours = both
+    texts = [text for text in texts if not any(token in text for token in ours.special_tokens)]  # which theirs obeys
     column = pa.array(texts, pa.large_string())
     for encoder in encoders_of(ours):
         tokens, lengths, _ = encoder.encode(column)

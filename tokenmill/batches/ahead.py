@@ -83,10 +83,10 @@ class Ahead(Generic[Item]):
 def _run(items: Iterator, shared: _Shared) -> None:
     shared.thread = _thread.get_ident()
     _running.add(shared.thread)
-    wanted_unless(lambda: shared.stopped)
     try:
-        while _make_one(items, shared):
-            pass
+        with wanted_unless(lambda: shared.stopped):
+            while _make_one(items, shared):
+                pass
     finally:
         if isinstance(items, Generator):
             items.close()  # lets go of what it holds, before it is said that the thread has left

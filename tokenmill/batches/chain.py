@@ -64,6 +64,7 @@ class Chain:
         self._worker, self._workers = worker
         self._batches: Iterator[tuple[Batch, State]] | None = None
         self._rows: SomeRows | None = None  # what `_batches` deals from
+        self._dealing: SomeRows | None = None  # the same, whatever becomes of `_rows` meanwhile
         self._closed, self._ended, self._asking = False, False, False
         self._pid, self._lock = os.getpid(), threading.RLock()  # reentrant: for a signal handler in `next`
         self._loaded = False  # a position, and nothing was dealt since
@@ -208,18 +209,23 @@ class Chain:
             rows.seek(self._state.place)
             batches = _batches(rows, self._transfer(), self.config, self._workers, self._state)
             self._batches = Ahead(batches, self.config.prefetch) if self.config.prefetch else batches
+            self._dealing = rows
         return self._batches
 
     def _leave_the_parent_s(self) -> None:
         """In a fork: threads did not come along, so nothing of what uses them is used."""
         if self._pid != os.getpid():
             self._batches, self._rows, self._pid, self._lock = None, None, os.getpid(), threading.RLock()
+            self._dealing = None
 
     def _stop(self) -> None:
         """Ends what runs ahead, and leaves it the rows that it dealt from: they are past the position."""
         batches, self._batches = self._batches, None  # first, as a second Ctrl-C may come while this one waits
         if batches is not None:
             self._rows = None
+        dealing, self._dealing = self._dealing, None
+        if dealing is not None:
+            dealing.interrupt()  # first, as the thread may wait for a window
         if isinstance(batches, Ahead):
             batches.stop()
         del batches

@@ -27,6 +27,7 @@ from tokenmill.batches.ranks import require_in_step, require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
+from tokenmill.waits import wanted_unless
 
 FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a second or two
 
@@ -297,7 +298,8 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
                     self._stop()
                     self._rows = None
                 self._asking = True
-                batch, state = next(self._running())
+                with wanted_unless(lambda: self._closed):
+                    batch, state = next(self._running())
                 tensors = batch.receive()
                 self._trail = (*self._trail, state)[-1 - KEPT :]
                 self._asking = False

@@ -101,6 +101,10 @@ class MixedRows:
         """Rows of all ranks that were dealt or skipped since the last seek."""
         return self._passed
 
+    def interrupt(self) -> None:
+        """Ends the threads that plan; these rows are not asked again."""
+        self._windows.interrupt()
+
     def seek(self, position: Standing | Turn) -> None:
         """Goes to a position. No thread is begun: a process may fork next."""
         self._windows.stop()

@@ -120,6 +120,9 @@ class NanochatRows:
         """The epoch that this rank reads documents of, from 0."""
         return self._documents.epoch
 
+    def interrupt(self) -> None:
+        """Nothing runs ahead of these rows."""
+
     def seek(self, position: dict[str, int]) -> None:
         """Goes to a position by picking the rows before it: from here on, or again where it lies behind."""
         if position["rows"] < 0:

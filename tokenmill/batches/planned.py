@@ -68,6 +68,10 @@ class PlannedRows:
         """Rows of all ranks that were dealt or skipped since the last seek."""
         return self._stream.passed
 
+    def interrupt(self) -> None:
+        """Ends the threads that plan; these rows are not asked again."""
+        self._windows.interrupt()
+
     def seek(self, position: dict[str, int]) -> None:
         """Goes to a position. ValueError where there is no such row. No thread is begun: a process may fork next."""
         self._windows.stop()

@@ -79,6 +79,11 @@ class Windows:
         for key in [key for key in self._held if key[0] == source and key[1:] < (epoch, window)]:
             self._held.pop(key).let_go()
 
+    def interrupt(self) -> None:
+        """Ends the threads, from any other: who waits for a window has an error. Nothing is to be asked any more."""
+        for thread in list(self._threads):
+            thread.stop()
+
     def stop(self) -> None:
         """Ends the threads, and lets go of all windows."""
         threads, self._threads = self._threads, []

@@ -108,7 +108,11 @@ class Budget:
         for cache, block, idle in self._candidates(due):
             if left <= 0 and not (idle and more > 0):
                 return
-            if cache.give_back(block):
+            try:
+                given = cache.give_back(block)
+            except FileNotFoundError:  # deleted since, or another's: looked at anew
+                self._looked, given = -LOOK_SECONDS, True
+            if given:
                 at = cache.blocks.place(block)
                 left, more = left - (at.stop - at.start), more - (at.stop - at.start)
         if left > 0:

@@ -73,6 +73,9 @@ class Cache:
         remove_temporary_files(folder, folder / "shards")
         self.blocks = Blocks(entries, itemsize)
         self.number = {entry.name: number for number, entry in enumerate(entries)}  # of each shard
+        if not (folder / "blocks").exists():  # of which nobody knows what is there
+            for path in (folder / "shards").glob("*.bin"):
+                path.unlink(missing_ok=True)
         self.marks, self.claims = Marks(folder / "blocks", self.blocks.count), Claims(folder / "claims")
         self.failed: dict[int, Exception] = {}  # why a block, or FILES + a shard, could not be had
         self._needs: list[weakref.ref[Need]] = []
@@ -91,10 +94,10 @@ class Cache:
                 self.claims.release(block)
 
     def after_fork(self) -> None:
-        """A child has no claims, and no errors to tell."""
+        """A child has no claims, no plans, and no errors to tell."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self.failed = {}
+            self.failed, self._needs = {}, []
             self.claims.after_fork()
 
     def close(self) -> None:
@@ -255,6 +258,11 @@ class Cache:
         except FileNotFoundError as error:
             raise deleted(self.folder / name) from error
         try:
+            if not self.is_in_its_folder():  # whose map is another: what is done here nobody would know
+                raise deleted(self.folder)
+            if not more and os.fstat(descriptor).st_size < self.blocks.bytes[shard]:  # cut: writing would hide it
+                self.doubt(self.entries[shard].name)
+                raise deleted(self.folder / name)
             yield descriptor
         finally:
             os.close(descriptor)

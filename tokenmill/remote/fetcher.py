@@ -25,7 +25,7 @@ from tokenmill.remote.budget import Budget, NoRoom
 from tokenmill.remote.cache import FULL, Cache, Need
 from tokenmill.remote.claims import FILES
 from tokenmill.store.files import BLOCK_BYTES
-from tokenmill.waits import require_wanted
+from tokenmill.waits import Unwanted, require_wanted
 
 THREADS = 32  # requests on their way at once, but for those of a server that is in trouble
 ASK_AGAIN_SECONDS = 0.25  # for what another process is at, which may have been killed since
@@ -41,7 +41,7 @@ class Walk:
 
     def __init__(self, cache: Cache, need: Need):
         self.cache, self._need = cache, weakref.ref(need)
-        self._at, self.paused = 0, 0.0
+        self._at, self._again, self.paused = 0, deque[int](), 0.0
 
     @property
     def due(self) -> int | None:
@@ -52,16 +52,24 @@ class Walk:
     def next(self) -> int | None:
         """The next block that is not there."""
         need = self._need()
-        while need is not None and self._at < len(need.blocks):
-            block = int(need.blocks[self._at])
-            self._at += 1
+        while need is not None and (self._again or self._at < len(need.blocks)):
+            if self._again:
+                block = self._again.popleft()
+            else:
+                block = int(need.blocks[self._at])
+                self._at += 1
             if len(self.cache.missing(np.array([block]))):
                 return block
         return None
 
-    def again(self) -> None:
-        """The last block could not come now."""
-        self._at -= 1
+    @property
+    def is_over(self) -> bool:
+        """Whether its plan is gone."""
+        return self._need() is None
+
+    def again(self, block: int) -> None:
+        """One that could not come now."""
+        self._again.append(block)
         self.paused = time.monotonic() + NO_ROOM_SECONDS
 
 
@@ -75,6 +83,8 @@ class Fetcher:
         self._coming: deque[Walk] = deque()
         self._walks: list[Walk] = []
         self._wake: SimpleQueue[None] = SimpleQueue()
+        self._bell: SimpleQueue[None] = SimpleQueue()  # of who keeps house
+        self._left: SimpleQueue[None] = SimpleQueue()  # he has
         self._lock = threading.Lock()  # of the threads among themselves
         self._begun = False
         self._threads = 0
@@ -140,42 +150,54 @@ class Fetcher:
     # ------------------------------------------------------------------------ in the threads
 
     def _call(self, many: int) -> None:
-        if not self._begun:
-            self._begun = True
-            for number in range(THREADS):
-                self._start(number == 0)
+        with self._lock:
+            if not self._begun:
+                self._begun = True
+                _thread.start_new_thread(self._keep_house, ())
+                for _ in range(THREADS):
+                    self._start()
         for _ in range(min(many, THREADS)):
             self._wake.put(None)
 
-    def _start(self, keeps_house: bool = False) -> None:
+    def _start(self) -> None:
         self._threads += 1
-        _thread.start_new_thread(self._work, (keeps_house,))
+        _thread.start_new_thread(self._work, ())
 
-    def _work(self, keeps_house: bool) -> None:
-        try:
-            while not _ended and (keeps_house or self._threads <= THREADS + self._patient.total()):
-                with contextlib.suppress(Empty):
-                    self._wake.get(timeout=HOUSE_SECONDS if keeps_house else None)
-                if keeps_house:
-                    self._let_go()
-                while not _ended and (job := self._next()) is not None:
-                    self._do(*job)
-        finally:
-            with self._lock:
-                self._threads -= 1
+    def _work(self) -> None:
+        while not self._leaves():
+            self._wake.get()
+            while not _ended and (job := self._next()) is not None:
+                self._do(*job)
+
+    def _leaves(self) -> bool:
+        """Whether a thread is one too many, or the process ends."""
+        with self._lock:
+            leaves = _ended or self._threads > THREADS + self._patient.total()
+            self._threads -= leaves
+            return leaves
+
+    def _keep_house(self) -> None:
+        """Lets others give back what plans that are gone needed, and goes on with walks that waited for room."""
+        while not _ended:
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=HOUSE_SECONDS)
+            for budget in list(self._budgets.values()):
+                for cache in budget.caches.values():
+                    cache.claims.need(cache.needed())
+            if self._walks:
+                self._wake.put(None)
+        self._left.put(None)
 
     def end(self, until: float) -> None:
         """Waits for threads that are not in the midst of a request."""
+        if self._begun:
+            self._bell.put(None)
+            with contextlib.suppress(Empty):
+                self._left.get(timeout=max(0.0, until - time.monotonic()))
         for _ in range(self._threads):
             self._wake.put(None)
         while self._threads and time.monotonic() < until:
             time.sleep(SHORT)
-
-    def _let_go(self) -> None:
-        """Lets others give back what plans that are gone needed."""
-        for budget in list(self._budgets.values()):
-            for cache in budget.caches.values():
-                cache.claims.need(cache.needed())
 
     def _next(self) -> tuple[Cache, int, Walk | None] | None:
         with self._lock:
@@ -188,9 +210,12 @@ class Fetcher:
                 walk = self._coming.popleft()
                 self._walks.append(walk)
                 walk.cache.claims.need(walk.cache.needed())
+            full: set[Path] = set()  # roots where the walk that comes first waits for room
             for walk in [walk for walk in self._walks if self._patient[id(walk.cache)] < THREADS]:
                 if walk.paused >= time.monotonic():
-                    break
+                    full.add(walk.cache.folder.parent)
+                if walk.cache.folder.parent in full:
+                    continue
                 if (block := walk.next()) is not None:
                     return walk.cache, block, walk
                 self._walks.remove(walk)
@@ -202,6 +227,8 @@ class Fetcher:
         def pause_for(seconds: float) -> None:
             """Another thread takes over, so that what others ask of healthy servers goes on."""
             nonlocal troubled
+            if cache.closed or (walk is not None and walk.is_over):
+                raise Unwanted("nobody waits for it")
             with self._lock:
                 if not troubled:
                     troubled = True
@@ -216,14 +243,14 @@ class Fetcher:
         except NoRoom as error:
             cache.no_room = error  # which who waits is told when his patience ends: others may give some back
             if walk is not None:
-                walk.again()
+                walk.again(number)
             else:
                 time.sleep(SHORT)
         except Exception as error:
             if walk is None:
                 cache.failed[number] = error
             elif isinstance(error, OSError) and error.errno in FULL:
-                walk.again()
+                walk.again(number)
         finally:
             if troubled:
                 with self._lock:
@@ -236,9 +263,7 @@ _fetchers: dict[int, Fetcher] = {}
 
 def fetcher() -> Fetcher:
     """This process's."""
-    if os.getpid() not in _fetchers:
-        _fetchers[os.getpid()] = Fetcher()
-    return _fetchers[os.getpid()]
+    return _fetchers.get(os.getpid()) or _fetchers.setdefault(os.getpid(), Fetcher())  # one, whoever asks at once
 
 
 @atexit.register
