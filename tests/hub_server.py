@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 PATH = re.compile(
     r"/(?:api/)?datasets/(?P<repository>[^/]+/[^/]+)"
@@ -68,9 +68,10 @@ class _Handler(BaseHTTPRequestHandler):
         if asked["verb"] == "paths-info":
             wanted = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
             return self.reply_json([_entry(name, files[name]) for name in wanted if name in files])
-        if asked["name"] not in files:
+        name = unquote(asked["name"])
+        if name not in files:
             return self.reply(404, b"", {"X-Error-Code": "EntryNotFound"})
-        return self.serve(asked["name"], files[asked["name"]], commit, body)
+        return self.serve(name, files[name], commit, body)
 
     def serve(self, name: str, data: bytes, commit: str, body: bool) -> None:
         hub = self.server

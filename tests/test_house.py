@@ -13,6 +13,8 @@ KNOWN = {  # what each part of the package may import of it
     "extras": set(),
     "checks": set(),
     "waits": set(),
+    "printed": set(),
+    "once": set(),
     "store": set(),
     "rows": set(),
     "text": {"store"},
@@ -26,7 +28,7 @@ KNOWN = {  # what each part of the package may import of it
     "__main__": {"cli"},
     "__init__": {"prepare"},
 }
-BY_ALL = {"extras", "checks", "waits"}
+BY_ALL = {"extras", "checks", "waits", "printed", "once"}
 FACES = {"config", "data", "prepare_data"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

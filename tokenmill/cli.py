@@ -20,6 +20,7 @@ from typing import Any
 
 from tokenmill import __version__
 from tokenmill.extras import MissingExtra, naming_the_extra
+from tokenmill.printed import printed
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _ending(command: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at its end
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, MissingExtra) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printed(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -222,3 +223,22 @@ def test_an_hf_url_is_read_in_place_to_the_same_shards(env, flags, tmp_path):
     done = run_prepare("--source", f"hf://datasets/{REPOSITORY}", *flags[2:-1], cwd=in_place, env=env)
     assert shards(token_set(done, in_place)) == shards(expected)
     assert not (in_place / "data" / "raw").exists()
+
+
+def test_a_file_that_is_there_is_hashed_once_and_fetched_where_it_is_another(hub, env, flags, tmp_path):
+    """NULs of the right length are no text."""
+    raw = tmp_path / "data/raw/owner--corpus"
+    expected = token_set(run_prepare(*flags, 2, cwd=tmp_path, env=env), tmp_path)
+    shutil.rmtree(tmp_path / "data/tokens")
+    path = raw / NAMES[0]
+    path.write_bytes(bytes(path.stat().st_size))
+    hub.fetched.clear()
+    done = run_prepare(*flags, 2, cwd=tmp_path, env=env)
+    assert f"{NAMES[0]}: is not the file that the hub states" in done.stderr
+    assert (hub.fetched, token_set(done, tmp_path)) == ([NAMES[0]], expected)
+    (raw / "checked.json").unlink()
+    shutil.rmtree(tmp_path / "data/tokens")
+    hub.fetched.clear()
+    assert token_set(run_prepare(*flags, 2, cwd=tmp_path, env=env), tmp_path) == expected
+    assert hub.fetched == [], "what is right is taken, whoever put it there"
+    assert sorted(json.loads((raw / "checked.json").read_text())["files"]) == NAMES[:2]

@@ -16,7 +16,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from tokenmill.batches.callers import warn
@@ -28,6 +27,7 @@ from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.one_set import Gone, Part, strict_identity
 from tokenmill.batches.source import Source
 from tokenmill.checks import whole_number
+from tokenmill.once import once
 from tokenmill.remote.sets import open_set
 from tokenmill.rows.position import identity_of, read_position, require_identity
 from tokenmill.rows.segments import Served, Standing, Turn
@@ -92,12 +92,12 @@ class Mixed:
         """What it is of, in an error."""
         return f"a mixture of {', '.join(self.sources)}"
 
-    @cached_property
+    @once
     def caps(self) -> dict[str, Fraction]:
         """Of training: validation repeats as it likes."""
         return dict(self.mixture.max_epochs) if self.config.split == "train" else {}
 
-    @cached_property
+    @once
     def identity(self) -> dict[str, Any]:
         """What must match for a position to mean the same rows."""
         config = self.config

@@ -5,7 +5,6 @@ the same verbs, is of several sets. Both are values: going elsewhere makes anoth
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from tokenmill.batches.config import LoaderConfig
@@ -13,6 +12,7 @@ from tokenmill.batches.grain import grain_of, grain_within, told_of
 from tokenmill.batches.nanochat_rows import NanochatRows
 from tokenmill.batches.planned import PlannedRows
 from tokenmill.batches.source import Source
+from tokenmill.once import once
 from tokenmill.rows.position import Position, identity_of, read_position
 from tokenmill.rows.skipped import parse_skipped
 from tokenmill.rows.stream import Place
@@ -73,7 +73,7 @@ class OneSet:
     def is_nanochat(self) -> bool:
         return self.config.packing == "nanochat"
 
-    @cached_property
+    @once
     def identity(self) -> dict[str, Any]:
         """What must match for a position to mean the same row."""
         config = self.config

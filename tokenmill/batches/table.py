@@ -12,11 +12,11 @@ batch at a time.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import numpy as np
 
 from tokenmill.batches.elsewhere import Watched
+from tokenmill.once import once
 from tokenmill.remote.cache import Cache
 from tokenmill.store.shards import Shard
 
@@ -84,7 +84,7 @@ class Table:
         self._watched.look_whether_all_are_there(self.blocks)
         return joined
 
-    @cached_property
+    @once
     def blocks(self) -> list[tuple[Cache, np.ndarray]]:
         """Of shards that lie elsewhere the blocks that rows need, in the order of the rows."""
         return [] if self._watched is None else self._watched.under(self.source, self.begin, self.begin + self.size)

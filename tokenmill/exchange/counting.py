@@ -43,6 +43,6 @@ def counting(what: str) -> Iterator[Count]:
     """A line that says how far it is."""
     columns = (TextColumn(what, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     more = (TextColumn("{task.fields[shards]:,} shards"), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     with Progress(*columns, *more, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield Count(bar, what)

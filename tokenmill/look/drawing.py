@@ -10,13 +10,12 @@ from rich.text import Text
 from tokenmill.batches.pieces import Piece
 from tokenmill.look.origins import SourceRows
 from tokenmill.look.trace import TracedRow
+from tokenmill.printed import without_controls
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-# a text must not steer a terminal: U+2400 and what follows are pictures of the control characters
-CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 
 
 class Drawing:
@@ -50,7 +49,7 @@ class Drawing:
             self.print(" ".join(map(str, ids.tolist())), style="dim")
 
     def print(self, text: str, style: str = "none") -> None:
-        segment = Segment(text.translate(CONTROLS) + "\n", self.console.get_style(style))  # tabs as they are
+        segment = Segment(without_controls(text) + "\n", self.console.get_style(style))  # tabs as they are
         self.console.print(Segments([segment]), end="")
 
     def _source(self, piece: Piece) -> str:

@@ -113,4 +113,7 @@ def _print(found: Forecast, console: Console) -> None:
 
 def main(arguments: list[str], prog: str) -> int:
     """Prints the table that the command line asks for."""
-    return mix(tyro.cli(Mix, prog=prog, args=arguments, description=__doc__), Console(soft_wrap=True, highlight=False))
+    return mix(
+        tyro.cli(Mix, prog=prog, args=arguments, description=__doc__),
+        Console(soft_wrap=True, highlight=False, markup=False),
+    )

@@ -92,7 +92,7 @@ def write(config: Report) -> None:
     """Writes the page and prints the short form. ValueError, FileNotFoundError or OSError as `find`, or on writing."""
     page, found = config.page, find(config)
     write_file(page, render(found, config.seq_len).encode())
-    print_short(config, found, Console(highlight=False, soft_wrap=True))
+    print_short(config, found, Console(highlight=False, soft_wrap=True, markup=False))
     print(page)
 
 

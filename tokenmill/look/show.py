@@ -221,4 +221,7 @@ def _seen(sighting: Sighting, config: Show) -> str:
 
 def main(arguments: list[str], prog: str) -> None:
     """Shows what the command line asks for."""
-    show(tyro.cli(Show, prog=prog, args=arguments, description=__doc__), Console(soft_wrap=True, highlight=False))
+    show(
+        tyro.cli(Show, prog=prog, args=arguments, description=__doc__),
+        Console(soft_wrap=True, highlight=False, markup=False),
+    )

@@ -31,6 +31,7 @@ import tyro
 from tokenmill.prepare.outcomes import Failure
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import run_tasks
+from tokenmill.printed import printed
 from tokenmill.remote.addresses import cache_root, is_address
 from tokenmill.remote.sets import KEPT, Kept, RemoteTokenSet, open_set
 from tokenmill.store.files import BLOCK_BYTES, Checksums, locked
@@ -315,7 +316,7 @@ def main(arguments: list[str], prog: str) -> int:
         problems = _verify(token_set, kept, config.quick, config.workers)
     for name, found in problems.items():
         for problem in found:
-            print(f"{name or 'the set'}: {problem}")
+            print(printed(f"{name or 'the set'}: {problem}"))
     bad = sorted(name for name in problems if name)
     shards = len(token_set.entries)
     print(f"{token_set.told}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")

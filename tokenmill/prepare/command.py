@@ -12,6 +12,7 @@ import tyro
 from tokenmill.prepare.config import PRESETS, PrepareConfig
 from tokenmill.prepare.outcomes import Failure, PreparationError
 from tokenmill.prepare.run import prepare_and_tell
+from tokenmill.printed import printed
 from tokenmill.remote.sets import open_set
 from tokenmill.store.shards import SPLITS
 
@@ -32,7 +33,7 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
     else:
         _summarize(folder)
         for line in changes:
-            print(f"  {line}")
+            print(printed(f"  {line}"))
     print(folder)
     return 0
 
@@ -96,4 +97,4 @@ def _summarize(folder: Path | str) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printed(text), file=sys.stderr, flush=True)

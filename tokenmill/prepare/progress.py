@@ -9,6 +9,8 @@ Everything goes to standard error, so that standard output holds results alone.
 import time
 from typing import TYPE_CHECKING
 
+from tokenmill.printed import printed
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -25,10 +27,10 @@ class Bars:
         self._console = Console(stderr=True)
         self.live = self._console.is_terminal
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # a file may be called "a[/b].parquet"
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[rates]}"),
+            TextColumn("{task.fields[rates]}", markup=False),
             TimeRemainingColumn(),
             TextColumn("left"),
             console=self._console,
@@ -36,10 +38,10 @@ class Bars:
 
     def say(self, text: str) -> None:
         """A line of its own."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(printed(text), highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, what: str) -> "TaskID":
-        return self._progress.add_task(what, total=1.0, rates="")
+        return self._progress.add_task(printed(what), total=1.0, rates="")
 
     def move(self, bar: "TaskID", done: float, total: float, rates: str) -> None:
         self._progress.update(bar, completed=done, total=max(total, 1), rates=rates)

@@ -210,6 +210,13 @@ def _counts(counts: dict[str, Any]) -> None:
         _count("rows", rows)
 
 
+def _checked(checked: dict[str, Any]) -> None:
+    for name, stamp in checked["files"].items():
+        plain_path("a file of the hub", name)
+        _list(name, stamp)
+        _require(all(map(_is_count, stamp)), name, "whole numbers", stamp)
+
+
 CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "tokens": _manifest,
     "shard": _record,
@@ -217,4 +224,5 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "tokenizer": _tokenizer,
     "plan": _plan,
     "counts": _counts,
+    "checked": _checked,
 }

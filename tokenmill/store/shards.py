@@ -21,12 +21,12 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
+from tokenmill.once import once
 from tokenmill.store.files import AtomicFile, header, read_json, write_file, write_json
 from tokenmill.store.maps import map_file
 
@@ -168,7 +168,7 @@ class Shard:
         if (int(self.offsets[0]), int(self.offsets[-1])) != (0, entry.tokens):
             raise self._damaged_offsets()
 
-    @cached_property
+    @once
     def lengths(self) -> np.ndarray:
         """Tokens of each document, BOS counted: (num_documents,) int64."""
         return self.lengths_of(0, self.entry.documents)

@@ -1,8 +1,8 @@
 """Files of a listing of the hub (hub.py), fetched side by side, checked, and renamed once they are whole.
 
-`huggingface_hub` downloads and resumes. A file is checked against size and hash before it gets its name, so one that
-is there is whole. A connection that drops is taken up in the middle of a file; a file that a killed run was fetching
-begins anew.
+`huggingface_hub` downloads and resumes. A file is checked against size and hash before it gets its name, and one that
+was there before it is read. A connection that drops is taken up in the middle of a file; a file that a killed run was
+fetching begins anew.
 """
 
 import contextlib
@@ -19,11 +19,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import require_inside
 from tokenmill.text.hub import Listing, RemoteFile, first_line
 
 ATTEMPTS = 6  # of a download, with pauses of 1, 2, 4, 8 and 16 seconds
 INCOMING = ".incoming"  # where downloads grow
+CHECKED = "checked.json"  # beside the files: which of them were compared with the hub's hashes
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -52,6 +54,10 @@ class Downloads:
         self._idle = workers
         self._futures: dict[str, Future] = {}
         self._incoming = folder / INCOMING
+        self._checking = threading.Lock()
+        self._checked: dict[str, list[int]] = {}  # files whose hash was compared, as they were then
+        with contextlib.suppress(OSError, ValueError):  # not there, or damaged: compared again
+            self._checked = read_json(folder / CHECKED, "checked")["files"]
         self._lock: int | None = None
 
     def has(self, name: str) -> bool:
@@ -62,9 +68,23 @@ class Downloads:
         return self._files[name].bytes
 
     def is_there(self, name: str) -> bool:
-        """Whether the file is there, whole; one of another size is from a list that was deleted since."""
+        """Whether the file is there, with the size and the hash that the hub states; hashed once, until it changes."""
         path = self.folder / name
-        return path.exists() and path.stat().st_size == self.size(name)
+        if not path.is_file() or path.stat().st_size != self.size(name):
+            return False
+        with self._checking:
+            if self._checked.get(name) == _stamp(path):
+                return True
+            if problem := _difference(path, self._files[name]):
+                self._bars.say(f"{path}: is not the file that the hub states ({problem}); it is fetched again")
+                return False
+            self._note(name)
+            return True
+
+    def _note(self, name: str) -> None:
+        """Takes down that a file was checked. Of parts side by side each may lose the other's: it is checked again."""
+        self._checked[name] = _stamp(self.folder / name)
+        write_json(self.folder / CHECKED, header("checked") | {"files": self._checked})
 
     def start(self, name: str) -> Future:
         """Begins to fetch a file that is not there or on its way; done when it is there."""
@@ -155,6 +175,8 @@ class Downloads:
         require_inside(self.folder, path)
         path.parent.mkdir(parents=True, exist_ok=True)
         os.replace(fetched, path)
+        with self._checking:
+            self._note(file.name)
 
     def _show(self, bar: Any, file: RemoteFile) -> Callable[[int], None]:
         fetched, started = 0, time.monotonic()
@@ -185,6 +207,12 @@ def _may_pass(error: Exception) -> bool:
 
 def _is_of_the_disk(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in DISK_ERRORS
+
+
+def _stamp(path: Path) -> list[int]:
+    """Other numbers where a file was written to or replaced."""
+    found = path.stat()
+    return [found.st_ino, found.st_size, found.st_mtime_ns]
 
 
 def _difference(path: Path, file: RemoteFile) -> str | None:

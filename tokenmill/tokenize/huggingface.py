@@ -16,13 +16,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenmill.extras import naming_the_extra
+from tokenmill.once import once
 from tokenmill.store.files import header, write_json
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -63,20 +63,20 @@ class HuggingFace(Tokenizer):
                 raise ValueError(f"its added token {content!r} has id {token['id']}, the library gives it {found}")
         return made
 
-    @cached_property
+    @once
     def added(self) -> list[dict]:
         """Tokens that match within text, before it is split."""
         found: list[dict] = json.loads(self.whole).get("added_tokens") or []
         return [token for token in found if token["content"] not in self.special_tokens]
 
-    @cached_property
+    @once
     def vocab_size(self) -> int:
         most = max(max(self._vocab.values()), max(self.special_tokens.values()))
         if most >= MOST_IDS:
             raise ValueError(f"{self.name}: ids must be below {MOST_IDS:,}, found {most:,}")
         return 1 + most
 
-    @cached_property
+    @once
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a token id; the name cannot."""
         whole = json.loads(self.whole)
@@ -84,20 +84,20 @@ class HuggingFace(Tokenizer):
         framed = [self.bos_token, *([self.eot_token] if self.eot_token else [])]
         return hashlib.sha256(json.dumps([parts, framed], sort_keys=True).encode()).hexdigest()
 
-    @cached_property
+    @once
     def unspelled(self) -> str:
         """The tokenizer.json with names for special tokens that no text has."""
         return json.dumps(_unspelled(json.loads(self.whole), self.special_tokens), ensure_ascii=False)
 
-    @cached_property
+    @once
     def _encoding(self) -> "tokenizers.Tokenizer":
         return _load(self.unspelled)
 
-    @cached_property
+    @once
     def _decoding(self) -> "tokenizers.Tokenizer":
         return _load(self.whole)
 
-    @cached_property
+    @once
     def _vocab(self) -> dict[str, int]:
         vocab: dict[str, int] = self._decoding.get_vocab(with_added_tokens=True)
         return vocab
@@ -129,7 +129,7 @@ class HuggingFace(Tokenizer):
             raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens")
         return self.tokens[id]
 
-    @cached_property
+    @once
     def tokens(self) -> dict[int, bytes]:
         """What each id stands for: bytes of text, of a special token its name."""
         whole = json.loads(self.whole)

@@ -22,7 +22,6 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from tokenmill.extras import naming_the_extra
+from tokenmill.once import once
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
@@ -105,11 +105,11 @@ class Tokenizer:
     def eot_id(self) -> int | None:
         return None if self.eot_token is None else self.special_tokens[self.eot_token]
 
-    @cached_property
+    @once
     def vocab_size(self) -> int:
         return 1 + max(max(self.ranks.values()), max(self.special_tokens.values()))
 
-    @cached_property
+    @once
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a token id; the name cannot."""
         ranks = sorted((rank, token.hex()) for token, rank in self.ranks.items())
@@ -118,7 +118,7 @@ class Tokenizer:
         whole = json.dumps([self.pattern, ranks, special, self.bos_token, *ends])
         return hashlib.sha256(whole.encode()).hexdigest()
 
-    @cached_property
+    @once
     def encoding(self) -> "tiktoken.Encoding":
         encoding: tiktoken.Encoding = _tiktoken().Encoding(
             self.name, pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special_tokens
@@ -155,7 +155,7 @@ class Tokenizer:
         except (KeyError, OverflowError) as error:
             raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens") from error
 
-    @cached_property
+    @once
     def tokens(self) -> dict[int, bytes]:
         """What each id stands for: bytes of text, of a special token its name."""
         special = {id: name.encode() for name, id in self.special_tokens.items()}
