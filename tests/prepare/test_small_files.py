@@ -272,7 +272,7 @@ def test_texts_of_fields_bytes_and_several_columns_and_the_documents_own_ids(tmp
     done = run_prepare(*flags[:-2], "--name", "p-doc.raw", cwd=tmp_path, check=False)
     assert "id_column of a.parquet was id then, is None now" in done.stderr
     shown = run_show(token_set.path, "--document", 0, "--split", "val")
-    assert 'id "<urn\u20280>"' in shown
+    assert r'id "<urn\u20280>"' in shown, "and breaks no line"
 
 
 def test_a_named_key_that_a_line_does_not_have_is_an_error(tmp_path, tokenizer_json):

@@ -228,7 +228,7 @@ class Chain:
             dealing.interrupt()  # first, as the thread may wait for a window
         if isinstance(batches, Ahead):
             batches.stop()
-        del batches
+        del batches, dealing
         unmap_dropped()
 
     def _transfer(self) -> Transfer:
