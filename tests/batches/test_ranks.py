@@ -223,7 +223,10 @@ def main(rank, dataset, folder):
     told = {{name: next(iter(one))[0].tolist() for name, one in copies.items()}}
     for context in ("fork", "spawn"):
         loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context)
-        told[context] = next(iter(loader))[0].tolist()
+        batches = iter(loader)
+        told[context] = next(batches)[0].tolist()
+        next(batches)  # of the other worker: torch kills one that has not begun when its iterator goes
+        del batches
     open(f"{{folder}}/{{rank}}.txt", "w").write(repr(told))
     dist.barrier()
     dist.destroy_process_group()
