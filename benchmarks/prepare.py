@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill import PrepareConfig, prepare
-from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, dtype_name
+from tokenmill.store.schema import dtype_name
+from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
 from tokenmill.text.formats import Reading
 from tokenmill.text.listing import local_files
 from tokenmill.text.sources import plan_units, read_documents

@@ -30,6 +30,13 @@ def read_on(loader, found) -> None:
         found.append(next(loader)[0].clone())
 
 
+def read_in_another_process(server, cache, count=None) -> None:
+    """The first batches, or an epoch."""
+    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]; from elsewhere import batches\n"
+    code += f"batches({server.url + '/set'!r}, {count}, cache_dir={str(cache)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def delete(path):
     path.unlink()
 
@@ -46,9 +53,7 @@ def test_a_file_that_was_deleted_or_cut_comes_anew(folder, server, small_windows
     if who == "this process":
         assert same(batches(f"{server.url}/set", cache_dir=tmp_path), here)
     else:
-        code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]; from elsewhere import batches\n"
-        code += f"batches({server.url + '/set'!r}, cache_dir={str(tmp_path)!r})"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        read_in_another_process(server, tmp_path)
     for path in tmp_path.rglob(f"shards/train*.{suffix}"):
         harm(path)
     assert same(batches(f"{server.url}/set", cache_dir=tmp_path), here)
@@ -136,9 +141,7 @@ def test_a_set_that_lay_there_before_it_was_opened_is_counted_once_and_keeps_its
     other = make_token_set(tmp_path / "other", train=[lengths(3_000_000, 70)], val=[[50] * 40], seed=70)
     cache = tmp_path / "cache"
     with FileServer.of(other) as of_other:
-        code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]; from elsewhere import batches\n"
-        code += f"batches({of_other.url + '/set'!r}, 20, cache_dir={str(cache)!r})"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        read_in_another_process(of_other, cache, 20)
         with RowLoader(f"{server.url}/set", cache_dir=cache, cache_bytes=60 * MIB, **READ) as one:
             next(one)
             with RowLoader(f"{of_other.url}/set", cache_dir=cache, cache_bytes=60 * MIB, **READ) as two:
@@ -257,9 +260,7 @@ def test_a_set_that_no_run_uses_may_be_deleted_under_a_tight_budget(folder, serv
     other = make_token_set(tmp_path / "other", train=[lengths(6_000_000, 70)], val=[[50] * 40], seed=70)
     cache = tmp_path / "cache"
     with FileServer.of(other) as of_other:
-        code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]; from elsewhere import batches\n"
-        code += f"batches({of_other.url + '/set'!r}, cache_dir={str(cache)!r})"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        read_in_another_process(of_other, cache)
     unused = next(path for path in cache.iterdir())
     with RowLoader(f"{server.url}/set", cache_dir=cache, cache_bytes=24 * MIB, **READ) as loader:
         found = [next(loader)[0].clone()]

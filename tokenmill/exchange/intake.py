@@ -14,7 +14,8 @@ import numpy as np
 
 from tokenmill.exchange.layouts import LAYOUTS
 from tokenmill.exchange.split_files import BLOCK_TOKENS
-from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, dtype_name, in_blocks
+from tokenmill.store.schema import dtype_name
+from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, in_blocks
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 

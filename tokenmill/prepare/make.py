@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tokenmill.store.shards import TEXT_COUNTS, ShardWriter, dtype_name
+from tokenmill.store.schema import dtype_name
+from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
 from tokenmill.text.sources import read_documents
 from tokenmill.text.units import BATCH_BYTES, Documents, Part, Unit
 from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample

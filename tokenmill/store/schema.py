@@ -23,6 +23,11 @@ LATER_COUNTS = ("null_documents", "empty_documents", "repaired_documents", "brok
 LISTED = {"name", "split", "source", "documents", "tokens", "text_bytes", "bin_sha256", "idx_sha256"}
 
 
+def dtype_name(vocab_size: int) -> str:
+    """The narrowest type that holds every id below vocab_size: "uint16" up to 65,536."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
 class _Wrong(ValueError):
     """What is wrong with a file, without its name."""
 
@@ -74,7 +79,7 @@ def _manifest(manifest: dict[str, Any]) -> None:
         _text(f"tokenizer.{key}", tokenizer[key])
     for key in ("bos_id", *(("eot_id",) if "eot_id" in tokenizer else ())):
         _count(f"tokenizer.{key}", tokenizer[key], 0, vocab_size - 1)
-    dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
+    dtype = dtype_name(vocab_size)
     _require(manifest["dtype"] == dtype, "dtype", f"{dtype} for {vocab_size:,} ids", manifest["dtype"])
     for key in ("documents", "tokens", "text_bytes"):
         _count(key, manifest[key])

@@ -29,19 +29,15 @@ import numpy as np
 from tokenmill.once import once
 from tokenmill.store.files import AtomicFile, header, read_json, write_file, write_json
 from tokenmill.store.maps import map_file
+from tokenmill.store.schema import LATER_COUNTS
 
 Split = Literal["train", "val"]
 SPLITS = get_args(Split)
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 OFFSET = np.dtype("<u8")
 # what was left out is counted too: null and empty documents, broken lines; repaired: what was not UTF-8 became U+FFFD
-TEXT_COUNTS = ("text_bytes", "null_documents", "empty_documents", "repaired_documents", "broken_lines")
+TEXT_COUNTS = ("text_bytes", *LATER_COUNTS)
 COUNTS = ("documents", "tokens", *TEXT_COUNTS)
-
-
-def dtype_name(vocab_size: int) -> str:
-    """The narrowest type that holds every id below vocab_size: "uint16" up to 65,536."""
-    return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 class ShardWriter:

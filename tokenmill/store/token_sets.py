@@ -19,6 +19,7 @@ from typing import Any
 
 from tokenmill.checks import one_of
 from tokenmill.store.files import header, read_json, write_json
+from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import (
     COUNTS,
     DTYPES,
@@ -27,7 +28,6 @@ from tokenmill.store.shards import (
     ShardEntry,
     Split,
     Stamp,
-    dtype_name,
     finished_record,
     shard_path,
     sources_of,

@@ -21,7 +21,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.store.shards import DTYPES, dtype_name
+from tokenmill.store.schema import dtype_name
+from tokenmill.store.shards import DTYPES
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents
 from tokenmill.tokenize.engines import ENGINES, Encode, Engine, gigatoken_of_json, make_engine, table_name
 from tokenmill.tokenize.huggingface import HuggingFace
