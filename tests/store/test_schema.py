@@ -110,7 +110,16 @@ def test_every_leaf_that_is_something_else_is_an_error_that_says_where(files):
 
 
 def test_every_key_that_is_missing_is_an_error_or_is_not_needed(files):
-    optional = {"null_documents", "empty_documents", "repaired_documents", "broken_lines", "eot_token", "eot_id"}
+    optional = {
+        "max_document_bytes",
+        "oversized_documents",
+        "null_documents",
+        "empty_documents",
+        "repaired_documents",
+        "broken_lines",
+        "eot_token",
+        "eot_id",
+    }
     optional |= {"hub", "dropped", "earlier", "subfolders", "more_sources", "kind", "ids"}
     for kind, value in files:
         for path in {leaf[:depth] for leaf in leaves(value) for depth in range(1, len(leaf) + 1)}:

@@ -13,7 +13,7 @@ from tokenmill.store.shards import ShardEntry, shard_path, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import kind_of
 
-LEFT_OUT = ("null_documents", "empty_documents", "broken_lines")
+LEFT_OUT = ("null_documents", "empty_documents", "broken_lines", "oversized_documents")
 
 
 class SourceRows:

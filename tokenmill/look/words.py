@@ -9,6 +9,7 @@ UNUSED = 64  # ids that are listed
 LEFT_OUT = {
     "null_documents": "{} null documents were left out: they have no text",
     "empty_documents": "{} empty documents were left out",
+    "oversized_documents": "{} documents that are longer than --max-document-bytes were left out",
     "broken_lines": "{} broken lines of jsonl were left out, as --skip-broken-lines says",
     "repaired_documents": "{} documents were kept whose text was not UTF-8: the bad bytes became U+FFFD",
 }

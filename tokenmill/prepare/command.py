@@ -92,6 +92,9 @@ def _summarize(folder: Path | str) -> None:
     print(f"  left out: {facts['null_documents']:,} null and {facts['empty_documents']:,} empty documents")
     if facts["broken_lines"]:
         print(f"  left out: {facts['broken_lines']:,} broken lines")
+    if facts["oversized_documents"]:
+        told = "longer than --max-document-bytes; a txt file of many has a --document-separator"
+        print(f"  left out: {facts['oversized_documents']:,} documents {told}")
     if facts["repaired_documents"]:
         print(f"  mended: {facts['repaired_documents']:,} documents that were not UTF-8 (bad bytes became U+FFFD)")
 

@@ -10,7 +10,7 @@ from typing import Literal
 from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
 from tokenmill.remote.addresses import cache_root, named
-from tokenmill.text.formats import SUFFIX, Reading
+from tokenmill.text.formats import MAX_DOCUMENT_BYTES, SUFFIX, Reading
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class PrepareConfig:
     keep_ids: str | None = None  # the column, or key, with a document's own id, which show then tells
     document_separator: str | None = None  # between the documents of a txt file, as `\n\n`; by default a file is one
     skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
+    max_document_bytes: int = MAX_DOCUMENT_BYTES  # leave out and count texts, and lines of jsonl, that are longer
     tokens_root: Path | str = Path("data/tokens")  # where token sets are written: a folder, or s3://, gs:// ...
     raw_dir: Path | str = Path("data/raw")  # where files from the hub are downloaded
     download_workers: int = 4  # files that are downloaded at a time
@@ -51,7 +52,14 @@ class PrepareConfig:
             raise ValueError(
                 "--cluster writes into a folder that all its machines share; to a bucket prepare by --part"
             )
-        for field in ("workers", "num_shards", "download_workers", "shard_text_bytes", "train_text_bytes"):
+        for field in (
+            "workers",
+            "num_shards",
+            "download_workers",
+            "shard_text_bytes",
+            "train_text_bytes",
+            "max_document_bytes",
+        ):
             object.__setattr__(self, field, whole_number(field, getattr(self, field), 1))
         if self.part is not None and not (
             re.fullmatch(r"\d+/\d+", self.part) and 1 <= self.part_of_all[0] <= self.part_of_all[1]
@@ -84,7 +92,7 @@ class PrepareConfig:
         escapes, separator = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}, None
         if self.document_separator is not None:
             separator = re.sub(r"\\([nrt\\])", lambda found: escapes[found[1]], self.document_separator).encode()
-        return Reading(self.text_column, separator, self.skip_broken_lines, self.keep_ids)
+        return Reading(self.text_column, separator, self.skip_broken_lines, self.keep_ids, self.max_document_bytes)
 
     @property
     def part_of_all(self) -> tuple[int, int]:

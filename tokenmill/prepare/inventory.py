@@ -106,6 +106,9 @@ class Inventory:
             return f"fingerprint was {record['fingerprint']} then, is {self._fingerprint} now"
         if (broken := record.get("broken_lines", 0)) and not self._how.skip_broken_lines:
             return f"{broken:,} broken lines were left out then, and --skip-broken-lines is not given now"
+        limit, now = record.get("max_document_bytes"), self._how.max_document_bytes
+        if limit is not None and (now < limit or (now > limit and record.get("oversized_documents"))):
+            return f"documents of more than {limit:,} bytes were left out then, --max-document-bytes is {now:,} now"
         return None
 
     def note_made(self, lot: Lot, size_of: Callable[[SourceFile], int | None] = lambda file: None) -> bool:

@@ -15,6 +15,8 @@ from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 PROOF_DOCUMENTS = 64  # of the first unit, that an engine is proven on before it is used
+MOST_TEXT = 1 << 30  # bytes of text in a shard for which less was planned
+MUCH_MORE = 4  # times what was planned, where that is more
 WARM_BYTES = 8 << 20  # of text, after which most words are known
 
 
@@ -55,13 +57,25 @@ def make_shard(folder: Path, state: tuple[Encoder, str], unit: Unit, report) -> 
             referred += by_reference
             for documents in gathered:
                 tallies[documents.part].add(documents)
+                _require_as_planned(unit, tallies[documents.part])
                 if with_ids:
                     writer.write_ids(documents.ids or [None] * len(documents.texts))
             read, text_bytes, share = map(sum, zip(*((d.read, d.text_bytes, d.share) for d in gathered), strict=True))
             report(read, len(tokens), text_bytes, share)
         counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
-        writer.finish(counts | {"source": _source(unit, tallies), "fingerprint": encoder.tokenizer.fingerprint})
+        facts = {"source": _source(unit, tallies), "fingerprint": encoder.tokenizer.fingerprint}
+        writer.finish(counts | facts | {"max_document_bytes": unit.parts[0].reading.max_document_bytes})
     return Made(encoder.engine, why, referred)
+
+
+def _require_as_planned(unit: Unit, tally: "_Tally") -> None:
+    """ValueError where a file gives far more text than it told: a few bytes can hold a text a million times."""
+    if tally.counts["text_bytes"] > max(MOST_TEXT, MUCH_MORE * unit.text_bytes):
+        raise ValueError(
+            f"{tally.part.file.path}: gave {tally.counts['text_bytes']:,} bytes of text and goes on, where "
+            f"{tally.part.text_bytes:,} were planned, as it repeats itself in a dictionary or is compressed very "
+            "tightly; write it anew with smaller row groups and no dictionary, or plain, or take it out of the source"
+        )
 
 
 def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:

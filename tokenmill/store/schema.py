@@ -19,7 +19,13 @@ MOST = 1 << 62  # of anything that is counted
 MOST_IDS = 1 << 24  # of a vocabulary: token_bytes.npy has 4 bytes for each
 BLOCK, OFFSET = 1 << 20, 8  # bytes
 DIGESTS = re.compile("(?:[0-9a-f]{64})*")
-LATER_COUNTS = ("null_documents", "empty_documents", "repaired_documents", "broken_lines")  # old sets lack them
+LATER_COUNTS = (
+    "null_documents",
+    "empty_documents",
+    "repaired_documents",
+    "broken_lines",
+    "oversized_documents",
+)  # old sets lack
 LISTED = {"name", "split", "source", "documents", "tokens", "text_bytes", "bin_sha256", "idx_sha256"}
 
 
@@ -151,6 +157,7 @@ def _record(record: dict[str, Any]) -> None:
     for key in LATER_COUNTS:
         _count(key, record.get(key, 0))
     _digest("fingerprint", record["fingerprint"])
+    _count("max_document_bytes", record.get("max_document_bytes", 1), 1)
     sizes = {"bin": record["tokens"] * SIZES[record["dtype"]], "idx": (record["documents"] + 1) * OFFSET}
     for suffix in ("bin", "idx", *(("ids",) if "ids" in record else ())):
         _checksums(suffix, record[suffix], sizes.get(suffix))

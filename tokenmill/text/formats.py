@@ -12,6 +12,7 @@ from dataclasses import dataclass
 SUFFIX = re.compile(r"\.(parquet$|jsonl|ndjson|json|txt)(\.gz|\.zst)?$", re.IGNORECASE)
 KINDS = ("parquet", "jsonl", "txt", "json")  # what a folder is taken for, the first that it has files of
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 KNOWN = ".parquet, .jsonl, .ndjson, .json or .txt (all but the first also .gz, .zst)"
 
 
@@ -23,6 +24,7 @@ class Reading:
     document_separator: bytes | None = None
     skip_broken_lines: bool = False
     id_column: str | None = None
+    max_document_bytes: int = MAX_DOCUMENT_BYTES  # a longer text, or line of jsonl, is left out and counted
 
     def facts(self, format: str) -> dict[str, str]:
         """What of this a file's documents follow from, for the record of a shard that is made of it."""

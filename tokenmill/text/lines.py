@@ -12,7 +12,9 @@ The text of a line lies under a key (`text`), a key of an object (`doc.text`), o
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -53,13 +55,19 @@ def read_lines(part: Part) -> Iterator[Documents]:
         # a small file does not need a large buffer
         block_bytes = BATCH_BYTES if part.span else min(BATCH_BYTES, 4096 + part.text_bytes)
         from_zero = _must_begin_at_zero(part.file, separator)
-        for begin, pieces in _pieces(stream, span, separator, from_zero, block_bytes):
-            share = sum(map(len, pieces)) + len(pieces) * len(separator or b"")
+        most = part.reading.max_document_bytes
+        if separator is None:
+            found: Iterable[_Pieces] = [_whole(stream, most)]
+        else:
+            found = _pieces(stream, span, separator, from_zero, block_bytes, most)
+        for begin, pieces, share, oversized in found:
             if part.span is None:  # planned by its size on disk
                 share, read = min(share, max(0, part.text_bytes - read)), read + share
-            if begin == 0:
+            if begin == 0 and pieces:
                 pieces[0] = pieces[0].removeprefix(BYTE_ORDER_MARK)
-            yield _from_json(part, begin, pieces, share) if part.file.format == "jsonl" else _from_text(pieces, share)
+            is_jsonl = part.file.format == "jsonl"
+            documents = _from_json(part, begin, pieces, share) if is_jsonl else _from_text(pieces, share)
+            yield replace(documents, oversized_documents=oversized)
 
 
 # ---------------------------------------------------------------------------- bytes
@@ -104,42 +112,66 @@ def _overlaps_itself(separator: bytes) -> bool:
     return any(separator[:n] == separator[-n:] for n in range(1, len(separator)))
 
 
+class _Pieces(NamedTuple):
+    """What lies between separators."""
+
+    begin: int  # byte of the text that the first one begins at
+    texts: list[bytes]
+    bytes: int  # of all of them, separators and what is left out counted
+    oversized: int = 0  # how many were left out
+
+
+def _whole(stream: pa.NativeFile, most: int) -> _Pieces:
+    """All of a file as one piece; of a longer one only so much is read as tells that."""
+    blocks: list[bytes] = []
+    while (size := sum(map(len, blocks))) <= most and (block := stream.read(min(BATCH_BYTES, most + 1 - size))):
+        blocks.append(block)
+    return _Pieces(0, [b"".join(blocks)], size) if size <= most else _Pieces(0, [], size, 1)
+
+
 def _pieces(
-    stream: pa.NativeFile, span: tuple[int, ...], separator: bytes | None, from_zero: bool, block_bytes: int
-) -> Iterator[tuple[int, list[bytes]]]:
-    """The pieces between separators that begin in the span, some at a time: (first byte of the first, pieces).
+    stream: pa.NativeFile, span: tuple[int, ...], separator: bytes, from_zero: bool, block_bytes: int, most: int
+) -> Iterator[_Pieces]:
+    """The pieces between separators that begin in the span, some at a time, without those of more than `most` bytes.
 
     None is after a separator at the end.
     """
     begin, end = span[0], span[1]
-    if separator is None:
-        yield 0, [stream.read()]
-        return
-    at = 0 if from_zero else max(0, begin - len(separator))  # where `rest` begins
+    at = 0 if from_zero else max(0, begin - len(separator))  # where `rest` begins, but for what of it is forgotten
     if at:
         stream.seek(at)
     partial = at > 0  # what is before the first separator is the end of a piece of the part before
-    rest = bytearray()
+    rest, forgotten = bytearray(), 0  # of a piece that is too long no more than its length is kept
     while at < end:
         block = stream.read(block_bytes)
         searched = max(0, len(rest) - len(separator) + 1)
         rest += block
         if block and rest.find(separator, searched) < 0:
+            gone = len(rest) - len(separator) + 1
+            if forgotten + gone > most:
+                del rest[:gone]
+                forgotten += gone
             continue
         pieces = bytes(rest).split(separator)
-        rest = bytearray(pieces.pop() if block or not pieces[-1] else b"")
+        rest = bytearray(pieces.pop() if block or not pieces[-1] and not forgotten else b"")
         if partial and pieces:
-            at += len(pieces.pop(0)) + len(separator)
-            partial = False
-        first, chosen = at, []
+            at += forgotten + len(pieces.pop(0)) + len(separator)
+            partial, forgotten = False, 0
+        first = at
+        chosen: list[bytes] = []
         for piece in pieces:
-            if begin <= at < end:
+            size = forgotten + len(piece)
+            forgotten = 0
+            if begin <= at < end and size > most:
+                yield _Pieces(first, chosen, at + size + len(separator) - first, 1)
+                first, chosen = at + size + len(separator), []
+            elif begin <= at < end:
                 chosen.append(piece)
             elif at < begin:
-                first = at + len(piece) + len(separator)
-            at += len(piece) + len(separator)
+                first = at + size + len(separator)
+            at += size + len(separator)
         if chosen:
-            yield first, chosen
+            yield _Pieces(first, chosen, sum(map(len, chosen)) + len(chosen) * len(separator))
         if not block:
             return
 

@@ -9,7 +9,9 @@ The text lies in a column (`text`), in a field of one (`doc.text`), or in severa
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -29,6 +31,9 @@ from tokenmill.text.units import (
 
 BATCH_DOCUMENTS = 32  # that are decoded at a time, at most: a few long ones may follow each other among short ones
 HELD = 128  # such decodings, at most, that are handed on together
+DENSE = 100  # bytes of text are packed into one by no publisher
+MOST_DENSE = 128 << 20  # bytes of text that are unpacked where they are
+DICTIONARY_DOCUMENTS = 4096  # whose numbers in a dictionary are read at a time
 JOINED_BY = "\n\n"
 # by default pyarrow fetches all of a row group before the first batch
 STREAMING = {"buffer_size": 1 << 20, "pre_buffer": False}
@@ -56,26 +61,103 @@ def read_row_groups(part: Part) -> Iterator[Documents]:
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
-            for batch in _batches(parquet, row_group, columns, bytes_a_row):
-                share = round(len(batch) * bytes_a_row * share_of)
-                ids = _field(batch, id_path) if id_path else None
-                column, repaired = _joined([_field(batch, path) for path in texts])
-                yield as_documents(column, share, ids, row_group=row_group, repaired_documents=repaired)
+            batches = _batches(part.file, raw, parquet, row_group, columns, how)
+            for gathered in _gathered(_bounded(batches, texts, id_path, how.max_document_bytes)):
+                share = round(gathered.rows * bytes_a_row * share_of)
+                column, repaired = _joined(gathered.texts)
+                more = {"repaired_documents": repaired, "oversized_documents": gathered.oversized}
+                yield as_documents(column, share, gathered.ids, row_group=row_group, **more)
 
 
-def _batches(parquet: pq.ParquetFile, row_group: int, columns: list[str], bytes_a_row: float) -> Iterator:
-    """The documents of a row group, decoded a few at a time, so that long ones among short ones cost no memory; and
-    gathered until they are some MB.
+def _batches(
+    file: SourceFile, raw: pa.NativeFile, parquet: pq.ParquetFile, row_group: int, columns: list[str], how: Reading
+) -> Iterator[pa.RecordBatch]:
+    """The documents of a row group, a few at a time; one where they may be far longer than it tells.
+
+    A dictionary says how long its texts are before they are copied a thousand times, so it is asked for where the row
+    group is packed as no text is.
     """
-    count = max(1, min(BATCH_DOCUMENTS, int(BATCH_BYTES / max(1, bytes_a_row))))
-    held: list[pa.RecordBatch] = []
-    for batch in parquet.iter_batches(count, row_groups=[row_group], columns=columns, use_threads=False):
-        held.append(batch)
-        if sum(one.nbytes for one in held) > BATCH_BYTES // 2 or len(held) == HELD:
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+    chunks = _text_chunks(file, parquet, row_group, how)
+    size, rows = sum(chunk.total_uncompressed_size for chunk in chunks), parquet.metadata.row_group(row_group).num_rows
+    count = max(1, min(BATCH_DOCUMENTS, int(BATCH_BYTES / max(1, size / max(1, rows)))))
+    # DELTA_BYTE_ARRAY has a text as the one before it and what is new
+    if any(_is_dense(chunk) or "DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
+        count = 1
+    as_dictionaries = [chunk.path_in_schema for chunk in chunks if _is_of_a_dictionary(chunk)]
+    if as_dictionaries:
+        count = DICTIONARY_DOCUMENTS if len(as_dictionaries) == len(chunks) else count
+        parquet = pq.ParquetFile(raw, metadata=parquet.metadata, read_dictionary=as_dictionaries, **STREAMING)
+    return parquet.iter_batches(count, row_groups=[row_group], columns=columns, use_threads=False)
+
+
+def _is_of_a_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
+    is_read_so = chunk.has_dictionary_page and not any("DELTA" in encoding for encoding in chunk.encodings)
+    return is_read_so and _is_dense(chunk)
+
+
+class _Decoded(NamedTuple):
+    """Some documents of a row group."""
+
+    texts: list[pa.Array]  # one a column that is asked for
+    ids: pa.Array | None
+    bytes: int
+    rows: int  # that they were made of, with those that are left out
+    oversized: int
+
+
+def _bounded(
+    batches: Iterator[pa.RecordBatch], texts: list[list[str]], id_path: list[str], most: int
+) -> Iterator[_Decoded]:
+    """Batches as documents, some MB of text at a time, without those of more than `most` bytes."""
+    for batch in batches:
+        columns = [_field(batch, path) for path in texts]
+        ids = _field(batch, id_path) if id_path else None
+        sizes = np.sum([_sizes(column) for column in columns], axis=0)
+        fits = sizes <= most
+        oversized = len(batch) - int(np.count_nonzero(fits))
+        if oversized:
+            columns, sizes = [column.filter(pa.array(fits)) for column in columns], sizes[fits]
+            ids = None if ids is None else ids.filter(pa.array(fits))
+        begin, ends = 0, np.cumsum(sizes)
+        while begin < len(sizes) or oversized:
+            before = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
+            some = [_decoded(column.slice(begin, end - begin)) for column in columns]
+            few_ids = None if ids is None else ids.slice(begin, end - begin)
+            yield _Decoded(some, few_ids, int(sizes[begin:end].sum()), len(some[0]) + oversized, oversized)
+            begin, oversized = end, 0
+
+
+def _sizes(column: pa.Array) -> np.ndarray:
+    """Bytes of each text, 0 of a null: (num_texts,) int64; without copying those that a dictionary has once."""
+    if pa.types.is_dictionary(column.type):
+        lengths = np.append(_sizes(column.dictionary), 0)
+        return lengths[np.asarray(pc.fill_null(column.indices, len(lengths) - 1))]
+    if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
+    return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _gathered(decoded: Iterator[_Decoded]) -> Iterator[_Decoded]:
+    """Documents, some MB together."""
+    held: list[_Decoded] = []
+    for some in decoded:
+        held.append(some)
+        if sum(one.bytes for one in held) > BATCH_BYTES // 2 or len(held) == HELD:
+            yield _together(held)
             held = []
     if held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+        yield _together(held)
+
+
+def _together(held: list[_Decoded]) -> _Decoded:
+    texts, ids, *counts = zip(*held, strict=True)
+    columns = [pa.concat_arrays(some) for some in zip(*texts, strict=True)]
+    return _Decoded(columns, None if ids[0] is None else pa.concat_arrays(ids), *map(sum, counts))
 
 
 def groups_of(part: Part, parquet: pq.ParquetFile) -> tuple[int, ...]:
@@ -112,15 +194,37 @@ def _cut(sizes: list[int], limit: int) -> list[tuple[int, ...]]:
 
 def _text_sizes(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> list[int]:
     """Bytes of text in each row group. ValueError where there is no such column, or no text in it."""
-    paths = {".".join(path) for path in _columns(file, parquet.schema_arrow, how.text_column)}
     if how.id_column and _type_of(parquet.schema_arrow, _path(how.id_column, parquet.schema_arrow)) is None:
         raise ValueError(
             f"{file.path}: expected an id column {how.id_column!r}, found columns "
             f"{', '.join(parquet.schema_arrow.names)}; name the one with the ids by --keep-ids"
         )
+    groups = [_text_chunks(file, parquet, group, how) for group in range(parquet.metadata.num_row_groups)]
+    for number, chunks in enumerate(groups):
+        _require_unpackable(file, number, chunks)
+    return [sum(chunk.total_uncompressed_size for chunk in chunks) for chunks in groups]
+
+
+def _require_unpackable(file: SourceFile, group: int, chunks: list[pq.ColumnChunkMetaData]) -> None:
+    """ValueError where a row group would fill the memory: a page of parquet is in memory as a whole, or not at all."""
+    for chunk in filter(_is_dense, chunks):
+        if chunk.total_uncompressed_size > MOST_DENSE:
+            raise ValueError(
+                f"{file.path}: row group {group} unpacks {chunk.total_compressed_size:,} bytes to "
+                f"{chunk.total_uncompressed_size:,} of column {chunk.path_in_schema}, as no text does; "
+                "write it anew with smaller row groups, or take it out of the source"
+            )
+
+
+def _is_dense(chunk: pq.ColumnChunkMetaData) -> bool:
+    return bool(chunk.total_uncompressed_size > DENSE * chunk.total_compressed_size)
+
+
+def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, group: int, how: Reading) -> list[pq.ColumnChunkMetaData]:
+    """What the footer says of the columns with text in a row group."""
+    paths = {".".join(path) for path in _columns(file, parquet.schema_arrow, how.text_column)}
     numbers = [i for i in range(len(parquet.schema)) if parquet.schema.column(i).path in paths]
-    groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
-    return [sum(group.column(i).total_uncompressed_size for i in numbers) for group in groups]
+    return [parquet.metadata.row_group(group).column(i) for i in numbers]
 
 
 def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]:

@@ -121,13 +121,14 @@ class Documents:
     share: int  # of the part's `text_bytes`: the progress
     row_group: int | None = None  # that all of them are of, in a parquet file
     broken_lines: int = 0
+    oversized_documents: int = 0  # longer than `Reading.max_document_bytes`
     ids: list | None = None  # what their publisher calls them, where that was asked for
     part: int = 0  # of the unit
 
     @property
     def read(self) -> int:
         """How many documents were read, left out or not."""
-        return len(self.texts) + self.null_documents + self.empty_documents
+        return len(self.texts) + self.null_documents + self.empty_documents + self.oversized_documents
 
 
 def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = None, **more) -> Documents:

@@ -1,0 +1,176 @@
+"""Files that are small and hold far more text than they tell: bounded in memory, left out and counted, or refused."""
+
+import gzip
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import run_prepare, write_parquet
+
+from tokenmill.prepare import make
+from tokenmill.text import lines
+from tokenmill.text.formats import Reading
+from tokenmill.text.sources import plan_units, read_documents
+from tokenmill.text.units import BATCH_BYTES, SourceFile
+
+MIB = 1 << 20
+
+
+def documents_of(path, how, limit=1 << 40):
+    units = plan_units(SourceFile(path.name, path, "train"), how, limit)
+    return [documents for unit in units for documents in read_documents(unit)]
+
+
+def texts_of(found):
+    return [text for documents in found for text in documents.texts.to_pylist()]
+
+
+def repeated(path, text, times):
+    """A parquet file that has a text once, and says that it comes again and again."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * times, pa.int32()), pa.array([text]))
+    how = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30, "store_schema": False}
+    pq.write_table(pa.table({"text": column}), path, **how)
+    return path
+
+
+texts = st.lists(st.none() | st.text("ab", max_size=12), max_size=40)
+
+
+@settings(deadline=None, max_examples=60)
+@given(texts, st.integers(1, 12), st.sampled_from(["plain", "dictionary", "DELTA_BYTE_ARRAY"]), st.integers(1, 20))
+def test_parquet_gives_all_but_what_is_longer_whatever_its_encoding(texts, most, encoding, rows):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.parquet"
+        delta = {"column_encoding": {"text": encoding}} if encoding.isupper() else {}
+        table = pa.table({"text": pa.array(texts, pa.string()), "id": [f"n{i}" for i in range(len(texts))]})
+        pq.write_table(table, path, use_dictionary=encoding == "dictionary", row_group_size=rows, **delta)
+        found = documents_of(path, Reading(id_column="id", max_document_bytes=most))
+    kept = [(text, f"n{i}") for i, text in enumerate(texts) if text and len(text) <= most]
+    ids = [id for documents in found for id in documents.ids]
+    assert list(zip(texts_of(found), ids, strict=True)) == kept
+    assert sum(documents.oversized_documents for documents in found) == sum(len(t or "") > most for t in texts)
+    assert sum(documents.read for documents in found) == len(texts)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.text("ab\n", max_size=80),
+    st.sampled_from(["\n", "ab", "aba"]),
+    st.integers(1, 30),
+    st.integers(1, 20),
+    st.integers(1, 9),
+    st.sampled_from(["", ".gz"]),
+)
+def test_pieces_that_are_too_long_are_left_out_and_counted_wherever_they_are_cut(text, apart, limit, block, most, end):
+    data = gzip.compress(text.encode()) if end else text.encode()
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(lines, "BATCH_BYTES", block)
+        path = Path(folder) / f"a.txt{end}"
+        path.write_bytes(data)
+        found = documents_of(path, Reading(document_separator=apart.encode(), max_document_bytes=most), limit)
+    pieces = text.split(apart)
+    assert texts_of(found) == [piece for piece in pieces if 0 < len(piece) <= most]
+    assert sum(documents.oversized_documents for documents in found) == sum(len(piece) > most for piece in pieces)
+    assert 0 <= sum(documents.share for documents in found) - len(text) <= len(apart), "progress comes to its end"
+
+
+def test_a_line_after_one_that_is_too_long_is_named_by_its_number(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n' + json.dumps({"text": "b" * 100}) + '\n{"text": "c"}\nbroken\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl: line 4: expected a JSON object"):
+        documents_of(path, Reading(max_document_bytes=50))
+
+
+def test_texts_that_a_dictionary_repeats_are_decoded_some_mb_at_a_time(tmp_path):
+    path = repeated(tmp_path / "a.parquet", "ab " * (MIB // 3), 100)
+    assert path.stat().st_size < 2_000
+    found = documents_of(path, Reading())
+    assert len(texts_of(found)) == 100
+    assert max(documents.text_bytes for documents in found) <= BATCH_BYTES + MIB
+
+
+def test_a_row_group_that_unpacks_to_what_no_text_does_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a" * (150 * MIB)]}), path, compression="zstd", use_dictionary=False)
+    with pytest.raises(ValueError, match="row group 0 unpacks .* as no text does; write it anew"):
+        documents_of(path, Reading())
+
+
+BOMBS = {
+    "dictionary.parquet": lambda path: repeated(path, "ab " * (MIB // 2), 200),
+    "long.parquet": lambda path: repeated(path, "ab " * (40 * MIB), 3),
+    "line.jsonl.zst": lambda path: _compressed(path, [b'{"text": "', *[b"a" * MIB] * 2000, b'"}\n{"text": "after"}\n']),
+    "whole.txt.gz": lambda path: _compressed(path, [b"a" * MIB] * 1000),
+}
+
+
+def _compressed(path, blocks):
+    with pa.CompressedOutputStream(str(path), "zstd" if path.suffix == ".zst" else "gzip") as stream:
+        for block in blocks:
+            stream.write(block)
+
+
+MEASURE = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:])
+print("peak MiB:", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)
+sys.exit(done.returncode)
+"""
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_costs_no_memory_and_the_other_files_are_finished(tmp_path, tokenizer_json, name):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    BOMBS[name](folder / f"b.{name}")
+    ending = name.partition(".")[2]
+    for other in ("a", "z"):
+        if ending == "parquet":
+            write_parquet(folder / f"{other}.parquet", ["a good document"] * 20)
+        elif ending.startswith("jsonl"):
+            (folder / f"{other}.jsonl").write_text('{"text": "a good document"}\n' * 20)
+        else:
+            (folder / f"{other}.txt").write_text("a good document")
+    own = ("--shard-text-bytes", "1000") if ending == "parquet" else ()  # each file has its shards, or all share one
+    flags = ("--source", folder, "--tokenizer", tokenizer_json, *own, "--workers", "1")
+    done = run_prepare(*flags, cwd=tmp_path, check=False, prefix=(sys.executable, "-c", MEASURE))
+    peak = int(done.stdout.partition("peak MiB: ")[2].split()[0])
+    assert peak < 900, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    left_out = {"dictionary.parquet": 0, "long.parquet": 3}.get(name, 1)
+    assert (f"left out: {left_out} documents longer than --max-document-bytes" in done.stdout) == (left_out > 0)
+
+
+def test_a_file_that_gives_far_more_than_it_told_is_refused(tmp_path, tokenizer_json, monkeypatch):
+    monkeypatch.setattr(make, "MOST_TEXT", MIB)
+    (tmp_path / "tokenizer.json").write_bytes(Path(tokenizer_json).read_bytes())
+    path = repeated(tmp_path / "b.parquet", "ab " * 10_000, 1000)
+    (unit,) = plan_units(SourceFile("b.parquet", path, "train"), Reading(), MIB)
+    encoder = make.load_encoder(tmp_path, "auto", unit)
+    with pytest.raises(ValueError, match="bytes of text and goes on, where .* write it anew with smaller row groups"):
+        make.make_shard(tmp_path, encoder, unit, lambda *numbers: None)
+    assert list((tmp_path / "shards").iterdir()) == [], "nothing of it counts"
+
+
+def test_another_limit_is_another_set_where_it_could_change_one(tmp_path, tokenizer_json):
+    for name, text in (("a", "short"), ("b", "long " * 20), ("z", "last")):
+        write_parquet(tmp_path / "corpus" / f"{name}.parquet", [text])
+    flags = ("--source", tmp_path / "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", "1")
+    done = run_prepare(*flags, "--max-document-bytes", 50, cwd=tmp_path)
+    assert "left out: 1 documents longer" in done.stdout
+    for other in (40, 60, 100 * MIB):
+        done = run_prepare(*flags, "--max-document-bytes", other, cwd=tmp_path, check=False)
+        assert done.returncode == 1
+        assert f"of more than 50 bytes were left out then, --max-document-bytes is {other:,} now" in done.stderr
+    (tmp_path / "corpus" / "b.parquet").unlink()
+    write_parquet(tmp_path / "corpus" / "c.parquet", ["another"])
+    more = ("--name", "other", "--max-document-bytes")
+    run_prepare(*flags, *more, 50, cwd=tmp_path)
+    assert ", 0 to make" in run_prepare(*flags, *more, 60, cwd=tmp_path).stderr, "none was left out"
