@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 TEMPORARY = ".tmp"
-LARGEST_JSON = 64 << 20  # bytes: a manifest of 180,000 shards
+LARGEST_JSON = {"tokenizer": 256 << 20}  # bytes; of all others:
+LARGEST = 64 << 20  # a manifest of 180,000 shards
 OLD_SECONDS = 86_400  # a temporary file that nobody has written to since is nobody's
 BLOCK_BYTES = 1 << 20  # of which each has a CRC-32
 
@@ -142,21 +143,21 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Reads what `write_json` wrote; FileNotFoundError, or ValueError where it is no such file of this version."""
     try:
-        data = _read_small(path)
+        data = read_bounded(path, LARGEST_JSON.get(kind, LARGEST), f"a {kind}")
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: expected a {kind}, found no such file; prepare again") from error
     return parse_json(data, path, kind)
 
 
-def _read_small(path: Path) -> bytes:
-    """A file that is read whole. ValueError where it is none, as a pipe that never ends, or is too large for that."""
+def read_bounded(path: Path, most: int, what: str) -> bytes:
+    """A file that is read whole. ValueError where it is none, as a pipe, or one of more than `most` bytes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{path}: expected a file, found {stat.filemode(found.st_mode)}; delete it")
-        if found.st_size > LARGEST_JSON:
-            raise ValueError(f"{path}: expected at most {LARGEST_JSON:,} bytes of JSON, found {found.st_size:,}")
+            raise ValueError(f"{path}: expected {what}, found no file ({stat.filemode(found.st_mode)}); delete it")
+        if found.st_size > most:
+            raise ValueError(f"{path}: expected {what} of at most {most:,} bytes, found {found.st_size:,}")
         return file.read()
 
 

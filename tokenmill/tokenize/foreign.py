@@ -10,20 +10,19 @@ vocabulary alone, its ids in the order of the merges. So a file is taken over wh
     both libraries encode the same texts to the same ids
 
 Every other tokenizer.json is run by Hugging Face's library itself (huggingface.py).
-
-A pickle can run anything when it is loaded. nanochat's holds one tiktoken Encoding, so the unpickler knows
-that one name, gives it a class that only keeps what it is told, and refuses every other.
+nanochat's holds one tiktoken Encoding (pickles.py).
 """
 
 import json
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
 from tokenmill.extras import naming_the_extra
+from tokenmill.store.files import LARGEST_JSON, read_bounded
 from tokenmill.tokenize.huggingface import BYTE_OF, HuggingFace
 from tokenmill.tokenize.patterns import GPT2_PATTERN
-from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer
+from tokenmill.tokenize.pickles import read_pickle
+from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer, naming_the_library
 
 
 class _OtherKind(ValueError):
@@ -34,7 +33,10 @@ def is_foreign(path: Path) -> bool:
     """Whether a file is a tokenizer that somebody else wrote."""
     if path.suffix == ".pkl":
         return path.is_file()
-    return path.suffix == ".json" and path.is_file() and b'"format": "tokenmill-' not in path.read_bytes()[:100]
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return b'"format": "tokenmill-' not in file.read(100)
 
 
 def load_any(spec: str, bos_token: str | None = None, texts: Sequence[str] = ()) -> Tokenizer:
@@ -52,16 +54,23 @@ def load_any(spec: str, bos_token: str | None = None, texts: Sequence[str] = ())
 def load_foreign(path: Path, bos_token: str | None, texts: Sequence[str] = ()) -> Tokenizer:
     """The tokenizer of a Hugging Face tokenizer.json or a nanochat tokenizer.pkl; see `load_any`."""
     if path.suffix == ".pkl":
-        return _from_pickle(path, bos_token)
+        pattern, ranks, special = read_pickle(path)
+        return Tokenizer(_name(path), pattern, ranks, special, _bos(path, special, bos_token))
+    data = read_bounded(path, LARGEST_JSON["tokenizer"], "a tokenizer.json")
     try:
-        whole = json.loads(path.read_bytes())
-        special = {token["content"]: token["id"] for token in whole.get("added_tokens") or [] if token["special"]}
-        added = {token["content"]: token["id"] for token in whole.get("added_tokens") or []}
-        is_tokenizer = isinstance(whole["model"]["vocab"], dict | list)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return _of_json(path, json.loads(data), bos_token, texts)
+    except (json.JSONDecodeError, RecursionError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: expected a tokenizer.json, found broken JSON or another ({error!r})") from error
-    if not is_tokenizer:
+
+
+def _of_json(path: Path, whole: dict, bos_token: str | None, texts: Sequence[str]) -> Tokenizer:
+    special = {token["content"]: token["id"] for token in whole.get("added_tokens") or [] if token["special"]}
+    added = {token["content"]: token["id"] for token in whole.get("added_tokens") or []}
+    if not isinstance(whole["model"]["vocab"], dict | list):
         raise ValueError(f"{path}: expected a tokenizer.json with a vocabulary, found none")
+    for token, id in added.items():
+        if type(token) is not str or type(id) is not int:
+            raise ValueError(f"{path}: expected added tokens with ids, found {token!r} with {id!r}")
     if bos_token in added:
         special[bos_token] = added[bos_token]
     bos_token = _bos(path, special, bos_token)
@@ -176,59 +185,13 @@ def _check(tokenizer: Tokenizer, path: Path, texts: Sequence[str]) -> None:
     with naming_the_extra():
         import tokenizers  # to check such a file alone
 
-    theirs = tokenizers.Tokenizer.from_file(str(path))
+    with naming_the_library("tokenizers", str(path), _OtherKind):
+        theirs = tokenizers.Tokenizer.from_file(str(path))
     theirs.no_truncation()
     theirs.no_padding()
     theirs.encode_special_tokens = True  # text that spells one is text
     for text in texts:
-        if tokenizer.encode(text).tolist() != theirs.encode(text, add_special_tokens=False).ids:
+        with naming_the_library("tokenizers", str(path), _OtherKind):
+            expected = theirs.encode(text, add_special_tokens=False).ids
+        if tokenizer.encode(text).tolist() != expected:
             raise _OtherKind(f"other ids than the tokenizers library for {text[:40]!r}")
-
-
-# ---------------------------------------------------------------------------- nanochat's tokenizer.pkl
-
-
-class _Encoding:
-    """What a pickled tiktoken Encoding says of itself; nothing of it is run."""
-
-    def __setstate__(self, state):
-        self.state = state
-
-
-class _OnlyAnEncoding(pickle.Unpickler):
-    def find_class(self, module, name):
-        if (module, name) == ("tiktoken.core", "Encoding"):
-            return _Encoding
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-
-def _from_pickle(path: Path, bos_token: str | None) -> Tokenizer:
-    try:
-        with open(path, "rb") as file:
-            state = _OnlyAnEncoding(file).load().state
-        pattern, ranks, special = state["pat_str"], state["mergeable_ranks"], state["special_tokens"]
-        if not (isinstance(pattern, str) and isinstance(ranks, dict) and isinstance(special, dict)):
-            raise ValueError("its parts are of other types")
-    except Exception as error:  # a corrupt pickle fails in any way
-        raise ValueError(
-            f"{path}: expected a pickled tiktoken Encoding as nanochat writes it, and nothing else: {error!r}; "
-            "it was not loaded"
-        ) from error
-    bos_token = _bos(path, special, bos_token)
-    if problem := _problem(ranks, special):
-        raise ValueError(f"{path}: expected a tiktoken Encoding, found {problem}; it was not loaded")
-    return Tokenizer(_name(path), pattern, ranks, special, bos_token)
-
-
-def _problem(ranks: dict, special: dict) -> str | None:
-    """What a vocabulary cannot be."""
-    if not all(isinstance(token, bytes) and isinstance(rank, int) for token, rank in ranks.items()):
-        return "tokens that are not bytes with ranks"
-    if not all(isinstance(token, str) and isinstance(id, int) for token, id in special.items()):
-        return "special tokens that are not names with ids"
-    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
-        return f"no token for {len(missing)} of the 256 bytes"
-    ids = [*ranks.values(), *special.values()]
-    if len(set(ids)) < len(ids) or min(ids) < 0:
-        return "ids that stand for two tokens, as BOS and an ordinary one, or none"
-    return None

@@ -25,7 +25,7 @@ from tokenmill.extras import naming_the_extra
 from tokenmill.once import once
 from tokenmill.store.files import header, write_json
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.tokenize.tokenizer import Tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
 
 if TYPE_CHECKING:
     import tokenizers
@@ -51,12 +51,7 @@ class HuggingFace(Tokenizer):
         if dropout := (whole.get("model") or {}).get("dropout"):
             raise ValueError(f"its BPE has a dropout of {dropout}, with which a text has other ids every time")
         made = cls(name, "", {}, special, bos_token, None, json.dumps(kept, ensure_ascii=False))
-        try:
-            made.encode("a")
-        except BaseException as error:  # the library's own, a Rust panic too
-            if isinstance(error, KeyboardInterrupt | SystemExit | ModuleNotFoundError):
-                raise
-            raise ValueError(f"the tokenizers library cannot run it: {str(error).partition(chr(10))[0]}") from error
+        made.encode("a")
         for token in whole.get("added_tokens") or []:
             content, found = token["content"], made._vocab.get(token["content"])
             if found != token["id"]:
@@ -91,11 +86,13 @@ class HuggingFace(Tokenizer):
 
     @once
     def _encoding(self) -> "tokenizers.Tokenizer":
-        return _load(self.unspelled)
+        with naming_the_library(self.library, self.name):
+            return _load(self.unspelled)
 
     @once
     def _decoding(self) -> "tokenizers.Tokenizer":
-        return _load(self.whole)
+        with naming_the_library(self.library, self.name):
+            return _load(self.whole)
 
     @once
     def _vocab(self) -> dict[str, int]:
@@ -111,7 +108,8 @@ class HuggingFace(Tokenizer):
         found: list[np.ndarray] = []
         whole = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
         for first in range(0, len(whole), BATCH):
-            encoded = self._encoding.encode_batch_fast(whole[first : first + BATCH], add_special_tokens=False)
+            with naming_the_library(self.library, self.name):
+                encoded = self._encoding.encode_batch_fast(whole[first : first + BATCH], add_special_tokens=False)
             found += [np.array(one.ids, np.uint32) for one in encoded]
         return found
 
@@ -120,7 +118,8 @@ class HuggingFace(Tokenizer):
         numbers = np.asarray(ids).tolist()
         for id in set(numbers) - self.tokens.keys():
             self.token(id)
-        text: str = self._decoding.decode(numbers, skip_special_tokens=False)
+        with naming_the_library(self.library, self.name):
+            text: str = self._decoding.decode(numbers, skip_special_tokens=False)
         return text
 
     def token(self, id: int) -> bytes:

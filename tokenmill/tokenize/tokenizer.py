@@ -17,10 +17,11 @@ express (huggingface.py).
 """
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -55,6 +56,7 @@ NANOCHAT_SPECIAL_TOKENS = (
     "<|output_start|>",
     "<|output_end|>",
 )
+PATIENCE, PATIENT_CHARACTERS = 10, 100_000  # seconds for a text, and characters of it that each may take one more
 LONG_PIECE = 10_000  # characters; far below what overflows the regex engine, far above any word
 
 
@@ -120,9 +122,11 @@ class Tokenizer:
 
     @once
     def encoding(self) -> "tiktoken.Encoding":
-        encoding: tiktoken.Encoding = _tiktoken().Encoding(
-            self.name, pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special_tokens
-        )
+        package = _tiktoken()
+        with naming_the_library("tiktoken", self.name):
+            encoding: tiktoken.Encoding = package.Encoding(
+                self.name, pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special_tokens
+            )
         return encoding
 
     def encode(self, text: str) -> np.ndarray:
@@ -134,7 +138,8 @@ class Tokenizer:
         except BaseException as error:  # a ValueError since tiktoken 0.12, before it a Rust panic
             if not (isinstance(error, ValueError) or type(error).__name__ == "PanicException"):
                 raise
-            return _encode_in_stretches(self.encoding, self.pattern, text)
+            with naming_the_library("tiktoken", self.name):
+                return _encode_in_stretches(self.encoding, self.pattern, text)
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without BOS."""
@@ -220,8 +225,6 @@ def _encode_in_stretches(encoding: "tiktoken.Encoding", pattern: str, text: str)
     beyond a match's end only from whitespace, `\\s+(?!\\S)`, so a stretch must not end in it: its
     last pieces are merged one by one too where they are whitespace.
     """
-    with naming_the_extra():
-        import regex
     parts: list[Sequence[int] | np.ndarray] = []
     stretch: list[str] = []
 
@@ -233,7 +236,7 @@ def _encode_in_stretches(encoding: "tiktoken.Encoding", pattern: str, text: str)
         parts.extend(encoding._encode_single_piece(piece) for piece in stretch[tail:])
         stretch.clear()
 
-    for piece in regex.findall(pattern, text):
+    for piece in _pieces(pattern, text):
         if len(piece) < LONG_PIECE:
             stretch.append(piece)
         else:
@@ -241,6 +244,33 @@ def _encode_in_stretches(encoding: "tiktoken.Encoding", pattern: str, text: str)
             parts.append(encoding._encode_single_piece(piece))
     close_stretch()
     return np.concatenate([np.asarray(part, dtype=np.uint32) for part in parts])
+
+
+def _pieces(pattern: str, text: str) -> list[str]:
+    """The matches of a split pattern. ValueError where it would never end, as `(a|a)*b` on many a's."""
+    with naming_the_extra():
+        import regex
+    seconds = PATIENCE + len(text) / PATIENT_CHARACTERS
+    try:
+        found: list[str] = regex.findall(pattern, text, timeout=seconds)
+        return found
+    except TimeoutError as error:
+        raise ValueError(
+            f"the split pattern {pattern[:80]!r} found no end in {seconds:.0f} s of a text of {len(text):,} characters "
+            f"that begins {text[:40]!r}; use another tokenizer"
+        ) from error
+
+
+@contextlib.contextmanager
+def naming_the_library(library: str, name: str, kind: type[ValueError] = ValueError) -> Iterator[None]:
+    """Whatever a library says of a tokenizer that it cannot run, a Rust panic too, as a ValueError of this kind."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError):
+        raise
+    except BaseException as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise kind(f"the {library} library cannot run tokenizer {name}: {reason:.300}") from error
 
 
 def load_tokenizer(spec: str) -> Tokenizer:

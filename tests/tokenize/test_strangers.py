@@ -1,0 +1,110 @@
+"""Tokenizers from strangers: patterns without end, vocabularies that make a library panic, pickles that are traps."""
+
+import json
+import pickle
+import time
+
+import pytest
+from making import run_prepare, write_parquet
+from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Theirs
+
+from tokenmill.tokenize import tokenizer as room
+from tokenmill.tokenize.foreign import load_any, load_foreign
+from tokenmill.tokenize.pickles import STEPS
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+ENDLESS = r"(?:a|a)*(?!\S)[bc]|\S|\s"
+BYTES = {bytes([byte]): byte for byte in range(256)}
+
+
+def test_a_split_pattern_that_never_ends_is_an_error_in_bounded_time(monkeypatch):
+    monkeypatch.setattr(room, "PATIENCE", 1)
+    endless = Tokenizer("endless", ENDLESS, BYTES, {"<s>": 256}, "<s>")
+    assert endless.encode("abc").tolist() == [97, 98, 99]
+    began = time.monotonic()
+    with pytest.raises(
+        ValueError, match=r"tokenizer endless: the split pattern .* found no end in 1 s of a text of 60"
+    ):
+        endless.encode("a" * 60)
+    assert time.monotonic() - began < 20
+
+
+def test_the_same_pattern_in_a_hugging_face_file_is_an_error_of_the_shard(tmp_path):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Theirs(models.BPE({letter: id for id, letter in enumerate(alphabet)}, []))
+    split = pre_tokenizers.Split(Regex(ENDLESS), "isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<s>"])
+    theirs = json.loads(made.to_str())
+    (tmp_path / "endless.json").write_text(json.dumps(theirs | {"normalizer": {"type": "NFC"}}))
+    for name, text in (("a", "abc"), ("b", "a" * 2000), ("z", "abc")):
+        write_parquet(tmp_path / "corpus" / f"{name}.parquet", [text])
+    flags = ("--source", tmp_path / "corpus", "--tokenizer", tmp_path / "endless.json", "--shard-text-bytes", "9")
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "failed: shard b.000: the tokenizers library cannot run tokenizer endless" in done.stderr
+    assert "1 failed, all others are done" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ranks", "special", "pattern", "said"),
+    [
+        ({**BYTES, b"ab": 97}, {"<s>": 256}, ".", "cannot run tokenizer odd"),
+        ({b"a": 0}, {"<s>": 1}, ".", "cannot run tokenizer odd"),
+        (BYTES, {"<s>": 256}, "(", "cannot run tokenizer odd"),
+        (BYTES, {"<s>": 1 << 40}, ".", "ids must be from 0"),
+    ],
+)
+def test_a_vocabulary_that_no_library_runs_is_an_error(ranks, special, pattern, said):
+    with pytest.raises(ValueError, match=said):
+        Tokenizer("odd", pattern, ranks, special, "<s>").encode("b ab")
+
+
+def tuples(depth):
+    return pickle.PROTO + b"\x04" + b")" + pickle.TUPLE1 * depth
+
+
+TRAPS = {
+    "a tuple a million deep": tuples(1_000_000) + b".",
+    "a tuple a million deep as a key": pickle.PROTO + b"\x04}" + tuples(1_000_000)[2:] + b"Ns.",
+    "a memory cell far off": b"Nr\xff\xff\xff\x1f.",
+    "lists in lists": b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".",
+    "more bytes than there are": b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b".",
+    "a number of a million digits": b"\x80\x04\x8b" + (1 << 20).to_bytes(4, "little") + b"\x01" * (1 << 20) + b".",
+    "an object of another": b"\x80\x04cos\nsystem\n)\x81.",
+    "what it persisted": b"\x80\x04Pabc\n.",
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_pickle_that_is_a_trap_is_refused_before_it_is_run(trap, tmp_path):
+    path = tmp_path / "tokenizer.pkl"
+    path.write_bytes(TRAPS[trap])
+    with pytest.raises(ValueError, match=r"tokenizer.pkl: expected a pickled tiktoken Encoding .* it was not loaded"):
+        load_foreign(path, None)
+
+
+def test_no_step_of_a_pickle_that_is_taken_nests_or_calls():
+    assert not {"REDUCE", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "TUPLE", "TUPLE1", "LIST", "APPEND", "PERSID"} & STEPS
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"model": {"vocab": {}}, "added_tokens": [' + b"[" * 900 + b"]" * 900 + b"]}",
+        b'{"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": "<s>", "id": "1", "special": true}]}',
+        b'{"model": {"vocab": {"a": 0}, "merges": [[1]]}, "added_tokens": [{"content": "<s>", "id": 1, "special": 1}]}',
+        b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": 3}, "pre_tokenizer": 3, "added_tokens":'
+        b' [{"content": "<s>", "id": 1, "special": true}]}',
+        b'{"model": {"vocab": [["a"]], "type": "Unigram"}, "added_tokens": [{"content": "", "id": 1, "special": 1}]}',
+    ],
+)
+def test_a_tokenizer_json_that_is_built_otherwise_is_an_error(tmp_path, content):
+    path = tmp_path / "theirs.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"theirs\.json"):
+        load_any(str(path))
