@@ -2,19 +2,25 @@
 
 import operator
 import re
+import reprlib
 from collections.abc import Collection
 from typing import Any
 
+LARGEST = 1 << 62  # of anything that is counted
+LONGEST_ROW = 1 << 26  # tokens of an input; packing has a number for each
 
-def whole_number(name: str, value: Any, smallest: int | None = None) -> int:
-    """A whole number of any library as Python's own, np.int64(3) as 3. ValueError for others, and below `smallest`."""
+
+def whole_number(name: str, value: Any, smallest: int | None = None, largest: int = LARGEST) -> int:
+    """A whole number of any library as Python's own, np.int64(3) as 3. ValueError for others, and out of range."""
     at_least = "" if smallest is None else f" of at least {smallest}"
     try:
         number = operator.index(value)
     except TypeError:
         number = None
+    if number is not None and number > largest:
+        raise ValueError(f"{name} must be at most {largest:,}, not {reprlib.repr(value)}")
     if number is None or isinstance(value, bool) or (smallest is not None and number < smallest):
-        raise ValueError(f"{name} must be a whole number{at_least}, not {value!r}")
+        raise ValueError(f"{name} must be a whole number{at_least}, not {reprlib.repr(value)}")
     return number
 
 

@@ -12,7 +12,7 @@ PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"
 C1 = {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
 TURNING = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)}
 SHOWN: dict[int, int | str] = {**PICTURES, **C1, **TURNING}
-PASSWORD = re.compile(r"([A-Za-z][\w+.-]*://)[^/\s@'\"]*@")
+PASSWORD = re.compile(r"://[^/\s@'\"]*@")
 
 
 def without_controls(text: str) -> str:
@@ -22,4 +22,4 @@ def without_controls(text: str) -> str:
 
 def printed(text: str) -> str:
     """The same, and without what stands before the host of an address."""
-    return PASSWORD.sub(r"\1", without_controls(text))
+    return PASSWORD.sub("://", without_controls(text))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from tokenmill.batches.mixture import Mixture
-from tokenmill.checks import bytes_of, one_of, truth, whole_number
+from tokenmill.checks import LARGEST, LONGEST_ROW, bytes_of, one_of, truth, whole_number
 from tokenmill.remote.addresses import cache_root, named
 from tokenmill.remote.sets import Kept
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
@@ -62,7 +62,8 @@ class LoaderConfig:
             self._set("cache_bytes", bytes_of("cache_bytes", self.cache_bytes))
         for field, least in smallest.items():
             if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size"):
-                self._set(field, whole_number(field, getattr(self, field), least))
+                most = LONGEST_ROW if field == "seq_len" else LARGEST
+                self._set(field, whole_number(field, getattr(self, field), least, most))
         for field in ("shuffle", "drop_last", "documents", "sources"):
             self._set(field, truth(field, getattr(self, field)))
         self._set("split", str(self.split))

@@ -10,7 +10,7 @@ Segments and sources are tables by columns, so that a position has the same keys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tokenmill.checks import whole_number
+from tokenmill.checks import LONGEST_ROW, whole_number
 from tokenmill.rows.segments import Line, Served, Standing
 from tokenmill.rows.stream import Place
 from tokenmill.rows.turns import pattern_of
@@ -88,4 +88,6 @@ def _line(told: dict[str, Any]) -> Line:
     places = {name: Place(*map(int, place.split(":"))) for name, place in told["places"]}
     weights = {name: whole_number(f"the weight of {name!r}", weight, 1) for name, weight in told["weights"]}
     tokens = whole_number("tokens of a segment of the position", told["tokens"], 0)
-    return Line(tokens, whole_number("seq_len of a segment of the position", told["seq_len"], 1), weights, places)
+    return Line(
+        tokens, whole_number("seq_len of a segment of the position", told["seq_len"], 1, LONGEST_ROW), weights, places
+    )

@@ -96,7 +96,7 @@ def export(config: Out) -> Path:
             split = SplitFiles(*told) if eos_id is None else SplitFiles(*told).ended(tokenizer.bos_id, eos_id)
             layout.write(split, unfinished)
             written = sorted(unfinished.glob(layout.pattern.format(split=name)))
-            _compare(split, [layout.read(path, split.dtype) for path in written])
+            _compare(split, (layout.read(path, split.dtype) for path in written))
         if config.layout == "nanogpt":
             write_meta(unfinished, tokenizer)
         unfinished.rename(folder)
@@ -132,12 +132,18 @@ def _eos_id(config: Out, tokenizer: Tokenizer) -> int | None:
     return special[token]
 
 
-def _compare(split: SplitFiles, files: list) -> None:
+def _compare(split: SplitFiles, files: Iterator[tuple[np.ndarray, np.ndarray | None]]) -> None:
     """ValueError where the files that were written do not have the split's tokens and documents."""
-    written = _digest(block for tokens, _ in files for block in in_blocks(tokens, BLOCK_TOKENS))
-    if written != _digest(split.blocks()):
+    lengths: list[np.ndarray] = []
+
+    def blocks() -> Iterator[np.ndarray]:
+        for tokens, documents in files:  # one at a time: there may be as many as shards
+            if documents is not None:
+                lengths.append(documents)
+            yield from in_blocks(tokens, BLOCK_TOKENS)
+
+    if _digest(blocks()) != _digest(split.blocks()):
         raise ValueError(f"{split.name}: what was written reads back as other tokens; is the disk in order?")
-    lengths = [lengths for _, lengths in files if lengths is not None]
     if lengths and not np.array_equal(np.concatenate(lengths), np.concatenate([s.lengths for s in split.shards])):
         raise ValueError(f"{split.name}: what was written reads back as other documents; is the disk in order?")
 

@@ -17,6 +17,7 @@ from tokenmill.exchange.formats import (
     MEGATRON_MAGIC,
     MEGATRON_TYPES,
 )
+from tokenmill.store.maps import map_file
 
 
 def read_nanogpt(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
@@ -29,7 +30,7 @@ def read_raw(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
         raise ValueError(f"{path}: expected {dtype.name} token ids, found {size:,} bytes; is it a file of this format?")
     if path.open("rb").read(6) == b"\x93NUMPY":
         raise ValueError(f"{path}: expected bare token ids, found an array of NumPy's with a header; take it in as npy")
-    tokens = np.memmap(path, dtype, mode="r")
+    tokens = map_file(path, dtype)
     some = tokens[: 1 << 16]
     if dtype.itemsize == 2 and len(some) > 3 and some[::2].any() and not some[1::2].any():
         raise ValueError(
@@ -46,16 +47,18 @@ def read_llmc(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
         raise ValueError(f"{path}: expected a header of 256 int32, {known}, found {found}; is it a file of llm.c's?")
     dtype, count = LLMC_HEADERS[found], int(header[2])
     _require_size(path, LLMC_HEADER_BYTES + count * dtype.itemsize)
-    return np.memmap(path, dtype, mode="r", offset=LLMC_HEADER_BYTES, shape=(count,)), None
+    return _after(path, LLMC_HEADER_BYTES, dtype), None
 
 
 def read_npy(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
     try:
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # whatever Python's own parser says of the header
         raise ValueError(f"{path}: expected an array of NumPy's, found damage ({error})") from error
     if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
         raise ValueError(f"{path}: expected an array of ids, found {tokens.dtype} of shape {tokens.shape}")
+    if isinstance(tokens, np.memmap) and tokens.flags.contiguous:  # which keeps a file descriptor
+        tokens = _after(path, tokens.offset, tokens.dtype)
     return tokens, None
 
 
@@ -81,7 +84,7 @@ def read_megatron(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
             f"{path.with_suffix('.idx')}: expected sequences one after the other, and documents that are all of them, "
             "found others; it is damaged"
         )
-    tokens = np.memmap(path, MEGATRON_TYPES[code], mode="r") if sums[-1] else np.empty(0, MEGATRON_TYPES[code])
+    tokens = map_file(path, MEGATRON_TYPES[code])
     return tokens, np.diff(sums[ends])
 
 
@@ -113,7 +116,12 @@ def read_datatrove(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]
         raise ValueError(
             f"{path}: expected {ends[-1:].sum():,} ids of 2 or 4 bytes, as its index says, found {size:,} bytes"
         )
-    return (np.memmap(path, f"<u{sizes.pop()}", mode="r") if sizes else np.empty(0, dtype)), lengths
+    return (map_file(path, np.dtype(f"<u{sizes.pop()}")) if sizes else np.empty(0, dtype)), lengths
+
+
+def _after(path: Path, offset: int, dtype: np.dtype) -> np.ndarray:
+    """The numbers of a file behind its header."""
+    return map_file(path, np.dtype(np.uint8))[offset:].view(dtype)
 
 
 def _require_size(path: Path, expected: int) -> None:

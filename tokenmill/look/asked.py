@@ -1,12 +1,15 @@
 """What `tokenmill show` is asked for: its settings, and places as they are written."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tyro
 
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.rows.packing import LongDocuments
+from tokenmill.store.files import LARGEST, read_bounded
 from tokenmill.store.shards import Split
 
 STATED = ("split", "seq_len", "packing", "long_documents", "shuffle", "seed")  # of the settings, in a loader's state
@@ -64,6 +67,18 @@ class Show:
         names = ["batch_size", "seq_len", "split", "packing", "long_documents", "shuffle", "seed", "skip_rows"]
         names += ["rank", "world_size", "tokens", "cache_dir"]
         return LoaderConfig(**{name: getattr(self, name) for name in names})
+
+
+def read_state(flag: str, told: str, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A loader's state from a file, and the settings that it has. ValueError where it is none."""
+    path = Path(told)
+    if not path.exists():
+        raise FileNotFoundError(f"{flag} {told}: expected {what}, found no such file")
+    try:
+        state: dict[str, Any] = json.loads(read_bounded(path, LARGEST, "a loader's state_dict() as JSON"))
+        return state, {name: state[name] for name in STATED}
+    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{flag} {told}: expected a loader's state_dict() as JSON, found {error!r}") from error
 
 
 def require_as_stated(config: Show, flag: str, of_state: dict[str, Any]) -> None:

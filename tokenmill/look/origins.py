@@ -9,6 +9,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from tokenmill.store.files import read_bounded
 from tokenmill.store.shards import ShardEntry, shard_path, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import kind_of
@@ -54,7 +55,8 @@ class SourceRows:
         path = shard_path(self._token_set.path, entry.name, "ids")
         try:
             path = self._token_set.file(f"shards/{path.name}")
-            return path.read_text().split("\n")[:-1]  # and not at U+2028, which an id may hold
+            data = read_bounded(path, self._record(entry)["ids"]["bytes"], "the documents' ids")
+            return data.decode("utf-8", "replace").split("\n")[:-1]  # and not at U+2028, which an id may hold
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path}: expected the documents' ids, as the shard's record says") from error
 

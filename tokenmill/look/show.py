@@ -12,20 +12,18 @@ with a loader's state_dict() as JSON where a place is asked for: the settings ar
 A document is shown with when it was seen: in which epoch, step and rank, up to a place; by default in epoch 0.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich.console import Console
 
 from tokenmill.batches.pieces import pieces_of
 from tokenmill.batches.plans import WindowPlans
-from tokenmill.look.asked import STATED, Show, numbers_of, require_as_stated
+from tokenmill.look.asked import Show, numbers_of, read_state, require_as_stated
 from tokenmill.look.drawing import Drawing
 from tokenmill.look.show_mixture import show_mixture
 from tokenmill.look.trace import Sighting, TracedRow, Tracer, find_document, trace_nanochat
@@ -100,20 +98,14 @@ def _call(config: Show) -> int:
 
 def _place(flag: str, told: str, config: Show, token_set: TokenSet) -> tuple[Place, Position | None, Show]:
     """The place that a text or a state file tells, the position of the latter, and the settings then."""
-    if not Path(told).is_file():
-        if Path(told).suffix or "/" in told:
-            raise FileNotFoundError(f"{flag} {told}: expected a place as 0:12:100, or a state file, found no such file")
+    if not Path(told).exists() and not Path(told).suffix and "/" not in told:
         return Place(*numbers_of(flag, told, (3,))), None, config
-    try:
-        state: dict[str, Any] = json.loads(Path(told).read_text())
-        of_state = {name: state[name] for name in STATED}
-        require_as_stated(config, flag, of_state)
-        config = replace(config, skip_rows=tuple(state["skip_rows"]), **of_state)
-    except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{flag} {told}: expected a loader's state_dict() as JSON, found {error!r}") from error
+    state, of_state = read_state(flag, told, "a place as 0:12:100, or a state file")
+    require_as_stated(config, flag, of_state)
+    config = replace(config, **of_state)
     identity = identity_of(token_set.tokenizer["fingerprint"], config.split, config.packing, config.loader.order)
     position = read_position(state, identity, Place._fields, token_set.told)
-    return Place(**position.place), position, config
+    return Place(**position.place), position, replace(config, skip_rows=tuple(state["skip_rows"]))
 
 
 # ---------------------------------------------------------------------------- the command

@@ -6,18 +6,16 @@ tokenmill show mixture.toml --row web/0:12:100
 tokenmill show mixture.toml --document web/7 --until state.json
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from tokenmill.batches.mixture import Mixture
 from tokenmill.batches.pieces import pieces_of
-from tokenmill.look.asked import STATED, Show, numbers_of, require_as_stated
+from tokenmill.look.asked import Show, numbers_of, read_state, require_as_stated
 from tokenmill.look.drawing import Drawing
 from tokenmill.look.mixed_trace import MixedSighting, MixedTracer, of_one_length
 from tokenmill.look.trace import TracedRow, find_document
@@ -139,14 +137,8 @@ def _shares(line: Line) -> str:
 
 def _read_state(flag: str, told: str, config: Show) -> tuple[dict[str, Any], Show]:
     """A loader's state from a file, and the settings that it has."""
-    try:
-        state: dict[str, Any] = json.loads(Path(told).read_text())
-        of_state = {name: state[name] for name in STATED}
-        require_as_stated(config, flag, of_state)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{flag} {told}: expected a state file of a mixture's loader, found no file") from error
-    except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{flag} {told}: expected a loader's state_dict() as JSON, found {error!r}") from error
+    state, of_state = read_state(flag, told, "a state file of a mixture's loader")
+    require_as_stated(config, flag, of_state)
     return state, replace(config, **of_state)
 
 

@@ -16,6 +16,7 @@ Left out: whether the tokens are those of the text. Preparing proves that while 
 """
 
 import contextlib
+import io
 import os
 import tempfile
 import zlib
@@ -34,7 +35,9 @@ from tokenmill.prepare.workers import run_tasks
 from tokenmill.printed import printed
 from tokenmill.remote.addresses import cache_root, is_address
 from tokenmill.remote.sets import KEPT, Kept, RemoteTokenSet, open_set
-from tokenmill.store.files import BLOCK_BYTES, Checksums, locked
+from tokenmill.store.files import BLOCK_BYTES, Checksums, locked, read_bounded
+from tokenmill.store.maps import map_file
+from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, in_blocks, shard_path
 from tokenmill.store.token_sets import TokenSet, write_manifest
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -118,7 +121,7 @@ def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
         documents = at
     if "ids" in record:
         ids = checksums["ids"] = Checksums()
-        ids.update(token_set.file(f"shards/{entry.name}.ids").read_bytes())
+        ids.update(read_bounded(token_set.file(f"shards/{entry.name}.ids"), record["ids"]["bytes"], "its ids"))
     for suffix, found in checksums.items():
         problems += _problems_of_bytes(found.facts(), record[suffix], suffix)
     return [*_problems_of_offsets(offsets, entry), *problems]
@@ -155,14 +158,22 @@ def drop(path: str | os.PathLike[str], names: list[str]) -> None:
 # ---------------------------------------------------------------------------- what can be wrong
 
 
+def _is_array(data: bytes, expected: np.ndarray) -> bool:
+    """Whether the bytes of a .npy file are this array, of any type."""
+    try:
+        return np.array_equal(np.load(io.BytesIO(data), allow_pickle=False), expected)
+    except Exception:  # whatever Python's own parser says of the header
+        return False
+
+
 def _problems_of_the_set(token_set: TokenSet) -> list[str]:
     problems, facts = [], token_set.tokenizer
     try:
         tokenizer = Tokenizer.load(token_set.file("tokenizer.json"))
         if tokenizer.facts() != facts:
             problems.append(f"tokenizer.json: expected {facts}, found {tokenizer.facts()}")
-        found = np.load(token_set.file("token_bytes.npy"))
-        if not np.array_equal(found, tokenizer.token_bytes()):
+        data = read_bounded(token_set.file("token_bytes.npy"), 5 * MOST_IDS, "token_bytes.npy")
+        if not _is_array(data, tokenizer.token_bytes()):
             problems.append("token_bytes.npy: expected the bytes of tokenizer.json's tokens, found others")
     except (OSError, ValueError, KeyError) as error:
         problems.append(str(error))
@@ -261,9 +272,8 @@ def _blocks(token_set: TokenSet, entry: ShardEntry) -> Iterator[np.ndarray]:
     if isinstance(token_set, RemoteTokenSet):
         yield from token_set.open(entry).in_blocks(BLOCK_BYTES)
     elif entry.tokens:
-        yield from in_blocks(
-            np.memmap(shard_path(token_set.path, entry.name, "bin"), token_set.numpy_dtype, mode="r"), BLOCK_BYTES
-        )
+        numbers = map_file(shard_path(token_set.path, entry.name, "bin"), token_set.numpy_dtype)
+        yield from in_blocks(numbers, BLOCK_BYTES)
 
 
 def _problems_of_bytes(found: dict, expected: dict, suffix: str) -> list[str]:

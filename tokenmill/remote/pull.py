@@ -18,7 +18,15 @@ from tokenmill.remote.caches import forget
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.places import place_of, read
 from tokenmill.remote.sets import Kept, RemoteTokenSet, manifest_at
-from tokenmill.store.files import locked, parse_json, remove_temporary_files, write_file, write_json
+from tokenmill.store.files import (
+    LARGEST,
+    locked,
+    parse_json,
+    read_bounded,
+    remove_temporary_files,
+    write_file,
+    write_json,
+)
 from tokenmill.store.shards import ShardEntry, finished_record, shard_path
 from tokenmill.store.token_sets import TokenSet, kept_manifest
 
@@ -144,5 +152,5 @@ def _close(token_set: RemoteTokenSet, folder: Path) -> None:
 
 def _as_it_is_here(path: Path, what: str) -> dict[str, Any]:
     """A manifest without what is said of its address."""
-    manifest = parse_json(path.read_bytes(), what, "tokens")
+    manifest = parse_json(read_bounded(path, LARGEST, "a manifest"), what, "tokens")
     return {key: value for key, value in manifest.items() if key not in ("subfolders", "earlier")}

@@ -11,11 +11,12 @@ All keys are always there, and no value is a dict: torch.distributed.checkpoint 
 position has, and no others, and a list as one value, however long.
 """
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenmill.checks import whole_number
+from tokenmill.checks import LARGEST, LONGEST_ROW, whole_number
 from tokenmill.rows.repack import Past
 from tokenmill.rows.skipped import Skipped, format_ranges, format_skipped, parse_ranges, parse_skipped
 
@@ -119,8 +120,8 @@ def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequenc
         )
     if not all(isinstance(state[key], list | tuple) for key in ("pasts", "skip_rows")):
         raise ValueError("pasts and skip_rows of the position must be lists; it is not one that state_dict made")
-    seq_len = whole_number("seq_len of the position", state["seq_len"], 1)
-    began = whole_number("began of the position", state["began"], 1)
+    seq_len = whole_number("seq_len of the position", state["seq_len"], 1, LONGEST_ROW)
+    began = whole_number("began of the position", state["began"], 1, LONGEST_ROW)
     return Position(
         str(state["manifest"]),
         seq_len,
@@ -142,7 +143,7 @@ def require_identity(state: dict[str, Any], identity: dict[str, Any], where: obj
     for key in [*identity, *(key for key in IDENTITIES if key in state and key not in identity)]:
         if state.get(key) != identity.get(key):
             raise ValueError(
-                f"this position does not fit the loader: {key} is {state.get(key)!r} in the position, "
+                f"this position does not fit the loader: {key} is {reprlib.repr(state.get(key))} in the position, "
                 f"{identity.get(key)!r} here ({where}); {_advice(key, state.get(key))}"
             )
 
@@ -165,12 +166,13 @@ def _format_pasts(pasts: Pasts) -> list[list[Any]]:
 
 
 def _parse_pasts(told: list[list[Any]]) -> Pasts:
-    def number(value: Any, smallest: int = 0) -> int:
-        return whole_number("a number in the pasts of the position", value, smallest)
+    def number(value: Any, smallest: int = 0, largest: int = LARGEST) -> int:
+        return whole_number("a number in the pasts of the position", value, smallest, largest)
 
     return {
         (number(epoch), number(window)): [
-            Past(number(seq_len, 1) + 1, number(dealt), tuple(parse_ranges(texts))) for seq_len, dealt, *texts in many
+            Past(number(seq_len, 1, LONGEST_ROW) + 1, number(dealt), tuple(parse_ranges(texts)))
+            for seq_len, dealt, *texts in many
         ]
         for epoch, window, *many in told
     }

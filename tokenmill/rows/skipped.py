@@ -8,6 +8,7 @@ Those of a mixture have their source's name before it: "web/0:12:100-163".
 """
 
 import re
+import reprlib
 from collections.abc import Collection, Iterable
 
 Skipped = dict[tuple[int, int], list[range]]  # (epoch, window of the epoch) -> rows, ascending, apart
@@ -19,7 +20,7 @@ def parse_skipped(places: Iterable[str]) -> Skipped:
         raise ValueError(f"skip_rows must be a list of places, not the text {places!r}; write [{places!r}]")
     found: Skipped = {}
     for place in places:
-        match = re.fullmatch(r"(\d+):(\d+):(\d+)(?:-(\d+))?", str(place))
+        match = re.fullmatch(r"(\d{1,15}):(\d{1,15}):(\d{1,15})(?:-(\d{1,15}))?", str(place))
         if not match or int(match[4] or match[3]) < int(match[3]):
             raise ValueError(
                 f"skip_rows must name rows as 'epoch:window:first-last', as '0:12:100-163', not {place!r}; "
@@ -68,8 +69,13 @@ def format_ranges(ranges: Iterable[range]) -> list[str]:
 
 def parse_ranges(texts: Iterable[str]) -> list[range]:
     """What `format_ranges` wrote."""
-    ends = [str(text).partition("-") for text in texts]
-    return [range(int(first), int(last or first) + 1) for first, _, last in ends]
+    found = []
+    for text in texts:
+        match = re.fullmatch(r"(\d{1,15})(?:-(\d{1,15}))?", str(text))
+        if not match:
+            raise ValueError(f"rows must be written as '100-163', not {reprlib.repr(text)}")
+        found.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return found
 
 
 def _apart(ranges: list[range]) -> list[range]:

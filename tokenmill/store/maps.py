@@ -36,7 +36,7 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
     Where a process has no more maps to give (vm.max_map_count; shards of a few kilobytes), the file is read instead.
     """
     unmap_dropped()
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
     try:
         size = os.fstat(descriptor).st_size
         if not size:
