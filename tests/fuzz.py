@@ -37,9 +37,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from file_server import FileServer
 from making import make_text, run_prepare, tree, write_parquet
 
-from tokenmill import RowLoader, cli
+from tokenmill import Mixture, RowLoader, cli
+from tokenmill.remote import http, patience
 from tokenmill.text.formats import Reading
 from tokenmill.text.listing import local_files
 from tokenmill.text.sources import plan_units, read_documents
@@ -48,6 +50,8 @@ from tokenmill.tokenize.foreign import load_any
 from tokenmill.tokenize.tokenizer import train_tokenizer
 
 SECONDS, MEMORY = 30, 6 << 30
+# of a server that serves damage
+patience.PATIENCE_SECONDS, patience.FIRST_PAUSE, http.SILENCE_SECONDS, http.RANGE_SECONDS = 2.0, 0.01, 0.3, 0.8
 WEIRD = [
     *(None, True, -1, 0, 1, 2, 255, 1 << 31, 10**9, 1 << 63, 10**30, 0.5, math.inf, math.nan),
     *("", "../../home/diary", "/etc/hostname", "a\x1b[31m\n", "\ud800", "Train", "9" * 5000, "x" * 100_000),
@@ -96,9 +100,11 @@ def make_all(base: Path) -> None:
         (sources / name).write_bytes(data)
         (sources / f"{name}.gz").write_bytes(gzip.compress(data, mtime=0))
         (sources / f"{name}.zst").write_bytes(bytes(pa.Codec("zstd").compress(data)))
-    flags = ("--source", base / "corpus", "--tokenizer", tokenizers / "ours.json", "--tokens-root", base / "prepared")
-    made = run_prepare(*flags, "--name", "web", "--shard-text-bytes", 9000, cwd=base).stdout.splitlines()[-1]
-    shutil.copytree(made, base / "set")
+    write_parquet(base / "more" / "0.parquet", texts[3][:20])
+    write_parquet(base / "more" / "1.parquet", texts[3][20:])
+    for source, name in (("corpus", "set"), ("more", "other")):
+        flags = ("--source", base / source, "--tokenizer", tokenizers / "ours.json", "--shard-text-bytes", 9000)
+        shutil.copytree(base / run_prepare(*flags, "--keep-ids", "text", cwd=base).stdout.splitlines()[-1], base / name)
     for format in FORMATS:
         done = ["convert", "out", format, base / "set", base / "theirs" / format]
         eos = [] if format in ("raw", "npy", "parquet") else ["--eos"]
@@ -113,6 +119,10 @@ def make_all(base: Path) -> None:
         next(loader)
         state = loader.state_dict()
     (base / "position.json").write_text(json.dumps(state))
+    with RowLoader(Mixture({base / "set": 7, base / "other": 3}), batch_size=2, seq_len=32) as loader:
+        for _ in range(5):
+            next(loader)
+        (base / "mixed.json").write_text(json.dumps(loader.state_dict()))
 
 
 def _hugging_face(texts: list[str], path: Path) -> None:
@@ -248,7 +258,9 @@ def make_case(base: Path, work: Path, seed: int, number: int) -> Case:
     home.mkdir(parents=True)
     for name in ("diary.txt", "diary.bin", "diary.json", "diary.idx"):
         (home / name).write_bytes(b"my own" * 50)
-    what = rng.choice([*["set"] * 6, *["position"] * 2, *["tokenizers"] * 2, *["sources"] * 2, "theirs", "mixture"])
+    what = rng.choice(
+        [*["set"] * 5, *["address", "position", "tokenizers", "sources"] * 2, *sorted(set(KINDS) - {"set"})]
+    )
     return KINDS[what](rng, base, work, seed, number)
 
 
@@ -271,7 +283,7 @@ def _set(rng, base, work, seed, number):
     return Case(seed, number, "set", done, command, " ".join(command) if isinstance(command, list) else "RowLoader")
 
 
-def _load(folder: Path, packing: str = "best_fit", state: dict | None = None, **more) -> None:
+def _load(folder: Path | str | Mixture, packing: str = "best_fit", state: dict | None = None, **more) -> None:
     settings = {"batch_size": 2, "seq_len": 32, "packing": packing} | more
     with RowLoader(folder, **settings) as loader:
         if state is not None:
@@ -281,9 +293,9 @@ def _load(folder: Path, packing: str = "best_fit", state: dict | None = None, **
         loader.state_dict()
 
 
-def _position(rng, base, work, seed, number):
+def _position(rng, base, work, seed, number, name="position.json"):
     path = work / "position.json"
-    state = json.loads((base / "position.json").read_text())
+    state = json.loads((base / name).read_text())
     parent, key = _a_place(rng, state)
     done = f"at {ascii(key)[:40]} "
     if rng.random() < 0.1:
@@ -298,6 +310,45 @@ def _position(rng, base, work, seed, number):
         [lambda: _load(work / "set", state=state), ["show", str(work / "set"), "--since", str(path), "0"]]
     )
     return Case(seed, number, "position", done, command, "show --since" if isinstance(command, list) else "load_state")
+
+
+def _mixed_position(rng, base, work, seed, number):
+    case = _position(rng, base, work, seed, number, "mixed.json")
+    state, mixture = json.loads((work / "position.json").read_text()), Mixture({work / "set": 7, base / "other": 3})
+    command = partial(_load, mixture, state=state)
+    return Case(seed, number, "position of a mixture", case.done, command, "load_state")
+
+
+def _address(rng, base, work, seed, number):
+    """A set at an address, of a server that this process is."""
+    case = _set(rng, base, work, seed, number)
+    url = _served(work)
+    commands = [["pull", url, str(work / "here")], ["verify", url, "--workers", "1"], ["show", url, "--row", "3"]]
+    loads = partial(_load, url, cache_dir=work / "cache")
+    command = rng.choice([*commands, ["pull", url, "--tokens", "2000"], loads])
+    return Case(seed, number, "address", case.done, command, command[0] if isinstance(command, list) else "RowLoader")
+
+
+def _served(work: Path) -> str:
+    os.environ["TOKENMILL_CACHE"] = str(work / "cache")
+    server = FileServer({})
+    for path in (work / "set").rglob("*"):
+        if path.is_file():
+            server.files[f"set/{path.relative_to(work / 'set')}"] = path.read_bytes()
+    return f"{server.url}/set"
+
+
+def _cache(rng, base, work, seed, number):
+    """A cache of a set at an address, that was in order."""
+    shutil.copytree(base / "set", work / "set")
+    url = _served(work)
+    loads = partial(_load, url, cache_dir=work / "cache")
+    status, printed = _in_a_process(loads, work)
+    assert status == 0, printed
+    files = [path for path in (work / "cache").rglob("*") if path.is_file()]
+    done = "; ".join(damage(rng, rng.choice(files), work / "home") for _ in range(rng.choice([1, 1, 2])))
+    command = rng.choice([loads, loads, ["verify", url, "--workers", "1"], ["pull", url, "--tokens", "2000"]])
+    return Case(seed, number, "cache", done, command, command[0] if isinstance(command, list) else "RowLoader")
 
 
 def _tokenizer(rng, base, work, seed, number):
@@ -362,7 +413,10 @@ def _mixture(rng, base, work, seed, number):
 
 KINDS = {
     "set": _set,
+    "address": _address,
+    "cache": _cache,
     "position": _position,
+    "mixed": _mixed_position,
     "tokenizers": _tokenizer,
     "sources": _source,
     "theirs": _theirs,

@@ -6,10 +6,20 @@ import shutil
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from hub_server import Hub, environment
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
+
+from tokenmill.text.downloads import _may_pass
 
 REPOSITORY = "owner/corpus"
 NAMES = [f"shard_{number}.parquet" for number in range(4)]
@@ -167,6 +177,33 @@ def test_later_runs_mean_the_files_of_the_first_whatever_the_branch_has_become(h
     assert shards(token_set(newer, tmp_path)) != shards(more)
     gone = run_prepare(*flags, 4, "--revision", "v9", cwd=tmp_path, env=env, check=False)
     assert "owner/corpus: has no revision 'v9'; check --revision" in gone.stderr
+
+
+def test_a_history_that_was_rewritten_is_told_at_once_with_what_helps(hub, env, flags, tmp_path):
+    run_prepare(*flags, 3, cwd=tmp_path, env=env)
+    hub.commits, hub.main = {"b" * 40: make_files(tmp_path / "new", first_seed=50)}, "b" * 40
+    began = time.monotonic()
+    done = run_prepare(*flags, 4, cwd=tmp_path, env=env, check=False)
+    assert time.monotonic() - began < 20, "and not after pauses of 31 s"
+    folder = "data/raw/owner--corpus"
+    told = f"owner/corpus: has no commit {'a' * 40} any more, of which this data set is made: its history was rewritten"
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "again in" not in done.stderr
+    (tmp_path / folder / "files.json").unlink()
+    assert told in run_prepare(*flags, 4, cwd=tmp_path, env=env, check=False).stderr, "the manifest tells the commit"
+    assert f"What was fetched of it is still good, as --source {folder}; for the files of today give" in done.stderr
+    run_prepare("--source", folder, *flags[2:-1], "--name", "kept", cwd=tmp_path, env=env)
+    run_prepare(*flags, 4, "--name", "today", "--raw-dir", "data/today", cwd=tmp_path, env=env)
+
+
+def test_no_connection_may_pass_and_what_the_hub_refuses_does_not():
+    refused = (EntryNotFoundError, RevisionNotFoundError, RepositoryNotFoundError, GatedRepoError)
+    answer = SimpleNamespace(headers={}, request=None)
+    for kind in refused:
+        assert not _may_pass(kind("no") if kind is EntryNotFoundError else kind("no", response=answer))
+    assert _may_pass(LocalEntryNotFoundError("no connection, and nothing in the cache"))
+    assert _may_pass(ConnectionError("reset"))
 
 
 def test_the_climbmix_preset_validates_on_the_repository_s_last_file(hub, env, tokenizer_json, tmp_path):

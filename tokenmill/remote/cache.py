@@ -29,9 +29,11 @@ import numpy as np
 from tokenmill.remote.addresses import remote_name
 from tokenmill.remote.blocks import Block, Blocks
 from tokenmill.remote.claims import FILES, Claims
+from tokenmill.remote.http import WHOLE
 from tokenmill.remote.marks import ABSENT, COMING, THERE, UNSURE, Marks
 from tokenmill.remote.places import Place, read
-from tokenmill.store.files import parse_json, remove_temporary_files, write_file
+from tokenmill.store.files import parse_json, read_bounded, remove_temporary_files, write_file
+from tokenmill.store.names import require_inside
 from tokenmill.store.shards import OFFSET, ShardEntry, shard_path
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -69,6 +71,7 @@ class Cache:
     ):
         self.folder, self.entries, self.place, self.subfolders = folder, entries, place, subfolders
         (folder / "shards").mkdir(parents=True, exist_ok=True)
+        require_inside(folder, folder / "shards" / "file")
         self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # this one, whatever follows it
         remove_temporary_files(folder, folder / "shards")
         self.blocks = Blocks(entries, itemsize)
@@ -254,7 +257,7 @@ class Cache:
         """A shard's file in this very folder: not in one that was put in its place."""
         name = f"shards/{self.entries[shard].name}.bin"
         try:
-            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC | more, 0o666, dir_fd=self._directory)
+            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | more, 0o666, dir_fd=self._directory)
         except FileNotFoundError as error:
             raise deleted(self.folder / name) from error
         try:
@@ -383,7 +386,7 @@ class Cache:
 
     def _local(self, shard: int, suffix: str) -> bytes | None:
         try:
-            return self._path(shard, suffix).read_bytes()
+            return read_bounded(self._path(shard, suffix), WHOLE, "a file of a cache")
         except FileNotFoundError:
             return None
 

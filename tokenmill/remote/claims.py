@@ -25,7 +25,7 @@ class Claims:
     """The claims of this process in a file. Kept open: closing it would let go of all."""
 
     def __init__(self, path: Path):
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         self.after_fork()
 
     def after_fork(self) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from tokenmill.extras import naming_the_extra
 from tokenmill.remote.addresses import joined, told
-from tokenmill.remote.http import RANGE_SECONDS, SLOWEST
+from tokenmill.remote.http import RANGE_SECONDS, SLOWEST, WHOLE
 from tokenmill.remote.patience import Again
 
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -53,11 +53,14 @@ class FileSystem:
             self._pid = 0
         system, path = self.system(), self.path(name)
         try:
-            found = self._cat(system, path, None if stop is None else start, stop)
+            size = system.info(path).get("size") if stop is None else None
+            found = self._cat(system, path, None if stop is None else start, stop) if (size or 0) <= WHOLE else b""
         except FINAL as error:
             raise type(error)(f"{self.told(name)}: {error}") from error
         except Exception as error:  # of each client another
             raise Again(f"{type(error).__name__}: {str(error)[:200]}") from error
+        if (size or 0) > WHOLE:
+            raise OSError(f"{self.told(name)}: expected at most {WHOLE:,} bytes, found {size:,}; not read")
         if stop is not None and len(found) != stop - start:
             raise Again(f"expected {stop - start:,} bytes, found {len(found):,}")
         return found

@@ -22,6 +22,7 @@ from tokenmill.remote.patience import Again
 CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 20.0
 RANGE_SECONDS, SLOWEST = 60.0, 256_000  # for a range: so long, and a second more for so many bytes
 REDIRECTS = 5
+WHOLE = 256 << 20  # bytes of a file that is read whole: manifests, records, tokenizers
 TROUBLED = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -77,9 +78,7 @@ class Web:
         if status in (401, 403):
             raise PermissionError(f"{self.told(name)}: no access (the server answered {status}); {self.access}")
         if status == 416 and span is not None:
-            raise OSError(
-                f"{self.told(name)}: expected {span[1]:,} bytes or more, found fewer; it was replaced, or cut"
-            )
+            raise _too_short(self.told(name), span[1], None)
         raise OSError(f"{self.told(name)}: the server answered {status} {answer.body[:200]!r}")
 
     @property
@@ -130,6 +129,11 @@ def get(url: str, headers: dict[str, str], span: tuple[int, int] | None, fresh: 
         raise Again(f"{type(error).__name__}: {str(error)[:200]}") from error
 
 
+def _too_short(what: str, expected: int, found: int | None) -> OSError:
+    told = "fewer" if found is None else f"{found:,}"
+    return OSError(f"{what}: expected {expected:,} bytes or more, found {told}; it was replaced, or cut")
+
+
 class _Final(OSError):
     """Holds an error that no further attempt would mend."""
 
@@ -141,10 +145,16 @@ def _answer(response: Any, span: tuple[int, int] | None, what: str) -> Answer:
         raise _Final(OSError(f"{what}: the server answers a range with the whole file; it must know Range requests"))
     if span is not None and response.status in (200, 206):
         expected = span[1] - span[0]
+        total = response.headers.get("Content-Range", "").rpartition("/")[2]
+        if response.status == 206 and total.isdigit() and int(total) < span[1]:
+            raise _Final(_too_short(what, span[1], int(total)))
+    most = WHOLE if expected is None or span is None else expected
     body = bytearray()
     deadline = time.monotonic() + RANGE_SECONDS + (expected or 0) / SLOWEST
     while chunk := response.read1(1 << 18):
         body += chunk
+        if len(body) > most or (expected or 0) > most:
+            raise _Final(OSError(f"{what}: expected at most {most:,} bytes, found {expected or 'more'}; not read"))
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(body):,} of {expected or 0:,} bytes came in {RANGE_SECONDS:.0f} s")
     if response.status in (200, 206) and expected is not None and len(body) != expected:

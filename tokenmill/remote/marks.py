@@ -30,7 +30,7 @@ class Marks:
 
     def __init__(self, path: Path, count: int):
         size = HEAD + 4 * count
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             found = os.fstat(descriptor).st_size
             if found not in (0, size):

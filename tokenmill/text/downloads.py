@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import require_inside
-from tokenmill.text.hub import Listing, RemoteFile, first_line
+from tokenmill.text.hub import Listing, RemoteFile, first_line, no_such_commit
 
 ATTEMPTS = 6  # of a download, with pauses of 1, 2, 4, 8 and 16 seconds
 INCOMING = ".incoming"  # where downloads grow
@@ -190,6 +190,10 @@ class Downloads:
         return show
 
     def _failed(self, file: RemoteFile, error: Exception) -> Exception:
+        from huggingface_hub.errors import RevisionNotFoundError
+
+        if isinstance(error, RevisionNotFoundError):
+            return no_such_commit(self.listing.repository, self.listing.commit, self.folder)
         return (OSError if _is_of_the_disk(error) else ConnectionError)(
             f"{self.listing.repository}: fetching {file.name} failed ({first_line(error)}); "
             "run the same command again: files that are complete are not fetched twice"
@@ -198,11 +202,17 @@ class Downloads:
 
 def _may_pass(error: Exception) -> bool:
     """Whether another attempt may help: not where the hub refuses, nor on a full or read-only disk."""
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub import constants, errors
 
-    if isinstance(error, EntryNotFoundError | GatedRepoError | RepositoryNotFoundError):
-        return False
-    return not _is_of_the_disk(error)
+    if isinstance(error, errors.LocalEntryNotFoundError):  # no connection, and no file in its own cache
+        return not constants.HF_HUB_OFFLINE
+    refused = (
+        errors.EntryNotFoundError,
+        errors.GatedRepoError,
+        errors.RepositoryNotFoundError,
+        errors.RevisionNotFoundError,
+    )
+    return not isinstance(error, refused) and not _is_of_the_disk(error)
 
 
 def _is_of_the_disk(error: Exception) -> bool:

@@ -97,11 +97,14 @@ def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Li
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
+    known = commit
     try:
         commit = commit or HfApi().dataset_info(repository, revision=revision).sha
         tree = HfApi().list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
         found = [_remote_file(entry) for entry in tree if kind_of(entry.path) and hasattr(entry, "size")]
     except RevisionNotFoundError as error:
+        if known:
+            raise no_such_commit(repository, known, folder) from error
         raise FileNotFoundError(f"{repository}: has no revision {revision!r}; check --revision") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise FileNotFoundError(
@@ -124,6 +127,15 @@ def _remote_file(entry) -> RemoteFile:
     if entry.lfs is not None:
         return RemoteFile(entry.path, entry.lfs.size, entry.lfs.sha256, None)
     return RemoteFile(entry.path, entry.size, None, entry.blob_id)
+
+
+def no_such_commit(repository: str, commit: str, folder: Path) -> FileNotFoundError:
+    """The error for a repository whose history was rewritten since it was listed."""
+    return FileNotFoundError(
+        f"{repository}: has no commit {commit} any more, of which this data set is made: its history was rewritten. "
+        f"What was fetched of it is still good, as --source {folder}; for the files of today give another --name and "
+        "--raw-dir"
+    )
 
 
 def first_line(error: Exception) -> str:
