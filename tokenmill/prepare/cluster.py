@@ -2,15 +2,18 @@
 
     RAY_ADDRESS=head:6379 tokenmill prepare --cluster ray ...     or within a job: ray job submit -- tokenmill ...
 
-Ray does what workers.py does for one machine: it starts processes on all nodes, and runs a task again when its
-worker, or its whole node, dies. Nodes need the packages of the extra `prepare`; tokenmill itself comes along.
-Source files and token sets lie in folders that all nodes share, under the same paths.
+Ray does what workers.py does for one machine: it starts processes on all nodes. A task whose worker, or whole node,
+died, or that Ray's memory monitor ended, is handed out again, so many times. Nodes need the packages of the extra
+`prepare`; tokenmill itself comes along. Source files and token sets lie in folders that all nodes share, under the
+same paths.
 """
 
+import contextlib
 import os
 import pickle
 import re
 import socket
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).resolve().parent.parent
 RETRIES = 5  # of a task whose worker or node died
+AT_ONCE = 1000  # tasks that Ray has at a time, at least: with more it hands out fewer a second
 POLL_SECONDS = 0.5
 
 _states: dict[Any, Any] = {}  # what `setup` made in this Ray worker, by the job's id
@@ -43,7 +47,7 @@ def run_tasks(
     ray = _connect()
     run = _Run(ray, function, setup, on_progress, on_outcome)
     try:
-        while run.open or run.running:
+        while run.open or run.running or run.waiting:
             run.take(tasks)
             run.settle()
             run.show()
@@ -72,50 +76,79 @@ class _Run:
         self.ray, self.on_progress, self.on_outcome = ray, on_progress, on_outcome
         self.open = True  # whether more tasks may come
         self.tasks, self.outcomes, self.running = [], [], {}
+        self.waiting: deque[int] = deque()
+        self.tries: Counter[int] = Counter()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
-        self._progress = ray.remote(_Progress).options(num_cpus=0, scheduling_strategy=here).remote()
+        actor = ray.remote(_Progress).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
+        self._progress = actor.remote()
         self._shown = {}  # by task, what on_progress was told of it
-        work = ray.remote(_work).options(num_cpus=1, max_retries=RETRIES)
+        # tried again here: Ray itself does not count the times that its memory monitor ends a task
+        work = ray.remote(_work).options(num_cpus=1, max_retries=0)
         pickled = ray.put(pickle.dumps((function, setup)))
         self._submit = lambda number, task: work.remote(self._progress, pickled, number, pickle.dumps(task))
 
     def take(self, feed: "Feed") -> None:
-        while self.open and feed.arrived.poll(0 if self.running else POLL_SECONDS):
+        """Takes what has come, and hands as many tasks to the cluster as keep it busy."""
+        while self.open and feed.arrived.poll(0 if self.running or self.waiting else POLL_SECONDS):
             try:
                 feed.arrived.recv()
             except EOFError:
                 self.open = False
-            for task in feed.tasks[len(self.tasks) :]:
-                self.running[self._submit(len(self.tasks), task)] = len(self.tasks)
-                self.tasks.append(task)
-                self.outcomes.append(None)
+            new = feed.tasks[len(self.tasks) :]
+            self.waiting.extend(range(len(self.tasks), len(self.tasks) + len(new)))
+            self.tasks += new
+            self.outcomes += [None] * len(new)
+        room = max(AT_ONCE, 4 * int(self.ray.cluster_resources().get("CPU", 0))) if self.waiting else 0
+        while self.waiting and len(self.running) < room:
+            number = self.waiting.popleft()
+            self.tries[number] += 1
+            self.running[self._submit(number, self.tasks[number])] = number
 
     def settle(self) -> None:
+        """Takes the outcomes that are there, after a while at most; hands out again what died with its worker."""
         if not self.running:
             return
-        done, _ = self.ray.wait(list(self.running), timeout=POLL_SECONDS)
+        self.ray.wait(list(self.running), timeout=POLL_SECONDS)
+        done, _ = self.ray.wait(list(self.running), num_returns=len(self.running), timeout=0)
         for reference in done:
             number = self.running.pop(reference)
             try:
-                self.outcomes[number] = self.ray.get(reference)
+                outcome, sums = self.ray.get(reference)
             except self.ray.exceptions.RayError as error:
+                self._tell(number, ())
+                if self.tries[number] <= RETRIES:
+                    self.waiting.appendleft(number)
+                    continue
                 reason = (str(error) or type(error).__name__).splitlines()[0]
-                self.outcomes[number] = Failure(f"Ray gave it up after {RETRIES} retries: {reason}")
-            self.show()
-            self.on_outcome(self.tasks[number], self.outcomes[number])
+                outcome, sums = Failure(f"Ray gave it up after {RETRIES} retries: {reason}"), ()
+            self._tell(number, sums)
+            self.outcomes[number] = outcome
+            self.on_outcome(self.tasks[number], outcome)
 
     def show(self) -> None:
-        """Tells what is new of every task, and takes back what a dead worker had reported."""
-        for number, numbers in self.ray.get(self._progress.changed.remote()).items():
-            before = self._shown.get(number, (0,) * len(numbers))
-            self.on_progress(*(now - then for now, then in zip(numbers, before, strict=True)))
-            self._shown[number] = numbers
+        """Tells what is new of every task at work; nothing for a while where Ray took the one who knows."""
+        try:
+            changed = self.ray.get(self._progress.changed.remote(), timeout=POLL_SECONDS)
+        except self.ray.exceptions.RayError:  # it is started again, and each outcome says all of its task
+            return
+        at_work = set(self.running.values())
+        for number, sums in changed.items():
+            if number in at_work:
+                self._tell(number, sums)
+
+    def _tell(self, number: int, sums: tuple) -> None:
+        """Tells how a task's sums have changed; what a dead worker had reported is taken back."""
+        before = self._shown.get(number) or (0,) * len(sums)
+        now = sums or (0,) * len(before)
+        if before != now:
+            self.on_progress(*(one - other for one, other in zip(now, before, strict=True)))
+        self._shown[number] = now
 
 
 class _Progress:
-    """An actor on the driver's node: the sums of what each task has reported."""
+    """An actor on the driver's node: the sums of what each task has reported. What it knows is for show."""
 
     def __init__(self):
         self._changed = {}
@@ -129,7 +162,7 @@ class _Progress:
 
 
 def _work(progress, work: bytes, number: int, task: bytes):
-    """A Ray task: setup(task) once a worker, then function(state, task, report)."""
+    """A Ray task: setup(task) once a worker, then function(state, task, report). (the outcome, what it reported)."""
     import ray
 
     job, sent = ray.get_runtime_context().get_job_id(), [None]
@@ -137,8 +170,9 @@ def _work(progress, work: bytes, number: int, task: bytes):
 
     def report(*numbers) -> None:
         sums[:] = map(sum, zip(sums or (0,) * len(numbers), numbers, strict=True))
-        if sent[0] is None or ray.wait([sent[0]], timeout=0)[0]:  # one report on its way at a time
-            sent[0] = progress.report.remote(number, tuple(sums))
+        with contextlib.suppress(ray.exceptions.RayError):  # who is told may be gone for a while
+            if sent[0] is None or ray.wait([sent[0]], timeout=0)[0]:  # one report on its way at a time
+                sent[0] = progress.report.remote(number, tuple(sums))
 
     try:
         (function, setup), task = pickle.loads(work), pickle.loads(task)  # here, as what they import may be missing
@@ -147,6 +181,4 @@ def _work(progress, work: bytes, number: int, task: bytes):
         outcome = function(_states[job], task, report)
     except BaseException as error:
         outcome = failure_of(error)
-    if sums:
-        ray.get(progress.report.remote(number, tuple(sums)))
-    return outcome
+    return outcome, tuple(sums)
