@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test train torture picture lint bench tables clean
+.PHONY: demo test train torture fuzz picture lint bench tables clean
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
@@ -21,6 +21,12 @@ train: .venv/installed
 # a quarter of an hour: 200 kills at random moments
 torture: .venv/tools
 	PYTHONPATH=.:tests $(PY) tests/torture.py 200
+
+# half an hour: damages what tokenmill reads at random; CASES and SEED name others
+CASES ?= 5000
+SEED ?= $(shell date +%s)
+fuzz: .venv/tools
+	PYTHONPATH=.:tests $(PY) tests/fuzz.py --cases $(CASES) --seed $(SEED)
 
 # the README's, with a Chromium
 picture: .venv/tools

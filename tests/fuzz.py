@@ -75,6 +75,7 @@ weights = { web = 7, more = 3 }
 begin = "10K"
 weights = { web = 1, more = 3 }
 """
+SERVERS: list[FileServer] = []  # of the case at hand
 FORMATS = ("nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove")
 
 
@@ -267,8 +268,8 @@ def make_case(base: Path, work: Path, seed: int, number: int) -> Case:
 def _set(rng, base, work, seed, number):
     shutil.copytree(base / "set", work / "set")
     files = [path for path in (work / "set").rglob("*") if path.is_file()]
-    by_name = [path for path in files if path.parent.name != "shards"] * 4 + files
-    done = "; ".join(damage(rng, rng.choice(by_name), work / "home") for _ in range(rng.choice([1, 1, 1, 2])))
+    by_name = sorted([path for path in files if path.parent.name != "shards"] * 4 + files)
+    done = "; ".join(damage(rng, path, work / "home") for path in _some(rng, by_name))
     folder = str(work / "set")
     commands = [
         *(["verify", folder, "--workers", "1"], ["verify", folder, "--quick"], ["show", folder, "--row", "3"]) * 2,
@@ -329,9 +330,15 @@ def _address(rng, base, work, seed, number):
     return Case(seed, number, "address", case.done, command, command[0] if isinstance(command, list) else "RowLoader")
 
 
+def _some(rng: random.Random, paths: list[Path]) -> list[Path]:
+    """One of the paths, or two that are not the same."""
+    return list(dict.fromkeys(rng.choice(paths) for _ in range(rng.choice([1, 1, 1, 2]))))
+
+
 def _served(work: Path) -> str:
     os.environ["TOKENMILL_CACHE"] = str(work / "cache")
     server = FileServer({})
+    SERVERS.append(server)
     for path in (work / "set").rglob("*"):
         if path.is_file():
             server.files[f"set/{path.relative_to(work / 'set')}"] = path.read_bytes()
@@ -346,7 +353,7 @@ def _cache(rng, base, work, seed, number):
     status, printed = _in_a_process(loads, work)
     assert status == 0, printed
     files = [path for path in (work / "cache").rglob("*") if path.is_file()]
-    done = "; ".join(damage(rng, rng.choice(files), work / "home") for _ in range(rng.choice([1, 1, 2])))
+    done = "; ".join(damage(rng, path, work / "home") for path in _some(rng, sorted(files)))
     command = rng.choice([loads, loads, ["verify", url, "--workers", "1"], ["pull", url, "--tokens", "2000"]])
     return Case(seed, number, "cache", done, command, command[0] if isinstance(command, list) else "RowLoader")
 
@@ -441,6 +448,10 @@ def run_case(base: Path, seed: int, number: int) -> tuple[str, Case, str]:
             status, more = _in_a_process(lambda: _load(work / "set"), work)
             wrong = _wrong(status, more) or ("verify finds nothing, and a loader refuses it" if status else None)
             printed += more
+        while SERVERS:
+            server = SERVERS.pop()
+            server.shutdown()
+            server.server_close()
         return wrong or ("refused" if status else "done"), case, printed
 
 

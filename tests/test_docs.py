@@ -185,6 +185,16 @@ def test_the_pictures_are_what_the_code_draws(what, scheme):
     assert beside("docs", f"{what}_picture").draw(scheme) == (ROOT / "docs" / f"{what}-{scheme}.svg").read_text()
 
 
+def test_each_promise_of_security_has_its_tests():
+    rows = re.findall(r"^\| (.+) \| (`.+`) \|$", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
+    assert len(rows) > 10
+    for promise, named in rows:
+        path = ""
+        for there, name in re.findall(r"`([^`:]*)::(\w+)`", named):
+            path = there or path
+            assert f"\ndef {name}(" in (ROOT / path).read_text(), promise
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         for link in re.findall(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"", page.read_text()):

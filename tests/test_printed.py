@@ -8,8 +8,9 @@ import sys
 import time
 
 import pytest
+from file_server import FileServer
 from hub_server import Hub, environment
-from making import ROOT, make_text, write_parquet
+from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill import cli
 from tokenmill.printed import printed, without_controls
@@ -25,7 +26,8 @@ from tokenmill.printed import printed, without_controls
         ("one line\n\tand another", "one line\n\tand another"),
         ("مرحبا é 水車 👩\u200d🚀", "مرحبا é 水車 👩\u200d🚀"),
         ("http://alice:S3CRET@host/a.parquet: 404", "http://host/a.parquet: 404"),
-        ("s3://key@bucket/x and https://h/y?z=@", "s3://bucket/x and https://h/y?z=@"),
+        ("get http://host/a?sig=S3CRET&x=1 now", "get http://host/a now"),
+        ("s3://key@bucket/x and https://h/y?z=@", "s3://bucket/x and https://h/y"),
     ],
 )
 def test_printed(told, shown):
@@ -77,3 +79,25 @@ def test_a_file_of_the_hub_that_is_called_like_markup(tokenizer_json, tmp_path):
     assert status == 0, told
     assert "a[/b].parquet" in told
     assert "[red]b.parquet" in told
+
+
+def test_a_password_of_an_address_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
+    for name in ("a", "z"):
+        write_parquet(tmp_path / "there" / f"{name}.parquet", make_text(documents=9, seed=0))
+    with FileServer.of(tmp_path / "there") as server:
+        where = server.url.replace("://", "://alice:S3CRET@") + "/set"
+        flags = ("--val-file", f"{where}/z.parquet", "--tokenizer", tokenizer_json, "--name", "web")
+        done = run_prepare("--source", f"{where}/a.parquet", *flags, cwd=tmp_path)
+        folder = tmp_path / done.stdout.splitlines()[-1]
+        bad = run_prepare("--source", f"{where}/b.parquet?sig=S3CRET", *flags, cwd=tmp_path, check=False)
+    with FileServer.of(folder) as server:
+        where = server.url.replace("://", "://alice:S3CRET@") + "/set?sig=S3CRET"
+        report = subprocess.run(
+            [sys.executable, "-m", "tokenmill", "report", where, "--out", tmp_path / "report.html"],
+            **{"cwd": ROOT, "capture_output": True, "text": True, "timeout": 100, "check": True},
+            env={**os.environ, "TOKENMILL_CACHE": str(tmp_path / "cache")},
+        )
+    assert bad.returncode != 0
+    told = done.stdout + done.stderr + bad.stdout + bad.stderr + report.stdout + report.stderr
+    assert "S3CRET" not in told
+    assert [path for path, data in tree(tmp_path).items() if b"S3CRET" in data] == []

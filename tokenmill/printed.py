@@ -13,6 +13,7 @@ C1 = {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
 TURNING = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)}
 SHOWN: dict[int, int | str] = {**PICTURES, **C1, **TURNING}
 PASSWORD = re.compile(r"://[^/\s@'\"]*@")
+SIGNATURE = re.compile(r"(://[^\s?'\"]*)\?[^\s'\"]+")
 
 
 def without_controls(text: str) -> str:
@@ -21,5 +22,5 @@ def without_controls(text: str) -> str:
 
 
 def printed(text: str) -> str:
-    """The same, and without what stands before the host of an address."""
-    return PASSWORD.sub("://", without_controls(text))
+    """The same, and without what stands before the host of an address, or behind its `?`."""
+    return SIGNATURE.sub(r"\1", PASSWORD.sub("://", without_controls(text)))

@@ -84,3 +84,46 @@ def test_an_endless_loader_needs_no_more_than_a_row(token_set):
         loader = make_loader(token_set, split="val", batch_size=32, rank=rank, world_size=1024)
         assert next(loader)[0].shape == (32, SEQ_LEN)
     assert loader.epoch > 1000
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 80, 10**9, "0", None, [], {"a": 1}, 0.5, float("nan"), True, "9" * 5000])
+@pytest.mark.parametrize(
+    "key", ["seq_len", "epoch", "window", "row", "tokens_seen", "began", "pasts", "skip_rows", "manifest", "version"]
+)
+def test_a_position_with_numbers_that_no_row_has_is_refused(token_set, key, wrong):
+    fresh = make_loader(token_set)
+    state = fresh.state_dict()
+    if wrong == state[key] or (key in ("tokens_seen", "epoch") and wrong == 10**9):
+        return  # it is one
+    with pytest.raises(ValueError, match="."):
+        make_loader(token_set).load_state_dict(state | {key: wrong})
+
+
+@pytest.mark.parametrize(
+    "pasts",
+    [
+        [3],
+        [[0]],
+        [[0, 0, 5]],
+        [[0, 0, [32]]],
+        [[0, 0, [32, -1]]],
+        [[0, 99, [32, 1]]],
+        [[0, 0, [1 << 40, 1]]],
+        [[0, 0, [32, 1, "a"]]],
+        [[0, 0, [32, 1, "0-99999999999999999999"]]],
+        [[0, 0, [32, 10**15]]],
+    ],
+)
+def test_pasts_that_no_window_has_are_refused(token_set, pasts):
+    state = make_loader(token_set).state_dict()
+    with pytest.raises(ValueError, match="."):
+        make_loader(token_set).load_state_dict(state | {"pasts": pasts})
+
+
+@pytest.mark.parametrize("place", ["0:99:0", "0:0:99999", "9:0:0-999999", "0:0:0-99999999999999999999", "0:0"])
+def test_rows_to_skip_that_are_not_there_are_refused(token_set, place):
+    state = make_loader(token_set).state_dict()
+    with pytest.raises(ValueError, match="skip_rows"):
+        make_loader(token_set, skip_rows=[place])
+    with pytest.raises(ValueError, match="skip_rows"):
+        make_loader(token_set).load_state_dict(state | {"skip_rows": [place]})

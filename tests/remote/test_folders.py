@@ -279,3 +279,17 @@ def test_a_process_has_one_fetcher_whoever_asks_first(monkeypatch):
     for thread in threads:
         thread.join()
     assert len(set(map(id, found))) == 1
+
+
+@pytest.mark.parametrize("linked", ["shards/train_0.000.bin", "blocks", "claims", "shards"])
+def test_nothing_is_written_through_a_link_in_a_cache(folder, server, tmp_path, linked):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "diary").write_bytes(b"my own" * 1000)
+    read_in_another_process(server, tmp_path / "cache", count=1)
+    (path,) = (tmp_path / "cache").glob(f"*/{linked}")
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(mine if linked == "shards" else mine / "diary")
+    with pytest.raises(subprocess.CalledProcessError):
+        read_in_another_process(server, tmp_path / "cache")
+    assert {path.name: path.read_bytes() for path in mine.iterdir()} == {"diary": b"my own" * 1000}

@@ -101,6 +101,22 @@ def test_a_range_past_the_end_is_told(server):
         ask(server, 200_000, 300_000)
 
 
+def test_a_file_that_was_cut_is_told_at_once(server):
+    with pytest.raises(
+        OSError, match=r"/set/a.bin: expected 250,000 bytes or more, found \d+,\d+; it was replaced, or"
+    ):
+        ask(server, len(DATA) - 10, 250_000)
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_sends_more_than_a_file_has_is_left(server, monkeypatch):
+    """Manifests, records and tokenizers are read whole: as much as one may have."""
+    monkeypatch.setattr(http, "WHOLE", 10_000)
+    with pytest.raises(OSError, match=r"/set/a.bin: expected at most 10,000 bytes, found .*; not read"):
+        read(place_of(f"{server.url}/set"), "a.bin")
+    assert len(server.asked) == 1
+
+
 def test_a_connection_is_kept(server):
     for start in range(0, 50_000, 1000):
         assert ask(server, start, start + 1000) == DATA[start : start + 1000]

@@ -11,6 +11,7 @@ from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
 from tokenmill.remote.addresses import cache_root, named
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, SUFFIX, Reading
+from tokenmill.text.listing import is_url
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ class PrepareConfig:
     @property
     def dataset(self) -> str:
         """The data set's name: --name, or the last part of the source."""
-        return self.name or SUFFIX.sub("", Path(os.path.abspath(self.source)).name)
+        return self.name or SUFFIX.sub(
+            "", Path(os.path.abspath(self.source.partition("?")[0] if is_url(self.source) else self.source)).name
+        )
 
     @property
     def elsewhere(self) -> str | None:

@@ -27,6 +27,7 @@ from tokenmill.text.lots import Lot
 from tokenmill.text.units import Unit
 
 Item = TypeVar("Item")
+REQUESTS = 32  # files at addresses that are looked at side by side: each waits for answers
 Failures = list[tuple[str, Failure]]
 
 
@@ -41,7 +42,8 @@ def make_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: 
     mine = set() if config.finish else set(whole[part - 1 :: parts])
     here = [lot for lot in lots if all(map(source.is_there, lot))]
     absent = [lot for lot in lots if lot not in here and not stock.note_made(lot, source.size_of_absent)]
-    known = {lot for lot in here if is_costly(lot) and _is_made(stock, lot)}
+    costly_here = list(filter(is_costly, here))
+    known = {lot for lot, made in _in_threads(lambda lot: _is_made(stock, lot), costly_here, REQUESTS) if made.result()}
     wanted = [lot for lot in here if lot not in known and (lot in mine or not is_costly(lot))]
     if costly := sum(map(is_costly, wanted)):
         bars.say(f"looking through {costly:,} compressed files, to plan them; what this tells is kept")
@@ -75,7 +77,8 @@ def _plan(stock: Inventory, lots: list[Lot], count: int) -> tuple[list[Unit], Fa
     """The units of lots that are there, and the files that cannot be planned."""
     units: list[Unit] = []
     failures: Failures = []
-    for lot, future in _in_threads(stock.plan, lots, count):
+    far = any(isinstance(file.path, str) for lot in lots for file in lot)
+    for lot, future in _in_threads(stock.plan, lots, REQUESTS if far else count):
         try:
             found = future.result()
             stock.take(found)

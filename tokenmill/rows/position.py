@@ -169,10 +169,10 @@ def _parse_pasts(told: list[list[Any]]) -> Pasts:
     def number(value: Any, smallest: int = 0, largest: int = LARGEST) -> int:
         return whole_number("a number in the pasts of the position", value, smallest, largest)
 
-    return {
-        (number(epoch), number(window)): [
-            Past(number(seq_len, 1, LONGEST_ROW) + 1, number(dealt), tuple(parse_ranges(texts)))
-            for seq_len, dealt, *texts in many
-        ]
-        for epoch, window, *many in told
-    }
+    def past(seq_len: Any, dealt: Any, *texts: Any) -> Past:
+        return Past(number(seq_len, 1, LONGEST_ROW) + 1, number(dealt), tuple(parse_ranges(texts)))
+
+    try:
+        return {(number(epoch), number(window)): [past(*one) for one in many] for epoch, window, *many in told}
+    except TypeError as error:
+        raise ValueError(f"pasts of the position are of another form ({error}); state_dict made none such") from error
