@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import copy
 import gzip
+import io
 import json
 import math
 import os
@@ -109,7 +110,9 @@ def make_all(base: Path) -> None:
     for format in FORMATS:
         done = ["convert", "out", format, base / "set", base / "theirs" / format]
         eos = [] if format in ("raw", "npy", "parquet") else ["--eos"]
-        assert cli.main([str(word) for word in [*done, *eos, *(["--eos-token", "<|user_end|>"] if eos else [])]]) == 0
+        with contextlib.redirect_stdout(io.StringIO()):
+            command = [*done, *eos, *(["--eos-token", "<|user_end|>"] if eos else [])]
+            assert cli.main([str(word) for word in command]) == 0
     (base / "mixture.toml").write_text(MIXTURE)
     with RowLoader(base / "set", batch_size=2, seq_len=64, epochs=3) as loader:
         for _ in range(5):
@@ -284,6 +287,18 @@ def _set(rng, base, work, seed, number):
     return Case(seed, number, "set", done, command, " ".join(command) if isinstance(command, list) else "RowLoader")
 
 
+def _prepared(rng, base, work, seed, number):
+    """A set that preparing goes on with."""
+    (was,) = (base / "data" / "tokens").glob("corpus-fuzz-*")
+    folder = work / "tokens" / was.name
+    shutil.copytree(was, folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in (".json", ".idx"))
+    done = "; ".join(damage(rng, path, work / "home") for path in _some(rng, files))
+    flags = ["--source", base / "corpus", "--tokenizer", base / "tokenizers" / "ours.json", "--workers", "1"]
+    command = ["prepare", *flags, "--shard-text-bytes", "9000", "--keep-ids", "text", "--tokens-root", work / "tokens"]
+    return Case(seed, number, "prepared", done, list(map(str, command)), "prepare")
+
+
 def _load(folder: Path | str | Mixture, packing: str = "best_fit", state: dict | None = None, **more) -> None:
     settings = {"batch_size": 2, "seq_len": 32, "packing": packing} | more
     with RowLoader(folder, **settings) as loader:
@@ -420,6 +435,7 @@ def _mixture(rng, base, work, seed, number):
 
 KINDS = {
     "set": _set,
+    "prepared": _prepared,
     "address": _address,
     "cache": _cache,
     "position": _position,
@@ -536,8 +552,10 @@ def main() -> int:
             ended, case, printed = run_case(base, *map(int, asked.only.split(":")))
             print(f"{case.what}, {case.said}, {case.done}\n{printed}\n{ended}")
             return 0 if ended in ("done", "refused") else 1
+        print(f"{asked.cases:,} cases of seed {asked.seed}; what goes wrong is told as it is found", flush=True)
         counts, wrongs = fuzz(base, asked.seed, range(asked.cases), say=lambda line: print(line, flush=True))
-    print(", ".join(f"{count:,} {ended}" for ended, count in sorted(counts.items())), f"of seed {asked.seed}")
+    told = {"done": "did their work", "refused": "ended with an error in words", "wrong": "went wrong"}
+    print(", ".join(f"{counts[ended]:,} {words}" for ended, words in told.items()))
     return 1 if wrongs else 0
 
 

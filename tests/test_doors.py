@@ -192,12 +192,16 @@ def test_a_pipe_in_place_of_a_record_ends(token_set, capsys):
     path = min((token_set / "shards").glob("*.json"))
     path.unlink()
     os.mkfifo(path)
-    assert re.search(r"\.json: expected a file, found prw", fails(capsys, "verify", token_set, "--quick"))
+    assert re.search(
+        r"\.json: expected the record of a shard, found a pipe", fails(capsys, "verify", token_set, "--quick")
+    )
 
 
 def test_a_manifest_that_is_too_large_or_too_deep(token_set, capsys):
     os.truncate(token_set / "manifest.json", 65 << 20)
-    assert "expected at most 67,108,864 bytes of JSON" in fails(capsys, "show", token_set, "--row", 0)
+    assert "expected the manifest of a token set of at most 67,108,864 bytes" in fails(
+        capsys, "show", token_set, "--row", 0
+    )
     (token_set / "manifest.json").write_text("[" * 100_000)
     assert "found broken JSON" in fails(capsys, "show", token_set, "--row", 0)
 

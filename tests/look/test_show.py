@@ -322,7 +322,7 @@ def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_wa
     token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
     found = [SourceRows(token_set).find(token_set.entries[0], document) for document in range(4)]
     assert found == [
-        f"0.parquet row group {group}, document {nth} of those with text"
+        f"0.parquet row group {group}, document {nth} of those that were kept"
         for group, nth in [(0, 0), (0, 1), (1, 0), (1, 1)]
     ]
 

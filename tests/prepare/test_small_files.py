@@ -1,6 +1,7 @@
 """Small files share a shard, which knows them all; what was read of them, and grows, is as with a shard each."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_show_knows_the_file_and_row_of_each_document(many, tokenizer_json, tmp_
         rows = SourceRows(token_set)
         found.append([rows.find(entry, d) for entry in token_set.split("train") for d in range(entry.documents)])
     assert found[0] == found[1]
-    assert found[0][0].startswith("00.parquet row group 0, document 0 of those with text")
+    assert found[0][0].startswith("00.parquet row group 0, document 0 of those that were kept")
     assert "01.parquet row 3" in found[0]
 
 
@@ -131,6 +132,12 @@ def test_a_file_that_two_shards_hold_is_refused(many, tokenizer_json, tmp_path):
     for suffix in ("bin", "idx"):
         shutil.copy(folder / "shards" / f"00.000.{suffix}", f"{other}.{suffix}")
     record["source"]["files"], record["name"] = record["source"]["files"][:3], "99.000"
+    record["source"]["files"][0]["documents"] = record["documents"] - sum(
+        file["documents"] for file in record["source"]["files"][1:]
+    )
+    groups = [*record["source"]["files"][0]["row_group_documents"][:-1], 0]
+    groups[-1] = record["source"]["files"][0]["documents"] - sum(groups)
+    record["source"]["files"][0]["row_group_documents"] = groups
     other.with_name("99.000.json").write_text(json.dumps(record))
     done = run_prepare("--source", many, "--tokenizer", tokenizer_json, cwd=tmp_path, check=False)
     assert done.returncode == 1
@@ -296,3 +303,11 @@ def run_show(folder, *flags):
 
     command = [sys.executable, "-m", "tokenmill", "show", str(folder), *map(str, flags)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_files_that_share_a_shard_with_a_broken_one_are_said_to_wait(many, tokenizer_json, tmp_path):
+    (many / "03.parquet").write_bytes(b"no parquet")
+    done = run_prepare("--source", many, "--tokenizer", tokenizer_json, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "03.parquet: expected a whole parquet file, found damage" in done.stderr
+    assert re.search(r"\. \d+ more files share its shard and wait for it, 00.parquet to \d\d.parquet", done.stderr)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from making import run_prepare, write_parquet
 
 from tokenmill.prepare import make
-from tokenmill.text import lines
+from tokenmill.text import lines, parquet
 from tokenmill.text.formats import Reading
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import BATCH_BYTES, SourceFile
@@ -145,7 +145,7 @@ def test_a_bomb_costs_no_memory_and_the_other_files_are_finished(tmp_path, token
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stderr
     left_out = {"dictionary.parquet": 0, "long.parquet": 3}.get(name, 1)
-    assert (f"left out: {left_out} documents longer than --max-document-bytes" in done.stdout) == (left_out > 0)
+    assert (f"left out: {left_out} documents of more than 16,777,216 bytes" in done.stdout) == (left_out > 0)
 
 
 def test_a_file_that_gives_far_more_than_it_told_is_refused(tmp_path, tokenizer_json, monkeypatch):
@@ -164,7 +164,7 @@ def test_another_limit_is_another_set_where_it_could_change_one(tmp_path, tokeni
         write_parquet(tmp_path / "corpus" / f"{name}.parquet", [text])
     flags = ("--source", tmp_path / "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", "1")
     done = run_prepare(*flags, "--max-document-bytes", 50, cwd=tmp_path)
-    assert "left out: 1 documents longer" in done.stdout
+    assert "left out: 1 documents of more than 50 bytes (--max-document-bytes)" in done.stdout
     for other in (40, 60, 100 * MIB):
         done = run_prepare(*flags, "--max-document-bytes", other, cwd=tmp_path, check=False)
         assert done.returncode == 1
@@ -174,3 +174,49 @@ def test_another_limit_is_another_set_where_it_could_change_one(tmp_path, tokeni
     more = ("--name", "other", "--max-document-bytes")
     run_prepare(*flags, *more, 50, cwd=tmp_path)
     assert ", 0 to make" in run_prepare(*flags, *more, 60, cwd=tmp_path).stderr, "none was left out"
+
+
+def test_what_is_read_of_a_struct_is_the_text_alone(tmp_path):
+    """Of its other fields nothing is decoded, however large."""
+    doc = pa.StructArray.from_arrays([pa.array(["a", "b"]), pa.array(["x" * MIB, "y" * MIB])], names=["text", "junk"])
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"doc": doc}), path)
+    (first,) = plan_units(SourceFile("a.parquet", path, "train"), Reading("doc.text"), 1 << 40)
+    with path.open("rb") as raw, pq.ParquetFile(raw) as file:
+        batches = list(parquet._batches(first.files[0], raw, file, 0, ["doc.text"], first.parts[0].reading))
+    assert batches[0].schema.field("doc").type == pa.struct([("text", pa.string())])
+    assert texts_of(documents_of(path, Reading("doc.text"))) == ["a", "b"]
+
+
+def test_rows_are_decoded_one_two_four_at_a_time_and_fewer_where_they_are_long(tmp_path):
+    path = tmp_path / "a.parquet"
+    texts = ["short"] * 100 + [f"{number}" + "x" * (8 * MIB) for number in range(6)]
+    pq.write_table(pa.table({"text": texts}), path, use_dictionary=False)
+    with path.open("rb") as raw, pq.ParquetFile(raw) as file:
+        found = [len(b) for b in parquet._growing(file, 32, {"row_groups": [0], "columns": ["text"]})]
+    assert found[:7] == [1, 2, 4, 8, 16, 32, 32]
+    assert max(found[7:]) <= 11
+    assert sum(found) == 106
+
+
+@pytest.mark.parametrize("ids", [["x" * (1 << 17)], [["a", "b"]], [{"a": 1}]])
+def test_ids_that_are_as_long_as_texts_or_nested_are_refused(tmp_path, ids):
+    pq.write_table(pa.table({"text": ["a"], "id": ids}), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a", "id": ids[0]}) + "\n")
+    for name in ("a.parquet", "a.jsonl"):
+        with pytest.raises(
+            ValueError, match=r"name another column by --keep-ids|expected ids in|an id under id that is"
+        ):
+            documents_of(tmp_path / name, Reading(id_column="id"))
+
+
+def test_ids_that_are_not_utf8_are_mended_and_columns_of_one_name_refused(tmp_path):
+    raw = pa.array([b"a\xff", b"b"], pa.binary())
+    ids = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
+    pq.write_table(pa.table({"text": ["one", "two"], "id": ids}), tmp_path / "a.parquet")
+    (found,) = documents_of(tmp_path / "a.parquet", Reading(id_column="id"))
+    assert found.ids == ["a\ufffd", "b"]
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    pq.write_table(twice, tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match="column 'text' is there 2 times"):
+        documents_of(tmp_path / "b.parquet", Reading())

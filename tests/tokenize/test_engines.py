@@ -16,7 +16,7 @@ from tokenmill.tokenize import encoder as encoders
 from tokenmill.tokenize.codepoints import CodePoints, as_ranges
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.engines import ENGINES, table_name
-from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN, NANOCHAT_PATTERN, PATTERNS
+from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN, NANOCHAT_PATTERN, O200K_PATTERN, PATTERNS
 
 IDS = [f"{engine.name}-{PATTERNS[pattern]}" for engine, pattern in PAIRS]
 EXCEPTIONAL = "\u180e\u088f\ua7ce\U000323b0"  # classed otherwise by fastokens, and by gigatoken
@@ -89,9 +89,11 @@ def test_the_shipped_table_is_what_the_engines_differ_in(engine, pattern):
     assert differing_code_points(engine, pattern, PLANES) == np.flatnonzero(shipped._wanted).tolist()
 
 
-def test_the_patterns_are_tiktoken_s_own():
+def test_the_patterns_are_tiktoken_s_own(monkeypatch):
     import tiktoken_ext.openai_public as public
 
+    monkeypatch.setattr(public, "load_tiktoken_bpe", lambda *where, **more: {})
+    assert public.o200k_base()["pat_str"] == O200K_PATTERN
     assert public.r50k_pat_str == GPT2_PATTERN
     assert CL100K_PATTERN in Path(public.__file__).read_text()
     assert list(PATTERNS)[:3] == [GPT2_PATTERN, CL100K_PATTERN, NANOCHAT_PATTERN]

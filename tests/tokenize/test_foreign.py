@@ -139,8 +139,8 @@ def test_canonical_merges_are_what_a_trained_tokenizer_has(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{}", "expected a tokenizer.json, found broken JSON or another"),
-        (b"[1]", "expected a tokenizer.json, found broken JSON or another"),
+        (b"{}", "expected a tokenizer.json, found broken JSON, or one of another form"),
+        (b"[1]", "expected a tokenizer.json, found broken JSON, or one of another form"),
         (b'{"model": {"vocab": 3}}', "with a vocabulary, found none"),
         (b'{"model": {"type": "BPE", "vocab": {"a": 0}}}', "found special tokens none; name the one that begins"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from making import make_text
 
 from tokenmill.tokenize import tokenizer as module
-from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
+from tokenmill.tokenize.patterns import OF_ANY_LENGTH
 from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
@@ -60,7 +60,7 @@ def test_such_a_run_does_overflow_tiktoken(tokenizer):
         tiktoken_ids(tokenizer, "x" + " " * 1_500_000 + "y")
 
 
-@pytest.mark.parametrize("pattern", [NANOCHAT_PATTERN, GPT2_PATTERN, CL100K_PATTERN])
+@pytest.mark.parametrize("pattern", sorted(OF_ANY_LENGTH))
 def test_splitting_around_long_pieces_changes_no_id(tokenizer, pattern, monkeypatch):
     monkeypatch.setattr(module, "LONG_PIECE", 4)  # so that many pieces of a small text are long
     encoding = tiktoken.Encoding("any", pat_str=pattern, mergeable_ranks=tokenizer.ranks, special_tokens={})

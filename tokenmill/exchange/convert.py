@@ -83,7 +83,7 @@ def export(config: Out) -> Path:
     token_set, folder = open_set(config.tokens), Path(config.folder)
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already; name a new folder")
-    layout, tokenizer = LAYOUTS[config.layout], Tokenizer.load(token_set.file("tokenizer.json"))
+    layout, tokenizer = LAYOUTS[config.layout], Tokenizer.of_set(token_set)
     file_tokens, eos_id = _file_tokens(config), _eos_id(config, tokenizer)
     unfinished = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}{TEMPORARY}")
     unfinished.mkdir(parents=True)

@@ -23,7 +23,7 @@ class Drawing:
 
     def __init__(self, token_sets: Sequence[TokenSet], console: Console, ids: bool):
         self.console, self._ids = console, ids
-        self.tokenizer = Tokenizer.load(token_sets[0].file("tokenizer.json"))
+        self.tokenizer = Tokenizer.of_set(token_sets[0])
         self._sources = {token_set.path: SourceRows(token_set) for token_set in token_sets}
 
     def bars(self, rows: list[tuple[int | None, TracedRow]]) -> None:

@@ -28,7 +28,7 @@ class SourceRows:
     def find(self, entry: ShardEntry, document: int) -> str:
         """The source file of a shard's document, the row in it, from 0 (the line of a jsonl file from 1), and its id.
 
-        Where documents of the shard were left out (null, empty), which of those with text it is.
+        Where documents of the shard were left out (null, empty, too long), which of those that were kept it is.
         """
         record = self._record(entry)
         ids = self._ids(entry) if "ids" in record else []
@@ -71,13 +71,13 @@ def _place_in(source: dict, left_out: dict, documents: int, document: int, befor
     if not any(left_out.values()):
         kind = {"jsonl": "line", "json": "line", "parquet": "row"}.get(kind_of(source["file"]) or "", "document")
         return f"{source['file']} {kind} {before + document + (kind == 'line'):,}"
-    return f"{source['file']} {_among_those_with_text(source, document, before)}"
+    return f"{source['file']} {_among_those_kept(source, document, before)}"
 
 
-def _among_those_with_text(source: dict, document: int, before: int) -> str:
+def _among_those_kept(source: dict, document: int, before: int) -> str:
     if "row_groups" not in source:
-        return f"from row {before:,} on, document {document:,} of those with text"
+        return f"from row {before:,} on, document {document:,} of those that were kept"
     ends = np.cumsum(source["row_group_documents"])
     group = int(np.searchsorted(ends, document, side="right"))
     nth = document - (int(ends[group - 1]) if group else 0)
-    return f"row group {source['row_groups'][group]}, document {nth:,} of those with text"
+    return f"row group {source['row_groups'][group]}, document {nth:,} of those that were kept"

@@ -58,7 +58,7 @@ class Report:
 def find(config: Report) -> Findings:
     """Reads the token set. ValueError or FileNotFoundError where it is unfinished or damaged, or has no documents."""
     token_set = open_set(config.tokens, Kept(config.cache_dir))
-    tokenizer = Tokenizer.load(token_set.file("tokenizer.json"))
+    tokenizer = Tokenizer.of_set(token_set)
     to_read = sum(entry.tokens for entry in sample(token_set, "train"))
     with Bars() as bars, Meter(bars, "reading", to_read) as meter:
         statistics = look(token_set, "train", lambda tokens: meter.add(0, tokens, 0, tokens))

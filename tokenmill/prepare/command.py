@@ -21,7 +21,8 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
     """Prepares as the command line says; prints a summary, and last the token set's path. The exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the workers on the way out
     try:
-        (folder, missing), changes = prepare_and_tell(_parse(arguments, prog, presets))
+        config = _parse(arguments, prog, presets)
+        (folder, missing), changes = prepare_and_tell(config)
     except PreparationError as error:
         _report(error.failures)
         return 1
@@ -31,7 +32,7 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
     if missing:
         _say(f"this part is done; {missing:,} shards of other parts are not there yet")
     else:
-        _summarize(folder)
+        _summarize(folder, config)
         for line in changes:
             print(printed(f"  {line}"))
     print(folder)
@@ -75,7 +76,7 @@ def _report(failures: list[tuple[str, Failure]]) -> None:
     _say(f"error: {len(failures)} failed, all others are done; mend the cause and run the same command again")
 
 
-def _summarize(folder: Path | str) -> None:
+def _summarize(folder: Path | str, config: PrepareConfig) -> None:
     token_set = open_set(folder)
     facts, itemsize = token_set.manifest, token_set.numpy_dtype.itemsize
     print(
@@ -93,8 +94,10 @@ def _summarize(folder: Path | str) -> None:
     if facts["broken_lines"]:
         print(f"  left out: {facts['broken_lines']:,} broken lines")
     if facts["oversized_documents"]:
-        told = "longer than --max-document-bytes; a txt file of many has a --document-separator"
-        print(f"  left out: {facts['oversized_documents']:,} documents {told}")
+        many = f"{facts['oversized_documents']:,} documents of more than {config.max_document_bytes:,} bytes"
+        print(f"  left out: {many} (--max-document-bytes)")
+        if config.document_separator is None and any(".txt" in entry.source.lower() for entry in token_set.entries):
+            print("  a txt file is one document, unless --document-separator says what lies between those in it")
     if facts["repaired_documents"]:
         print(f"  mended: {facts['repaired_documents']:,} documents that were not UTF-8 (bad bytes became U+FFFD)")
 

@@ -108,7 +108,10 @@ class Inventory:
             return f"{broken:,} broken lines were left out then, and --skip-broken-lines is not given now"
         limit, now = record.get("max_document_bytes"), self._how.max_document_bytes
         if limit is not None and (now < limit or (now > limit and record.get("oversized_documents"))):
-            return f"documents of more than {limit:,} bytes were left out then, --max-document-bytes is {now:,} now"
+            return (
+                f"documents of more than {limit:,} bytes were left out then, --max-document-bytes is {now:,} now: give "
+                f"--max-document-bytes {limit}"
+            )
         return None
 
     def note_made(self, lot: Lot, size_of: Callable[[SourceFile], int | None] = lambda file: None) -> bool:

@@ -60,8 +60,8 @@ def make_shard(folder: Path, state: tuple[Encoder, str], unit: Unit, report) -> 
                 _require_as_planned(unit, tallies[documents.part])
                 if with_ids:
                     writer.write_ids(documents.ids or [None] * len(documents.texts))
-            read, text_bytes, share = map(sum, zip(*((d.read, d.text_bytes, d.share) for d in gathered), strict=True))
-            report(read, len(tokens), text_bytes, share)
+            text_bytes, share = map(sum, zip(*((d.text_bytes, d.share) for d in gathered), strict=True))
+            report(len(texts), len(tokens), text_bytes, share)
         counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
         facts = {"source": _source(unit, tallies), "fingerprint": encoder.tokenizer.fingerprint}
         writer.finish(counts | facts | {"max_document_bytes": unit.parts[0].reading.max_document_bytes})

@@ -10,8 +10,9 @@ so it fetches and decompresses no others.
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, as_completed
+from dataclasses import replace
 from typing import TypeVar
 
 from tokenmill.prepare import cluster, workers
@@ -24,7 +25,7 @@ from tokenmill.prepare.outcomes import Failure, failure_of
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import Feed
 from tokenmill.text.lots import Lot
-from tokenmill.text.units import Unit
+from tokenmill.text.units import SourceFile, Unit
 
 Item = TypeVar("Item")
 REQUESTS = 32  # files at addresses that are looked at side by side: each waits for answers
@@ -83,10 +84,18 @@ def _plan(stock: Inventory, lots: list[Lot], count: int) -> tuple[list[Unit], Fa
             found = future.result()
             stock.take(found)
         except (ValueError, OSError, MemoryError) as error:
-            failures.append((lot[0].name, failure_of(error)))
+            failures.append((lot[0].name, with_those_that_wait(failure_of(error), lot)))
         else:
             units += found
     return units, failures
+
+
+def with_those_that_wait(failure: Failure, files: Sequence[SourceFile]) -> Failure:
+    """The same, and how many other small files share the shard, and are not done either."""
+    if len(files) == 1:
+        return failure
+    told = f"{failure.reason}. {len(files) - 1:,} more files share its shard and wait for it, {files[0].name} to "
+    return replace(failure, reason=f"{told}{files[-1].name}")
 
 
 def _in_threads(function: Callable, items: Iterable[Item], count: int) -> list[tuple[Item, Future]]:
@@ -115,7 +124,7 @@ def _make(
 
     def settle(unit: Unit, outcome: Made | Failure) -> None:
         if isinstance(outcome, Failure):
-            failures.append((f"shard {unit.name}", outcome))
+            failures.append((f"shard {unit.name}", with_those_that_wait(outcome, unit.files)))
             return
         made.append(outcome)
         stock.note(unit)
@@ -165,7 +174,7 @@ def _feed(feed: Feed, stock: Inventory, source: Source, absent: list[Lot], meter
                 stock.take(units)
             except Exception as error:
                 failed.add(lot)
-                failures.append((futures[future].name, failure_of(error)))
+                failures.append((futures[future].name, with_those_that_wait(failure_of(error), lot)))
                 continue
             new = [unit for unit in units if unit.name not in stock.records]
             left, fetched = left - sizes[lot], fetched + sizes[lot]

@@ -140,6 +140,10 @@ def require_identity(state: dict[str, Any], identity: dict[str, Any], where: obj
             "this is the state of get_batch's loaders, for tokenmill.load_state_dict; "
             'the position of one of them is json.loads(state["loaders"][0])'
         )
+    if missing := [key for key in identity if key not in state]:
+        raise ValueError(
+            f"{', '.join(missing)} is missing from the position; it is not one that state_dict of such a loader made"
+        )
     for key in [*identity, *(key for key in IDENTITIES if key in state and key not in identity)]:
         if state.get(key) != identity.get(key):
             raise ValueError(
@@ -174,5 +178,8 @@ def _parse_pasts(told: list[list[Any]]) -> Pasts:
 
     try:
         return {(number(epoch), number(window)): [past(*one) for one in many] for epoch, window, *many in told}
-    except TypeError as error:
-        raise ValueError(f"pasts of the position are of another form ({error}); state_dict made none such") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"pasts of the position must be as state_dict makes them, [[epoch, window, [seq_len, dealt, rows ...]]]: "
+            f"{error}"
+        ) from error

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 VERSION = 1
 TEMPORARY = ".tmp"
 LARGEST_JSON = {"tokenizer": 256 << 20}  # bytes; of all others:
+CALLED = {  # each kind of JSON, in a sentence
+    "tokens": "the manifest of a token set",
+    "shard": "the record of a shard",
+    "files": "the list of a hub's files",
+    "checked": "the list of files that were checked",
+    "tokenizer": "a tokenizer that tokenmill wrote",
+    "plan": "the plan of a file",
+    "counts": "the counts of rows",
+}
 LARGEST = 64 << 20  # a manifest of 180,000 shards
 OLD_SECONDS = 86_400  # a temporary file that nobody has written to since is nobody's
 BLOCK_BYTES = 1 << 20  # of which each has a CRC-32
@@ -143,22 +152,26 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Reads what `write_json` wrote; FileNotFoundError, or ValueError where it is no such file of this version."""
     try:
-        data = read_bounded(path, LARGEST_JSON.get(kind, LARGEST), f"a {kind}")
+        data = read_bounded(path, LARGEST_JSON.get(kind, LARGEST), CALLED[kind])
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: expected a {kind}, found no such file; prepare again") from error
+        raise FileNotFoundError(f"{path}: expected {CALLED[kind]}, found no such file; prepare again") from error
     return parse_json(data, path, kind)
 
 
 def read_bounded(path: Path, most: int, what: str) -> bytes:
     """A file that is read whole. ValueError where it is none, as a pipe, or one of more than `most` bytes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{path}: expected {what}, found no file ({stat.filemode(found.st_mode)}); delete it")
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+            raise ValueError(f"{path}: expected {what}, found {kind}; delete it")
         if found.st_size > most:
             raise ValueError(f"{path}: expected {what} of at most {most:,} bytes, found {found.st_size:,}")
-        return file.read()
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
@@ -167,11 +180,15 @@ def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path}: expected a {kind}, found broken JSON ({error}); delete it and prepare again"
+            f"{path}: expected {CALLED[kind]}, found broken JSON ({error}); delete it and prepare again"
         ) from error
     found = (value.get("format"), value.get("version")) if isinstance(value, dict) else None
     if found != (f"tokenmill-{kind}", VERSION):
-        raise ValueError(f"{path}: expected format tokenmill-{kind}, version {VERSION}, found {found}")
+        other = found or f"a {type(value).__name__}"
+        raise ValueError(
+            f"{path}: expected {CALLED[kind]}, of format tokenmill-{kind}, version {VERSION}, found {other}; "
+            "delete it and prepare again"
+        )
     try:
         check(kind, value)
     except ValueError as error:

@@ -161,7 +161,7 @@ def _record(record: dict[str, Any]) -> None:
     sizes = {"bin": record["tokens"] * SIZES[record["dtype"]], "idx": (record["documents"] + 1) * OFFSET}
     for suffix in ("bin", "idx", *(("ids",) if "ids" in record else ())):
         _checksums(suffix, record[suffix], sizes.get(suffix))
-    _sources(record["source"])
+    _sources(record["source"], record["documents"])
 
 
 def _checksums(suffix: str, told: dict[str, Any], size: int | None) -> None:
@@ -175,11 +175,24 @@ def _checksums(suffix: str, told: dict[str, Any], size: int | None) -> None:
     _require(right, f"{suffix}: crc32", f"{blocks:,} numbers of 32 bits", told["crc32"])
 
 
-def _sources(source: dict[str, Any]) -> None:
+def _sources(source: dict[str, Any], documents: int) -> None:
     several = source.get("files", [])
     _list("source: files", several)
+    _count("source: shards", source.get("shards", 1), 1)
     for one in several or [source]:
         _text("source: file", one["file"])
+        for key in ("bytes", *LATER_COUNTS):
+            _count(f"source: {key}", one.get(key, 0))
+        counts = [one.get(key, []) for key in ("row_groups", "row_group_documents", "span")]
+        for numbers in counts:
+            _list("source: row groups", numbers)
+            _require(all(map(_is_count, numbers)), "source: row groups", "whole numbers", numbers)
+        many = one["documents"] if several else documents
+        _count("source: documents", many)
+        right = len(counts[0]) == len(counts[1]) and (not counts[1] or sum(counts[1]) == many)
+        _require(right, "source: row_group_documents", f"{many:,} documents, by row groups", counts[1])
+    if several:
+        _require(sum(one["documents"] for one in several) == documents, "source: documents", f"{documents:,}", several)
 
 
 # ---------------------------------------------------------------------------- other files

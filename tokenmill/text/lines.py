@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 
 from tokenmill.text.formats import Reading
-from tokenmill.text.parquet import JOINED_BY
+from tokenmill.text.parquet import JOINED_BY, MOST_ID
 from tokenmill.text.units import BATCH_BYTES, Documents, Part, SourceFile, as_documents, reading, sha256
 
 END_BYTES = 1 << 16  # of the file's beginning and end, that tell it from another
@@ -265,6 +265,8 @@ def _id_at(named: str | None) -> Callable[[dict], object]:
 
     def id_of(value: dict) -> object:
         found = _at(value, named) if named is not None else None
+        if isinstance(found, dict | list) or (isinstance(found, str) and len(found) > MOST_ID):
+            raise BrokenLine(f"an id under {named} that is a {type(found).__name__} of {len(found):,}")
         if found is _MISSING:
             raise BrokenLine(f"keys {', '.join(value)}, and none that --keep-ids {named} names")
         return found

@@ -9,7 +9,7 @@ The text lies in a column (`text`), in a field of one (`doc.text`), or in severa
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,9 @@ from tokenmill.text.units import (
 )
 
 BATCH_DOCUMENTS = 32  # that are decoded at a time, at most: a few long ones may follow each other among short ones
+BATCH_ROWS_BYTES = 32 << 20  # of rows as they are read
 HELD = 128  # such decodings, at most, that are handed on together
+MOST_ID = 1 << 16  # bytes of a document's id
 DENSE = 100  # bytes of text are packed into one by no publisher
 MOST_DENSE = 128 << 20  # bytes of text that are unpacked where they are
 DICTIONARY_DOCUMENTS = 4096  # whose numbers in a dictionary are read at a time
@@ -57,7 +59,7 @@ def read_row_groups(part: Part) -> Iterator[Documents]:
         sizes = _text_sizes(part.file, parquet, how)
         texts = _columns(part.file, parquet.schema_arrow, how.text_column)
         id_path = _path(how.id_column, parquet.schema_arrow) if how.id_column else []
-        columns = sorted({name for name, *_ in [*texts, *([id_path] if id_path else [])]})
+        columns = sorted({".".join(path) for path in [*texts, *([id_path] if id_path else [])]})
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
@@ -87,7 +89,16 @@ def _batches(
     if as_dictionaries:
         count = DICTIONARY_DOCUMENTS if len(as_dictionaries) == len(chunks) else count
         parquet = pq.ParquetFile(raw, metadata=parquet.metadata, read_dictionary=as_dictionaries, **STREAMING)
-    return parquet.iter_batches(count, row_groups=[row_group], columns=columns, use_threads=False)
+    yield from _growing(parquet, count, {"row_groups": [row_group], "columns": columns, "use_threads": False})
+
+
+def _growing(parquet: pq.ParquetFile, most: int, asked: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Batches of one row, two, four ... `most`; fewer where rows are long: a footer need not tell how long they are."""
+    batches, count = parquet.iter_batches(1, **asked), 1
+    for batch in batches:
+        yield batch
+        count = min(2 * count, most, max(1, BATCH_ROWS_BYTES * len(batch) // max(1, batch.nbytes)))
+        parquet.reader.set_batch_size(count)
 
 
 def _is_of_a_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
@@ -111,7 +122,7 @@ def _bounded(
     """Batches as documents, some MB of text at a time, without those of more than `most` bytes."""
     for batch in batches:
         columns = [_field(batch, path) for path in texts]
-        ids = _field(batch, id_path) if id_path else None
+        ids = _ids(_field(batch, id_path)) if id_path else None
         sizes = np.sum([_sizes(column) for column in columns], axis=0)
         fits = sizes <= most
         oversized = len(batch) - int(np.count_nonzero(fits))
@@ -126,6 +137,16 @@ def _bounded(
             few_ids = None if ids is None else ids.slice(begin, end - begin)
             yield _Decoded(some, few_ids, int(sizes[begin:end].sum()), len(some[0]) + oversized, oversized)
             begin, oversized = end, 0
+
+
+def _ids(column: pa.Array) -> pa.Array:
+    """Ids, mended where they are not UTF-8. ValueError for one that is as long as a text."""
+    value = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not any(is_text(value) for is_text in _TEXTS):
+        return _decoded(column)
+    if (longest := int(_sizes(column).max(initial=0))) > MOST_ID:
+        raise ValueError(f"an id has {longest:,} bytes; name another column by --keep-ids")
+    return _decoded(column) if pa.types.is_binary(value) else valid_utf8(as_text(column))[0]
 
 
 def _sizes(column: pa.Array) -> np.ndarray:
@@ -194,7 +215,12 @@ def _cut(sizes: list[int], limit: int) -> list[tuple[int, ...]]:
 
 def _text_sizes(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> list[int]:
     """Bytes of text in each row group. ValueError where there is no such column, or no text in it."""
-    if how.id_column and _type_of(parquet.schema_arrow, _path(how.id_column, parquet.schema_arrow)) is None:
+    id_type = _type_of(parquet.schema_arrow, _path(how.id_column, parquet.schema_arrow)) if how.id_column else None
+    if id_type is not None and pa.types.is_nested(id_type):
+        raise ValueError(
+            f"{file.path}: expected ids in column {how.id_column!r}, found {id_type}; name one of its fields"
+        )
+    if how.id_column and id_type is None:
         raise ValueError(
             f"{file.path}: expected an id column {how.id_column!r}, found columns "
             f"{', '.join(parquet.schema_arrow.names)}; name the one with the ids by --keep-ids"
@@ -265,6 +291,8 @@ _TEXTS = (
 def _type_of(schema: pa.Schema, path: list[str]) -> pa.DataType | None:
     if path[0] not in schema.names:
         return None
+    if schema.names.count(path[0]) > 1:
+        raise ValueError(f"column {path[0]!r} is there {schema.names.count(path[0])} times; name each otherwise")
     kind = schema.field(path[0]).type
     for name in path[1:]:
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import LARGEST_JSON, read_bounded
+from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.huggingface import BYTE_OF, HuggingFace
 from tokenmill.tokenize.patterns import GPT2_PATTERN
 from tokenmill.tokenize.pickles import read_pickle
@@ -60,7 +61,9 @@ def load_foreign(path: Path, bos_token: str | None, texts: Sequence[str] = ()) -
     try:
         return _of_json(path, json.loads(data), bos_token, texts)
     except (json.JSONDecodeError, RecursionError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}: expected a tokenizer.json, found broken JSON or another ({error!r})") from error
+        raise ValueError(
+            f"{path}: expected a tokenizer.json, found broken JSON, or one of another form ({error!r})"
+        ) from error
 
 
 def _of_json(path: Path, whole: dict, bos_token: str | None, texts: Sequence[str]) -> Tokenizer:
@@ -68,9 +71,12 @@ def _of_json(path: Path, whole: dict, bos_token: str | None, texts: Sequence[str
     added = {token["content"]: token["id"] for token in whole.get("added_tokens") or []}
     if not isinstance(whole["model"]["vocab"], dict | list):
         raise ValueError(f"{path}: expected a tokenizer.json with a vocabulary, found none")
-    for token, id in added.items():
-        if type(token) is not str or type(id) is not int:
-            raise ValueError(f"{path}: expected added tokens with ids, found {token!r} with {id!r}")
+    ids = [*added.items(), *(whole["model"]["vocab"].items() if isinstance(whole["model"]["vocab"], dict) else ())]
+    for token, id in ids:
+        if type(token) is not str or type(id) is not int or not 0 <= id < MOST_IDS:
+            raise ValueError(
+                f"{path}: expected tokens with ids from 0 to {MOST_IDS - 1:,}, found {token!r} with {id!r}"
+            )
     if bos_token in added:
         special[bos_token] = added[bos_token]
     bos_token = _bos(path, special, bos_token)

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from tokenmill.extras import naming_the_extra
 from tokenmill.once import once
 from tokenmill.store.files import header, write_json
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
+from tokenmill.tokenize.tokenizer import CannotRun, Tokenizer, naming_the_library
 
 if TYPE_CHECKING:
     import tokenizers
@@ -52,6 +53,10 @@ class HuggingFace(Tokenizer):
             raise ValueError(f"its BPE has a dropout of {dropout}, with which a text has other ids every time")
         made = cls(name, "", {}, special, bos_token, None, json.dumps(kept, ensure_ascii=False))
         made.encode("a")
+        for id, count in Counter(made._vocab.values()).items():
+            if count > 1:
+                both = [token for token, other in made._vocab.items() if other == id]
+                raise ValueError(f"its id {id} stands for {', '.join(map(repr, both[:3]))}: what is encoded is lost")
         for token in whole.get("added_tokens") or []:
             content, found = token["content"], made._vocab.get(token["content"])
             if found != token["id"]:
@@ -108,10 +113,24 @@ class HuggingFace(Tokenizer):
         found: list[np.ndarray] = []
         whole = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
         for first in range(0, len(whole), BATCH):
-            with naming_the_library(self.library, self.name):
-                encoded = self._encoding.encode_batch_fast(whole[first : first + BATCH], add_special_tokens=False)
+            try:
+                with naming_the_library(self.library, self.name):
+                    encoded = self._encoding.encode_batch_fast(whole[first : first + BATCH], add_special_tokens=False)
+            except CannotRun as error:
+                raise CannotRun(f"{error}; on {self._refused(whole[first : first + BATCH])}") from error
             found += [np.array(one.ids, np.uint32) for one in encoded]
         return found
+
+    def _refused(self, texts: list[str]) -> str:
+        """The first of some texts that the library fails on, in words."""
+        for text in texts:
+            try:
+                self._encoding.encode(text, add_special_tokens=False)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+                    raise
+                return f"a text of {len(text):,} characters that begins {text[:40]!r}; use another tokenizer"
+        return "some texts together; use another tokenizer"
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out. ValueError as `token`."""

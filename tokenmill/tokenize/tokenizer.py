@@ -10,7 +10,8 @@ Text that spells a special token is ordinary text, so BOS is only ever what we p
 Two kinds of text make tiktoken fail, and neither loses a document. Lone surrogates become U+FFFD,
 as tiktoken's own `encode_ordinary` has it. A run of about a million whitespace characters overflows
 its regex engine's stack; such a document is split by the same pattern with the `regex` module, and
-only where a piece begins, so that no merge could have crossed (`_encode_in_stretches`).
+only where a piece begins, so that no merge could have crossed (`_encode_in_stretches`). With a pattern
+that we do not know, which may mean something else to that module, or look ahead further, it is an error.
 
 Left out: faster engines (encoder.py), other people's tokenizer files (foreign.py), and tokenizers that tiktoken cannot
 express (huggingface.py).
@@ -34,7 +35,8 @@ from tokenmill.once import once
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.patterns import NANOCHAT_PATTERN, OF_ANY_LENGTH
 
 if TYPE_CHECKING:
     import tiktoken
@@ -56,7 +58,6 @@ NANOCHAT_SPECIAL_TOKENS = (
     "<|output_start|>",
     "<|output_end|>",
 )
-PATIENCE, PATIENT_CHARACTERS = 10, 100_000  # seconds for a text, and characters of it that each may take one more
 LONG_PIECE = 10_000  # characters; far below what overflows the regex engine, far above any word
 
 
@@ -206,6 +207,18 @@ class Tokenizer:
             )
         return tokenizer
 
+    @classmethod
+    def of_set(cls, token_set: TokenSet) -> "Tokenizer":
+        """The tokenizer that a token set was made with. ValueError where what lies there is another."""
+        path = token_set.file("tokenizer.json")
+        tokenizer, expected = cls.load(path), token_set.tokenizer["fingerprint"]
+        if tokenizer.fingerprint != expected:
+            raise ValueError(
+                f"{path}: expected the tokenizer of this token set, with fingerprint {expected[:8]}..., found "
+                f"{tokenizer.name}, with {tokenizer.fingerprint[:8]}...; put the right file back, or prepare again"
+            )
+        return tokenizer
+
 
 def _of_saved(whole: dict[str, Any]) -> Tokenizer:
     if whole.get("kind") == "huggingface":
@@ -236,7 +249,15 @@ def _encode_in_stretches(encoding: "tiktoken.Encoding", pattern: str, text: str)
         parts.extend(encoding._encode_single_piece(piece) for piece in stretch[tail:])
         stretch.clear()
 
-    for piece in _pieces(pattern, text):
+    if pattern not in OF_ANY_LENGTH:  # which may look ahead from anywhere, or mean something else to `regex`
+        raise ValueError(
+            f"it gave up on a text of {len(text):,} characters that begins {text[:40]!r}; leave such long ones out by "
+            "--max-document-bytes, or use another tokenizer"
+        )
+    with naming_the_extra():
+        import regex
+    for match in regex.finditer(pattern, text):
+        piece = match.group()
         if len(piece) < LONG_PIECE:
             stretch.append(piece)
         else:
@@ -246,31 +267,22 @@ def _encode_in_stretches(encoding: "tiktoken.Encoding", pattern: str, text: str)
     return np.concatenate([np.asarray(part, dtype=np.uint32) for part in parts])
 
 
-def _pieces(pattern: str, text: str) -> list[str]:
-    """The matches of a split pattern. ValueError where it would never end, as `(a|a)*b` on many a's."""
-    with naming_the_extra():
-        import regex
-    seconds = PATIENCE + len(text) / PATIENT_CHARACTERS
-    try:
-        found: list[str] = regex.findall(pattern, text, timeout=seconds)
-        return found
-    except TimeoutError as error:
-        raise ValueError(
-            f"the split pattern {pattern[:80]!r} found no end in {seconds:.0f} s of a text of {len(text):,} characters "
-            f"that begins {text[:40]!r}; use another tokenizer"
-        ) from error
+class CannotRun(ValueError):
+    """What a library says of a tokenizer that it cannot run, or of a text."""
 
 
 @contextlib.contextmanager
-def naming_the_library(library: str, name: str, kind: type[ValueError] = ValueError) -> Iterator[None]:
+def naming_the_library(library: str, name: str, kind: type[ValueError] | None = None) -> Iterator[None]:
     """Whatever a library says of a tokenizer that it cannot run, a Rust panic too, as a ValueError of this kind."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError):
         raise
+    except CannotRun:
+        raise
     except BaseException as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise kind(f"the {library} library cannot run tokenizer {name}: {reason:.300}") from error
+        raise (kind or CannotRun)(f"the {library} library cannot run tokenizer {name}: {reason:.300}") from error
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
@@ -280,6 +292,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
     ConnectionError where the vocabulary is neither cached nor to be had.
     """
     if spec.endswith(".json"):
+        if not Path(spec).exists():
+            raise FileNotFoundError(f"{spec}: expected a tokenizer.json, found no such file; check --tokenizer")
         return Tokenizer.load(Path(spec))
     known = sorted({*ALIASES, *_tiktoken().list_encoding_names()})
     if spec not in known:
