@@ -57,6 +57,14 @@ def make_token_set(
     return folder
 
 
+def give_tokenizer(folder: Path, tokenizer) -> None:
+    """Makes a tokenizer the one of a token set of random ids."""
+    tokenizer.save(folder / "tokenizer.json")
+    manifest = read_manifest(folder)
+    manifest["tokenizer"]["fingerprint"] = tokenizer.fingerprint
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 def read_manifest(folder: Path) -> dict:
     """A token set's manifest, shards and all."""
     return json.loads((folder / "manifest.json").read_text())

@@ -16,7 +16,7 @@ import pytest
 from hub_server import Hub, environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import BOS, ROOT, make_token_set
+from making import BOS, ROOT, give_tokenizer, make_token_set
 
 from tokenmill.exchange import convert, intake, layouts, split_files
 from tokenmill.exchange.writing import write_meta
@@ -111,7 +111,7 @@ def test_what_is_written_is_what_a_reader_of_the_format_finds(tmp_path, monkeypa
     train = [[5, 3, 40, 7, 2], [3] * 20, [], [100, 33, 50]]
     tokens = make_token_set(tmp_path / "set", train=train, val=[[4, 8, 30]], vocab=vocab)
     ranks = {number.to_bytes(3, "big"): number for number in range(1, vocab)}
-    Tokenizer("synthetic", ".", ranks, {"<|bos|>": BOS}, "<|bos|>").save(tokens / "tokenizer.json")
+    give_tokenizer(tokens, Tokenizer("synthetic", ".", ranks, {"<|bos|>": BOS}, "<|bos|>"))
     config = convert.Out(layout, tokens, tmp_path / "out", file_tokens=64 if layouts.LAYOUTS[layout].is_cut else None)
     if layout == "nanogpt" and vocab > 65_536:
         with pytest.raises(ValueError, match=r"nanoGPT's files are uint16"):
@@ -182,7 +182,7 @@ def by_datatrove(folder, split):
 def test_to_train_on_there_are_two_files_at_least_and_none_is_a_remnant(token_set, tmp_path, tokenizer, file_tokens):
     folder = tmp_path / "set"
     shutil.copytree(token_set, folder)
-    tokenizer.save(folder / "tokenizer.json")
+    give_tokenizer(folder, tokenizer)
     out = convert.export(convert.Out("npy", folder, tmp_path / "out", file_tokens=file_tokens))
     for split, least in (("train", 2), ("val", 1)):
         sizes = [len(np.load(path)) for path in sorted(out.glob(f"*_{split}_*"))]
@@ -195,7 +195,7 @@ def test_to_train_on_there_are_two_files_at_least_and_none_is_a_remnant(token_se
 def test_a_size_of_files_is_refused_where_the_layout_has_its_own(token_set, tmp_path, tokenizer):
     folder = tmp_path / "set"
     shutil.copytree(token_set, folder)
-    tokenizer.save(folder / "tokenizer.json")
+    give_tokenizer(folder, tokenizer)
     with pytest.raises(ValueError, match=r"--file-tokens is for layouts of many files, raw, llm.c, npy; megatron has"):
         convert.export(convert.Out("megatron", folder, tmp_path / "out", file_tokens=5))
     with pytest.raises(ValueError, match="--file-tokens must be a whole number of at least 1, not 0"):
@@ -427,7 +427,7 @@ def test_a_data_set_s_name_is_not_taken_for_a_split_s(tmp_path, tokenizer, token
     token_set = make_token_set(tmp_path / name, train=[[5, 3], [4]], val=[[6]], vocab=400)
     manifest = json.loads((token_set / "manifest.json").read_text())
     (token_set / "manifest.json").write_text(json.dumps(manifest | {"dataset": name}))
-    tokenizer.save(token_set / "tokenizer.json")
+    give_tokenizer(token_set, tokenizer)
     out = convert.export(convert.Out("npy", token_set, tmp_path / "out"))
     assert [path.name for path in sorted(out.iterdir())] == [
         "tokens_train_000001.npy",
@@ -533,7 +533,7 @@ def test_a_damaged_index_of_megatron_s_is_refused(prepared, tokenizer_json, tmp_
 
 def test_a_split_without_tokens_is_told(tmp_path, tokenizer):
     token_set = make_token_set(tmp_path / "set", train=[[5]], val=[], vocab=400)
-    tokenizer.save(token_set / "tokenizer.json")
+    give_tokenizer(token_set, tokenizer)
     for layout in layouts.LAYOUTS:
         with pytest.raises(ValueError, match="split 'val' has no token to write"):
             convert.export(convert.Out(layout, token_set, tmp_path / "out"))

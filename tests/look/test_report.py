@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from browser import chromium
-from making import BOS, ROOT, make_token_set, run_prepare, tree, write_parquet
+from making import BOS, ROOT, give_tokenizer, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import cli
 from tokenmill.look.figures import PACKINGS, tally
@@ -301,7 +301,7 @@ def test_an_id_that_stands_for_nothing_is_damage(copy, capsys):
     tokens = {token: rank for token, rank in whole["ranks"].items() if rank != 300}
     holed = Tokenizer("holed", whole["pattern"], {}, whole["special_tokens"], whole["bos_token"])
     holed.ranks.update({base64.b64decode(token): rank for token, rank in tokens.items()})
-    holed.save(copy / "tokenizer.json")
+    give_tokenizer(copy, holed)
     path = sorted(copy.glob("shards/*.bin"))[0]
     tokens = np.fromfile(path, np.uint16)
     tokens[1] = 300
@@ -311,7 +311,7 @@ def test_an_id_that_stands_for_nothing_is_damage(copy, capsys):
 
 def test_a_set_without_documents_is_refused(tmp_path, tokenizer, capsys):
     folder = make_token_set(tmp_path / "set", train=[[]], val=[[3]])
-    tokenizer.save(folder / "tokenizer.json")
+    give_tokenizer(folder, tokenizer)
     refused(capsys, folder, "split 'train' has no documents")
 
 

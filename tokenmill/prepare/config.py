@@ -11,7 +11,6 @@ from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
 from tokenmill.remote.addresses import cache_root, named
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, SUFFIX, Reading
-from tokenmill.text.listing import is_url
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class PrepareConfig:
     def dataset(self) -> str:
         """The data set's name: --name, or the last part of the source."""
         return self.name or SUFFIX.sub(
-            "", Path(os.path.abspath(self.source.partition("?")[0] if is_url(self.source) else self.source)).name
+            "", Path(os.path.abspath(self.source.partition("?")[0] if "://" in self.source else self.source)).name
         )
 
     @property

@@ -21,6 +21,7 @@ from tokenmill.rows.repack import Past
 from tokenmill.rows.skipped import Skipped, format_ranges, format_skipped, parse_ranges, parse_skipped
 
 VERSION = 2
+ALWAYS = ("version", "fingerprint", "split", "packing")
 # of some loaders
 IDENTITIES = ("long_documents", "shuffle", "seed", "world_size", "rows_a_call", "worker", "workers", "window_tokens")
 
@@ -140,7 +141,7 @@ def require_identity(state: dict[str, Any], identity: dict[str, Any], where: obj
             "this is the state of get_batch's loaders, for tokenmill.load_state_dict; "
             'the position of one of them is json.loads(state["loaders"][0])'
         )
-    if missing := [key for key in identity if key not in state]:
+    if missing := [key for key in ALWAYS if key in identity and key not in state]:
         raise ValueError(
             f"{', '.join(missing)} is missing from the position; it is not one that state_dict of such a loader made"
         )

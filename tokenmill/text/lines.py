@@ -19,8 +19,9 @@ from typing import NamedTuple
 import orjson
 import pyarrow as pa
 
+from tokenmill.text.decoding import MOST_ID
 from tokenmill.text.formats import Reading
-from tokenmill.text.parquet import JOINED_BY, MOST_ID
+from tokenmill.text.parquet import JOINED_BY
 from tokenmill.text.units import BATCH_BYTES, Documents, Part, SourceFile, as_documents, reading, sha256
 
 END_BYTES = 1 << 16  # of the file's beginning and end, that tell it from another

@@ -9,16 +9,15 @@ The text lies in a column (`text`), in a field of one (`doc.text`), or in severa
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokenmill.text.decoding import TEXTS, bounded, gathered
 from tokenmill.text.formats import Reading
 from tokenmill.text.units import (
-    BATCH_BYTES,
     Documents,
     Part,
     SourceFile,
@@ -30,9 +29,7 @@ from tokenmill.text.units import (
 )
 
 BATCH_DOCUMENTS = 32  # that are decoded at a time, at most: a few long ones may follow each other among short ones
-BATCH_ROWS_BYTES = 32 << 20  # of rows as they are read
-HELD = 128  # such decodings, at most, that are handed on together
-MOST_ID = 1 << 16  # bytes of a document's id
+BATCH_ROWS_BYTES = 32 << 20  # of rows as they are read, about
 DENSE = 100  # bytes of text are packed into one by no publisher
 MOST_DENSE = 128 << 20  # bytes of text that are unpacked where they are
 DICTIONARY_DOCUMENTS = 4096  # whose numbers in a dictionary are read at a time
@@ -64,36 +61,32 @@ def read_row_groups(part: Part) -> Iterator[Documents]:
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
             batches = _batches(part.file, raw, parquet, row_group, columns, how)
-            for gathered in _gathered(_bounded(batches, texts, id_path, how.max_document_bytes)):
-                share = round(gathered.rows * bytes_a_row * share_of)
-                column, repaired = _joined(gathered.texts)
-                more = {"repaired_documents": repaired, "oversized_documents": gathered.oversized}
-                yield as_documents(column, share, gathered.ids, row_group=row_group, **more)
+            fields = (([_field(b, path) for path in texts], _field(b, id_path) if id_path else None) for b in batches)
+            for some in gathered(bounded(fields, how.max_document_bytes)):
+                share = round(some.rows * bytes_a_row * share_of)
+                column, repaired = _joined(some.texts)
+                more = {"repaired_documents": repaired, "oversized_documents": some.oversized}
+                yield as_documents(column, share, some.ids, row_group=row_group, **more)
 
 
 def _batches(
     file: SourceFile, raw: pa.NativeFile, parquet: pq.ParquetFile, row_group: int, columns: list[str], how: Reading
 ) -> Iterator[pa.RecordBatch]:
-    """The documents of a row group, a few at a time; one where they may be far longer than it tells.
+    """The documents of a row group, a few at a time.
 
     A dictionary says how long its texts are before they are copied a thousand times, so it is asked for where the row
     group is packed as no text is.
     """
     chunks = _text_chunks(file, parquet, row_group, how)
-    size, rows = sum(chunk.total_uncompressed_size for chunk in chunks), parquet.metadata.row_group(row_group).num_rows
-    count = max(1, min(BATCH_DOCUMENTS, int(BATCH_BYTES / max(1, size / max(1, rows)))))
-    # DELTA_BYTE_ARRAY has a text as the one before it and what is new
-    if any(_is_dense(chunk) or "DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
-        count = 1
     as_dictionaries = [chunk.path_in_schema for chunk in chunks if _is_of_a_dictionary(chunk)]
+    most = DICTIONARY_DOCUMENTS if as_dictionaries and len(as_dictionaries) == len(chunks) else BATCH_DOCUMENTS
     if as_dictionaries:
-        count = DICTIONARY_DOCUMENTS if len(as_dictionaries) == len(chunks) else count
         parquet = pq.ParquetFile(raw, metadata=parquet.metadata, read_dictionary=as_dictionaries, **STREAMING)
-    yield from _growing(parquet, count, {"row_groups": [row_group], "columns": columns, "use_threads": False})
+    yield from _growing(parquet, most, {"row_groups": [row_group], "columns": columns, "use_threads": False})
 
 
 def _growing(parquet: pq.ParquetFile, most: int, asked: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-    """Batches of one row, two, four ... `most`; fewer where rows are long: a footer need not tell how long they are."""
+    """Batches of one row, two, four ... `most`; fewer where rows are long, which a footer need not tell."""
     batches, count = parquet.iter_batches(1, **asked), 1
     for batch in batches:
         yield batch
@@ -104,81 +97,6 @@ def _growing(parquet: pq.ParquetFile, most: int, asked: dict[str, Any]) -> Itera
 def _is_of_a_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
     is_read_so = chunk.has_dictionary_page and not any("DELTA" in encoding for encoding in chunk.encodings)
     return is_read_so and _is_dense(chunk)
-
-
-class _Decoded(NamedTuple):
-    """Some documents of a row group."""
-
-    texts: list[pa.Array]  # one a column that is asked for
-    ids: pa.Array | None
-    bytes: int
-    rows: int  # that they were made of, with those that are left out
-    oversized: int
-
-
-def _bounded(
-    batches: Iterator[pa.RecordBatch], texts: list[list[str]], id_path: list[str], most: int
-) -> Iterator[_Decoded]:
-    """Batches as documents, some MB of text at a time, without those of more than `most` bytes."""
-    for batch in batches:
-        columns = [_field(batch, path) for path in texts]
-        ids = _ids(_field(batch, id_path)) if id_path else None
-        sizes = np.sum([_sizes(column) for column in columns], axis=0)
-        fits = sizes <= most
-        oversized = len(batch) - int(np.count_nonzero(fits))
-        if oversized:
-            columns, sizes = [column.filter(pa.array(fits)) for column in columns], sizes[fits]
-            ids = None if ids is None else ids.filter(pa.array(fits))
-        begin, ends = 0, np.cumsum(sizes)
-        while begin < len(sizes) or oversized:
-            before = int(ends[begin - 1]) if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
-            some = [_decoded(column.slice(begin, end - begin)) for column in columns]
-            few_ids = None if ids is None else ids.slice(begin, end - begin)
-            yield _Decoded(some, few_ids, int(sizes[begin:end].sum()), len(some[0]) + oversized, oversized)
-            begin, oversized = end, 0
-
-
-def _ids(column: pa.Array) -> pa.Array:
-    """Ids, mended where they are not UTF-8. ValueError for one that is as long as a text."""
-    value = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not any(is_text(value) for is_text in _TEXTS):
-        return _decoded(column)
-    if (longest := int(_sizes(column).max(initial=0))) > MOST_ID:
-        raise ValueError(f"an id has {longest:,} bytes; name another column by --keep-ids")
-    return _decoded(column) if pa.types.is_binary(value) else valid_utf8(as_text(column))[0]
-
-
-def _sizes(column: pa.Array) -> np.ndarray:
-    """Bytes of each text, 0 of a null: (num_texts,) int64; without copying those that a dictionary has once."""
-    if pa.types.is_dictionary(column.type):
-        lengths = np.append(_sizes(column.dictionary), 0)
-        return lengths[np.asarray(pc.fill_null(column.indices, len(lengths) - 1))]
-    if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
-        column = column.cast(pa.large_binary())
-    return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)
-
-
-def _decoded(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _gathered(decoded: Iterator[_Decoded]) -> Iterator[_Decoded]:
-    """Documents, some MB together."""
-    held: list[_Decoded] = []
-    for some in decoded:
-        held.append(some)
-        if sum(one.bytes for one in held) > BATCH_BYTES // 2 or len(held) == HELD:
-            yield _together(held)
-            held = []
-    if held:
-        yield _together(held)
-
-
-def _together(held: list[_Decoded]) -> _Decoded:
-    texts, ids, *counts = zip(*held, strict=True)
-    columns = [pa.concat_arrays(some) for some in zip(*texts, strict=True)]
-    return _Decoded(columns, None if ids[0] is None else pa.concat_arrays(ids), *map(sum, counts))
 
 
 def groups_of(part: Part, parquet: pq.ParquetFile) -> tuple[int, ...]:
@@ -265,7 +183,7 @@ def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]
                 "name the one with the text by --text-column"
             )
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not any(is_text(value) for is_text in _TEXTS):
+        if not any(is_text(value) for is_text in TEXTS):
             raise ValueError(
                 f"{file.path}: expected text in column {name!r}, found {kind}; "
                 "name the one with the text by --text-column (a field of a struct as column.field)"
@@ -276,16 +194,6 @@ def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]
 def _path(name: str, schema: pa.Schema) -> list[str]:
     """Of a column of this name, or of a field of one."""
     return [name] if name in schema.names else name.split(".")
-
-
-_TEXTS = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_binary_view,
-)
 
 
 def _type_of(schema: pa.Schema, path: list[str]) -> pa.DataType | None:

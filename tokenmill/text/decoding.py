@@ -1,0 +1,97 @@
+"""What was read of a row group as documents: some MB of text at a time, however long they are.
+
+A dictionary has each of its texts once, and says how long they are: so those that are too long are left out, and the
+others decoded a few at a time.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill.text.units import BATCH_BYTES, as_text, valid_utf8
+
+HELD = 128  # decodings, at most, that are handed on together
+MOST_ID = 1 << 16  # bytes of a document's id
+TEXTS = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)
+
+
+class Decoded(NamedTuple):
+    """Some documents of a row group."""
+
+    texts: list[pa.Array]  # one a column that is asked for
+    ids: pa.Array | None
+    bytes: int
+    rows: int  # that they were made of, with those that are left out
+    oversized: int
+
+
+def bounded(batches: Iterator[tuple[list[pa.Array], pa.Array | None]], most: int) -> Iterator[Decoded]:
+    """Columns of texts, and ids, as documents, some MB at a time, without those of more than `most` bytes."""
+    for columns, ids in batches:
+        ids = None if ids is None else _ids(ids)
+        sizes = np.sum([_sizes(column) for column in columns], axis=0)
+        fits = sizes <= most
+        oversized = len(sizes) - int(np.count_nonzero(fits))
+        if oversized:
+            columns, sizes = [column.filter(pa.array(fits)) for column in columns], sizes[fits]
+            ids = None if ids is None else ids.filter(pa.array(fits))
+        begin, ends = 0, np.cumsum(sizes)
+        while begin < len(sizes) or oversized:
+            before = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
+            some = [_decoded(column.slice(begin, end - begin)) for column in columns]
+            few_ids = None if ids is None else ids.slice(begin, end - begin)
+            yield Decoded(some, few_ids, int(sizes[begin:end].sum()), len(some[0]) + oversized, oversized)
+            begin, oversized = end, 0
+
+
+def _ids(column: pa.Array) -> pa.Array:
+    """Ids, mended where they are not UTF-8. ValueError for one that is as long as a text."""
+    value = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not any(is_text(value) for is_text in TEXTS):
+        return _decoded(column)
+    if (longest := int(_sizes(column).max(initial=0))) > MOST_ID:
+        raise ValueError(f"an id has {longest:,} bytes; name another column by --keep-ids")
+    return _decoded(column) if pa.types.is_binary(value) else valid_utf8(as_text(column))[0]
+
+
+def _sizes(column: pa.Array) -> np.ndarray:
+    """Bytes of each text, 0 of a null: (num_texts,) int64; without copying those that a dictionary has once."""
+    if pa.types.is_dictionary(column.type):
+        lengths = np.append(_sizes(column.dictionary), 0)
+        return lengths[np.asarray(pc.fill_null(column.indices, len(lengths) - 1))]
+    if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
+    return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def gathered(decoded: Iterator[Decoded]) -> Iterator[Decoded]:
+    """Documents, some MB together."""
+    held: list[Decoded] = []
+    for some in decoded:
+        held.append(some)
+        if sum(one.bytes for one in held) > BATCH_BYTES // 2 or len(held) == HELD:
+            yield _together(held)
+            held = []
+    if held:
+        yield _together(held)
+
+
+def _together(held: list[Decoded]) -> Decoded:
+    texts, ids, *counts = zip(*held, strict=True)
+    columns = [pa.concat_arrays(some) for some in zip(*texts, strict=True)]
+    return Decoded(columns, None if ids[0] is None else pa.concat_arrays(ids), *map(sum, counts))
