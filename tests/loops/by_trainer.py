@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from datasets import Dataset
 from record import Record, say, tell
 from torch.utils.data import DataLoader
@@ -119,3 +120,5 @@ if __name__ == "__main__":
     if sys.argv[2] == "1":
         say(f"ignore_data_skip: {row_0_is_warned_of()}")
         say(f"loss: {[loss_is_that_of_the_targets(kind) for kind in ('llama', 'gpt2')]}")
+    if dist.is_initialized():  # else its threads may end the process by a signal while Python leaves
+        dist.destroy_process_group()
