@@ -15,17 +15,6 @@ from tokenmill.remote.pull import pull
 
 ELSEWHERE = ["../../home/model", "/{home}/model", "a/../../../home/model", "..", ""]
 TRICKS = [*ELSEWHERE, "a\nb", "a\x1b[31m", "a\u202eb", "a\0b"]
-XX = [
-    "../../home/model",
-    "/{home}/model",
-    "a/../../../home/model",
-    "..",
-    "",
-    "a\nb",
-    "a\x1b[31m",
-    "a\u202eb",
-    "a\0b",
-]
 
 
 def write_jsonl(path, texts) -> None:

@@ -108,6 +108,8 @@ def test_units_are_consecutive_row_groups_up_to_the_limit(tmp_path):
 def test_a_file_without_row_groups_is_one_empty_unit(tmp_path):
     unit = only_unit(write_parquet(tmp_path / "a.parquet", []))
     assert texts_of([unit]) == []
+    with pytest.raises(ValueError, match="expected a text column 'content'"):
+        only_unit(tmp_path / "a.parquet", "content")
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,8 @@ class PrepareConfig:
     @property
     def dataset(self) -> str:
         """The data set's name: --name, or the last part of the source."""
-        return self.name or SUFFIX.sub(
-            "", Path(os.path.abspath(self.source.partition("?")[0] if "://" in self.source else self.source)).name
-        )
+        source = self.source.partition("?")[0] if "://" in self.source else self.source
+        return self.name or SUFFIX.sub("", Path(os.path.abspath(source)).name)
 
     @property
     def elsewhere(self) -> str | None:

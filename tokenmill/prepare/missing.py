@@ -84,13 +84,13 @@ def _plan(stock: Inventory, lots: list[Lot], count: int) -> tuple[list[Unit], Fa
             found = future.result()
             stock.take(found)
         except (ValueError, OSError, MemoryError) as error:
-            failures.append((lot[0].name, with_those_that_wait(failure_of(error), lot)))
+            failures.append((lot[0].name, _with_those_that_wait(failure_of(error), lot)))
         else:
             units += found
     return units, failures
 
 
-def with_those_that_wait(failure: Failure, files: Sequence[SourceFile]) -> Failure:
+def _with_those_that_wait(failure: Failure, files: Sequence[SourceFile]) -> Failure:
     """The same, and how many other small files share the shard, and are not done either."""
     if len(files) == 1:
         return failure
@@ -124,7 +124,7 @@ def _make(
 
     def settle(unit: Unit, outcome: Made | Failure) -> None:
         if isinstance(outcome, Failure):
-            failures.append((f"shard {unit.name}", with_those_that_wait(outcome, unit.files)))
+            failures.append((f"shard {unit.name}", _with_those_that_wait(outcome, unit.files)))
             return
         made.append(outcome)
         stock.note(unit)
@@ -174,7 +174,7 @@ def _feed(feed: Feed, stock: Inventory, source: Source, absent: list[Lot], meter
                 stock.take(units)
             except Exception as error:
                 failed.add(lot)
-                failures.append((futures[future].name, with_those_that_wait(failure_of(error), lot)))
+                failures.append((futures[future].name, _with_those_that_wait(failure_of(error), lot)))
                 continue
             new = [unit for unit in units if unit.name not in stock.records]
             left, fetched = left - sizes[lot], fetched + sizes[lot]

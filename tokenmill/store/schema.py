@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from tokenmill.checks import LARGEST
 from tokenmill.store.names import is_plain, plain, plain_path
 
 SPLITS = ("train", "val")
 SIZES = {"uint16": 2, "uint32": 4}
-MOST = 1 << 62  # of anything that is counted
 MOST_IDS = 1 << 24  # of a vocabulary: token_bytes.npy has 4 bytes for each
 BLOCK, OFFSET = 1 << 20, 8  # bytes
 DIGESTS = re.compile("(?:[0-9a-f]{64})*")
@@ -54,7 +54,7 @@ def _require(true: bool, what: str, expected: str, found: object) -> None:
         raise _Wrong(f"{what}: expected {expected}, found {ascii(found)[:100]}")
 
 
-def _count(what: str, value: object, least: int = 0, most: int = MOST) -> None:
+def _count(what: str, value: object, least: int = 0, most: int = LARGEST) -> None:
     right = type(value) is int and least <= value <= most
     _require(right, what, f"a whole number from {least:,} to {most:,}", value)
 
@@ -139,7 +139,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MOST
+    return type(value) is int and 0 <= value <= LARGEST
 
 
 def _is_digest(value: object) -> bool:

@@ -41,7 +41,7 @@ STREAMING = {"buffer_size": 1 << 20, "pre_buffer": False}
 def plan_row_groups(file: SourceFile, how: Reading, shard_text_bytes: int) -> list[Part]:
     """Cuts the file into parts. ValueError where it is damaged or has no such text column."""
     with reading(file), file.open() as raw, pq.ParquetFile(raw) as parquet:
-        sizes = _text_sizes(file, parquet, how)
+        sizes = _text_sizes(_text_chunks(file, parquet, how))
         facts = facts_of_footer(file, raw) | how.facts("parquet")
     cuts = _cut(sizes, shard_text_bytes)
     return [
@@ -53,14 +53,15 @@ def read_row_groups(part: Part) -> Iterator[Documents]:
     """Streams the part's documents in order, a few MB at a time. ValueError where damaged."""
     how = part.reading
     with reading(part.file), part.file.open() as raw, pq.ParquetFile(raw, **STREAMING) as parquet:
-        sizes = _text_sizes(part.file, parquet, how)
+        chunks = _text_chunks(part.file, parquet, how)
+        sizes = _text_sizes(chunks)
         texts = _columns(part.file, parquet.schema_arrow, how.text_column)
         id_path = _path(how.id_column, parquet.schema_arrow) if how.id_column else []
         columns = sorted({".".join(path) for path in [*texts, *([id_path] if id_path else [])]})
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
-            batches = _batches(part.file, raw, parquet, row_group, columns, how)
+            batches = _batches(raw, parquet, row_group, columns, chunks[row_group])
             fields = (([_field(b, path) for path in texts], _field(b, id_path) if id_path else None) for b in batches)
             for some in gathered(bounded(fields, how.max_document_bytes)):
                 share = round(some.rows * bytes_a_row * share_of)
@@ -70,14 +71,17 @@ def read_row_groups(part: Part) -> Iterator[Documents]:
 
 
 def _batches(
-    file: SourceFile, raw: pa.NativeFile, parquet: pq.ParquetFile, row_group: int, columns: list[str], how: Reading
+    raw: pa.NativeFile,
+    parquet: pq.ParquetFile,
+    row_group: int,
+    columns: list[str],
+    chunks: list[pq.ColumnChunkMetaData],
 ) -> Iterator[pa.RecordBatch]:
     """The documents of a row group, a few at a time.
 
     A dictionary says how long its texts are before they are copied a thousand times, so it is asked for where the row
     group is packed as no text is.
     """
-    chunks = _text_chunks(file, parquet, row_group, how)
     as_dictionaries = [chunk.path_in_schema for chunk in chunks if _is_of_a_dictionary(chunk)]
     most = DICTIONARY_DOCUMENTS if as_dictionaries and len(as_dictionaries) == len(chunks) else BATCH_DOCUMENTS
     if as_dictionaries:
@@ -131,9 +135,16 @@ def _cut(sizes: list[int], limit: int) -> list[tuple[int, ...]]:
 # ---------------------------------------------------------------------------- columns
 
 
-def _text_sizes(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> list[int]:
-    """Bytes of text in each row group. ValueError where there is no such column, or no text in it."""
-    id_type = _type_of(parquet.schema_arrow, _path(how.id_column, parquet.schema_arrow)) if how.id_column else None
+def _text_sizes(groups: list[list[pq.ColumnChunkMetaData]]) -> list[int]:
+    """Bytes of text in each row group."""
+    return [sum(chunk.total_uncompressed_size for chunk in chunks) for chunks in groups]
+
+
+def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> list[list[pq.ColumnChunkMetaData]]:
+    """What the footer says of the columns with text in each row group. ValueError where there is no such column."""
+    schema = parquet.schema_arrow
+    paths = {".".join(path) for path in _columns(file, schema, how.text_column)}
+    id_type = _type_of(schema, _path(how.id_column, schema)) if how.id_column else None
     if id_type is not None and pa.types.is_nested(id_type):
         raise ValueError(
             f"{file.path}: expected ids in column {how.id_column!r}, found {id_type}; name one of its fields"
@@ -141,12 +152,14 @@ def _text_sizes(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> list
     if how.id_column and id_type is None:
         raise ValueError(
             f"{file.path}: expected an id column {how.id_column!r}, found columns "
-            f"{', '.join(parquet.schema_arrow.names)}; name the one with the ids by --keep-ids"
+            f"{', '.join(schema.names)}; name the one with the ids by --keep-ids"
         )
-    groups = [_text_chunks(file, parquet, group, how) for group in range(parquet.metadata.num_row_groups)]
+    numbers = [i for i in range(len(parquet.schema)) if parquet.schema.column(i).path in paths]
+    row_groups = [parquet.metadata.row_group(group) for group in range(parquet.metadata.num_row_groups)]
+    groups = [[row_group.column(i) for i in numbers] for row_group in row_groups]
     for number, chunks in enumerate(groups):
         _require_unpackable(file, number, chunks)
-    return [sum(chunk.total_uncompressed_size for chunk in chunks) for chunks in groups]
+    return groups
 
 
 def _require_unpackable(file: SourceFile, group: int, chunks: list[pq.ColumnChunkMetaData]) -> None:
@@ -162,13 +175,6 @@ def _require_unpackable(file: SourceFile, group: int, chunks: list[pq.ColumnChun
 
 def _is_dense(chunk: pq.ColumnChunkMetaData) -> bool:
     return bool(chunk.total_uncompressed_size > DENSE * chunk.total_compressed_size)
-
-
-def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, group: int, how: Reading) -> list[pq.ColumnChunkMetaData]:
-    """What the footer says of the columns with text in a row group."""
-    paths = {".".join(path) for path in _columns(file, parquet.schema_arrow, how.text_column)}
-    numbers = [i for i in range(len(parquet.schema)) if parquet.schema.column(i).path in paths]
-    return [parquet.metadata.row_group(group).column(i) for i in numbers]
 
 
 def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]:

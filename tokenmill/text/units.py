@@ -125,11 +125,6 @@ class Documents:
     ids: list | None = None  # what their publisher calls them, where that was asked for
     part: int = 0  # of the unit
 
-    @property
-    def read(self) -> int:
-        """How many documents were read, left out or not."""
-        return len(self.texts) + self.null_documents + self.empty_documents + self.oversized_documents
-
 
 def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = None, **more) -> Documents:
     """Leaves out nulls and empty texts, and mends what is not UTF-8. `column` is of any type that casts to text."""

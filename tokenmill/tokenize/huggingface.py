@@ -125,10 +125,9 @@ class HuggingFace(Tokenizer):
         """The first of some texts that the library fails on, in words."""
         for text in texts:
             try:
-                self._encoding.encode(text, add_special_tokens=False)
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-                    raise
+                with naming_the_library(self.library, self.name):
+                    self._encoding.encode(text, add_special_tokens=False)
+            except CannotRun:
                 return f"a text of {len(text):,} characters that begins {text[:40]!r}; use another tokenizer"
         return "some texts together; use another tokenizer"
 

@@ -276,9 +276,7 @@ def naming_the_library(library: str, name: str, kind: type[ValueError] | None = 
     """Whatever a library says of a tokenizer that it cannot run, a Rust panic too, as a ValueError of this kind."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError):
-        raise
-    except CannotRun:
+    except (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun):
         raise
     except BaseException as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
