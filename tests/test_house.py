@@ -12,6 +12,7 @@ PACKAGE = ROOT / "tokenmill"
 KNOWN = {  # what each part of the package may import of it
     "extras": set(),
     "checks": set(),
+    "amounts": set(),
     "waits": set(),
     "printed": set(),
     "once": set(),
@@ -28,7 +29,7 @@ KNOWN = {  # what each part of the package may import of it
     "__main__": {"cli"},
     "__init__": {"prepare"},
 }
-BY_ALL = {"extras", "checks", "waits", "printed", "once"}
+BY_ALL = {"extras", "checks", "amounts", "waits", "printed", "once"}
 FACES = {"config", "data", "prepare_data"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -10,8 +10,8 @@ The house has wings; each says in its `__init__.py` what lives there. Arrows run
     batches/  prepare/                    rows -> tensors; text -> token sets
     text/  tokenize/  remote/             text comes in; text -> ids; token sets that lie elsewhere
     store/  rows/                         bytes on disk; lengths -> rows
-    extras  checks  waits  printed  once  known by all: optional packages; settings in one form; waits that may end;
-                                          what may be printed; properties that outlive a fork
+    extras  checks  amounts               known by all: optional packages; settings in one form; amounts in words;
+    waits  printed  once                  waits that may end; what may be printed; properties that outlive a fork
 
 A public name is loaded when it is first used, so that preparing does not wait for torch, nor training for pyarrow.
 """

@@ -245,7 +245,7 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(source
         done = prepare(source, tokenizer_json, tmp_path, check=False)
         assert done.returncode == 1
         assert "shard_1.parquet: expected a whole parquet file, found damage" in done.stderr
-        assert "all others are done" in done.stderr
+        assert "failed; mend the cause" in done.stderr
         assert not list(tmp_path.rglob("manifest.json"))
         sources = {path.name.split(".")[0] for path in tmp_path.glob("data/tokens/*/shards/*.json")}
         assert {"shard_0", "shard_2", "shard_3"} <= sources

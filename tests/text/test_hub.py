@@ -19,6 +19,7 @@ from huggingface_hub.errors import (
 )
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
+from tokenmill.amounts import in_bytes
 from tokenmill.text.downloads import _may_pass
 
 REPOSITORY = "owner/corpus"
@@ -52,6 +53,18 @@ def flags(tokenizer_json):
     return ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--shard-text-bytes", 500_000, "--num-shards"]
 
 
+@pytest.mark.parametrize("asked", ["as the flags say", "train:400"])
+def test_a_dry_run_tells_what_is_ahead_and_fetches_nothing(asked, hub, env, flags, tmp_path):
+    trained = ["--tokenizer", asked] if asked.startswith("train") else []
+    done = run_prepare(*flags, 3, *trained, "--dry-run", cwd=tmp_path, env=env)
+    size = sum(len(hub.commits[hub.main][name]) for name in NAMES[:3])
+    assert f"3 files, 3 of them to fetch: {in_bytes(size)} into data/raw" in done.stderr
+    assert f"about {in_bytes(4 * size)} of text to tokenize, about {in_bytes(2 * size)} of token files" in done.stderr
+    assert (done.stdout, hub.fetched) == ("", [])
+    assert not (tmp_path / "data/tokens").exists()
+    assert not (tmp_path / "data/tokenizers").exists()
+
+
 def token_set(done, cwd):
     return tree(cwd / done.stdout.splitlines()[-1])
 
@@ -65,11 +78,14 @@ def test_the_first_files_in_name_order_are_fetched_once_and_more_later(hub, env,
     assert sorted(hub.fetched) == NAMES[:2]
     assert (tmp_path / "data/raw/owner--corpus/shard_1.parquet").read_bytes() == hub.commits[hub.main][NAMES[1]]
     assert done.stdout.splitlines()[-1].startswith("data/tokens/corpus-bpe400-")
-    assert "fetched shard_1.parquet, 0.0 MB" in done.stderr
+    size = sum(len(hub.commits[hub.main][name]) for name in NAMES[:2])
+    ahead = f"2 files, 2 of them to fetch: {in_bytes(size)} into data/raw/owner--corpus\n"
+    assert ahead in done.stderr.partition("fetched shard_")[0], "told before anything is fetched"
+    assert f"fetched shard_1.parquet, {in_bytes(len(hub.commits[hub.main][NAMES[1]]))}" in done.stderr
     run_prepare(*flags, 2, cwd=tmp_path, env=env)
     more = run_prepare(*flags, 3, cwd=tmp_path, env=env)
     assert sorted(hub.fetched) == NAMES[:3]
-    assert "2 of 2 shards are there, 0 to make, and 1 files to fetch first" in more.stderr
+    assert "2 of 2 shards are there, 0 to make, and 1 file to fetch first" in more.stderr
     local = run_prepare("--source", tmp_path / "there", *flags[2:], 9, "--val-file", NAMES[2], cwd=tmp_path)
     found, expected = shards(token_set(more, tmp_path)), shards(token_set(local, tmp_path))
     assert found == {name: data for name, data in expected.items() if "shard_3" not in name}

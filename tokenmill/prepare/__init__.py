@@ -5,7 +5,8 @@ Comes in: a PrepareConfig (config). Goes out: a token set's folder, or which sha
     run         the whole of it
     origin      the files to read; tokenizers: the tokenizer to read them with
     splits      which files validate, also of a set that grows
-    inventory   what a token set needs, and what of it is there; missing: has the rest made
+    inventory   what a token set needs, and what of it is there; plan: what is missing; missing: has that made
+    outlook     what is ahead, in bytes and time, before anything is fetched
     make        one unit of work -> one shard, in a worker
     elsewhere   shards sent to a bucket as they are made
     workers     tasks to worker processes, which nursery forks; cluster: to Ray's; cores: how many there may be

@@ -1,20 +1,26 @@
 """`tokenmill prepare`: parses, prepares, and prints a summary, the token set's path last."""
 
 import difflib
+import json
+import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 
 import tyro
 
+from tokenmill.amounts import counted, in_bytes
 from tokenmill.prepare.config import PRESETS, PrepareConfig
-from tokenmill.prepare.outcomes import Failure, PreparationError
+from tokenmill.prepare.outcomes import PreparationError
 from tokenmill.prepare.run import prepare_and_tell
 from tokenmill.printed import printed
 from tokenmill.remote.sets import open_set
-from tokenmill.store.shards import SPLITS
+from tokenmill.store.shards import SPLITS, Split
+from tokenmill.store.token_sets import TokenSet
+
+FEW = 20_000  # tokens
 
 
 def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] = PRESETS) -> int:
@@ -23,18 +29,21 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
     try:
         config = _parse(arguments, prog, presets)
         (folder, missing), changes = prepare_and_tell(config)
+        if config.dry_run:
+            return 0
     except PreparationError as error:
-        _report(error.failures)
+        _report(error)
         return 1
     except KeyboardInterrupt:
         _say("interrupted; run the same command to go on from here")
         return 128 + signal.SIGINT
     if missing:
-        _say(f"this part is done; {missing:,} shards of other parts are not there yet")
+        _say(f"this part is done; of other parts {counted(missing, 'shard')} not there yet")
     else:
         _summarize(folder, config)
         for line in changes:
             print(printed(f"  {line}"))
+        print(next_step(folder, "data" if prog.endswith(".py") else "tokenmill"))
     print(folder)
     return 0
 
@@ -68,38 +77,63 @@ def _listed(presets: Mapping[str, PrepareConfig]) -> str:
     return "\n".join(lines)
 
 
-def _report(failures: list[tuple[str, Failure]]) -> None:
-    for what, failure in failures:
+def _report(error: PreparationError) -> None:
+    for what, failure in error.failures:
         _say(f"failed: {what}: {failure.reason}")
         if failure.traceback:
             _say(failure.traceback)
-    _say(f"error: {len(failures)} failed, all others are done; mend the cause and run the same command again")
+    if error.folder is not None:
+        _say(f"what is done lies in {error.folder}, which goes on being made by the same command, or can be deleted")
+    _say(f"error: {len(error.failures)} failed; mend the cause and run the same command again")
 
 
 def _summarize(folder: Path | str, config: PrepareConfig) -> None:
     token_set = open_set(folder)
-    facts, itemsize = token_set.manifest, token_set.numpy_dtype.itemsize
-    print(
-        f"{facts['dataset']}, tokenizer {token_set.tokenizer['name']} of {token_set.tokenizer['vocab_size']:,} tokens"
-    )
+    facts, tokenizer = token_set.manifest, token_set.tokenizer
+    print(f"{facts['dataset']}, tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} tokens")
     for split in SPLITS:
-        entries = token_set.split(split)
-        documents, tokens = sum(entry.documents for entry in entries), sum(entry.tokens for entry in entries)
-        size = f"{tokens * itemsize / 1e6:10,.1f} MB"
-        print(f"  {split:5} {len(entries):6,} shards {documents:12,} documents {tokens:16,} tokens {size}")
-        if not documents:
-            print(f"  warning: no document is there to {'train on' if split == 'train' else 'validate with'}")
+        for line in _of_split(token_set, split):
+            print(f"  {line}")
     print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
-    print(f"  left out: {facts['null_documents']:,} null and {facts['empty_documents']:,} empty documents")
+    empty = {kind: facts[f"{kind}_documents"] for kind in ("null", "empty") if facts[f"{kind}_documents"]}
+    if empty:
+        print(f"  left out: {' and '.join(f'{count:,} {kind}' for kind, count in empty.items())} documents")
     if facts["broken_lines"]:
-        print(f"  left out: {facts['broken_lines']:,} broken lines")
+        print(f"  left out: {counted(facts['broken_lines'], 'broken line')}")
     if facts["oversized_documents"]:
-        many = f"{facts['oversized_documents']:,} documents of more than {config.max_document_bytes:,} bytes"
+        many = f"{counted(facts['oversized_documents'], 'document')} of more than {config.max_document_bytes:,} bytes"
         print(f"  left out: {many} (--max-document-bytes)")
         if config.document_separator is None and any(".txt" in entry.source.lower() for entry in token_set.entries):
             print("  a txt file is one document, unless --document-separator says what lies between those in it")
     if facts["repaired_documents"]:
-        print(f"  mended: {facts['repaired_documents']:,} documents that were not UTF-8 (bad bytes became U+FFFD)")
+        many = counted(facts["repaired_documents"], "document")
+        print(f"  mended: {many} whose text was not UTF-8 (bad bytes became U+FFFD)")
+
+
+def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
+    entries = token_set.split(split)
+    documents, tokens = sum(entry.documents for entry in entries), sum(entry.tokens for entry in entries)
+    sizes = f"{counted(len(entries), 'shard'):>12} {counted(documents, 'document'):>22} {tokens:18,} tokens"
+    yield f"{split:5} {sizes} {in_bytes(tokens * token_set.numpy_dtype.itemsize):>12}"
+    if not documents:
+        yield f"warning: no document is there to {'train on' if split == 'train' else 'validate with'}"
+    if split == "val":
+        files = list(dict.fromkeys(source for entry in entries for source in entry.sources))
+        yield printed(
+            f"validates: {files[0]}{f' and {len(files) - 1:,} more' * (len(files) > 1)} (--val-file names another)"
+        )
+        if 0 < tokens < FEW:
+            yield f"warning: {tokens:,} tokens are few to validate with: what a loss on them says is mostly chance"
+
+
+def next_step(folder: Path | str, module: str) -> str:
+    """The lines that train on a set, and the one that looks at it; `module` is what get_batch is imported from."""
+    look = "tokenmill" if module == "tokenmill" else "python -m tokenmill"
+    return f"""train on it:
+    from {module} import get_batch
+    inputs, targets = get_batch("train", batch_size=8, seq_len=1024, tokens={json.dumps(str(folder))})
+look at it:
+    {look} report {shlex.quote(str(folder))}"""
 
 
 def _say(text: str) -> None:

@@ -40,6 +40,7 @@ class PrepareConfig:
     cluster: Literal["ray"] | None = None  # make shards on the Ray cluster that RAY_ADDRESS names
     part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last to end finishes
     finish: bool = False  # make nothing; write the manifest, where all parts have made their shards
+    dry_run: bool = False  # tell what would be fetched and written, and stop
     shard_text_bytes: int = 256 << 20  # bytes of text in one token shard, at most
     train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
 

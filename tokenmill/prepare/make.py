@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tokenmill.store.schema import dtype_name
-from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
+from tokenmill.store.shards import DTYPES, TEXT_COUNTS, ShardWriter
 from tokenmill.text.sources import read_documents
 from tokenmill.text.units import BATCH_BYTES, Documents, Part, Unit
 from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
@@ -26,6 +26,7 @@ class Made(NamedTuple):
     engine: str
     why: str  # not a faster engine, or ""
     referred: int  # documents that the reference encoded for the characters in them
+    itemsize: int  # bytes of a token
 
 
 def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
@@ -65,7 +66,7 @@ def make_shard(folder: Path, state: tuple[Encoder, str], unit: Unit, report) -> 
         counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
         facts = {"source": _source(unit, tallies), "fingerprint": encoder.tokenizer.fingerprint}
         writer.finish(counts | facts | {"max_document_bytes": unit.parts[0].reading.max_document_bytes})
-    return Made(encoder.engine, why, referred)
+    return Made(encoder.engine, why, referred, DTYPES[writer.dtype].itemsize)
 
 
 def _require_as_planned(unit: Unit, tally: "_Tally") -> None:

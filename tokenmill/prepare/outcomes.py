@@ -32,12 +32,13 @@ def failure_of(error: BaseException) -> Failure:
 
 
 class PreparationError(Exception):
-    """Some shards could not be made; the others are done. Holds (what, Failure) for each."""
+    """Some shards could not be made; the others are done. Holds (what, Failure) for each, and the folder of others."""
 
     def __init__(self, failures: list[tuple[str, Failure]]):
         reasons = "; ".join(f"{what}: {failure.reason}" for what, failure in failures)
         super().__init__(f"{len(failures)} failed, all others are done: {reasons}")
         self.failures = failures
+        self.folder: Path | None = None  # what is done lies there; None where nothing is
 
 
 class Prepared(NamedTuple):

@@ -1,6 +1,6 @@
 """Progress of a long run: live bars in a terminal, a plain line every few seconds elsewhere.
 
-    preparing 61%  12,345 documents  8.1 MB/s  2,531,000 tokens/s  70 s left
+    preparing 61%  12,345 documents  8.1 MB/s  2,531,000 tokens/s  1 min 10 s left
     shard_00007.parquet 43%  39.1 MB/s  2 s left
 
 Everything goes to standard error, so that standard output holds results alone.
@@ -9,6 +9,7 @@ Everything goes to standard error, so that standard output holds results alone.
 import time
 from typing import TYPE_CHECKING
 
+from tokenmill.amounts import counted, in_bytes, in_time
 from tokenmill.printed import printed
 
 if TYPE_CHECKING:
@@ -92,14 +93,19 @@ class Meter:
     def rates(self) -> str:
         seconds = max(self.seconds, 1e-9)
         return (
-            f"{self.documents:,} documents  {self.text_bytes / seconds / 1e6:.1f} MB/s  "
+            f"{counted(self.documents, 'document')}  {in_bytes(self.text_bytes / seconds)}/s  "
             f"{self.tokens / seconds:,.0f} tokens/s"
         )
 
+    @property
+    def seconds_left(self) -> float | None:
+        """As long as the rest takes at the rate so far; None before anything is done, and where nothing is left."""
+        share = min(1.0, self.done / max(1, self.total))
+        return self.seconds * (1 - share) / share if 0 < share < 1 else None
+
     def line(self) -> str:
-        done = min(1.0, self.done / max(1, self.total))
-        left = self.seconds * (1 - done) / done if done else 0
-        return f"{self.verb} {done:.0%}  {self.rates()}  {left:,.0f} s left"
+        left = "" if self.seconds_left is None else f"  {in_time(self.seconds_left)} left"
+        return f"{self.verb} {min(1.0, self.done / max(1, self.total)):.0%}  {self.rates()}{left}"
 
     def __enter__(self):
         self._bar = self._bars.begin(self.verb)

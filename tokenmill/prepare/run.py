@@ -9,15 +9,17 @@ crash, or with more source files, does only what is missing; another tokenizer i
 """
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.cores import available_cores
 from tokenmill.prepare.elsewhere import Elsewhere
 from tokenmill.prepare.inventory import Inventory
 from tokenmill.prepare.missing import make_missing
-from tokenmill.prepare.origin import find_source
+from tokenmill.prepare.origin import Source, find_source
 from tokenmill.prepare.outcomes import PreparationError, Prepared
+from tokenmill.prepare.plan import Missing, find_missing
 from tokenmill.prepare.progress import Bars
 from tokenmill.prepare.splits import (
     changes,
@@ -27,11 +29,48 @@ from tokenmill.prepare.splits import (
     require_all_there,
     still_dropped,
 )
-from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer
+from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer, size_to_train
 from tokenmill.remote.addresses import joined
 from tokenmill.store.files import locked, remove_temporary_files
+from tokenmill.store.schema import dtype_name
+from tokenmill.store.shards import DTYPES
 from tokenmill.store.token_sets import write_manifest
 from tokenmill.tokenize.encoder import require_engine
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+SUBFOLDERS = ("shards", "manifests")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A preparation under way: what is read, with which tokenizer, and where it goes."""
+
+    config: PrepareConfig
+    source: Source
+    tokenizer: Tokenizer
+    bars: Bars
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.dataset}-{self.tokenizer.name}-{self.tokenizer.fingerprint[:8]}"
+
+    @property
+    def folder(self) -> Path:
+        """Where it is made."""
+        return self.config.here / self.name
+
+    @property
+    def address(self) -> str | None:
+        """Where it goes, where that is no folder."""
+        return self.config.elsewhere and joined(self.config.elsewhere, self.name)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this run makes all parts."""
+        return self.config.part_of_all[1] == 1
+
+    def stock(self, elsewhere: Elsewhere | None = None) -> Inventory:
+        return _inventory(self.config, self.folder, self.tokenizer.fingerprint, elsewhere)
 
 
 def prepare(config: PrepareConfig) -> Prepared:
@@ -42,7 +81,8 @@ def prepare(config: PrepareConfig) -> Prepared:
 def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
     """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all is there.
 
-    And what became of the splits of a set that there was: sentences, none where nothing did.
+    And what became of the splits of a set that there was: sentences, none where nothing did. With `dry_run` it tells
+    what is ahead, and makes nothing.
 
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
     before work starts, PreparationError for what went wrong with single files or shards.
@@ -50,37 +90,91 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
     with Bars() as bars, contextlib.closing(find_source(config, bars)) as source:
         if config.workers > (cores := available_cores()) and config.cluster is None:
             bars.say(f"warning: {config.workers} workers for {cores} cores: more memory, and no more speed")
-        tokenizer = find_tokenizer(config, source, bars.say)
-        require_engine(config.engine, tokenizer)
-        name = f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
-        folder, address = config.here / name, config.elsewhere and joined(config.elsewhere, name)
-        elsewhere = Elsewhere(address, folder) if address else None
-        alone = config.part_of_all[1] == 1
-        with locked(folder, shared=not alone):  # parts work side by side
-            written = (folder, folder / "shards", folder / "manifests")
-            if alone:
-                remove_temporary_files(*written)
-            if elsewhere is not None:
-                elsewhere.bring()
-            former = former_entries(folder)
-            require_all_there(folder, source.files)
-            source = replace(source, files=keep_splits(source.files, former, config.val_file is not None))
-            save_tokenizer(folder, tokenizer)
-            stock = Inventory(folder, tokenizer.fingerprint, config.reading, config.shard_text_bytes, elsewhere)
-            failures = make_missing(stock, source, config, bars)
-            if alone:
-                remove_temporary_files(*written)
-            if failures:
-                raise PreparationError(failures)
-            stock.look_again()
-            missing = stock.missing(source.files)
-            if missing and (config.finish or alone):
-                raise ValueError(f"{folder}: {len(missing)} shards are not there, as {missing[0]}; run their parts")
-            if missing:
-                return Prepared(address or folder, len(missing)), []
-            records = in_former_order(stock.entries(source.files), former)
-            dropped = still_dropped(folder, records)
-            write_manifest(folder, config.dataset, tokenizer.facts(), records, source.facts(), dropped)
-            if elsewhere is not None:
-                elsewhere.close()
-    return Prepared(address or folder, 0), changes(records, former)
+        size = size_to_train(config)
+        if size and (config.dry_run or source.downloads is not None):  # some of which training fetches
+            untrained = config.here / f"{config.dataset}-bpe{size}-not-trained-yet"
+            stock = _inventory(config, untrained, "")
+            missing = find_missing(stock, source, replace(config, dry_run=True), bars)
+            count = _tell(missing, size, source, config, bars)
+            if config.dry_run:
+                return Prepared(untrained, count), []
+        run = Run(config, source, find_tokenizer(config, source, bars.say), bars)
+        require_engine(config.engine, run.tokenizer)
+        if config.dry_run:
+            missing = find_missing(run.stock(), source, config, bars)
+            count = _tell(missing, run.tokenizer.vocab_size, source, config, bars)
+            return Prepared(run.address or run.folder, count), []
+        with locked(run.folder, shared=not run.is_alone):  # parts work side by side
+            try:
+                return _prepare(run)
+            except BaseException as error:
+                if run.is_alone:
+                    _remove_if_nothing_is_done(run.folder)
+                if isinstance(error, PreparationError) and run.folder.exists():
+                    error.folder = run.folder
+                raise
+
+
+def _prepare(run: Run) -> tuple[Prepared, list[str]]:
+    """Makes what is missing, in a folder that is locked."""
+    folder, config, bars, source = run.folder, run.config, run.bars, run.source
+    written = (folder, *(folder / name for name in SUBFOLDERS))
+    if run.is_alone:
+        remove_temporary_files(*written)
+    elsewhere = Elsewhere(run.address, folder) if run.address else None
+    if elsewhere is not None:
+        elsewhere.bring()
+    former = former_entries(folder)
+    require_all_there(folder, source.files)
+    source = replace(source, files=keep_splits(source.files, former, config.val_file is not None))
+    save_tokenizer(folder, run.tokenizer)
+    stock = run.stock(elsewhere)
+    missing = find_missing(stock, source, config, bars)
+    if missing:
+        _tell(missing, run.tokenizer.vocab_size, source, config, bars)
+    failures = make_missing(stock, source, missing, config, bars)
+    if run.is_alone:
+        remove_temporary_files(*written)
+    if failures:
+        raise PreparationError(failures)
+    stock.look_again()
+    if left := stock.missing(source.files):
+        if config.finish or run.is_alone:
+            raise ValueError(f"{folder}: {len(left)} shards are not there, as {left[0]}; run their parts")
+        return Prepared(run.address or folder, len(left)), []
+    records = in_former_order(stock.entries(source.files), former)
+    dropped = still_dropped(folder, records)
+    write_manifest(folder, config.dataset, run.tokenizer.facts(), records, source.facts(), dropped)
+    if elsewhere is not None:
+        elsewhere.close()
+    return Prepared(run.address or folder, 0), changes(records, former)
+
+
+def _inventory(config: PrepareConfig, folder: Path, fingerprint: str, elsewhere: Elsewhere | None = None) -> Inventory:
+    return Inventory(folder, fingerprint, config.reading, config.shard_text_bytes, elsewhere)
+
+
+def _tell(missing: Missing, vocab_size: int, source: Source, config: PrepareConfig, bars: Bars) -> int:
+    """Tells what is ahead; how many shards, or files before they are planned. ValueError where they cannot be fetched.
+
+    PreparationError where nothing is made, and files cannot be planned.
+    """
+    outlook = missing.outlook(source, config, DTYPES[dtype_name(vocab_size)].itemsize)
+    for line in [*outlook.lines(), *outlook.warnings()]:
+        bars.say(line)
+    outlook.require_room()
+    if config.dry_run and missing.failures:
+        raise PreparationError(missing.failures)
+    return len(missing.units) + sum(map(len, missing.absent + missing.unread))
+
+
+def _remove_if_nothing_is_done(folder: Path) -> None:
+    """Leaves no folder behind that a preparation made, and made nothing in."""
+    done = [path for name in (*SUBFOLDERS, "planned") for path in folder.glob(f"{name}/*")]
+    if done or (folder / "manifest.json").exists():
+        return
+    for name in ("tokenizer.json", "token_bytes.npy"):
+        (folder / name).unlink(missing_ok=True)
+    for path in (*(folder / name for name in SUBFOLDERS), folder):
+        with contextlib.suppress(OSError):  # not there; or something else is in it, which is not ours
+            path.rmdir()

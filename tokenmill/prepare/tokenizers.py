@@ -40,11 +40,26 @@ def find_tokenizer(config: PrepareConfig, source: Source, say: Callable[[str], N
     return tokenizer.framed(eot_token=config.eot_token or tokenizer.end_of_text())
 
 
-def _trained(config: PrepareConfig, source: Source, say: Callable[[str], None]) -> Tokenizer:
+def size_to_train(config: PrepareConfig) -> int | None:
+    """Tokens of a tokenizer that is to be trained first; None where there is one. ValueError where train:N has no N."""
+    if not config.tokenizer.startswith("train:") or _trained_path(config).exists():
+        return None
+    return int(_size(config))
+
+
+def _size(config: PrepareConfig) -> str:
     size = config.tokenizer.removeprefix("train:")
     if not size.isdigit():
         raise ValueError(f"tokenizer {config.tokenizer!r}: expected train:N with a number of tokens, like train:32768")
-    path = config.tokenizers_dir / f"{config.dataset}-bpe{size}.json"
+    return size
+
+
+def _trained_path(config: PrepareConfig) -> Path:
+    return config.tokenizers_dir / f"{config.dataset}-bpe{_size(config)}.json"
+
+
+def _trained(config: PrepareConfig, source: Source, say: Callable[[str], None]) -> Tokenizer:
+    size, path = _size(config), _trained_path(config)
     if path.exists():
         say(f"using the tokenizer trained before: {path} (delete it to train anew)")
         return Tokenizer.load(path)

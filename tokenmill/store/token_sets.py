@@ -241,14 +241,17 @@ class TokenSet:
 
 
 def find_token_set(root: str | os.PathLike[str]) -> Path:
-    """The one token set under root; FileNotFoundError for none, ValueError that lists several."""
-    found = sorted(path.parent for path in Path(root).glob("*/manifest.json"))
+    """The one token set under root; FileNotFoundError for none, ValueError that lists several, the newest last."""
+    found = sorted(Path(root).glob("*/manifest.json"), key=lambda path: (path.stat().st_mtime_ns, path))
     if not found:
         raise FileNotFoundError(
             f"{Path(root).absolute()}: expected a token set, found none; run `tokenmill prepare` "
             "(in a clone `python prepare_data.py`) first, or name its folder with tokens="
         )
     if len(found) > 1:
-        listed = "\n  ".join(str(path) for path in found)
-        raise ValueError(f"{root}: several token sets; name one of them with tokens=\n  {listed}")
-    return found[0]
+        listed = "".join(f"\n  {path.parent}, of {time.ctime(path.stat().st_mtime)}" for path in found)
+        raise ValueError(
+            f"{root}: {len(found)} token sets are here, and none was named:{listed}\n"
+            f'name one where the loader is made; the last one that was prepared is\n  tokens="{found[-1].parent}"'
+        )
+    return found[0].parent

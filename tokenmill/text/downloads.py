@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from tokenmill.amounts import in_bytes
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import require_inside
 from tokenmill.text.hub import Listing, RemoteFile, first_line, no_such_commit
@@ -152,8 +153,8 @@ class Downloads:
                     time.sleep(1 << attempt - 1)
         finally:
             self._bars.end(bar)
-        rate = file.bytes / max(time.monotonic() - started, 1e-9) / 1e6
-        self._bars.say(f"fetched {file.name}, {file.bytes / 1e6:,.1f} MB, {rate:,.1f} MB/s")
+        rate = file.bytes / max(time.monotonic() - started, 1e-9)
+        self._bars.say(f"fetched {file.name}, {in_bytes(file.bytes)}, {in_bytes(rate)}/s")
 
     def _fetch_once(self, file: RemoteFile, show: Callable[[int], None]) -> None:
         from huggingface_hub import hf_hub_download
@@ -184,8 +185,8 @@ class Downloads:
         def show(count: int) -> None:
             nonlocal fetched
             fetched += count
-            rate = fetched / max(time.monotonic() - started, 1e-9) / 1e6
-            self._bars.move(bar, fetched, file.bytes, f"{rate:.1f} MB/s")
+            rate = fetched / max(time.monotonic() - started, 1e-9)
+            self._bars.move(bar, fetched, file.bytes, f"{in_bytes(rate)}/s")
 
         return show
 
