@@ -13,10 +13,10 @@ demo: .venv/installed
 test: .venv/tools
 	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-# a few million parameters, for two or three minutes, on what `make demo` makes
+# a few million parameters, for two or three minutes, on what `make demo` makes; again: goes on where it ended
 train: .venv/installed
-	[ -e .venv/demo.txt ] || $(MAKE) demo
-	$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)"
+	@[ -e .venv/demo.txt ] || $(MAKE) demo
+	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)" --checkpoint data/checkpoints/demo.pt
 
 # a quarter of an hour: 200 kills at random moments
 torture: .venv/tools

@@ -3,13 +3,18 @@
     torchrun --nproc-per-node 8 examples/train_gpt.py --layers 12 --width 768 --batch-size 32 --seq-len 2048 ...
 
 One optimizer step takes `total_rows` rows, whatever the number of ranks, so that a checkpoint of 8 ranks goes on
-with 1, 2 or 4 as if nothing had happened: the rows of every step are the same, and a checksum of them is printed.
+with 1, 2 or 4 as if nothing had happened: the rows of every step are the same. `--checksums` prints, with every step, a
+checksum of its rows: two runs that print the same ones saw the same rows.
+
+Ctrl-C, or a scheduler's SIGTERM, ends after the step that is under way, with a checkpoint.
 """
 
 import contextlib
 import gc
 import math
 import os
+import shlex
+import signal
 import sys
 import time
 import traceback
@@ -48,9 +53,12 @@ class TrainConfig:
     warmup: int = 20  # steps
     val_every: int = 60  # steps between validations, which take val_batches batches
     val_batches: int = 8
-    checkpoint: Path | None = None  # written with each validation and at the end; gone on from where it is there
+    checkpoint: Path | None = (
+        None  # a file: written with each validation and at the end; where it is there, gone on from
+    )
     stop_at: int | None = None  # end after this step of all `steps`
     sample: int = 100  # tokens of text to write at the end; 0 writes none
+    checksums: bool = False  # print a checksum of every step's rows, to compare runs by
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
     seed: int = 1337  # of the model's first weights
 
@@ -183,7 +191,10 @@ def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, lo
     if config.checkpoint is None or not config.checkpoint.exists():
         return 0
     saved = torch.load(config.checkpoint, map_location=config.device, weights_only=True)
-    model.load_state_dict(saved["model"])
+    try:
+        model.load_state_dict(saved["model"])
+    except RuntimeError as error:
+        raise SystemExit(f"{config.checkpoint}: has another model than --layers, --width and --tokens say") from error
     optimizer.load_state_dict(saved["optimizer"])
     loader.load_state_dict(saved["data"])  # the exact next row
     return saved["step"]
@@ -198,6 +209,22 @@ def save(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, load
     unfinished = config.checkpoint.with_suffix(".tmp")
     torch.save(saved, unfinished)
     unfinished.replace(config.checkpoint)
+
+
+class Ending:
+    """Whether Ctrl-C or a scheduler asked for the end: `signal` is 0 until then. To ask again ends at once."""
+
+    AT_ONCE = 1.0  # seconds: what comes sooner is the same request, which torchrun passes on
+
+    def __init__(self) -> None:
+        self.signal, self._asked = 0, math.inf
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.signal and time.monotonic() - self._asked > self.AT_ONCE:
+            raise KeyboardInterrupt
+        self.signal, self._asked = number, min(self._asked, time.monotonic())
 
 
 class Step:
@@ -215,9 +242,9 @@ class Step:
             )
         self.amp = torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
 
-    def take(self, step: int) -> tuple[float, int]:
-        """Loss, and checksum of the rows, over all ranks."""
-        sums = torch.zeros(2, dtype=torch.float64, device=self.config.device)
+    def take(self, step: int, ending: bool = False) -> tuple[float, int, bool]:
+        """Loss, checksum of the rows if it is asked for, and whether any rank is to end: over all ranks."""
+        sums = torch.tensor([0, 0, ending], dtype=torch.float64, device=self.config.device)
         for number in range(self.passes):
             inputs, targets = next(self.batches)
             if self.ranks > 1:
@@ -225,7 +252,8 @@ class Step:
             with self.amp:
                 loss = self.model(inputs, targets).mean() / self.passes
             loss.backward()
-            sums += torch.tensor([loss.item() / self.ranks, checksum(inputs)], dtype=torch.float64, device=sums.device)
+            rows = checksum(inputs) if self.config.checksums else 0
+            sums += torch.tensor([loss.item() / self.ranks, rows, 0], dtype=torch.float64, device=sums.device)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.config)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -233,18 +261,25 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         if self.ranks > 1:
             dist.all_reduce(sums)
-        return sums[0].item(), int(sums[1].item()) % (1 << 32)
+        return sums[0].item(), int(sums[1].item()) % (1 << 32), bool(sums[2])
 
 
 def train(config: TrainConfig) -> None:
     """Trains as one of the ranks that torchrun started, or alone."""
+    ending = Ending()
     with process_group(config) as (rank, ranks):
-        train_as(rank, ranks, config)  # a function of its own: when it is left, nothing holds DDP
+        train_as(rank, ranks, config, ending)  # a function of its own: when it is left, nothing holds DDP
+    if ending.signal:
+        sys.exit(128 + ending.signal)
 
 
-def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
+def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None:
     if config.tokens and config.mixture:
         raise SystemExit("give --tokens or --mixture, not both")
+    if config.checkpoint:
+        if config.checkpoint.is_dir():
+            raise SystemExit(f"--checkpoint {config.checkpoint}: expected the name of a file, found a folder")
+        config.checkpoint.parent.mkdir(parents=True, exist_ok=True)  # now, and not in an hour
     settings = {"batch_size": config.batch_size, "seq_len": config.seq_len, "device": config.device}
     loader = RowLoader(config.mixture or config.tokens, "train", **settings)
     torch.manual_seed(config.seed)
@@ -254,21 +289,46 @@ def train_as(rank: int, ranks: int, config: TrainConfig) -> None:
     steps = Step(config, model, optimizer, loader, ranks)
     say = print if rank == 0 else lambda *_, **__: None
     size = sum(parameter.numel() for parameter in model.parameters())
-    say(f"{size / 1e6:.1f}M parameters, {ranks} ranks, {steps.passes} passes a step, from step {first}")
-    started, last = time.perf_counter(), config.stop_at or config.steps
+    last = config.stop_at or config.steps
+    say(f"{size / 1e6:.1f}M parameters, {ranks} rank{"s" * (ranks > 1)}, {steps.passes} passes a step, from step {first} to {last}")
+    if first >= last:
+        say(f"{config.checkpoint} has all of these steps; give more --steps, or another --checkpoint to begin anew")
+    began, spent, to_end = time.perf_counter(), 0.0, False
     for step in range(first, last):
-        loss, rows = steps.take(step)
-        waited = loader.waited / (time.perf_counter() - started)
-        say(f"step {step + 1:4}  loss {loss:.6f}  rows {rows:08x}  waited for data {waited:.2%}", flush=True)
-        if (step + 1) % config.val_every == 0 or step + 1 == config.steps:
+        started = time.perf_counter()
+        loss, rows, to_end = steps.take(step, bool(ending.signal))
+        spent += time.perf_counter() - started
+        done = step + 1 - first
+        facts = [f"loss {loss:.6f}", f"{done * config.total_rows * config.seq_len / spent:,.0f} tokens/s"]
+        facts += [f"waited for data {loader.waited / spent:.2%}", f"{left(began, done, last - step - 1)} left"]
+        say("  ".join([f"step {step + 1:4}", *facts, *[f"rows {rows:08x}"] * config.checksums]), flush=True)
+        to_validate = (step + 1) % config.val_every == 0 or step + 1 == config.steps
+        if to_validate and not to_end:
             say(f"step {step + 1:4}  validation {validate(model, config, steps.amp)}", flush=True)
             if config.mixture is not None:
                 seen = [f"{name} {one.tokens:,} tokens, {one.epochs:.2f} epochs" for name, one in loader.seen().items()]
                 say(f"step {step + 1:4}  seen {'; '.join(seen)}", flush=True)
-        if config.checkpoint and ((step + 1) % config.val_every == 0 or step + 1 == last):
+        if config.checkpoint and (to_validate or to_end or step + 1 == last):
             save(config, model, optimizer, loader, step + 1)
+        if to_end:
+            say(how_to_go_on(step + 1, config, ranks), flush=True)
+            return
     if config.sample and rank == 0:
         say("\n" + write(model, Tokenizer.load(loader.token_set.path / "tokenizer.json"), config))
+
+
+def left(began: float, done: int, ahead: int) -> str:
+    """As long as the steps ahead take, as those before did, with their validations: "1:05" is a minute and five."""
+    seconds = round((time.perf_counter() - began) / done * ahead)
+    return f"{seconds // 60}:{seconds % 60:02}"
+
+
+def how_to_go_on(step: int, config: TrainConfig, ranks: int) -> str:
+    if config.checkpoint is None:
+        return f"ended after step {step} of {config.steps}; nothing is kept of it: --checkpoint FILE would have kept it"
+    python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd() + os.sep) else "python"
+    command = ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"]] if ranks > 1 else [python]
+    return f"saved after step {step} of {config.steps}; go on with\n  {shlex.join([*command, *sys.argv])}"
 
 
 @torch.no_grad()

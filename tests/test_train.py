@@ -1,5 +1,6 @@
 """The training example resumes bit for bit, and sees the same rows on any number of ranks."""
 
+import os
 import re
 import shlex
 import signal
@@ -9,6 +10,7 @@ import sys
 import pytest
 from making import ROOT
 
+SCRIPT = str(ROOT / "examples" / "train_gpt.py")
 MINUTE = 60  # a run that hangs is told soon
 SMALL = shlex.split(
     "--layers 2 --width 32 --heads 2 --seq-len 32 --total-rows 8 --steps 20 --val-every 10 --val-batches 2"
@@ -16,7 +18,7 @@ SMALL = shlex.split(
 
 
 def train(token_set, *flags, ranks=1, cwd):
-    script = [str(ROOT / "examples" / "train_gpt.py"), "--tokens", str(token_set), *SMALL, *map(str, flags)]
+    script = [SCRIPT, "--tokens", str(token_set), *SMALL, "--checksums", *map(str, flags)]
     runner = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     done = subprocess.run([sys.executable, *runner, *script], cwd=cwd, capture_output=True, text=True, timeout=MINUTE)
     assert done.returncode == 0, done.stderr
@@ -59,10 +61,44 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {folder!r})
 import train_gpt, tyro
-take = train_gpt.Step.take
-train_gpt.Step.take = lambda self, step: os.kill(os.getpid(), signal.SIGKILL) if step == 12 else take(self, step)
+take, kill = train_gpt.Step.take, lambda: os.kill(os.getpid(), signal.SIGKILL)
+train_gpt.Step.take = lambda self, step, ending: kill() if step == 12 else take(self, step, ending)
 train_gpt.train(tyro.cli(train_gpt.TrainConfig))
 """
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared, straight, tmp_path):
+    runner = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if ranks > 1 else []
+    flags = ["--tokens", str(prepared[1]), *SMALL, "--batch-size", "2", "--sample", "0", "--checksums"]
+    flags += ["--val-every", "1000", "--checkpoint", "new/folder/at.pt"]  # made at the beginning
+    command = [sys.executable, *runner, SCRIPT, *flags]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    printed = ""
+    while "step    3" not in printed:
+        printed += process.stdout.readline()
+    assert (tmp_path / "new" / "folder").is_dir()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
+    printed += process.communicate(timeout=MINUTE)[0]
+    last = len(column(printed, "rows"))
+    assert process.returncode == 130 if ranks == 1 else process.returncode
+    assert f"saved after step {last} of 20; go on with\n" in printed
+    line = shlex.split(printed.splitlines()[-1])
+    assert line[-len(flags) :] == flags
+    line[:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone"] if ranks > 1 else [sys.executable]
+    rest = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=MINUTE).stdout
+    assert column(printed, "rows") + column(rest, "rows") == column(straight, "rows")
+
+
+def test_what_is_wrong_with_a_checkpoint_is_said_before_training(prepared, tmp_path):
+    flags = ["--tokens", str(prepared[1]), *SMALL, "--sample", "0", "--checkpoint"]
+    run = lambda *words: subprocess.run(  # noqa: E731
+        [sys.executable, SCRIPT, *flags, *words], cwd=tmp_path, capture_output=True, text=True, timeout=MINUTE
+    )
+    assert "expected the name of a file, found a folder" in run(str(tmp_path)).stderr
+    assert run("at.pt", "--stop-at", "1").returncode == 0
+    assert "at.pt has all of these steps" in run("at.pt", "--stop-at", "1").stdout
+    assert "at.pt: has another model than" in run("at.pt", "--width", "64").stderr
 
 
 def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straight, tmp_path):
@@ -102,7 +138,7 @@ print([name for name in names if "gloo" in name], file=open(f"threads.{{os.envir
 
 FAILS_IN_THE_MIDDLE = """
 take = train_gpt.Step.take
-train_gpt.Step.take = lambda self, step: 1 / 0 if step == 5 else take(self, step)
+train_gpt.Step.take = lambda self, step, ending: 1 / 0 if step == 5 else take(self, step, ending)
 """
 
 
