@@ -290,7 +290,8 @@ def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None
     say = print if rank == 0 else lambda *_, **__: None
     size = sum(parameter.numel() for parameter in model.parameters())
     last = config.stop_at or config.steps
-    say(f"{size / 1e6:.1f}M parameters, {ranks} rank{"s" * (ranks > 1)}, {steps.passes} passes a step, from step {first} to {last}")
+    many = f"{ranks} rank{'s' * (ranks > 1)}, {steps.passes} pass{'es' * (steps.passes > 1)} a step"
+    say(f"{size / 1e6:.1f}M parameters, {many}, from step {first} to {last}")
     if first >= last:
         say(f"{config.checkpoint} has all of these steps; give more --steps, or another --checkpoint to begin anew")
     began, spent, to_end = time.perf_counter(), 0.0, False

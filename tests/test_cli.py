@@ -146,7 +146,7 @@ def test_a_tokenizer_is_trained_below_a_text_as_well(tmp_path, source):
 def test_texts_are_taken_for_paths_by_what_looks_and_converts_too(prepared, tokenizer_json, tmp_path):
     tokens, out = str(prepared[1]), str(tmp_path / "out")
     assert verify(tokens, quick=True) == {}
-    assert Report(tokens).page == prepared[1].with_name(f"{prepared[1].name}.html")
+    assert Report(tokens).page == prepared[1] / "report.html"
     assert Report(tokens, out="page.html").page.name == "page.html"
     export(Out("nanogpt", tokens, out))
     files = (f"{out}/train.bin", f"{out}/val.bin")

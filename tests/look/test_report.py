@@ -20,7 +20,7 @@ from tokenmill.look.figures import PACKINGS, tally
 from tokenmill.look.report import Report, find
 from tokenmill.look.specimen import make_specimen
 from tokenmill.look.statistics import histogram, look, quantile_ids, sample
-from tokenmill.look.words import visible
+from tokenmill.look.words import percent, verdict, visible
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -35,16 +35,16 @@ def run(capsys, *arguments):
 
 @pytest.fixture(scope="module")
 def folder(prepared, tmp_path_factory):
-    """A token set of its own, so that the page lies beside it alone."""
+    """A token set of its own, so that the page lies in it alone."""
     return shutil.copytree(prepared[1], tmp_path_factory.mktemp("reported") / prepared[1].name)
 
 
 @pytest.fixture(scope="module")
 def page(folder):
-    before = tree(folder)
+    before, page = tree(folder), folder / "report.html"
     assert cli.main(["report", str(folder), "--seq-len", str(SEQ_LEN)]) == 0
-    assert tree(folder) == before, "it only looks"
-    return folder.with_name(f"{folder.name}.html")
+    assert {name: data for name, data in tree(folder).items() if name != page.name} == before, "it only looks"
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,15 @@ def decoded(folder, packing, number):
 def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(browser, page, size, scheme):
     viewport = {"width": size[0], "height": size[1]}
     tab, wrong = opened(browser, page, viewport=viewport, color_scheme=scheme)
-    assert tab.locator(".panel:visible .row").count() > 32
+    assert tab.locator(".panel:visible .row:visible").count() == 16
+    tab.locator(".panel:visible summary").click()
+    assert tab.locator(".panel:visible .row:visible").count() > 32
+    places = [tab.locator(".end").nth(i).bounding_box() for i in range(len(PACKINGS))]
+    tops = sorted((place["y"], place["height"]) for place in places)
+    assert all(a + height <= b + 1 for (a, height), (b, _) in zip(tops, tops[1:], strict=False)), (
+        "no name hides another"
+    )
+    assert max(place["x"] + place["width"] for place in places) <= size[0]
     assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
     red, green, blue = map(int, re.findall(r"\d+", tab.evaluate("getComputedStyle(document.body).backgroundColor"))[:3])
     assert (red + green + blue > 600) == (scheme == "light")
@@ -101,10 +109,14 @@ def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(browser
     for index, packing in enumerate(PACKINGS):
         tab.locator(f"label[for=packing-{index}]").click()
         rows = tab.locator(".panel:visible .row")
+        if rows.count() > 16:
+            tab.locator(".panel:visible summary").click()
         for number in (0, rows.count() // 2, rows.count() - 1):
             rows.nth(number).click()
             assert tab.locator("#reader-title").text_content() == f"{packing}, row {number}"
             assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, packing, number)
+            boundaries = tab.locator("#text .t")
+            assert boundaries.count() > SEQ_LEN / 4, "every second token is told from its neighbours"
             assert tab.locator("#pieces li").count() == rows.nth(number).locator("i").count()
             tab.locator("#close").click()
             assert tab.locator("#reader").is_hidden()
@@ -120,6 +132,9 @@ def test_all_of_it_works_by_keyboard(browser, folder, page):
     tab.keyboard.press("Tab")
     for key in ("ArrowDown", "ArrowDown", "ArrowUp", "End", "Home", "PageDown"):
         tab.keyboard.press(key)
+    tab.keyboard.press("PageDown")
+    assert tab.evaluate("document.activeElement.dataset.row") == "20", "behind `more`, which opens"
+    tab.keyboard.press("PageUp")
     assert tab.evaluate("document.activeElement.dataset.row") == "10"
     tab.keyboard.press("Enter")
     assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, "best_fit", 10)
@@ -169,12 +184,13 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", html), "nothing from elsewhere"
     found = find(Report(folder, SEQ_LEN))
     lengths = [found.token_set.open(entry).lengths for entry in found.token_set.split("train")]
-    for seq_len in (SEQ_LEN, 1024, 2048, 4096, 8192):
+    for seq_len in (SEQ_LEN, 512, 1024, 2048, 4096, 8192, 16_384):
         assert f"seq_len {seq_len:,}</caption>" in html
         for packing in PACKINGS:
             expected = tally(packing, lengths, seq_len + 1)
             assert found.tallies[seq_len][packing] == expected
-            assert f"<td>{expected.with_beginning:.1%}</td>" in html
+            assert all(f"<td>{share:.2%}</td>" in html for share in expected.shares())
+            assert f'title="{packing}, {seq_len:,}: {expected.dropped:.2%}"' in html
     data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
     assert [packing["name"] for packing in data["packings"]] == list(PACKINGS)
 
@@ -188,13 +204,32 @@ def test_the_short_form_is_printed_with_the_page_s_path_last(folder, page, capsy
     assert "best_fit" in printed
 
 
+def test_the_page_may_be_made_again_of_all_sets_that_a_pattern_names(folder, page):
+    command = [sys.executable, "-m", "tokenmill", "report", *sorted(map(str, folder.parent.glob("*")))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, str(page))
+
+
+def test_the_verdict_says_what_the_lengths_and_the_packings_do():
+    lengths = np.array([10] * 61 + [100] * 39)
+    tallies = {name: tally(name, [lengths], 21) for name in PACKINGS}
+    said = verdict(lengths, tallies, 20)
+    assert said.startswith("39% of your documents are longer than a row of 20 + 1 tokens, and hold 86% of the tokens. ")
+    assert "best_fit drops nothing and begins all of its rows with BOS" in said
+    assert f"nanochat's policy would drop {tallies['nanochat'].dropped:.0%}; " in said
+    assert f"concatenated, {1 - tallies['concat'].on_bos:.0%} of the rows would begin inside a document." in said
+    shares = (0, 1e-6, 0.0004, 0.005, 0.394, 0.996, 0.9999, 0.9999999, 1)
+    told = ["none", "less than 0.01%", "0.04%", "0.5%", "39%", "99.6%", "99.99%", "more than 99.99%", "all"]
+    assert [percent(share) for share in shares] == told
+
+
 def test_what_was_left_out_is_said(tmp_path, tokenizer_json, capsys):
     for number in range(2):
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b c", None, "", "", "d e f"] * 9)
     done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
     folder = tmp_path / done.stdout.splitlines()[-1]
     printed = run(capsys, folder)[1]
-    html = folder.with_name(f"{folder.name}.html").read_text()
+    html = (folder / "report.html").read_text()
     for text in (printed, html):
         assert "18 null documents were left out: they have no text" in text
         assert "36 empty documents were left out" in text
@@ -257,7 +292,7 @@ def test_tokens_are_made_visible(token, text):
 
 @pytest.fixture
 def copy(folder, tmp_path):
-    return shutil.copytree(folder, tmp_path / "set")
+    return shutil.copytree(folder, tmp_path / "set", ignore=shutil.ignore_patterns("*.html"))
 
 
 def refused(capsys, folder, *messages):
@@ -266,7 +301,7 @@ def refused(capsys, folder, *messages):
     assert error.startswith("error: ")
     for message in messages:
         assert message in error
-    assert not list(folder.parent.glob("*.html*")), "no page, nor the beginning of one"
+    assert not list(folder.rglob("*.html*")), "no page, nor the beginning of one"
 
 
 def test_an_unfinished_set_is_refused(copy, capsys):
@@ -344,7 +379,7 @@ def test_sets_of_every_shape_are_reported(browser, tmp_path, tokenizer, capsys, 
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"tokenizer": tokenizer.facts()}))
     assert run(capsys, folder, "--seq-len", 16)[0] == 0
-    tab, wrong = opened(browser, tmp_path / "set.html")
+    tab, wrong = opened(browser, folder / "report.html")
     if tab.locator(".panel:visible .row").count():
         tab.locator(".panel:visible .row").first.click()
         assert tab.locator("#text").evaluate("text => text.textContent").startswith("<|bos|>")

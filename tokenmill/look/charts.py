@@ -1,14 +1,18 @@
-"""Bars for the report: widths and heights in percent, that the template only has to set.
+"""Bars and lines for the report: places in percent, that the template only has to set.
 
 A histogram of lengths has a bar for each of its bins (statistics.py), so its axis is a log scale with four bars an
 octave; gridlines are at round shares.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
+from tokenmill.look.figures import Tally
 from tokenmill.look.statistics import Bin
+
+LABEL_HEIGHT = 9  # percent of the plot
 
 
 def length_charts(bins: list[Bin], seq_len: int) -> list[dict]:
@@ -35,12 +39,64 @@ def token_chart(uses: np.ndarray, token_bytes: np.ndarray) -> dict:
     return chart("Share of tokens, by the bytes they stand for", edges, sizes, "tokens", ticks, None)
 
 
+def dropped_chart(tallies: Mapping[int, Mapping[str, Tally]], seq_len: int) -> dict:
+    """Tokens dropped against seq_len, a line for each packing."""
+    lengths = sorted(tallies)
+    first, last = math.log2(lengths[0]), math.log2(lengths[-1])
+    across = {length: 100 * (math.log2(length) - first) / (last - first) for length in lengths}
+    shares = {name: [tallies[length][name].dropped for length in lengths] for name in tallies[seq_len]}
+    top, lines = _scale(max(max(share) for share in shares.values()))
+    drawn = [
+        {
+            "name": name,
+            "number": number,
+            "points": [
+                {"x": round(across[n], 2), "y": round(100 * share / top, 2), "title": f"{name}, {n:,}: {share:.2%}"}
+                for n, share in zip(lengths, dropped, strict=True)
+            ],
+        }
+        for number, (name, dropped) in enumerate(shares.items())
+    ]
+    at = lengths.index(seq_len)
+    told = ", ".join(f"{name} {dropped[at]:.1%}" for name, dropped in shares.items())
+    return {
+        "title": "Share of tokens dropped, by seq_len",
+        "label": f"Share of tokens dropped, by seq_len, a line for each packing. At {seq_len:,}: {told}.",
+        "drawn": drawn,
+        "labels": _labels(drawn),
+        "lines": lines,
+        "ticks": [
+            {"at": across[n], "label": f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else f"{n:,}"} for n in lengths
+        ],
+        "mark": {"at": across[seq_len], "label": f"seq_len {seq_len:,}"},
+    }
+
+
+def _labels(drawn: list[dict]) -> list[dict]:
+    """Names at the right ends of lines, moved up, or at the top of the plot down, until none hides another."""
+    ends = sorted(((line["points"][-1]["y"], line["name"], line["number"]) for line in drawn), key=lambda end: end[0])
+    places: list[float] = []
+    for place, *_ in ends:
+        places.append(max([place, *(place + LABEL_HEIGHT for place in places[-1:])]))
+    for i, _ in enumerate(places):
+        places[-1 - i] = min(places[-1 - i], 100 - i * LABEL_HEIGHT)
+    return [{"at": at, "name": name, "number": number} for at, (_, name, number) in zip(places, ends, strict=True)]
+
+
+def _scale(highest: float) -> tuple[float, list[dict]]:
+    """The share that a plot ends at, a little above the highest, and gridlines at round shares."""
+    top = max(highest * 1.05, 1e-9)
+    step = next(
+        s for s in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0) if top / s <= 4 or s == 1.0
+    )
+    lines = [{"at": 100 * k * step / top, "label": f"{100 * k * step:g}%"} for k in range(1, int(top / step) + 1)]
+    return top, lines
+
+
 def chart(title: str, edges: list[tuple[int, int]], values, what: str, ticks: list[dict], mark: dict | None) -> dict:
     """Bars for the template: heights in percent of the plot, which ends a little above the highest."""
     shares = np.asarray(values, dtype=float) / max(1, np.sum(values))
-    top = max(shares.max() * 1.05, 1e-9)
-    step = next(s for s in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if top / s <= 4 or s == 1.0)
-    lines = [{"at": 100 * k * step / top, "label": f"{100 * k * step:g}%"} for k in range(1, int(top / step) + 1)]
+    top, lines = _scale(shares.max())
     bars = [
         {"title": f"{span(*edge)}: {int(value):,} {what}, {part:.2%}", "height": round(100 * part / top, 3)}
         for edge, value, part in zip(edges, values, shares, strict=True)

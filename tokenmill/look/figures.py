@@ -65,6 +65,10 @@ class Tally:
         """Share of the rows' tokens whose row holds their document's beginning."""
         return self.headed / max(1, self.row_tokens)
 
+    def shares(self) -> tuple[float, ...]:
+        """What tables show of it, as words.MEASURES names them."""
+        return self.dropped, self.filler, self.on_bos, self.cut, self.with_beginning
+
     @property
     def pieces_a_row(self) -> float:
         return self.pieces / max(1, self.rows)

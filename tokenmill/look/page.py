@@ -12,6 +12,7 @@ from pathlib import Path
 import jinja2
 import numpy as np
 
+from tokenmill.amounts import counted, in_bytes
 from tokenmill.look import charts, rowsview, words
 from tokenmill.look.figures import Tally
 from tokenmill.look.specimen import Specimen
@@ -22,6 +23,7 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"
 FREQUENT = 32  # tokens that are listed
+SHOWN = 16  # rows that are drawn before one asks for more
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,13 @@ def splits(token_set: TokenSet) -> Iterator[dict]:
         yield {"name": name, "shards": len(entries)} | sums
 
 
-def tiles(token_set: TokenSet) -> list[dict]:
+def glance(token_set: TokenSet) -> list[str]:
+    """The set in a few words."""
     manifest = token_set.manifest
     documents, tokens, text = (manifest[count] for count in ("documents", "tokens", "text_bytes"))
     size = tokens * token_set.numpy_dtype.itemsize + 8 * (documents + len(token_set.entries))
-    found = {"Documents": documents, "Tokens": tokens, "Bytes on disk": size, "Bytes of text": text}
-    found["Shards"] = len(token_set.entries)
-    counted = [{"name": name, "value": words.short(value), "exact": f"{value:,}"} for name, value in found.items()]
-    ratio = tokens / max(1, text)
-    return [*counted, {"name": "Tokens a byte", "value": f"{ratio:.3f}", "exact": f"{ratio:.6f}"}]
+    told = [counted(documents, "document"), counted(tokens, "token"), f"{in_bytes(text)} of text"]
+    return [*told, f"{in_bytes(size)} on disk", counted(len(token_set.entries), "shard")]
 
 
 def _numbers(bins: list[Bin]) -> list[dict]:
@@ -100,15 +100,20 @@ def render(found: Findings, seq_len: int) -> str:
         path=found.token_set.told,
         dtype=found.token_set.dtype,
         tokenizer=found.token_set.tokenizer,
-        tiles=tiles(found.token_set),
+        glance=glance(found.token_set),
+        verdict=words.verdict(lengths, found.tallies[seq_len], seq_len),
+        dropped=charts.dropped_chart(found.tallies, seq_len),
+        measures=words.MEASURES,
+        measures_in_words=words.MEASURES_IN_WORDS,
         splits=list(splits(found.token_set)),
         left_out=words.left_out(found.token_set.manifest),
         looked_at=words.looked_at(found.statistics),
         seq_len=seq_len,
         specimen=found.specimen,
+        shown=SHOWN,
         packings=rowsview.drawn_packings(found.specimen),
         charts=charts.length_charts(bins, seq_len),
-        lengths_in_words=words.of_lengths(lengths, seq_len),
+        lengths_in_words=words.of_lengths(lengths),
         bins=_numbers(bins),
         tallies=found.tallies,
         tokens_in_words=words.of_tokens(found.statistics.uses, token_bytes),

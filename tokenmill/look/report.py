@@ -1,6 +1,6 @@
 """A token set to be looked at: `tokenmill report data/tokens/NAME`
 
-Writes one HTML page beside the token set, which needs no network and opens from disk, and prints the short form.
+Writes one HTML page into the token set's folder, which needs no network and opens from disk, and prints the short form.
 What it says is counted and packed from the real lengths and tokens (statistics.py, figures.py, specimen.py);
 page.py makes the page of it.
 """
@@ -14,29 +14,28 @@ from rich.table import Table
 
 from tokenmill.look import words
 from tokenmill.look.figures import PACKINGS, tally
-from tokenmill.look.page import Findings, render, tiles
+from tokenmill.look.page import Findings, glance, render
 from tokenmill.look.specimen import make_specimen
 from tokenmill.look.statistics import look, sample
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.remote.addresses import name_of, named, require_folder
 from tokenmill.remote.sets import Kept, open_set
 from tokenmill.store.files import write_file
-from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-SEQ_LENS = (1024, 2048, 4096, 8192)
+SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16_384)  # that packings are compared at
 
 
 @dataclass(frozen=True)
 class Report:
-    """A token set to be looked at: one HTML page beside it, which needs no network, and the short form here.
+    """A token set to be looked at: one HTML page, which needs no network, and the short form here.
 
     Lengths, what each packing does to them, rows drawn and to be read, and what the tokens are.
     """
 
     tokens: tyro.conf.Positional[str]  # the token set's folder or address
     seq_len: int = 2048  # tokens of an input in the rows that are drawn
-    out: Path | None = None  # the page; by default the folder's name with .html, beside it, an address's name here
+    out: Path | None = None  # the page; by default report.html in the folder; of a set at an address NAME.html here
     cache_dir: str | None = None  # where blocks of a set at an address are kept; by default as TOKENMILL_CACHE says
 
     def __post_init__(self):
@@ -51,8 +50,7 @@ class Report:
         where = named(self.tokens)
         if isinstance(where, str):
             return Path(f"{name_of(where)}.html")
-        folder = where.resolve()
-        return folder.with_name(f"{folder.name}.html")
+        return where.resolve() / "report.html"
 
 
 def find(config: Report) -> Findings:
@@ -70,22 +68,21 @@ def find(config: Report) -> Findings:
 def print_short(config: Report, found: Findings, console: Console) -> None:
     """The short form: the set at a glance, and what each packing does to it."""
     lengths = found.statistics.all_lengths
-    console.print(f"{found.token_set.name}: {', '.join(_facts(found.token_set))}")
+    console.print(f"{found.token_set.name}: {', '.join(glance(found.token_set))}")
     for line in words.left_out(found.token_set.manifest):
         console.print(line)
-    console.print(f"{words.looked_at(found.statistics)} {words.of_lengths(lengths, config.seq_len)}")
+    console.print(words.verdict(lengths, found.tallies[config.seq_len], config.seq_len))
+    console.print(f"{words.looked_at(found.statistics)} {words.of_lengths(lengths)}")
     console.print(words.of_tokens(found.statistics.uses, found.tokenizer.token_bytes()))
     console.print(words.of_unused(found.tokenizer, found.statistics.uses)[0])
-    columns = ("dropped", "filler", "cut", "with beginning", "rows on BOS", "pieces a row")
-    table = Table(f"seq_len {config.seq_len:,}", *columns)
-    for name, one in found.tallies[config.seq_len].items():
-        shares = (one.dropped, one.filler, one.cut, one.with_beginning, one.on_bos)
-        table.add_row(name, *(f"{share:.2%}" for share in shares), f"{one.pieces_a_row:.2f}")
+    tallies = found.tallies[config.seq_len]
+    table = Table(f"seq_len {config.seq_len:,}", *tallies)
+    for measure, shares in zip(
+        words.MEASURES, zip(*(one.shares() for one in tallies.values()), strict=True), strict=True
+    ):
+        table.add_row(measure, *(f"{share:.2%}" for share in shares))
+    table.add_row("pieces a row", *(f"{one.pieces_a_row:.2f}" for one in tallies.values()))
     console.print(table)
-
-
-def _facts(token_set: TokenSet) -> list[str]:
-    return [f"{tile['exact']} {tile['name'].lower()}" for tile in tiles(token_set)]
 
 
 def write(config: Report) -> None:

@@ -41,11 +41,17 @@ def _caption(name: str, specimen: Specimen) -> str:
     return ", ".join(
         [
             f"{len(rows)} rows",
-            f"{dropped:.1%} of the documents' tokens in none" if dropped else "every token of the documents in them",
+            f"{_lost(name, dropped, specimen)} in none" if dropped else "every token of the documents in them",
             f"{inside} of them begin inside a document" if inside else "all of them begin with BOS",
             *([f"{filler / sum(part.length for row in rows for part in row):.1%} filler"] if filler else []),
         ]
     )
+
+
+def _lost(name: str, dropped: float, specimen: Specimen) -> str:
+    if name == "concat":  # at the end, where it is less than a row: of a whole shard next to nothing
+        return f"the last {round(dropped * int(specimen.lengths.sum())):,} tokens, less than a row,"
+    return f"{dropped:.1%} of the documents' tokens"
 
 
 def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -> dict:

@@ -1,11 +1,21 @@
 """What a report says in words: counts and lengths as sentences, tokens with their spaces to be seen."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from tokenmill.look.figures import Tally
 from tokenmill.look.statistics import Statistics, quantile_ids
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 UNUSED = 64  # ids that are listed
+# what is told of each packing, in the order of Tally.shares()
+MEASURES = ("tokens dropped", "filler", "rows that begin with BOS", "short documents cut", "beginning in view")
+MEASURES_IN_WORDS = (
+    "Dropped: tokens that are in no row. Filler: tokens of rows that are copies. Short documents cut: of the documents "
+    "that would fit into a row those that are whole in none. Beginning in view: tokens of rows whose row holds their "
+    "document's beginning too."
+)
 LEFT_OUT = {
     "null_documents": "{} null documents were left out: they have no text",
     "empty_documents": "{} empty documents were left out",
@@ -44,14 +54,41 @@ def looked_at(statistics: Statistics) -> str:
     return f"{statistics.shards:,} of {statistics.all_shards:,} training shards, evenly spread, were looked at."
 
 
-def of_lengths(lengths: np.ndarray, seq_len: int) -> str:
-    """What document lengths mean for rows of seq_len."""
+def verdict(lengths: np.ndarray, tallies: Mapping[str, Tally], seq_len: int) -> str:
+    """What rows of seq_len mean for these documents, and what each way to make them does."""
     longer = lengths > seq_len + 1
-    tokens = lengths[longer].sum() / lengths.sum()
+    held = lengths[longer].sum() / lengths.sum()
+    ours, theirs, concat = (tallies[name] for name in ("best_fit", "nanochat", "concat"))
+    of_documents = f"{percent(longer.mean())} of your documents are longer than a row of {seq_len:,} + 1 tokens"
+    told = (
+        f"{of_documents}, and hold {percent(held)} of the tokens. best_fit drops {percent(ours.dropped, 'nothing')} "
+        f"and begins {percent(ours.on_bos, 'no')} of its rows with BOS, for {percent(ours.filler, 'no')} of filler; "
+        f"nanochat's policy would drop {percent(theirs.dropped, 'nothing')}"
+    )
+    if not concat.rows:  # too few tokens for one
+        return f"{told}."
+    return f"{told}; concatenated, {percent(1 - concat.on_bos)} of the rows would begin inside a document."
+
+
+def percent(share: float, none: str = "none") -> str:
+    """0.394 -> "39%", 0.0004 -> "0.04%"; what is not all is not called 100%, and what is not nothing not 0%."""
+    if share == 0:
+        return none
+    if share == 1:
+        return "all"
+    if 0.01 <= share <= 0.99:
+        return f"{share:.0%}"
+    for digits in (1, 2):
+        if 0 < float(told := f"{100 * share:.{digits}f}") < 100:
+            return f"{told}%"
+    return "less than 0.01%" if share < 0.5 else "more than 99.99%"
+
+
+def of_lengths(lengths: np.ndarray) -> str:
+    """How long documents are."""
     return (
         f"Half of the {len(lengths):,} documents have at most {int(np.median(lengths)):,} tokens; the mean is "
-        f"{lengths.mean():,.0f}, the longest has {lengths.max():,}. {longer.mean():.1%} are longer than a row of "
-        f"{seq_len:,} + 1, and hold {tokens:.1%} of the tokens."
+        f"{lengths.mean():,.0f}, the longest has {lengths.max():,}."
     )
 
 

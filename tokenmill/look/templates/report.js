@@ -24,9 +24,21 @@ function documentOf(number) {
   return unpacked.get(number);
 }
 
-function textOf(number, first, count) {
+// The text of each token, every second one in an element of its own, so that their boundaries show. A character whose
+// bytes lie in several tokens is the last one's.
+function tokensOf(number, first, count) {
   const { bytes, offsets } = documentOf(number);
-  return utf8.decode(bytes.subarray(offsets[first], offsets[first + count]));
+  const texts = [];
+  for (let i = first; i < first + count; i += 1) {
+    texts.push(utf8.decode(bytes.subarray(offsets[i], offsets[i + 1]), { stream: true }));
+  }
+  texts.push(utf8.decode());
+  return texts.filter(Boolean).map((text, i) => (i % 2 ? element("span", "t", text) : text));
+}
+
+function tokenOf(number, i) {
+  const { bytes, offsets } = documentOf(number);
+  return utf8.decode(bytes.subarray(offsets[i], offsets[i + 1]));
 }
 
 function element(name, className, text) {
@@ -57,8 +69,8 @@ function show(packing, row) {
     const span = element("span", `d${number % data.hues}${filler ? " f" : ""}`);
     const headed = first === 0;
     if (inserted) span.append(element("b", "inserted", data.bos));
-    if (headed) span.append(element("b", "", textOf(number, 0, 1)));
-    span.append(textOf(number, first + headed, count - headed));
+    if (headed) span.append(element("b", "", tokenOf(number, 0)));
+    span.append(...tokensOf(number, first + headed, count - headed));
     return span;
   }));
   byId("back").disabled = row === 0;
@@ -76,11 +88,18 @@ function rowsOf(panel) {
   return [...panel.querySelectorAll(".row")];
 }
 
+// Those that are behind "more" are shown before one of them is gone to.
+function reveal(row) {
+  const more = row.closest("details");
+  if (more) more.open = true;
+}
+
 // One row of a panel is in the order of the Tab key; arrows go to the others.
 function focusRow(panel, number) {
   const rows = rowsOf(panel);
   const next = rows[Math.max(0, Math.min(number, rows.length - 1))];
   rows.forEach((row) => { row.tabIndex = row === next ? 0 : -1; });
+  reveal(next);
   next.focus();
 }
 
