@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test train torture fuzz picture lint bench tables clean
+.PHONY: demo test train torture fuzz picture docs lint bench tables clean
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
@@ -34,6 +34,11 @@ picture: .venv/tools
 	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)"
 	$(PY) docs/order_picture.py
 	$(PY) docs/mixture_picture.py
+
+# docs/api.md from the docstrings, and a site of all pages, in site/
+docs: .venv/tools
+	$(PY) docs/api_page.py
+	$(PY) docs/make_site.py
 
 lint: .venv/tools
 	$(PY) -m ruff check .

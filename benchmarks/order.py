@@ -234,7 +234,7 @@ def filling(server: Server, folder: Path) -> list[str]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _, path = sets.prepare(folder)
+        _, path = sets.prepare(folder, "--shard-text-bytes", "64000000")  # a shard a file, as 0.2.0 knows
         code = {"tokenmill, shard by shard (0.2.0)": before(folder), "**tokenmill**": sets.ROOT}
         servers = {label: Server(where) for label, where in code.items() if where is not None}
         tables = [

@@ -15,6 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill.look.figures import tally
+from tokenmill.look.words import MEASURES
 from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
 
@@ -43,12 +44,11 @@ def table(name: str, shards: list[np.ndarray]) -> None:
 def table_lines(shards: list[np.ndarray]) -> list[str]:
     """What each packing does to shards of documents of these lengths, as Markdown."""
     lines = [
-        "| packing | dropped | filler | rows on BOS | documents cut that would fit | tokens with their beginning |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"| packing | {' | '.join(MEASURES)} |",
+        f"| --- |{' --- |' * len(MEASURES)}",
     ]
     for packing, shown in NAMES.items():
-        found = tally(packing, shards, ROW_LEN)
-        shares = (found.dropped, found.filler, found.on_bos, found.cut, found.with_beginning)
+        shares = tally(packing, shards, ROW_LEN).shares()
         lines.append(f"| {shown} | {' | '.join(f'{share:.2%}' for share in shares)} |")
     return lines
 

@@ -1,5 +1,6 @@
 """Token sets for the benchmarks: one prepared from real text, one of any size made of sparse files."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -15,13 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 
 
-def prepare(folder: Path) -> tuple[list[Path], Path]:
+def prepare(folder: Path, *more: str) -> tuple[list[Path], Path]:
     """Prepares ../shared/corpus with GPT-2 or, where that is not there, the demo: (training files, token set)."""
     flags, environment = ["demo"], dict(os.environ)
     if (SHARED / "corpus").is_dir():
         flags = ["--source", str(SHARED / "corpus"), "--tokenizer", "gpt2"]
         environment.setdefault("TIKTOKEN_CACHE_DIR", str(SHARED / "tiktoken_cache"))
-    command = [sys.executable, str(ROOT / "prepare_data.py"), *flags]
+    command = [sys.executable, str(ROOT / "prepare_data.py"), *flags, *more]
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     source = SHARED / "corpus" if len(flags) > 1 else folder / "data" / "raw" / "stdlib"
     return sorted(source.glob("*.parquet"))[:-1], folder / done.stdout.splitlines()[-1]
@@ -40,7 +41,8 @@ def sparse(folder: Path, num_shards: int, shard_tokens: int = 50_000_000) -> Pat
         os.link(index, folder / "shards" / f"{name}.idx")  # one index for all of them
         with open(folder / "shards" / f"{name}.bin", "wb") as file:
             file.truncate(2 * shard_tokens)
-        checksums = {kind: {"sha256": f"{folder.name}/{name}"} for kind in ("bin", "idx")}
+        digest = hashlib.sha256(f"{folder.name}/{name}".encode()).hexdigest()  # of no bytes, but one of each file
+        checksums = {kind: {"sha256": digest} for kind in ("bin", "idx")}
         record = facts | checksums | {"name": name, "source": {"file": f"zeros_{number:05}.parquet"}}
         shards.append((record, "val" if number == num_shards - 1 else "train"))
     tokenizer = {"name": "zeros", "fingerprint": "0" * 64, "vocab_size": 50257, "bos_token": "<|bos|>", "bos_id": 0}

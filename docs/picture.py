@@ -17,7 +17,7 @@ from browser import chromium
 from tokenmill import cli
 
 DOCS = Path(__file__).resolve().parent
-SEQ_LEN, ROWS, WIDTH = 8192, 24, 860
+SEQ_LEN, WIDTH = 8192, 860
 
 
 def take(page: Path, scheme: str, picture: Path) -> None:
@@ -26,11 +26,11 @@ def take(page: Path, scheme: str, picture: Path) -> None:
         tab = browser.new_context(viewport={"width": WIDTH, "height": 900}, color_scheme=scheme).new_page()
         tab.goto(page.as_uri())
         tab.add_style_tag(
-            content=f"""
-            body > :not(main), main > :not(#rows), #rows > :not(.legend, .panels) {{ display: none !important }}
-            body, section {{ margin: 0; padding: 8px }}
-            .panel:is([data-packing="0"], [data-packing="3"]) {{ display: block !important; margin-bottom: 14px }}
-            .row:nth-child(n + {ROWS + 1}) {{ display: none }}
+            content="""
+            body > :not(main), main > :not(#rows), #rows > :not(.legend, .panels) { display: none !important }
+            body, section { margin: 0; padding: 8px }
+            .panel:is([data-packing="0"], [data-packing="3"]) { display: block !important; margin-bottom: 14px }
+            .rows details { display: none }
             """
         )
         tab.locator("#rows").screenshot(path=str(picture))

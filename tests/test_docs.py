@@ -13,14 +13,15 @@ import pytest
 from hub_server import Hub, environment
 from making import ROOT, make_text, run_prepare, write_parquet
 
+import tokenmill
 from tokenmill import PRESETS
 from tokenmill.prepare.command import _parse
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {  # what is not run here, and what runs it
     "make demo": ".ci/run",
     "make train": "tests/test_train.py, in fewer steps",
-    "pip install -r requirements.txt": "the Makefile, before any test",
+    ". .venv/bin/activate": "nothing: the tests' Python is that one",
     "pip install '.[prepare,report]'": "tests/test_package.py, of a wheel",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
     "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_push.py, into a bucket of moto's",
@@ -63,7 +64,7 @@ def demo(tmp_path_factory):
     cwd = tmp_path_factory.mktemp("newcomer")
     (command,) = [command for command in COMMANDS if "stdlib" in command]
     done = run_prepare(*shlex.split(command)[2:], cwd=cwd)
-    assert "0 null and" in done.stdout
+    assert " empty documents" in done.stdout
     return cwd
 
 
@@ -193,6 +194,22 @@ def test_each_promise_of_security_has_its_tests():
         for there, name in re.findall(r"`([^`:]*)::(\w+)`", named):
             path = there or path
             assert f"\ndef {name}(" in (ROOT / path).read_text(), promise
+
+
+def test_the_api_page_is_what_the_docstrings_say_and_has_every_public_name():
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert page == beside("docs", "api_page").page(), "make docs"
+    assert {name for name in tokenmill.__all__ if f"\n### {name}\n" not in page} == {"__version__"}
+    assert "Convert a string" not in page, "what Python says of its own types"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path):
+    run([sys.executable, ROOT / "docs" / "make_site.py", tmp_path / "site"], tmp_path)
+    page = (tmp_path / "site" / "docs" / "api.html").read_text()
+    assert "RowLoader.state_dict" in page
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//(?!squidfunk|www\.mkdocs)""", page), "nothing is fetched"
+    for path in ("index.html", "docs/is-it-for-you.html", "docs/rows-dark.png", "benchmarks/loader.html"):
+        assert (tmp_path / "site" / path).exists()
 
 
 def test_links_lead_somewhere():

@@ -214,7 +214,7 @@ def test_a_script_without_a_guard_prepares_once(stranger):
 
 # ---------------------------------------------------------------------------- a missing extra
 
-PIP = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]')"
+PIP = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]', or `. .venv/bin/activate` after `make demo`)"
 
 
 @pytest.mark.parametrize(

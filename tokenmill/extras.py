@@ -48,7 +48,8 @@ def what_to_install(module: str | None, extra: str | None = None) -> str | None:
 
 def pip_line(extra: str) -> str:
     """How an extra is installed."""
-    return f"pip install 'tokenmill[{extra}]' (in a clone: pip install '.[{extra}]')"
+    in_a_clone = f"pip install '.[{extra}]', or `. .venv/bin/activate` after `make demo`"
+    return f"pip install 'tokenmill[{extra}]' (in a clone: {in_a_clone})"
 
 
 class MissingExtra(ModuleNotFoundError):

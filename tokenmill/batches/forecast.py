@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tokenmill.batches.config import LoaderConfig, Packing
 from tokenmill.batches.mixed import Mixed
 from tokenmill.batches.mixture import Mixture, tokens_of
+from tokenmill.batches.notebook import table
 from tokenmill.batches.one_set import Part
 from tokenmill.batches.plans import SAMPLE_ROWS
 from tokenmill.batches.source import Source
@@ -71,6 +72,15 @@ class Forecast:
         for line in self.lines:
             totals[line.source] = (totals[line.source][0] + line.tokens, line.epochs)
         return totals
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the table of `tokenmill mix`."""
+        rows = []
+        for one in self.lines:
+            place = (f"{one.stage}", f"{one.begin:,}", f"{one.end:,}")
+            rows.append((*place, one.source, f"{one.share:.2%}", f"{one.tokens:,}", f"{one.epochs:.2f}"))
+        title = "; ".join([f"{self.tokens:,} tokens in rows of {self.seq_len:,} + 1", *self.problems])
+        return table(title, ("stage", "from token", "to", "source", "share", "tokens", "epochs by then"), rows)
 
 
 def forecast(

@@ -62,8 +62,7 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     | parameter | |
     | --- | --- |
-    | tokens | the token set's folder, or address (docs/remote.md); by default the one under data/tokens; or a Mixture,
-      or its .toml file |
+    | tokens | a token set's folder or address (docs/remote.md), a Mixture, or its .toml; None: data/tokens' only one |
     | split | "train" or "val" |
     | batch_size | rows of this rank at each call: B |
     | seq_len | tokens of an input: T; a row has one more |

@@ -1,9 +1,12 @@
-"""The next rows of a loader as HTML, for a notebook: a bar a row, a stretch of one colour a document.
+"""The next rows of a loader, and a mixture's forecast, as HTML for a notebook.
+
+Of rows a bar is a row, a stretch of one colour a document.
 
 It needs no package beside the loader's, so the documents are told by number and length, not by text.
 """
 
 import html
+from collections.abc import Iterable, Sequence
 
 from tokenmill.batches.pieces import Piece
 
@@ -14,6 +17,16 @@ def draw(title: str, rows: list[list[Piece]]) -> str:
     """A caption and a bar for each row; hovering over a piece tells which document it is."""
     bars = "".join(_bar(pieces) for pieces in rows)
     return f'<div><div style="margin-bottom:4px"><code>{html.escape(title)}</code></div>{bars}</div>'
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A caption and a table of words."""
+    lines = _line("th", heads) + "".join(_line("td", row) for row in rows)
+    return f"<div><code>{html.escape(title)}</code><table>{lines}</table></div>"
+
+
+def _line(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _bar(pieces: list[Piece]) -> str:

@@ -122,8 +122,11 @@ def show(config: Show, console: Console) -> None:
         return
     with console.status("counting the rows that come before"):
         rows = list(rows_of(config, token_set))
+        later = _of_a_later_epoch(config, token_set, rows)
     drawing = Drawing([token_set], console, config.ids)
     drawing.print(_settings(_stated(config, token_set), token_set))
+    for line in later:
+        drawing.print(line)
     for line in _former_manifests(config, token_set):
         drawing.print(line)
     if places := format_skipped(parse_skipped(row.place for _, row in rows if row.place is not None)):
@@ -131,6 +134,15 @@ def show(config: Show, console: Console) -> None:
     drawing.bars(rows)
     for rank, row in rows:
         drawing.row(rank, row, config.full or len(rows) == 1)
+
+
+def _of_a_later_epoch(config: Show, token_set: TokenSet, rows: list[tuple[int | None, TracedRow]]) -> list[str]:
+    """That rows which were asked for by number are of an epoch after the first: who means this set may not know."""
+    epoch = int(rows[0][1].place.partition(":")[0]) if rows and rows[0][1].place is not None else 0
+    if not epoch or config.since is not None or (config.row is not None and ":" in config.row):
+        return []
+    number = _tracer(config, token_set, None).count_before(Place(1, 0, 0))
+    return [f"this is in epoch {epoch:,}: all documents were seen {epoch:,} times before (epoch 0 has {number:,} rows)"]
 
 
 def _stated(config: Show, token_set: TokenSet) -> Show:

@@ -30,6 +30,7 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
         config = _parse(arguments, prog, presets)
         (folder, missing), changes = prepare_and_tell(config)
         if config.dry_run:
+            print("\n".join(map(printed, changes)))
             return 0
     except PreparationError as error:
         _report(error)

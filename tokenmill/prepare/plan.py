@@ -35,8 +35,9 @@ class Missing:
     unread: list[Lot]  # compressed files that were not looked through, as nothing is to be made
     failures: Failures  # (what, why) of files that cannot be planned
 
-    def __bool__(self) -> bool:
-        return bool(self.units or self.absent or self.unread)
+    def __len__(self) -> int:
+        """Shards, and files that are not planned yet."""
+        return len(self.units) + sum(map(len, self.absent + self.unread))
 
     def outlook(self, source: Source, config: PrepareConfig, itemsize: int) -> Outlook:
         """What making it takes."""

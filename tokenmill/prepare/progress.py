@@ -71,6 +71,9 @@ class Meter:
         self.verb, self.total, self._bars = verb, total, bars
         self.documents = self.tokens = self.text_bytes = self.done = 0
         self.started = self._last_shown = time.monotonic()
+        self._began: tuple[float, float] | None = (
+            None  # when the first of it was done, as starting takes its time; how much
+        )
 
     @property
     def seconds(self) -> float:
@@ -82,6 +85,7 @@ class Meter:
         self.text_bytes += text_bytes
         self.done += done
         now = time.monotonic()
+        self._began = self._began or (now, self.done)
         if now - self._last_shown < (BAR_SECONDS if self._bars.live else LINE_SECONDS):
             return  # workers report a thousand times a second
         self._last_shown = now
@@ -99,9 +103,11 @@ class Meter:
 
     @property
     def seconds_left(self) -> float | None:
-        """As long as the rest takes at the rate so far; None before anything is done, and where nothing is left."""
-        share = min(1.0, self.done / max(1, self.total))
-        return self.seconds * (1 - share) / share if 0 < share < 1 else None
+        """As long as the rest takes at the rate so far; None before there is one, and where nothing is left."""
+        if self._began is None or self.done <= self._began[1] or self.done >= self.total:
+            return None
+        began, before = self._began
+        return (time.monotonic() - began) * (self.total - self.done) / (self.done - before)
 
     def line(self) -> str:
         left = "" if self.seconds_left is None else f"  {in_time(self.seconds_left)} left"

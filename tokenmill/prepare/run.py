@@ -81,8 +81,8 @@ def prepare(config: PrepareConfig) -> Prepared:
 def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
     """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all is there.
 
-    And what became of the splits of a set that there was: sentences, none where nothing did. With `dry_run` it tells
-    what is ahead, and makes nothing.
+    And sentences: what became of the splits of a set that there was, none where nothing did. With `dry_run` it makes
+    nothing, and the sentences are what is ahead.
 
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
     before work starts, PreparationError for what went wrong with single files or shards.
@@ -95,15 +95,16 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
             untrained = config.here / f"{config.dataset}-bpe{size}-not-trained-yet"
             stock = _inventory(config, untrained, "")
             missing = find_missing(stock, source, replace(config, dry_run=True), bars)
-            count = _tell(missing, size, source, config, bars)
+            ahead = _ahead(missing, size, source, config)
             if config.dry_run:
-                return Prepared(untrained, count), []
+                return Prepared(untrained, len(missing)), ahead
+            _say(ahead, bars)
         run = Run(config, source, find_tokenizer(config, source, bars.say), bars)
         require_engine(config.engine, run.tokenizer)
         if config.dry_run:
             missing = find_missing(run.stock(), source, config, bars)
-            count = _tell(missing, run.tokenizer.vocab_size, source, config, bars)
-            return Prepared(run.address or run.folder, count), []
+            ahead = _ahead(missing, run.tokenizer.vocab_size, source, config)
+            return Prepared(run.address or run.folder, len(missing)), ahead
         with locked(run.folder, shared=not run.is_alone):  # parts work side by side
             try:
                 return _prepare(run)
@@ -131,7 +132,7 @@ def _prepare(run: Run) -> tuple[Prepared, list[str]]:
     stock = run.stock(elsewhere)
     missing = find_missing(stock, source, config, bars)
     if missing:
-        _tell(missing, run.tokenizer.vocab_size, source, config, bars)
+        _say(_ahead(missing, run.tokenizer.vocab_size, source, config), bars)
     failures = make_missing(stock, source, missing, config, bars)
     if run.is_alone:
         remove_temporary_files(*written)
@@ -154,18 +155,21 @@ def _inventory(config: PrepareConfig, folder: Path, fingerprint: str, elsewhere:
     return Inventory(folder, fingerprint, config.reading, config.shard_text_bytes, elsewhere)
 
 
-def _tell(missing: Missing, vocab_size: int, source: Source, config: PrepareConfig, bars: Bars) -> int:
-    """Tells what is ahead; how many shards, or files before they are planned. ValueError where they cannot be fetched.
+def _ahead(missing: Missing, vocab_size: int, source: Source, config: PrepareConfig) -> list[str]:
+    """What is ahead, in sentences. ValueError where it cannot be fetched, as the disk is too small.
 
     PreparationError where nothing is made, and files cannot be planned.
     """
     outlook = missing.outlook(source, config, DTYPES[dtype_name(vocab_size)].itemsize)
-    for line in [*outlook.lines(), *outlook.warnings()]:
-        bars.say(line)
     outlook.require_room()
     if config.dry_run and missing.failures:
         raise PreparationError(missing.failures)
-    return len(missing.units) + sum(map(len, missing.absent + missing.unread))
+    return [*outlook.lines(), *outlook.warnings()]
+
+
+def _say(lines: list[str], bars: Bars) -> None:
+    for line in lines:
+        bars.say(line)
 
 
 def _remove_if_nothing_is_done(folder: Path) -> None:

@@ -7,7 +7,7 @@ A row is `row_len = seq_len + 1` tokens and begins with BOS. `plan_rows` packs t
        behind an inserted BOS, as a piece of 4
     the pool holds 5 4 3 3 2; each row takes the longest that fits, again and again:
        8 | 5 3 | 4 3 + 1 free | 2 + 6 free
-    free space is filled with beginnings of documents that also stand whole elsewhere (filler.py)
+    free space is filled with copies of documents' beginnings (filler.py)
 
 The rule is first-fit decreasing over all pieces (D. S. Johnson, "Near-optimal bin packing
 algorithms", 1973; for training rows Ding et al., "Fewer truncations improve language modeling",
