@@ -152,3 +152,21 @@ def test_texts_are_taken_for_paths_by_what_looks_and_converts_too(prepared, toke
     files = (f"{out}/train.bin", f"{out}/val.bin")
     folder = take_in(In("nanogpt", files, tokenizer_json, "back", (files[1],), tokens_root=str(tmp_path / "back")))
     assert verify(str(folder)) == {}
+
+
+COMMANDS = [[verb] for verb in cli.VERBS if verb != "convert"] + [["convert", "in"], ["convert", "out"]]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_flag_of_every_command_says_what_it_is(words):
+    """A field's comment is its help text, and is lost without a word where a formatter breaks its line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenmill", *words, "--help"],
+        cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, capture_output=True, text=True,
+    )  # fmt: skip
+    lines = [line.strip("│ ") for line in done.stdout.splitlines() if line.startswith("│")]
+    told = " ".join(lines)
+    found = re.findall(r"(--[\w-]+|[A-Z]{4,}\S*)(?: \{[^}]*\}\S*| [A-Z|]+|, --no-[\w-]+)? \((?:default|required)", told)
+    assert not found
+    assert not re.findall(r"(?:TOKENS|ADDRESS|FOLDER\]?|MIXTURE) {2,}(?:tokens|address|folder|mixture|path) \(", told)
+    assert len(lines) > 3

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import tyro
@@ -51,8 +51,8 @@ class Out:
     """Writes a token set as other people's token files."""
 
     layout: tyro.conf.Positional[Layout]  # whose
-    tokens: tyro.conf.Positional[str]  # the token set's folder or address
-    folder: tyro.conf.Positional[Path]  # a new folder
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
+    folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FOLDER")]]  # a new folder
     # of raw, llm.c and npy, about so many a file; by default 100M. Files are of even size, at least two to train on
     file_tokens: int | None = None
     eos: bool = False  # documents end with EOS, and have no BOS; datatrove's always do
@@ -65,7 +65,7 @@ class In:
 
     layout: tyro.conf.Positional[Layout]  # whose
     # token files, in name order, of megatron the .bin; or hf://datasets/OWNER/NAME/*.bin
-    files: tyro.conf.Positional[tuple[str, ...]]
+    files: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE...")]]
     tokenizer: str  # theirs: a tiktoken encoding, a tokenizer.json, or nanochat's tokenizer.pkl
     name: str  # the data set's name in the token set's folder
     val_file: tuple[str, ...] = ()  # those that validate; by default those with `val` in their names

@@ -8,6 +8,7 @@ It goes on where it was when it is run again.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -28,8 +29,10 @@ TOKENS_ROOT = Path("data/tokens")
 class Pull:
     """Fetches a token set from an address, whole and verified; or, with --tokens, what training needs of it first."""
 
-    address: tyro.conf.Positional[str]  # s3://, gs://, hf://datasets/OWNER/NAME, https://
-    folder: tyro.conf.Positional[Path | None] = None  # where to; by default data/tokens/NAME
+    # s3://, gs://, hf://datasets/OWNER/NAME, https://
+    address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
+    # where to; by default data/tokens/NAME
+    folder: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="[FOLDER]")]] = None
     tokens: str | None = None  # fetch only the first windows into the cache, of so many tokens, as 1e9 or 10B
     split: Split = "train"  # of which split, with --tokens
     seed: int = LoaderConfig.seed  # as in the training, with --tokens

@@ -9,6 +9,7 @@ was. On the hub a dataset card is written from the manifest.
 
 import sys
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -25,8 +26,9 @@ from tokenmill.store.token_sets import TokenSet
 class Push:
     """Sends a token set to an address, from where others train."""
 
-    tokens: tyro.conf.Positional[str]  # the token set's folder
-    address: tyro.conf.Positional[str]  # s3://, gs://, hf://datasets/OWNER/NAME
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder
+    # s3://, gs://, hf://datasets/OWNER/NAME
+    address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
     license: str | None = None  # of the text, for the hub's card, as odc-by; asked for where it is not given
     again: bool = False  # send every shard, also those that are there: where they were found damaged
     private: bool = False  # make the hub's repository, where it is not there, one that not everybody sees

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -19,7 +19,8 @@ STATED = ("split", "seq_len", "packing", "long_documents", "shuffle", "seed")  #
 class Show:
     """Shows what the model saw: a row, a batch, a training step or a document, decoded."""
 
-    tokens: tyro.conf.Positional[str]  # the token set's folder or address, or a mixture's TOML file
+    # the token set's folder or address, or a mixture's TOML file
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
     row: str | None = None  # a row of the global order, from 0; or its place, epoch:window:row, source/... of a mixture
     document: str | None = None  # a document of the split, from 0, source/... of a mixture; and when it was seen
     batch: int | None = None  # what one rank got at this call, the first being 0
@@ -28,9 +29,7 @@ class Show:
     world_size: int = 1  # ranks
     rank: int = 0  # whose batch
     since: tuple[int, str] | None = None  # a checkpoint's step, and its place or state file, to count batches from
-    until: str | None = (
-        None  # of a document: a place or state file up to which to look; by default the end of epoch 0, of its source
-    )
+    until: str | None = None  # of a document: a place or state file to look up to; by default its source's epoch 0
     split: Split = "train"  # of which split
     seq_len: int = 2048  # tokens of an input
     packing: Packing = LoaderConfig.packing  # as in the training

@@ -8,6 +8,7 @@ import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -46,7 +47,7 @@ th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #888
 class Mix:
     """What a mixture will give of each source, before the run."""
 
-    mixture: tyro.conf.Positional[Path]  # the mixture's TOML file
+    mixture: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="MIXTURE")]]  # the mixture's TOML file
     seq_len: int  # tokens of an input
     tokens: str | None = None  # of the whole run, as 1e12 or 1T; by default what the file says
     packing: Packing = LoaderConfig.packing  # as in the training

@@ -7,6 +7,7 @@ page.py makes the page of it.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -33,7 +34,7 @@ class Report:
     Lengths, what each packing does to them, rows drawn and to be read, and what the tokens are.
     """
 
-    tokens: tyro.conf.Positional[str]  # the token set's folder or address
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
     seq_len: int = 2048  # tokens of an input in the rows that are drawn
     out: Path | None = None  # the page; by default report.html in the folder; of a set at an address NAME.html here
     cache_dir: str | None = None  # where blocks of a set at an address are kept; by default as TOKENMILL_CACHE says

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import tyro
@@ -50,7 +51,7 @@ ONCE_BYTES = 1 << 29  # of the cache of a set that is read once
 class VerifyConfig:
     """Checks every byte of a token set. Exit status 0 where all is well, 1 where not."""
 
-    path: tyro.conf.Positional[str]  # the token set's folder or address
+    path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
     quick: bool = False  # only files, sizes, records and manifest
     drop_bad: bool = False  # take bad shards out of the set; preparing again makes them anew
     workers: int = 2  # processes

@@ -26,9 +26,7 @@ class PrepareConfig:
     eot_token: str | None = None  # the special token that ends a document, where it cannot be told
     engine: Literal["auto", "tiktoken", "gigatoken", "fastokens"] = "auto"  # what tokenizes; auto is the fastest proven
     name: str | None = None  # the data set's name in the token set's folder; by default from the source
-    val_file: str | None = (
-        None  # the file that becomes the validation split, all others train: its name or path, or `last` of a repository; by default the last of those that are prepared
-    )
+    val_file: str | None = None  # the file to validate with, or `last` of a repository; by default the last taken
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
     keep_ids: str | None = None  # the column, or key, with a document's own id, which show then tells
     document_separator: str | None = None  # between the documents of a txt file, as `\n\n`; by default a file is one
