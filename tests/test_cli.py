@@ -160,13 +160,10 @@ COMMANDS = [[verb] for verb in cli.VERBS if verb != "convert"] + [["convert", "i
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_flag_of_every_command_says_what_it_is(words):
     """A field's comment is its help text, and is lost without a word where a formatter breaks its line."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tokenmill", *words, "--help"],
-        cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, capture_output=True, text=True,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "tokenmill", *words, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = [line.strip("│ ") for line in done.stdout.splitlines() if line.startswith("│")]
-    told = " ".join(lines)
-    found = re.findall(r"(--[\w-]+|[A-Z]{4,}\S*)(?: \{[^}]*\}\S*| [A-Z|]+|, --no-[\w-]+)? \((?:default|required)", told)
-    assert not found
-    assert not re.findall(r"(?:TOKENS|ADDRESS|FOLDER\]?|MIXTURE) {2,}(?:tokens|address|folder|mixture|path) \(", told)
     assert len(lines) > 3
+    words = r"(?:, --no-[\w-]+)?(?: \{[^}]*\}\S*| [A-Z|]+)*"
+    assert not re.findall(rf"^(--[\w-]+{words}\s+\((?:default|required))", "\n".join(lines), re.MULTILINE)
+    assert not re.findall(r"^\[?[A-Z]+\]? +[a-z]+ \((?:default|required)", "\n".join(lines), re.MULTILINE)
