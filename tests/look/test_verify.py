@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import BOS, ROOT, VOCAB, make_token_set, run_prepare, tree
 
-from tokenmill.look.verify import flipped_bit, verify
+from tokenmill.look.flipped import flipped_bit
+from tokenmill.look.verify import verify
 from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
 from tokenmill.store.token_sets import TokenSet, write_manifest
 

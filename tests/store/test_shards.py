@@ -135,6 +135,8 @@ def test_the_one_token_set_is_found_and_several_are_listed(tmp_path):
         find_token_set(tmp_path / "tokens")
     one = make_token_set(tmp_path / "tokens" / "one", train=[[3]], val=[[2]])
     assert find_token_set(tmp_path / "tokens") == one
+    with pytest.raises(FileNotFoundError, match=r"found a folder of 1 token set; name one of them, as .*tokens/one$"):
+        TokenSet(tmp_path / "tokens")
     make_token_set(tmp_path / "tokens" / "two", train=[[3]], val=[[2]])
     with pytest.raises(ValueError, match=r"2 token sets(.|\n)*one(.|\n)*two(.|\n)*tokens=\".*two\"$"):
         find_token_set(tmp_path / "tokens")

@@ -10,7 +10,7 @@ Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of w
     mix           `tokenmill mix`: what a mixture will give of each source; stages: its picture
     report        `tokenmill report`: page puts together charts, rowsview and words; templates/ has its HTML
     statistics    what is counted in a set; figures: what each packing does; specimen: a few documents in all packings
-    verify        `tokenmill verify`
+    verify        `tokenmill verify`; problems: what can be wrong; flipped: which bit is
 
 It must never change what it looks at, but for shards that verify is told to take out.
 """

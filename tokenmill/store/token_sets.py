@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tokenmill.amounts import counted
 from tokenmill.checks import one_of
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.schema import dtype_name
@@ -127,6 +128,11 @@ class TokenSet:
         self.address = str(self.path)
         manifest = self.path / "manifest.json"
         if not manifest.exists():
+            if below := sorted(self.path.glob("*/manifest.json")):
+                raise FileNotFoundError(
+                    f"{self.path}: expected a token set, found a folder of {counted(len(below), 'token set')}; name "
+                    f"one of them, as {below[0].parent}"
+                )
             found = "a folder without manifest.json" if self.path.is_dir() else "no such folder"
             raise FileNotFoundError(
                 f"{self.path}: expected a finished token set, found {found}; "

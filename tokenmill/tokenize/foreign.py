@@ -20,10 +20,11 @@ from pathlib import Path
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import LARGEST_JSON, read_bounded
 from tokenmill.store.schema import MOST_IDS
+from tokenmill.tokenize.giving_up import naming_the_library
 from tokenmill.tokenize.huggingface import BYTE_OF, HuggingFace
 from tokenmill.tokenize.patterns import GPT2_PATTERN
 from tokenmill.tokenize.pickles import read_pickle
-from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer, naming_the_library
+from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer
 
 
 class _OtherKind(ValueError):

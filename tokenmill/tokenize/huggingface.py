@@ -26,7 +26,8 @@ from tokenmill.extras import naming_the_extra
 from tokenmill.once import once
 from tokenmill.store.files import header, write_json
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.tokenize.tokenizer import CannotRun, Tokenizer, naming_the_library
+from tokenmill.tokenize.giving_up import CannotRun, naming_the_library
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers

@@ -10,19 +10,19 @@ Text that spells a special token is ordinary text, so BOS is only ever what we p
 Two kinds of text make tiktoken fail, and neither loses a document. Lone surrogates become U+FFFD,
 as tiktoken's own `encode_ordinary` has it. A run of about a million whitespace characters overflows
 its regex engine's stack; such a document is split by the same pattern with the `regex` module, and
-only where a piece begins, so that no merge could have crossed (`_encode_in_stretches`). With a pattern
-that we do not know, which may mean something else to that module, or look ahead further, it is an error.
+only where a piece begins, so that no merge could have crossed (stretches.py). With a pattern that we
+do not know, which may mean something else to that module, or look ahead further, it is an error.
 
 Left out: faster engines (encoder.py), other people's tokenizer files (foreign.py), and tokenizers that tiktoken cannot
 express (huggingface.py).
 """
 
 import base64
-import contextlib
+import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +36,9 @@ from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.tokenize.patterns import NANOCHAT_PATTERN, OF_ANY_LENGTH
+from tokenmill.tokenize.giving_up import naming_the_library
+from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
+from tokenmill.tokenize.stretches import encode_in_stretches
 
 if TYPE_CHECKING:
     import tiktoken
@@ -58,7 +60,6 @@ NANOCHAT_SPECIAL_TOKENS = (
     "<|output_start|>",
     "<|output_end|>",
 )
-LONG_PIECE = 10_000  # characters; far below what overflows the regex engine, far above any word
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Tokenizer:
             if not (isinstance(error, ValueError) or type(error).__name__ == "PanicException"):
                 raise
             with naming_the_library("tiktoken", self.name):
-                return _encode_in_stretches(self.encoding, self.pattern, text)
+                return encode_in_stretches(self.encoding, self.pattern, text)
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without BOS."""
@@ -230,59 +231,6 @@ def _of_saved(whole: dict[str, Any]) -> Tokenizer:
     return Tokenizer(whole["name"], whole["pattern"], ranks, whole["special_tokens"], *framed)
 
 
-def _encode_in_stretches(encoding: "tiktoken.Encoding", pattern: str, text: str) -> np.ndarray:
-    """Encodes a text on which tiktoken's regex engine gives up.
-
-    A piece is one match of the split pattern; merges happen within a piece. Long pieces are merged
-    one by one, and the stretches of text between them go to tiktoken whole. The pattern looks
-    beyond a match's end only from whitespace, `\\s+(?!\\S)`, so a stretch must not end in it: its
-    last pieces are merged one by one too where they are whitespace.
-    """
-    parts: list[Sequence[int] | np.ndarray] = []
-    stretch: list[str] = []
-
-    def close_stretch() -> None:
-        tail = len(stretch)
-        while tail and stretch[tail - 1].isspace():
-            tail -= 1
-        parts.append(encoding.encode_to_numpy("".join(stretch[:tail]), disallowed_special=()))
-        parts.extend(encoding._encode_single_piece(piece) for piece in stretch[tail:])
-        stretch.clear()
-
-    if pattern not in OF_ANY_LENGTH:  # which may look ahead from anywhere, or mean something else to `regex`
-        raise ValueError(
-            f"it gave up on a text of {len(text):,} characters that begins {text[:40]!r}; leave such long ones out by "
-            "--max-document-bytes, or use another tokenizer"
-        )
-    with naming_the_extra():
-        import regex
-    for match in regex.finditer(pattern, text):
-        piece = match.group()
-        if len(piece) < LONG_PIECE:
-            stretch.append(piece)
-        else:
-            close_stretch()
-            parts.append(encoding._encode_single_piece(piece))
-    close_stretch()
-    return np.concatenate([np.asarray(part, dtype=np.uint32) for part in parts])
-
-
-class CannotRun(ValueError):
-    """What a library says of a tokenizer that it cannot run, or of a text."""
-
-
-@contextlib.contextmanager
-def naming_the_library(library: str, name: str, kind: type[ValueError] | None = None) -> Iterator[None]:
-    """Whatever a library says of a tokenizer that it cannot run, a Rust panic too, as a ValueError of this kind."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun):
-        raise
-    except BaseException as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise (kind or CannotRun)(f"the {library} library cannot run tokenizer {name}: {reason:.300}") from error
-
-
 def load_tokenizer(spec: str) -> Tokenizer:
     """A tokenizer by its tiktoken name, or from a tokenizer.json that tokenmill wrote.
 
@@ -295,8 +243,10 @@ def load_tokenizer(spec: str) -> Tokenizer:
         return Tokenizer.load(Path(spec))
     known = sorted({*ALIASES, *_tiktoken().list_encoding_names()})
     if spec not in known:
+        meant = difflib.get_close_matches(spec.lower(), known, 1)
         raise ValueError(
-            f"unknown tokenizer {spec!r}; expected train:N (N tokens, trained on the source), "
+            f"unknown tokenizer {spec!r}{f', did you mean {meant[0]}?' if meant else ''}; expected train:N (N tokens, "
+            "trained on the source), "
             "the path of a tokenizer.json (tokenmill's or Hugging Face's) or of nanochat's tokenizer.pkl, "
             f"or one of {', '.join(known)}"
         )
