@@ -48,6 +48,9 @@ def test_a_bucket_gets_what_a_folder_gets(flags, bucket, tmp_path, cache):
     assert address == f"s3://{bucket}/tokens/{here.name}"
     assert objects(bucket) == tree(here)
     assert set(staged(cache)) == {".json"}, "records alone stay"
+    dry = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", "--dry-run", cwd=tmp_path)
+    assert f", 0 to make: {address}" in dry.stderr
+    assert "all shards of this part are made" in dry.stdout
     loaders = [RowLoader(tokens, batch_size=4, seq_len=64, cache_dir=cache) for tokens in (here, address)]
     for _ in range(30):
         one, other = (next(loader)[0] for loader in loaders)

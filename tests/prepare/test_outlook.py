@@ -1,6 +1,7 @@
 """What is told before and after: bytes and time ahead, what is left of a failure, the lines that train."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from making import ROOT, make_text, run_prepare, write_parquet
+from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill.amounts import counted, in_bytes, in_time
 from tokenmill.prepare.outlook import Outlook, after_first
@@ -75,6 +76,22 @@ def test_a_dry_run_of_files_that_are_here_makes_nothing_and_says_what_cannot_be_
     done = run_prepare("--source", source, "--tokenizer", tokenizer_json, "--dry-run", cwd=tmp_path, check=False)
     assert (done.returncode, "shard_1.parquet" in done.stderr) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def test_a_dry_run_of_a_set_that_is_there_tells_what_it_lacks(source, tokenizer_json, tmp_path):
+    flags = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 20_000)
+    later = shutil.move(source / "shard_3.parquet", tmp_path)
+    run_prepare(*flags, cwd=tmp_path)
+    before = tree(tmp_path / "data")
+    assert "3 files; all shards of this part are made" in run_prepare(*flags, "--dry-run", cwd=tmp_path).stdout
+    shutil.move(later, source)
+    dry = run_prepare(*flags, "--dry-run", cwd=tmp_path)
+    assert tree(tmp_path / "data") == before
+    many = re.search(r"(\d+) of \d+ shards are there, (\d+) to make", dry.stderr).groups()
+    assert f"{many[0]} of " in run_prepare(*flags, cwd=tmp_path).stderr
+    (source / "shard_0.parquet").unlink()
+    gone = run_prepare(*flags, "--dry-run", cwd=tmp_path, check=False)
+    assert (gone.returncode, "shard_0.parquet" in gone.stderr) == (1, True), "as without --dry-run"
 
 
 def test_a_preparation_that_made_nothing_leaves_no_folder(source, tokenizer_json, tmp_path):

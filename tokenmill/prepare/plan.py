@@ -84,7 +84,7 @@ def find_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: 
     if absent:
         told.append(f"{counted(sum(map(len, absent)), 'file')} to fetch first")
     if told:
-        bars.say(f"{', and '.join(told)}: {stock.folder}")
+        bars.say(f"{', and '.join(told)}: {stock.elsewhere.address if stock.elsewhere else stock.folder}")
     return Missing(units, absent, unread, failures)
 
 

@@ -9,8 +9,10 @@ crash, or with more source files, does only what is missing; another tokenizer i
 """
 
 import contextlib
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.cores import available_cores
@@ -33,7 +35,7 @@ from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer, size_to
 from tokenmill.remote.addresses import joined
 from tokenmill.store.files import locked, remove_temporary_files
 from tokenmill.store.schema import dtype_name
-from tokenmill.store.shards import DTYPES
+from tokenmill.store.shards import DTYPES, ShardEntry
 from tokenmill.store.token_sets import write_manifest
 from tokenmill.tokenize.encoder import require_engine
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -69,9 +71,6 @@ class Run:
         """Whether this run makes all parts."""
         return self.config.part_of_all[1] == 1
 
-    def stock(self, elsewhere: Elsewhere | None = None) -> Inventory:
-        return _inventory(self.config, self.folder, self.tokenizer.fingerprint, elsewhere)
-
 
 def prepare(config: PrepareConfig) -> Prepared:
     """`prepare_and_tell`, without what became of the splits."""
@@ -102,9 +101,7 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
         run = Run(config, source, find_tokenizer(config, source, bars.say), bars)
         require_engine(config.engine, run.tokenizer)
         if config.dry_run:
-            missing = find_missing(run.stock(), source, config, bars)
-            ahead = _ahead(missing, run.tokenizer.vocab_size, source, config)
-            return Prepared(run.address or run.folder, len(missing)), ahead
+            return _foretell(run)
         with locked(run.folder, shared=not run.is_alone):  # parts work side by side
             try:
                 return _prepare(run)
@@ -116,21 +113,28 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
                 raise
 
 
+def _foretell(run: Run) -> tuple[Prepared, list[str]]:
+    """What is ahead; of a set that lies elsewhere by its records there, which do not stay."""
+    with tempfile.TemporaryDirectory() as folder:
+        elsewhere = Elsewhere(run.address, Path(folder)) if run.address else None
+        if elsewhere is not None:
+            elsewhere.bring()
+        planned = _plan(run, elsewhere, Path(folder) if elsewhere else run.folder)
+    ahead = _ahead(planned.missing, run.tokenizer.vocab_size, planned.source, run.config)
+    return Prepared(run.address or run.folder, len(planned.missing)), ahead
+
+
 def _prepare(run: Run) -> tuple[Prepared, list[str]]:
     """Makes what is missing, in a folder that is locked."""
-    folder, config, bars, source = run.folder, run.config, run.bars, run.source
+    folder, config, bars = run.folder, run.config, run.bars
     written = (folder, *(folder / name for name in SUBFOLDERS))
     if run.is_alone:
         remove_temporary_files(*written)
     elsewhere = Elsewhere(run.address, folder) if run.address else None
     if elsewhere is not None:
         elsewhere.bring()
-    former = former_entries(folder)
-    require_all_there(folder, source.files)
-    source = replace(source, files=keep_splits(source.files, former, config.val_file is not None))
+    former, source, stock, missing = _plan(run, elsewhere, folder)
     save_tokenizer(folder, run.tokenizer)
-    stock = run.stock(elsewhere)
-    missing = find_missing(stock, source, config, bars)
     if missing:
         _say(_ahead(missing, run.tokenizer.vocab_size, source, config), bars)
     failures = make_missing(stock, source, missing, config, bars)
@@ -149,6 +153,25 @@ def _prepare(run: Run) -> tuple[Prepared, list[str]]:
     if elsewhere is not None:
         elsewhere.close()
     return Prepared(run.address or folder, 0), changes(records, former)
+
+
+class _Planned(NamedTuple):
+    """What was found before anything is made."""
+
+    former: list[ShardEntry]
+    source: Source  # its files in the splits that they stay in
+    stock: Inventory
+    missing: Missing
+
+
+def _plan(run: Run, elsewhere: Elsewhere | None, folder: Path) -> _Planned:
+    """Plans the set whose records are in a folder. ValueError where files that it was made of are gone."""
+    former = former_entries(folder)
+    require_all_there(folder, run.source.files)
+    files = keep_splits(run.source.files, former, run.config.val_file is not None)
+    source = replace(run.source, files=files)
+    stock = _inventory(run.config, folder, run.tokenizer.fingerprint, elsewhere)
+    return _Planned(former, source, stock, find_missing(stock, source, run.config, run.bars))
 
 
 def _inventory(config: PrepareConfig, folder: Path, fingerprint: str, elsewhere: Elsewhere | None = None) -> Inventory:
