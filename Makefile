@@ -7,8 +7,8 @@ PY := .venv/bin/python
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
-	@cat .venv/demo.txt
 	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --seq-len 8192
+	@cat .venv/demo.txt
 
 test: .venv/tools
 	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder

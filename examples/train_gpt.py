@@ -13,6 +13,7 @@ import contextlib
 import gc
 import math
 import os
+import pickle
 import shlex
 import signal
 import sys
@@ -190,11 +191,13 @@ def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, lo
     """Goes on from the checkpoint, if there is one, on any number of ranks. The steps that are done."""
     if config.checkpoint is None or not config.checkpoint.exists():
         return 0
-    saved = torch.load(config.checkpoint, map_location=config.device, weights_only=True)
     try:
-        model.load_state_dict(saved["model"])
-    except RuntimeError as error:
-        raise SystemExit(f"{config.checkpoint}: has another model than --layers, --width and --tokens say") from error
+        saved = torch.load(config.checkpoint, map_location=config.device, weights_only=True)
+    except (EOFError, OSError, RuntimeError, pickle.UnpicklingError) as error:
+        raise SystemExit(f"{config.checkpoint}: is no checkpoint that can be read ({error!r})") from error
+    if (there := saved["shape"]) != (here := shape(config, model)):
+        raise SystemExit(f"{config.checkpoint}: is of a model with {there}, this one has {here}")
+    model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     loader.load_state_dict(saved["data"])  # the exact next row
     return saved["step"]
@@ -206,13 +209,22 @@ def save(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, load
     if loader.rank:
         return
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": data, "step": step}
-    unfinished = config.checkpoint.with_suffix(".tmp")
-    torch.save(saved, unfinished)
+    unfinished = config.checkpoint.with_name(f".{config.checkpoint.name}.{os.getpid()}.tmp")
+    with open(unfinished, "wb") as file:
+        torch.save(saved | {"shape": shape(config, model)}, file)
+        file.flush()
+        os.fsync(file.fileno())  # before it gets its name
     unfinished.replace(config.checkpoint)
 
 
+def shape(config: TrainConfig, model: GPT) -> dict[str, int]:
+    """What a checkpoint's model must have in common with the one that goes on from it."""
+    vocab_size = model.embedding.num_embeddings
+    return {"layers": config.layers, "width": config.width, "heads": config.heads, "vocab_size": vocab_size}
+
+
 class Ending:
-    """Whether Ctrl-C or a scheduler asked for the end: `signal` is 0 until then. To ask again ends at once."""
+    """Whether Ctrl-C or a scheduler asked for the end: `signal` is 0 until then. To ask again ends at once, unsaved."""
 
     AT_ONCE = 1.0  # seconds: what comes sooner is the same request, which torchrun passes on
 
@@ -223,7 +235,9 @@ class Ending:
 
     def _note(self, number: int, frame: object) -> None:
         if self.signal and time.monotonic() - self._asked > self.AT_ONCE:
-            raise KeyboardInterrupt
+            raise SystemExit("ended at once: the steps since the last checkpoint are lost")
+        if not self.signal and os.environ.get("RANK", "0") == "0":  # by write: a handler may interrupt a print
+            os.write(2, b"\nending after this step, with a checkpoint if there is to be one; again ends at once\n")
         self.signal, self._asked = number, min(self._asked, time.monotonic())
 
 
@@ -242,9 +256,9 @@ class Step:
             )
         self.amp = torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
 
-    def take(self, step: int, ending: bool = False) -> tuple[float, int, bool]:
+    def take(self, step: int, ending: Ending) -> tuple[float, int, bool]:
         """Loss, checksum of the rows if it is asked for, and whether any rank is to end: over all ranks."""
-        sums = torch.tensor([0, 0, ending], dtype=torch.float64, device=self.config.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.config.device)
         for number in range(self.passes):
             inputs, targets = next(self.batches)
             if self.ranks > 1:
@@ -259,6 +273,7 @@ class Step:
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        sums[2] = bool(ending.signal)
         if self.ranks > 1:
             dist.all_reduce(sums)
         return sums[0].item(), int(sums[1].item()) % (1 << 32), bool(sums[2])
@@ -279,7 +294,10 @@ def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None
     if config.checkpoint:
         if config.checkpoint.is_dir():
             raise SystemExit(f"--checkpoint {config.checkpoint}: expected the name of a file, found a folder")
-        config.checkpoint.parent.mkdir(parents=True, exist_ok=True)  # now, and not in an hour
+        try:
+            config.checkpoint.parent.mkdir(parents=True, exist_ok=True)  # now, and not in an hour
+        except OSError as error:
+            raise SystemExit(f"--checkpoint {config.checkpoint}: its folder cannot be made ({error})") from error
     settings = {"batch_size": config.batch_size, "seq_len": config.seq_len, "device": config.device}
     loader = RowLoader(config.mixture or config.tokens, "train", **settings)
     torch.manual_seed(config.seed)
@@ -289,15 +307,15 @@ def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None
     steps = Step(config, model, optimizer, loader, ranks)
     say = print if rank == 0 else lambda *_, **__: None
     size = sum(parameter.numel() for parameter in model.parameters())
-    last = config.stop_at or config.steps
+    last = config.steps if config.stop_at is None else config.stop_at
     many = f"{ranks} rank{'s' * (ranks > 1)}, {steps.passes} pass{'es' * (steps.passes > 1)} a step"
     say(f"{size / 1e6:.1f}M parameters, {many}, from step {first} to {last}")
-    if first >= last:
+    if config.checkpoint and first >= last:
         say(f"{config.checkpoint} has all of these steps; give more --steps, or another --checkpoint to begin anew")
     began, spent, to_end = time.perf_counter(), 0.0, False
     for step in range(first, last):
         started = time.perf_counter()
-        loss, rows, to_end = steps.take(step, bool(ending.signal))
+        loss, rows, to_end = steps.take(step, ending)
         spent += time.perf_counter() - started
         done = step + 1 - first
         facts = [f"loss {loss:.6f}", f"{done * config.total_rows * config.seq_len / spent:,.0f} tokens/s"]
@@ -327,9 +345,11 @@ def left(began: float, done: int, ahead: int) -> str:
 def how_to_go_on(step: int, config: TrainConfig, ranks: int) -> str:
     if config.checkpoint is None:
         return f"ended after step {step} of {config.steps}; nothing is kept of it: --checkpoint FILE would have kept it"
+    told = f"saved after step {step} of {config.steps}"
+    if ranks > 1:
+        return f"{told}; the same torchrun goes on, on any number of ranks (what it says of a signal now is its own)"
     python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd() + os.sep) else "python"
-    command = ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"]] if ranks > 1 else [python]
-    return f"saved after step {step} of {config.steps}; go on with\n  {shlex.join([*command, *sys.argv])}"
+    return f"{told}; go on with\n  {shlex.join([python, *sys.argv])}"
 
 
 @torch.no_grad()

@@ -73,19 +73,25 @@ def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared
     flags = ["--tokens", str(prepared[1]), *SMALL, "--batch-size", "2", "--sample", "0", "--checksums"]
     flags += ["--val-every", "1000", "--checkpoint", "new/folder/at.pt"]  # made at the beginning
     command = [sys.executable, *runner, SCRIPT, *flags]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     printed = ""
     while "step    3" not in printed:
         printed += process.stdout.readline()
     assert (tmp_path / "new" / "folder").is_dir()
+    begun = len(column(printed, "rows")) + 1
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
-    printed += process.communicate(timeout=MINUTE)[0]
+    more, errors = process.communicate(timeout=MINUTE)
+    printed += more
     last = len(column(printed, "rows"))
+    assert "ending after this step" in errors
+    assert last <= begun + 1, "the step that was under way, or the one that had just begun"
     assert process.returncode == 130 if ranks == 1 else process.returncode
-    assert f"saved after step {last} of 20; go on with\n" in printed
-    line = shlex.split(printed.splitlines()[-1])
+    assert f"saved after step {last} of 20; {'the same torchrun' if ranks > 1 else 'go on with'}" in printed
+    line = command if ranks > 1 else [sys.executable, *shlex.split(printed.splitlines()[-1])[1:]]
     assert line[-len(flags) :] == flags
-    line[:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone"] if ranks > 1 else [sys.executable]
+    assert not list(tmp_path.rglob("*.tmp"))
     rest = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=MINUTE).stdout
     assert column(printed, "rows") + column(rest, "rows") == column(straight, "rows")
 
@@ -98,7 +104,11 @@ def test_what_is_wrong_with_a_checkpoint_is_said_before_training(prepared, tmp_p
     assert "expected the name of a file, found a folder" in run(str(tmp_path)).stderr
     assert run("at.pt", "--stop-at", "1").returncode == 0
     assert "at.pt has all of these steps" in run("at.pt", "--stop-at", "1").stdout
-    assert "at.pt: has another model than" in run("at.pt", "--width", "64").stderr
+    for flag in ("--width", "--heads"):
+        assert "at.pt: is of a model with {'layers': 2, 'width': 32, 'heads': 2" in run("at.pt", flag, "4").stderr
+    (tmp_path / "empty.pt").touch()
+    assert "empty.pt: is no checkpoint that can be read" in run("empty.pt").stderr
+    assert "its folder cannot be made" in run("empty.pt/at.pt").stderr
 
 
 def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straight, tmp_path):

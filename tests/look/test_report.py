@@ -216,8 +216,12 @@ def test_the_verdict_says_what_the_lengths_and_the_packings_do():
     said = verdict(lengths, tallies, 20)
     assert said.startswith("39% of your documents are longer than a row of 20 + 1 tokens, and hold 86% of the tokens. ")
     assert "best_fit drops nothing and begins all of its rows with BOS" in said
+    assert f"{tallies['best_fit'].with_beginning:.0%} of the tokens have their document's beginning" in said
     assert f"nanochat's policy would drop {tallies['nanochat'].dropped:.0%}; " in said
-    assert f"concatenated, {1 - tallies['concat'].on_bos:.0%} of the rows would begin inside a document." in said
+    assert (
+        f"concatenated, {1 - tallies['concat'].on_bos:.0%} of the rows would begin inside a document, without BOS."
+        in said
+    )
     shares = (0, 1e-6, 0.0004, 0.005, 0.394, 0.996, 0.9999, 0.9999999, 1)
     told = ["none", "less than 0.01%", "0.04%", "0.5%", "39%", "99.6%", "99.99%", "more than 99.99%", "all"]
     assert [percent(share) for share in shares] == told

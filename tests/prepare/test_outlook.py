@@ -120,11 +120,11 @@ def test_the_lines_that_preparing_ends_with_train_even_where_other_sets_are(comm
     flags = ("--source", source, "--tokenizer", tokenizer_json, "--name")
     run(*command, *flags, "other")
     printed = run(*command, *flags, "this").stdout.splitlines()
-    assert printed[-6] == "train on it:"
-    imported, batch = (line.strip() for line in printed[-5:-3])
+    assert printed[printed.index("train on it:") + 1] == "", "to be pasted without its neighbours"
+    imported, batch = printed[printed.index("train on it:") + 2 :][:2]
     assert imported == f"from {'data' if 'prepare_data' in command[0] else 'tokenmill'} import get_batch"
     assert run("-c", f"{imported}\n{batch}\nprint(*inputs.shape, *targets.shape)").stdout == "8 1024 8 1024\n"
-    words = printed[-2].split()[printed[-2].split().index("report") :]
+    words = printed[-3].split()[printed[-3].split().index("report") :]
     assert Path(run("-m", "tokenmill", *words).stdout.splitlines()[-1]).suffix == ".html"
 
 

@@ -105,8 +105,11 @@ def _copy_stream(device: torch.device) -> "torch.cuda.Stream":
 
 
 def find_device(name: str | int | torch.device) -> torch.device:
-    """The device of a name, CUDA's with its number. ValueError where there is no CUDA."""
-    device = torch.device(name)
+    """The device of a name, CUDA's with its number. ValueError for a name that torch does not know, or without CUDA."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device must be one that torch knows, as 'cpu', 'cuda' or 'cuda:1', not {name!r}") from error
     if device.type != "cuda":
         return torch.device("cpu") if device.type == "cpu" else device  # "cpu:0" is the same
     if not torch.cuda.is_available():

@@ -59,15 +59,20 @@ def verdict(lengths: np.ndarray, tallies: Mapping[str, Tally], seq_len: int) -> 
     longer = lengths > seq_len + 1
     held = lengths[longer].sum() / lengths.sum()
     ours, theirs, concat = (tallies[name] for name in ("best_fit", "nanochat", "concat"))
-    of_documents = f"{percent(longer.mean())} of your documents are longer than a row of {seq_len:,} + 1 tokens"
+    row = f"longer than a row of {seq_len:,} + 1 tokens"
+    of_documents = f"{percent(longer.mean())} of your documents are {row}, and hold {percent(held)} of the tokens."
+    if not longer.any():
+        of_documents = f"None of your documents is {row}."
     told = (
-        f"{of_documents}, and hold {percent(held)} of the tokens. best_fit drops {percent(ours.dropped, 'nothing')} "
-        f"and begins {percent(ours.on_bos, 'no')} of its rows with BOS, for {percent(ours.filler, 'no')} of filler; "
+        f"{of_documents} best_fit drops {percent(ours.dropped, 'nothing')} "
+        f"and begins {percent(ours.on_bos, 'no')} of its rows with BOS, for {percent(ours.filler, 'no')} of filler: a "
+        f"document that is longer is cut, so that {percent(ours.with_beginning)} of the tokens have their document's "
+        "beginning in the same row; "
         f"nanochat's policy would drop {percent(theirs.dropped, 'nothing')}"
     )
     if not concat.rows:  # too few tokens for one
         return f"{told}."
-    return f"{told}; concatenated, {percent(1 - concat.on_bos)} of the rows would begin inside a document."
+    return f"{told}; concatenated, {percent(1 - concat.on_bos)} of the rows would begin inside a document, without BOS."
 
 
 def percent(share: float, none: str = "none") -> str:

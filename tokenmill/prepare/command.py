@@ -1,7 +1,6 @@
 """`tokenmill prepare`: parses, prepares, and prints a summary, the token set's path last."""
 
 import difflib
-import json
 import shlex
 import signal
 import sys
@@ -131,10 +130,14 @@ def next_step(folder: Path | str, module: str) -> str:
     """The lines that train on a set, and the one that looks at it; `module` is what get_batch is imported from."""
     look = "tokenmill" if module == "tokenmill" else "python -m tokenmill"
     return f"""train on it:
-    from {module} import get_batch
-    inputs, targets = get_batch("train", batch_size=8, seq_len=1024, tokens={json.dumps(str(folder))})
+
+from {module} import get_batch
+inputs, targets = get_batch("train", batch_size=8, seq_len=1024, tokens={str(folder)!r})
+
 look at it:
-    {look} report {shlex.quote(str(folder))}"""
+
+{look} report {shlex.quote(str(folder))}
+"""
 
 
 def _say(text: str) -> None:

@@ -100,7 +100,9 @@ def _feed(feed: Feed, stock: Inventory, source: Source, absent: list[Lot], meter
             new = [unit for unit in units if unit.name not in stock.records]
             left, fetched = left - sizes[lot], fetched + sizes[lot]
             known += sum(unit.text_bytes for unit in new)
-            meter.total = there + known + known * left / fetched  # files that are to come have as much in a byte
+            meter.total = (
+                there + known + known * left / max(1, fetched)
+            )  # files that are to come have as much in a byte
             feed.add(new)
     except Exception as error:  # of all of them, as where the folder to fetch into is somebody else's
         failures.append(("the source", failure_of(error)))

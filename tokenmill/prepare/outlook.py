@@ -50,6 +50,13 @@ class Outlook:
             written += f" in {self.tokens}; {in_bytes(free_bytes(self.tokens))} are free there"
         return [told, f"about {in_bytes(self.text_bytes)} of text to tokenize, {written}"]
 
+    def require_places(self) -> None:
+        """ValueError where a folder cannot be made, as a file is in its place."""
+        for flag, folder in (("--tokens-root", self.tokens), ("--raw-dir", self.raw if self.absent else None)):
+            path = folder and next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+            if path and not path.is_dir():
+                raise ValueError(f"{folder}: cannot be made, as {path} is no folder; choose another {flag}")
+
     def require_room(self) -> None:
         """ValueError where the files to be fetched cannot lie on the disk, whatever their text."""
         free = free_bytes(self.raw)

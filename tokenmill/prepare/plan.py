@@ -80,7 +80,7 @@ def find_missing(stock: Inventory, source: Source, config: PrepareConfig, bars: 
     units = by_unit + [unit for unit in units if unit.files[0] in mine_first]
     units = sorted((unit for unit in units if unit.name not in stock.records), key=lambda unit: -unit.text_bytes)
     planned = len({name for names in stock.shards.values() for name in names})
-    told = [f"{len(stock.records):,} of {counted(planned, 'shard')} are there, {len(units):,} to make"] * bool(planned)
+    told = [f"{len(stock.records):,} of {planned:,} shards are there, {len(units):,} to make"] * bool(planned)
     if absent:
         told.append(f"{counted(sum(map(len, absent)), 'file')} to fetch first")
     if told:

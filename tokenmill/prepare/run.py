@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from tokenmill.amounts import counted
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.cores import available_cores
 from tokenmill.prepare.elsewhere import Elsewhere
@@ -102,13 +103,14 @@ def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
         require_engine(config.engine, run.tokenizer)
         if config.dry_run:
             return _foretell(run)
+        is_new = not run.folder.exists()
         with locked(run.folder, shared=not run.is_alone):  # parts work side by side
             try:
                 return _prepare(run)
             except BaseException as error:
-                if run.is_alone:
+                if is_new and run.is_alone:
                     _remove_if_nothing_is_done(run.folder)
-                if isinstance(error, PreparationError) and run.folder.exists():
+                if isinstance(error, PreparationError) and any(run.folder.glob("shards/*.json")):
                     error.folder = run.folder
                 raise
 
@@ -120,6 +122,8 @@ def _foretell(run: Run) -> tuple[Prepared, list[str]]:
         if elsewhere is not None:
             elsewhere.bring()
         planned = _plan(run, elsewhere, Path(folder) if elsewhere else run.folder)
+    if run.config.finish:
+        _require_all_made(run, planned.stock, planned.source)
     ahead = _ahead(planned.missing, run.tokenizer.vocab_size, planned.source, run.config)
     return Prepared(run.address or run.folder, len(planned.missing)), ahead
 
@@ -143,9 +147,9 @@ def _prepare(run: Run) -> tuple[Prepared, list[str]]:
     if failures:
         raise PreparationError(failures)
     stock.look_again()
+    if config.finish or run.is_alone:
+        _require_all_made(run, stock, source)
     if left := stock.missing(source.files):
-        if config.finish or run.is_alone:
-            raise ValueError(f"{folder}: {len(left)} shards are not there, as {left[0]}; run their parts")
         return Prepared(run.address or folder, len(left)), []
     records = in_former_order(stock.entries(source.files), former)
     dropped = still_dropped(folder, records)
@@ -153,6 +157,12 @@ def _prepare(run: Run) -> tuple[Prepared, list[str]]:
     if elsewhere is not None:
         elsewhere.close()
     return Prepared(run.address or folder, 0), changes(records, former)
+
+
+def _require_all_made(run: Run, stock: Inventory, source: Source) -> None:
+    if left := stock.missing(source.files):
+        many = f"{counted(len(left), 'shard')} {'is' if len(left) == 1 else 'are'} not there"
+        raise ValueError(f"{run.folder}: {many}, as {left[0]}; run their parts")
 
 
 class _Planned(NamedTuple):
@@ -179,11 +189,12 @@ def _inventory(config: PrepareConfig, folder: Path, fingerprint: str, elsewhere:
 
 
 def _ahead(missing: Missing, vocab_size: int, source: Source, config: PrepareConfig) -> list[str]:
-    """What is ahead, in sentences. ValueError where it cannot be fetched, as the disk is too small.
+    """What is ahead, in sentences. ValueError where it cannot be fetched or written: the disk, or what lies there.
 
     PreparationError where nothing is made, and files cannot be planned.
     """
     outlook = missing.outlook(source, config, DTYPES[dtype_name(vocab_size)].itemsize)
+    outlook.require_places()
     outlook.require_room()
     if config.dry_run and missing.failures:
         raise PreparationError(missing.failures)

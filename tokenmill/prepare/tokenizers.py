@@ -12,6 +12,7 @@ import numpy as np
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.origin import Source
 from tokenmill.store.files import write_file
+from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.lots import about_text_bytes
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
@@ -41,16 +42,25 @@ def find_tokenizer(config: PrepareConfig, source: Source, say: Callable[[str], N
 
 
 def size_to_train(config: PrepareConfig) -> int | None:
-    """Tokens of a tokenizer that is to be trained first; None where there is one. ValueError where train:N has no N."""
-    if not config.tokenizer.startswith("train:") or _trained_path(config).exists():
+    """Tokens of a tokenizer that is to be trained first; None where there is one.
+
+    ValueError where train:N has no such N, or parts are to be made without one.
+    """
+    if not config.tokenizer.startswith("train:") or (path := _trained_path(config)).exists():
         return None
+    if config.part_of_all[1] > 1 or config.finish:
+        raise ValueError(
+            f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part and --finish first"
+        )
     return int(_size(config))
 
 
 def _size(config: PrepareConfig) -> str:
     size = config.tokenizer.removeprefix("train:")
-    if not size.isdigit():
-        raise ValueError(f"tokenizer {config.tokenizer!r}: expected train:N with a number of tokens, like train:32768")
+    if not size.isdecimal() or not 0 < int(size) <= MOST_IDS:
+        raise ValueError(
+            f"tokenizer {config.tokenizer!r}: expected train:N of up to {MOST_IDS:,} tokens, as train:32768"
+        )
     return size
 
 
@@ -63,10 +73,6 @@ def _trained(config: PrepareConfig, source: Source, say: Callable[[str], None]) 
     if path.exists():
         say(f"using the tokenizer trained before: {path} (delete it to train anew)")
         return Tokenizer.load(path)
-    if config.part_of_all[1] > 1 or config.finish:
-        raise ValueError(
-            f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part and --finish first"
-        )
     say(f"training a tokenizer of {int(size):,} tokens on {config.source}")
     started = time.monotonic()
     tokenizer = train_tokenizer(_training_texts(config, source), int(size), f"bpe{size}")

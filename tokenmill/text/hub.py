@@ -113,8 +113,9 @@ def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Li
         ) from error
     except Exception as error:
         raise ConnectionError(
-            f"{repository}: the Hugging Face hub could not be reached ({first_line(error)}); try again with a "
-            f"network, or prepare files that are already there: --source {folder}"
+            f"{repository}: no such folder is here, and the Hugging Face hub, which may have it, could not be reached "
+            f"({first_line(error)}); check --source, try again with a network"
+            + (f", or prepare what was fetched already: --source {folder}" if folder.is_dir() else "")
         ) from error
     for kind in KINDS:
         of_kind = [file for file in found if kind_of(file.name) == kind]
