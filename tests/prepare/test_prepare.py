@@ -216,7 +216,7 @@ def test_two_preparations_of_one_set_do_not_meet(large_source, tokenizer_json, t
         (("--source", "empty"), "empty: expected parquet, jsonl or txt files in this folder, found none"),
         (("--source", "corpus/shard_0.parquet"), "nothing would be left to train on"),
         (("--source", "corpus", "--tokenizer", "gpt7"), "unknown tokenizer 'gpt7'"),
-        (("--source", "corpus", "--tokenizer", "train:many"), "expected train:N with a number of tokens"),
+        (("--source", "corpus", "--tokenizer", "train:many"), "expected train:N of up to"),
         (("--source", "corpus", "--tokenizer", "train:5"), "expected at least 265"),
         (("--source", "corpus", "--text-column", "content"), "expected a text column 'content', found columns text"),
         (("--source", "corpus", "--tokens-root", "a file"), "choose another --tokens-root"),

@@ -131,6 +131,12 @@ def test_files_that_are_not_what_the_manifest_says_are_named(tmp_path):
 
 
 def test_the_one_token_set_is_found_and_several_are_listed(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"run `tokenmill prepare` \(in a clone `python prepare_data\.py`\)"):
+        find_token_set(tmp_path / "tokens")
+    one = make_token_set(tmp_path / "tokens" / "one", train=[[3]], val=[[2]])
+    assert find_token_set(tmp_path / "tokens") == one
+    monkeypatch.chdir(tmp_path)
+    make_token_set(tmp_path / "data" / "tokens" / "near", train=[[3]], val=[[2]])
     with pytest.raises(FileNotFoundError, match=r"near: .* found no such folder; did you mean data/tokens/near\?"):
         TokenSet("near")
     with pytest.raises(FileNotFoundError, match=r"found a folder of 1 token set; name one of them, as .*tokens/one$"):

@@ -263,8 +263,9 @@ def test_a_hub_that_does_not_answer_is_an_error_that_says_what_to_do(flags, tmp_
     env = environment("http://127.0.0.1:9", tmp_path)
     done = run_prepare(*flags, 2, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 1
-    assert "the Hugging Face hub could not be reached" in done.stderr
-    assert "--source data/raw/owner--corpus" in done.stderr
+    assert "owner/corpus: no such folder is here, and the Hugging Face hub" in done.stderr
+    assert "could not be reached" in done.stderr
+    assert "--source data/raw" not in done.stderr, "nothing was fetched"
     assert "Traceback" not in done.stderr
 
 
@@ -295,3 +296,15 @@ def test_a_file_that_is_there_is_hashed_once_and_fetched_where_it_is_another(hub
     assert token_set(run_prepare(*flags, 2, cwd=tmp_path, env=env), tmp_path) == expected
     assert hub.fetched == [], "what is right is taken, whoever put it there"
     assert sorted(json.loads((raw / "checked.json").read_text())["files"]) == NAMES[:2]
+
+
+def test_a_file_without_a_byte_that_comes_first_stops_nothing(tokenizer_json, tmp_path):
+    lines = b"".join(b'{"text": "%s"}\n' % word.encode() for word in make_text(50, seed=1)[0].split()[:50])
+    server = Hub(REPOSITORY, {"a.jsonl": b"", "b.jsonl": lines, "c.jsonl": lines})
+    try:
+        flags = ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--num-shards", 3, "--shard-text-bytes", 3000]
+        done = run_prepare(*flags, "--download-workers", 1, cwd=tmp_path, env=environment(server.url, tmp_path))
+        assert "50 documents" in done.stdout
+    finally:
+        server.shutdown()
+        server.server_close()

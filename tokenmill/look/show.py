@@ -140,7 +140,7 @@ def _of_a_later_epoch(config: Show, token_set: TokenSet) -> list[str]:
     if config.packing == "nanochat" or config.since is not None or (config.row is not None and ":" in config.row):
         return []
     rows_a_call = config.batch_size * config.world_size
-    first = numbers_of("--row", config.row, (1,))[0] if config.row is not None else _call(config) * rows_a_call
+    first = numbers_of("--row", config.row, (1, 3))[0] if config.row is not None else _call(config) * rows_a_call
     rows = _tracer(config, token_set, None).count_before(Place(1, 0, 0))
     if first < rows:
         return []
