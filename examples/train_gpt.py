@@ -53,14 +53,12 @@ class TrainConfig:
     learning_rate: float = 2e-3  # at its highest; then down to a tenth along a cosine
     warmup: int = 20  # steps
     val_every: int = 60  # steps between validations, which take val_batches batches
-    val_batches: int = 8
-    checkpoint: Path | None = (
-        None  # a file: written with each validation and at the end; where it is there, gone on from
-    )
+    val_batches: int = 8  # of one validation
+    checkpoint: Path | None = None  # a file; written with each validation and at the end, gone on from if there
     stop_at: int | None = None  # end after this step of all `steps`
     sample: int = 100  # tokens of text to write at the end; 0 writes none
     checksums: bool = False  # print a checksum of every step's rows, to compare runs by
-    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"  # where it trains, as torch names it
     seed: int = 1337  # of the model's first weights
 
 

@@ -154,13 +154,14 @@ def test_texts_are_taken_for_paths_by_what_looks_and_converts_too(prepared, toke
     assert verify(str(folder)) == {}
 
 
-COMMANDS = [[verb] for verb in cli.VERBS if verb != "convert"] + [["convert", "in"], ["convert", "out"]]
+COMMANDS = [["-m", "tokenmill", verb] for verb in cli.VERBS if verb != "convert"]
+COMMANDS += [["-m", "tokenmill", "convert", way] for way in ("in", "out")] + [["examples/train_gpt.py"]]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_flag_of_every_command_says_what_it_is(words):
     """A field's comment is its help text, and is lost without a word where a formatter breaks its line."""
-    command = [sys.executable, "-m", "tokenmill", *words, "--help"]
+    command = [sys.executable, *words, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = [line.strip("│ ") for line in done.stdout.splitlines() if line.startswith("│")]
     assert len(lines) > 3

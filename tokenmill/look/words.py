@@ -63,9 +63,10 @@ def verdict(lengths: np.ndarray, tallies: Mapping[str, Tally], seq_len: int) -> 
     of_documents = f"{percent(longer.mean())} of your documents are {row}, and hold {percent(held)} of the tokens."
     if not longer.any():
         of_documents = f"None of your documents is {row}."
+    filler = f"for {percent(ours.filler)} of filler" if ours.filler else "without filler"
     told = (
         f"{of_documents} best_fit drops {percent(ours.dropped, 'nothing')} "
-        f"and begins {percent(ours.on_bos, 'no')} of its rows with BOS, for {percent(ours.filler, 'no')} of filler: a "
+        f"and begins {percent(ours.on_bos)} of its rows with BOS, {filler}: a "
         f"document that is longer is cut, so that {percent(ours.with_beginning)} of the tokens have their document's "
         "beginning in the same row; "
         f"nanochat's policy would drop {percent(theirs.dropped, 'nothing')}"

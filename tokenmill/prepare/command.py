@@ -119,9 +119,8 @@ def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
         yield f"warning: no document is there to {'train on' if split == 'train' else 'validate with'}"
     if split == "val":
         files = list(dict.fromkeys(source for entry in entries for source in entry.sources))
-        yield printed(
-            f"validates: {files[0]}{f' and {len(files) - 1:,} more' * (len(files) > 1)} (--val-file names another)"
-        )
+        more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+        yield printed(f"validates: {''.join(files[:1])}{more} (--val-file names another)")
         if 0 < tokens < FEW:
             yield f"warning: {tokens:,} tokens are few to validate with: what a loss on them says is mostly chance"
 
