@@ -39,6 +39,8 @@ SMALLER = {
     "examples/mixture.py": "examples/mixture.py --vocab 400",
     "mixture.toml --steps 30": "mixture.toml --steps 2 --val-batches 1 --layers 1 --width 32 --heads 2",
     "--nproc-per-node 8": "--nproc-per-node 2",
+    "--step 12345": "--step 45",  # thousands of epochs of a small set
+    "--since 12000": "--since 40",
     "--layers 12 --width 768 --heads 12": "--layers 1 --width 32 --heads 2",
     "--batch-size 32 --total-rows 512": "--batch-size 2 --total-rows 4",
     "--seq-len 2048 --steps 20000": "--seq-len 32 --steps 2",
