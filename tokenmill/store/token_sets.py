@@ -136,7 +136,7 @@ class TokenSet:
             found = "a folder without manifest.json" if self.path.is_dir() else "no such folder"
             if self.path.is_file():
                 found = "a file"
-            if (near := Path("data/tokens", self.path.name)).is_dir():
+            if ((near := Path("data/tokens", self.path.name)) / "manifest.json").exists():
                 raise FileNotFoundError(f"{self.path}: expected a token set, found {found}; did you mean {near}?")
             raise FileNotFoundError(
                 f"{self.path}: expected a finished token set, found {found}; "
