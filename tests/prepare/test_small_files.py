@@ -310,4 +310,4 @@ def test_files_that_share_a_shard_with_a_broken_one_are_said_to_wait(many, token
     done = run_prepare("--source", many, "--tokenizer", tokenizer_json, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "03.parquet: expected a whole parquet file, found damage" in done.stderr
-    assert re.search(r"\. \d+ more files share its shard and wait for it, 00.parquet to \d\d.parquet", done.stderr)
+    assert re.search(r"\. Its shard has \d+ files, which all wait for it, 00.parquet to \d\d.parquet", done.stderr)

@@ -115,7 +115,7 @@ def with_those_that_wait(failure: Failure, files: Sequence[SourceFile]) -> Failu
     """The same, and how many other small files share the shard, and are not done either."""
     if len(files) == 1:
         return failure
-    told = f"{failure.reason}. {len(files) - 1:,} more files share its shard and wait for it, {files[0].name} to "
+    told = f"{failure.reason}. Its shard has {len(files):,} files, which all wait for it, {files[0].name} to "
     return replace(failure, reason=f"{told}{files[-1].name}")
 
 
