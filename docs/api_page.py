@@ -96,7 +96,7 @@ def fields(named: type) -> str:
         f"| `{name}` | `{kind}` | {f'`{default}`' if default else ''} | {text} |" for name, kind, default, text in found
     ]
     table = ["| field | type | default | |", "| --- | --- | --- | --- |", *rows]
-    return "\n".join(table).replace("Literal[", "Literal[").replace(" | None`", " or None`") + "\n"
+    return "\n".join(table).replace(" | None`", " or None`") + "\n"
 
 
 if __name__ == "__main__":

@@ -281,6 +281,15 @@ def test_a_row_is_printed_with_its_text_and_the_rows_of_the_source_file(prepared
         assert shown.removeprefix("<|bos|>").strip() in source
 
 
+def test_a_row_of_a_later_epoch_is_said_to_be_one(prepared, capsys):
+    folder, rows = prepared[1], RowLoader(prepared[1], batch_size=1, seq_len=256).rows
+    told = {n: run(capsys, folder, "--row", n, "--seq-len", 256)[1] for n in (rows - 1, rows, 6 * rows, "1:0:0")}
+    assert "in epoch" not in told[rows - 1]
+    assert "this is in epoch 1: the set was gone through once before\n" in told[rows]
+    assert re.match("the rows before are counted, through about \\d+ epochs\n", told[6 * rows])
+    assert "in epoch" not in told["1:0:0"], "it was asked for"
+
+
 def test_a_step_s_rows_are_printed_with_what_skip_rows_takes(prepared, capsys):
     _, token_set = prepared
     status, printed, _ = run(capsys, token_set, "--step", 3, "--batch-size", 2, "--world-size", 4, "--seq-len", 64)

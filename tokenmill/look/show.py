@@ -121,11 +121,13 @@ def show(config: Show, console: Console) -> None:
         _show_document(int(config.document), config, token_set, console)
         return
     with console.status("counting the rows that come before"):
-        for line in _of_a_later_epoch(config, token_set):
-            console.print(line)
+        if (epochs := _epochs_before(config, token_set)) > 1:
+            console.print(f"the rows before are counted, through about {epochs:,} epochs")
         rows = list(rows_of(config, token_set))
     drawing = Drawing([token_set], console, config.ids)
     drawing.print(_settings(_stated(config, token_set), token_set))
+    for line in _of_a_later_epoch(config, rows):
+        drawing.print(line)
     for line in _former_manifests(config, token_set):
         drawing.print(line)
     if places := format_skipped(parse_skipped(row.place for _, row in rows if row.place is not None)):
@@ -135,16 +137,22 @@ def show(config: Show, console: Console) -> None:
         drawing.row(rank, row, config.full or len(rows) == 1)
 
 
-def _of_a_later_epoch(config: Show, token_set: TokenSet) -> list[str]:
-    """That rows which are asked for by number are of an epoch after the first: who means this set may not know."""
+def _epochs_before(config: Show, token_set: TokenSet) -> int:
+    """Through about how many epochs the rows before those that are asked for by number are counted."""
     if config.packing == "nanochat" or config.since is not None or (config.row is not None and ":" in config.row):
-        return []
+        return 0
     rows_a_call = config.batch_size * config.world_size
-    first = numbers_of("--row", config.row, (1, 3))[0] if config.row is not None else _call(config) * rows_a_call
-    rows = _tracer(config, token_set, None).count_before(Place(1, 0, 0))
-    if first < rows:
+    first = _call(config) * rows_a_call if config.row is None else numbers_of("--row", config.row, (1, 3))[0]
+    return first * (config.seq_len + 1) // max(1, sum(entry.tokens for entry in token_set.split(config.split)))
+
+
+def _of_a_later_epoch(config: Show, rows: list[tuple[int | None, TracedRow]]) -> list[str]:
+    """That rows which were asked for by number are of an epoch after the first: who means this set may not know."""
+    epoch = int(rows[0][1].place.partition(":")[0]) if rows and rows[0][1].place is not None else 0
+    if not epoch or config.since is not None or (config.row is not None and ":" in config.row):
         return []
-    return [f"an epoch has about {rows:,} rows, so this is in about epoch {first // rows:,}; those before are counted"]
+    times = "once" if epoch == 1 else f"{epoch:,} times"
+    return [f"this is in epoch {epoch:,}: the set was gone through {times} before"]
 
 
 def _stated(config: Show, token_set: TokenSet) -> Show:

@@ -53,9 +53,8 @@ class Outlook:
     def require_places(self) -> None:
         """ValueError where a folder cannot be made, as a file is in its place."""
         for flag, folder in (("--tokens-root", self.tokens), ("--raw-dir", self.raw if self.absent else None)):
-            path = folder and next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-            if path and not path.is_dir():
-                raise ValueError(f"{folder}: cannot be made, as {path} is no folder; choose another {flag}")
+            if folder is not None and not (there := _there(folder)).is_dir():
+                raise ValueError(f"{folder}: cannot be made, as {there} is no folder; choose another {flag}")
 
     def require_room(self) -> None:
         """ValueError where the files to be fetched cannot lie on the disk, whatever their text."""
@@ -90,7 +89,7 @@ def _device(folder: Path) -> int:
 def _there(folder: Path) -> Path:
     """The folder, or the nearest above it that exists."""
     folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.is_dir())
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def after_first(meter: Meter, itemsize: int) -> str:

@@ -110,7 +110,8 @@ class Meter:
         return (time.monotonic() - began) * (self.total - self.done) / (self.done - before)
 
     def line(self) -> str:
-        left = "" if self.seconds_left is None else f"  {in_time(self.seconds_left)} left"
+        seconds = self.seconds_left  # once, as another thread may change the total
+        left = "" if seconds is None else f"  {in_time(seconds)} left"
         return f"{self.verb} {min(1.0, self.done / max(1, self.total)):.0%}  {self.rates()}{left}"
 
     def __enter__(self):
