@@ -51,8 +51,6 @@ from tokenmill.tokenize.foreign import load_any
 from tokenmill.tokenize.tokenizer import train_tokenizer
 
 SECONDS, MEMORY = 30, 6 << 30
-# of a server that serves damage
-patience.PATIENCE_SECONDS, patience.FIRST_PAUSE, http.SILENCE_SECONDS, http.RANGE_SECONDS = 2.0, 0.01, 0.3, 0.8
 WEIRD = [
     *(None, True, -1, 0, 1, 2, 255, 1 << 31, 10**9, 1 << 63, 10**30, 0.5, math.inf, math.nan),
     *("", "../../home/diary", "/etc/hostname", "a\x1b[31m\n", "\ud800", "Train", "9" * 5000, "x" * 100_000),
@@ -481,6 +479,12 @@ def _wrong(status: int | None, printed: str) -> str | None:
     return None
 
 
+def _be_impatient() -> None:
+    """With a server that serves damage: in the fork alone, as the tests beside this one have servers of their own."""
+    patience.PATIENCE_SECONDS, patience.FIRST_PAUSE = 2.0, 0.01
+    http.SILENCE_SECONDS, http.RANGE_SECONDS = 0.3, 0.8
+
+
 def _in_a_process(command: list[str] | Callable[[], int | None], work: Path) -> tuple[int | None, str]:
     """Runs it in a fork: (its exit status, negative for a signal, None where it took too long; what it printed)."""
     output = work / "printed"
@@ -495,6 +499,7 @@ def _in_a_process(command: list[str] | Callable[[], int | None], work: Path) -> 
             os.dup2(descriptor, 2)
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            _be_impatient()
             try:
                 does = (lambda: cli.main(command)) if isinstance(command, list) else lambda: cli._ending(command) or 0
                 status = does()

@@ -15,7 +15,7 @@ from file_server import FileServer
 from making import ROOT, make_token_set
 
 from tokenmill import RowLoader
-from tokenmill.remote import budget
+from tokenmill.remote import budget, patience
 from tokenmill.remote import fetcher as fetching
 from tokenmill.remote.claims import NEEDED
 from tokenmill.remote.sets import Kept, RemoteShard, open_set
@@ -186,8 +186,9 @@ def test_another_server_of_the_same_set_is_asked_once_it_is_named(folder, small_
         assert same(batches(f"{server.url}/set", cache_dir=tmp_path), batches(folder))
 
 
-def test_a_server_in_trouble_keeps_nobody_from_another(folder, server, small_windows, tmp_path):
+def test_a_server_in_trouble_keeps_nobody_from_another(folder, server, small_windows, tmp_path, monkeypatch):
     """Though every thread that fetches waits to try it again."""
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", 1.0)
     other = make_token_set(tmp_path / "other", train=[lengths(3_000_000, 70)], val=[[50] * 40], seed=70)
     server.always[".bin"] = "503"
     sick = RowLoader(f"{server.url}/set", cache_dir=tmp_path / "cache", **READ)
