@@ -3,6 +3,10 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
+# each command starts many Pythons, so what is compiled is kept, though an image may say otherwise; and only what is used
+unexport PYTHONDONTWRITEBYTECODE
+PIP := $(PY) -m pip install --quiet --no-compile
+
 .PHONY: demo test train torture fuzz picture docs lint bench tables clean
 
 demo: .venv/installed
@@ -11,7 +15,7 @@ demo: .venv/installed
 	@cat .venv/demo.txt
 
 test: .venv/tools
-	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # a few million parameters, for two or three minutes, on what `make demo` makes; again: goes on where it ended
 train: .venv/installed
@@ -63,12 +67,12 @@ tables: .venv/tools
 
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --requirement requirements.txt
+	$(PIP) --requirement requirements.txt
 	touch $@
 
 # what the tests need
 .venv/tools: requirements-test.txt .venv/installed
-	$(PY) -m pip install --quiet --requirement requirements-test.txt
+	$(PIP) --requirement requirements-test.txt
 	touch $@
 
 # what is prepared stays: it may have taken a day

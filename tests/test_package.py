@@ -129,7 +129,7 @@ class Stranger:
             self.pip("-c", ROOT / "requirements.txt", "numpy", *sorted({*extras["prepare"], *extras["report"]}))
 
     def pip(self, *arguments):
-        run([self.bin / "python", "-m", "pip", "install", "--quiet", *arguments], cwd=self.cwd)
+        run([self.bin / "python", "-m", "pip", "install", "--quiet", "--no-compile", *arguments], cwd=self.cwd)
 
     def run(self, *command, check=True, absent=(), where="True"):
         """Runs a command of the environment; `absent` modules cannot be imported where `where` holds."""

@@ -16,6 +16,7 @@ from browser import chromium
 from making import BOS, ROOT, give_tokenizer, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import cli
+from tokenmill.look import figures
 from tokenmill.look.figures import PACKINGS, tally
 from tokenmill.look.report import Report, find
 from tokenmill.look.specimen import make_specimen
@@ -31,6 +32,15 @@ def run(capsys, *arguments):
     status = cli.main(["report", *map(str, arguments)])
     printed = capsys.readouterr()
     return status, printed.out, printed.err
+
+
+@pytest.fixture(scope="module", autouse=True)
+def soon_settled():
+    """How nanochat's buffer does after 300,000 documents is in test_figures.py; a page may show it after fewer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "NANOCHAT_SETTLED", 3000)
+        patch.setattr(figures, "NANOCHAT_MEASURED", 1000)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ random shard by shard, and nanochat's buffer (nanochat.py) on one rank in its st
 it starts near 2% dropped and climbs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from itertools import count, cycle, islice
+from itertools import count
 
 import numpy as np
 
@@ -152,35 +152,28 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
 
 def _nanochat(lengths: np.ndarray, row_len: int) -> Tally:
     """The documents again and again, as its epochs are, on one rank."""
-    found = {"tokens": 0, "kept": 0, "rows": 0, "pieces": 0, "short": 0, "broken": 0}
-    picked = 0
-    for row in _nanochat_rows(lengths, row_len):
-        picked += len(row)
-        if picked <= NANOCHAT_SETTLED:
-            continue
-        for length, taken in row:
-            found["tokens"] += length
-            found["kept"] += taken
-            found["short"] += length <= row_len
-            found["broken"] += taken < length <= row_len
-        found["rows"] += 1
-        found["pieces"] += len(row)
-        if found["pieces"] >= NANOCHAT_MEASURED:
-            break
-    return Tally(row_tokens=found["kept"], headed=found["kept"], rows_on_bos=found["rows"], **found)
-
-
-def _nanochat_rows(lengths: np.ndarray, row_len: int) -> Iterator[list[tuple[int, int]]]:
-    """nanochat's rows of these documents, again and again: (document's length, tokens taken) of each piece."""
-    waiting: dict[int, int] = {}  # place -> length
-
-    def refills() -> Iterator[list[tuple[int, int]]]:
-        documents, places = cycle(lengths.tolist()), count()
-        while True:
-            refill = list(zip(islice(documents, REFILL_DOCUMENTS), places, strict=False))
-            waiting.update((place, length) for length, place in refill)
-            yield refill
-
-    buffer = BestFitBuffer(refills(), row_len)
-    while True:
-        yield [(waiting.pop(place), taken) for place, taken in buffer.next_row()]
+    known = lengths.tolist()
+    refill = lambda at: [(known[place % len(known)], place) for place in range(at, at + REFILL_DOCUMENTS)]  # noqa: E731
+    buffer = BestFitBuffer(map(refill, count(step=REFILL_DOCUMENTS)), row_len)
+    settled = 0
+    while settled <= NANOCHAT_SETTLED:
+        row = buffer.next_row()
+        settled += len(row)
+    pieces, rows = [*row], 1
+    while len(pieces) < NANOCHAT_MEASURED:
+        pieces += buffer.next_row()
+        rows += 1
+    place, taken = np.array(pieces).T
+    length = lengths[place % len(lengths)]
+    short, kept = length <= row_len, int(taken.sum())
+    return Tally(
+        tokens=int(length.sum()),
+        kept=kept,
+        row_tokens=kept,
+        headed=kept,
+        rows=rows,
+        rows_on_bos=rows,
+        pieces=len(pieces),
+        short=int(short.sum()),
+        broken=int((short & (taken < length)).sum()),
+    )

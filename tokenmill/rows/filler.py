@@ -63,7 +63,8 @@ def _lucky_documents(
     gap = np.full(row.max(initial=-1) + 1, -1)  # which of `rows` each row is
     gap[rows] = np.arange(len(rows))
     beside = np.flatnonzero(gap[row] >= 0)  # the pieces in these rows
-    lucky[gap[row[beside[document[beside] == others[gap[row[beside]]]]]]] = False
+    gap_of = gap[row[beside]]  # which of `rows` each of them lies in
+    lucky[gap_of[document[beside] == others[gap_of]]] = False
     return others, lucky
 
 
