@@ -3,7 +3,8 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-# each command starts many Pythons, so what is compiled is kept, though an image may say otherwise; and only what is used
+# Bytecode is written when a module is first imported: to compile all of torch while it is installed takes half a minute,
+# and where an image forbids to keep any, each of the many Pythons that a command starts compiles it again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(PY) -m pip install --quiet --no-compile
 

@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import copy
 import gzip
+import importlib
 import io
 import json
 import math
@@ -533,6 +534,8 @@ def fuzz(base: Path, seed: int, numbers, seconds: float = math.inf, say=lambda l
     counts: Counter = Counter()
     wrongs: list[str] = []
     deadline = time.monotonic() + seconds
+    for verb in cli.VERBS.values():
+        importlib.import_module(verb.module)  # once, and not in each fork
     for number in numbers:
         if time.monotonic() > deadline:
             break

@@ -1,7 +1,9 @@
 """Small inputs for tests: text, parquet files, token sets; and how to look at what came of them."""
 
 import json
+import os
 import random
+import resource
 import subprocess
 import sys
 import textwrap
@@ -82,6 +84,15 @@ def run_prepare(*flags, cwd, check: bool = True, prefix=(), **more) -> subproces
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, **more)
     assert not check or done.returncode == 0, done.stderr
     return done
+
+
+def full_after(size: int) -> dict:
+    """What makes a disk seem full to `subprocess.run`: no file grows past `size` bytes.
+
+    Bytecode is none of these files: Python puts a cut one in place, and fails on it ever after.
+    """
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # noqa: E731
+    return {"preexec_fn": limit, "env": dict(os.environ, PYTHONDONTWRITEBYTECODE="1")}
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -95,7 +95,7 @@ def test_the_python_blocks_run_after_the_demo(request, page, number):
 
 
 @pytest.fixture(scope="module")
-def workshop(gpt2, tokenizer, tokenizer_json, tmp_path_factory):
+def workshop(gpt2, tokenizer, tokenizer_json, mixture, tmp_path_factory):
     """A folder with all that the commands name, and a token set for data/tokens/NAME."""
     cwd = tmp_path_factory.mktemp("workshop")
     for folder in ("my/parquet/files", "base_data"):
@@ -106,7 +106,7 @@ def workshop(gpt2, tokenizer, tokenizer_json, tmp_path_factory):
     shutil.copy(tokenizer_json, cwd / "path/to/tokenizer.json")
     (cwd / "tokenizer/tokenizer.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
     name = run_prepare("--source", "my/parquet/files", "--name", "first", cwd=cwd).stdout.splitlines()[-1]
-    run([sys.executable, ROOT / "examples" / "mixture.py", "--vocab", "400"], cwd)  # for commands before its own
+    shutil.copytree(mixture, cwd, dirs_exist_ok=True)  # for commands before its own
     theirs = {"nanogpt": "openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
     for layout, folder in theirs.items():
         run([sys.executable, "-m", "tokenmill", "convert", "out", layout, name, folder], cwd)

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import resource
 import shutil
 import struct
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 from hub_server import Hub, environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import BOS, ROOT, give_tokenizer, make_token_set
+from making import BOS, ROOT, full_after, give_tokenizer, make_token_set
 
 from tokenmill.exchange import convert, intake, layouts, split_files
 from tokenmill.exchange.writing import write_meta
@@ -227,7 +226,7 @@ def test_a_folder_that_is_there_and_a_disk_that_is_full_leave_nothing_that_count
         cwd=ROOT,
         capture_output=True,
         text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        **full_after(100),
     )
     assert done.returncode == 1
     assert "error: " in done.stderr

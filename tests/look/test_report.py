@@ -4,7 +4,6 @@ import base64
 import contextlib
 import json
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from browser import chromium
-from making import BOS, ROOT, give_tokenizer, make_token_set, run_prepare, tree, write_parquet
+from making import BOS, ROOT, full_after, give_tokenizer, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import cli
 from tokenmill.look import figures
@@ -370,9 +369,8 @@ def test_a_page_that_cannot_be_written_leaves_nothing(folder, tmp_path, capsys):
 
 
 def test_a_disk_that_is_full_leaves_nothing(folder, tmp_path):
-    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # noqa: E731
     command = [sys.executable, "-m", "tokenmill", "report", str(folder), "--out", str(tmp_path / "page.html")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=full)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, **full_after(10_000))
     assert done.returncode == 1
     assert "error: " in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,11 +1,10 @@
 """A preparation that is killed at random moments, or runs out of room, goes on to the bytes of an undisturbed one."""
 
 import os
-import resource
 from contextlib import contextmanager
 from pathlib import Path
 
-from making import run_prepare, tree
+from making import full_after, run_prepare, tree
 from torture import make_source, torture
 
 # root may write wherever it likes, unless it gives up that right
@@ -19,11 +18,7 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(tokenizer_json, t
 
 def test_a_full_disk_is_a_clear_error_and_the_next_run_goes_on(tokenizer_json, tmp_path):
     flags = ("--source", make_source(tmp_path / "corpus"), "--tokenizer", tokenizer_json, "--workers", 2)
-
-    def no_more_than_100_kb_a_file():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    full = run_prepare(*flags, cwd=tmp_path, check=False, preexec_fn=no_more_than_100_kb_a_file)
+    full = run_prepare(*flags, cwd=tmp_path, check=False, **full_after(100_000))
     assert full.returncode == 1
     assert "File too large" in full.stderr
     assert "run the same command again" in full.stderr
