@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -136,8 +137,8 @@ class Stranger:
         env = dict(os.environ, **QUIET)
         env.pop("PYTHONPATH", None)
         if absent:
-            site = self.cwd.parent / "sitecustomize"
-            site.mkdir(exist_ok=True)
+            # a folder of its own: Python takes a file of one size and second for the one that it compiled
+            site = Path(tempfile.mkdtemp(prefix="absent-", dir=self.cwd.parent))
             (site / "sitecustomize.py").write_text(MISSING.format(absent=set(absent), where=where))
             env["PYTHONPATH"] = str(site)
         return run([self.bin / command[0], *command[1:]], cwd=self.cwd, env=env, check=check)
