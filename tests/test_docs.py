@@ -23,6 +23,8 @@ ELSEWHERE = {  # what is not run here, and what runs it
     "make train": "tests/test_train.py, in fewer steps",
     ". .venv/bin/activate": "nothing: the tests' Python is that one",
     "pip install '.[prepare,report]'": "tests/test_package.py, of a wheel",
+    "python prepare_data.py --source stdlib --tokenizer train:8192": "here, as the fixture `demo`",
+    "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/batches/test_ranks.py",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
     "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_push.py, into a bucket of moto's",
     "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by": "remote/test_push.py, to a small hub",

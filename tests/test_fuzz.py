@@ -2,7 +2,7 @@
 
 from fuzz import fuzz, make_all
 
-CASES = 180  # about half a minute
+CASES = 120  # about half a minute
 
 
 def test_damage_at_random_ends_in_no_traceback_no_signal_and_touches_nothing_else(tmp_path):

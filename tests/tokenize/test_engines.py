@@ -1,17 +1,20 @@
 """Every engine gives tiktoken's ids, and one that does not is found out."""
 
 import re
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_text, run_prepare, tree
 from tables import PAIRS, differing_code_points
 
+from tokenmill.tokenize import digits
 from tokenmill.tokenize import encoder as encoders
 from tokenmill.tokenize.codepoints import CodePoints, as_ranges
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
@@ -71,6 +74,14 @@ NUMBERS = st.sampled_from(["1", "12", "999", "2²", "٣", "½", "\x01", " ", "a"
 @given(st.lists(st.lists(NUMBERS, max_size=12).map("".join), max_size=6))
 def test_digits_are_cut_as_the_pattern_says_in_runs_of_any_length_and_kind(encoder, texts):
     assert encoded(encoder, documents(texts)) == expected(encoder, texts)
+
+
+def test_numbers_are_those_of_both_unicodes():
+    """str.isnumeric, which is quick, leaves none of the categories N out."""
+    characters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
+    of_regex = set(regex.findall(r"\p{N}", "".join(characters)))
+    wanted = [ord(c) for c in characters if c in of_regex or unicodedata.category(c)[0] == "N"]
+    assert np.flatnonzero(digits._numbers()._wanted).tolist() == wanted
 
 
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):

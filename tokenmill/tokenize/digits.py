@@ -28,9 +28,10 @@ def _numbers() -> CodePoints:
     """Code points beyond ASCII that are numbers, by the Unicode of Python's year or of the newer `regex` package."""
     with naming_the_extra():
         import regex
-    characters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
-    newer = set(regex.findall(r"\p{N}", "".join(characters)))
-    return CodePoints(ord(c) for c in characters if c in newer or unicodedata.category(c)[0] == "N")
+    codes = np.r_[0x80:0xD800, 0xE000:0x110000]
+    characters = codes.astype("<u4").tobytes().decode("utf-32-le")
+    python_s = (c for c in filter(str.isnumeric, characters) if unicodedata.category(c)[0] == "N")
+    return CodePoints(map(ord, {*regex.findall(r"\p{N}", characters), *python_s}))
 
 
 def undecidable(documents: pa.LargeStringArray) -> np.ndarray:
