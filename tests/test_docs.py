@@ -23,7 +23,6 @@ ELSEWHERE = {  # what is not run here, and what runs it
     "make train": "tests/test_train.py, in fewer steps",
     ". .venv/bin/activate": "nothing: the tests' Python is that one",
     "pip install '.[prepare,report]'": "tests/test_package.py, of a wheel",
-    "python prepare_data.py --source stdlib --tokenizer train:8192": "here, as the fixture `demo`",
     "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/batches/test_ranks.py",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
     "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_push.py, into a bucket of moto's",
@@ -97,7 +96,7 @@ def test_the_python_blocks_run_after_the_demo(request, page, number):
 
 
 @pytest.fixture(scope="module")
-def workshop(gpt2, tokenizer, tokenizer_json, mixture, tmp_path_factory):
+def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     """A folder with all that the commands name, and a token set for data/tokens/NAME."""
     cwd = tmp_path_factory.mktemp("workshop")
     for folder in ("my/parquet/files", "base_data"):
@@ -108,7 +107,8 @@ def workshop(gpt2, tokenizer, tokenizer_json, mixture, tmp_path_factory):
     shutil.copy(tokenizer_json, cwd / "path/to/tokenizer.json")
     (cwd / "tokenizer/tokenizer.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
     name = run_prepare("--source", "my/parquet/files", "--name", "first", cwd=cwd).stdout.splitlines()[-1]
-    shutil.copytree(mixture, cwd, dirs_exist_ok=True)  # for commands before its own
+    for made in (demo, mixture):
+        shutil.copytree(made, cwd, dirs_exist_ok=True)  # for commands before its own
     theirs = {"nanogpt": "openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
     for layout, folder in theirs.items():
         run([sys.executable, "-m", "tokenmill", "convert", "out", layout, name, folder], cwd)
