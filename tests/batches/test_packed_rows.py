@@ -1,5 +1,6 @@
 """PyTorch's DataLoader and torchdata's StatefulDataLoader get the rows of RowLoader, each once, and go on mid-epoch."""
 
+import gc
 import json
 import shutil
 from itertools import islice
@@ -15,6 +16,15 @@ from tokenmill import PackedRows, RowLoader
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker", "ignore:'set_vital'")
 SEQ_LEN = 16
 WORKERS = [0, 1, 2, 3]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def soon_given_up():
+    """A StatefulDataLoader that raised while it began waits five seconds for each of its workers, then ends it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
+        yield
+        gc.collect()
 
 
 def rows_of(batch):
