@@ -1,5 +1,6 @@
 """What the tests share: text, tokenizers and token sets that they make themselves, and ../shared where it is."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -128,3 +129,11 @@ def bucket(moto, monkeypatch, tmp_path):
 
     boto3.client("s3").create_bucket(Bucket=name)
     return name
+
+
+@pytest.fixture
+def soon_given_up(monkeypatch):
+    """A StatefulDataLoader that raised while it began waits five seconds for each of its workers, then ends it."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+    yield
+    gc.collect()  # of it, as exceptions are in cycles

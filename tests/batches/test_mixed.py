@@ -133,7 +133,7 @@ def test_single_rows_for_a_dataloader_that_makes_the_batches(sets, expected):
     assert [row for batch in batches for row in rows_of(batch)] == expected[:36]
 
 
-def test_a_stateful_dataloader_goes_on_and_refuses_another_mixture(sets, expected):
+def test_a_stateful_dataloader_goes_on_and_refuses_another_mixture(soon_given_up, sets, expected):
     def make_it(mixture):
         rows = PackedRows(mixture, batch_size=3, seq_len=SEQ_LEN, seed=SEED, sources=True)
         return StatefulDataLoader(rows, batch_size=None, num_workers=2)

@@ -1,6 +1,5 @@
 """PyTorch's DataLoader and torchdata's StatefulDataLoader get the rows of RowLoader, each once, and go on mid-epoch."""
 
-import gc
 import json
 import shutil
 from itertools import islice
@@ -16,15 +15,6 @@ from tokenmill import PackedRows, RowLoader
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker", "ignore:'set_vital'")
 SEQ_LEN = 16
 WORKERS = [0, 1, 2, 3]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def soon_given_up():
-    """A StatefulDataLoader that raised while it began waits five seconds for each of its workers, then ends it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
-        yield
-        gc.collect()
 
 
 def rows_of(batch):
@@ -92,7 +82,7 @@ def test_a_stateful_dataloader_goes_on_mid_epoch(token_set, num_workers, setting
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 3}, {"world_size": 2, "rank": 0}, {"seq_len": 8}])
-def test_two_workers_refuse_to_go_on_with_other_batches_which_one_does(token_set, change):
+def test_two_workers_refuse_to_go_on_with_other_batches_which_one_does(soon_given_up, token_set, change):
     def make(workers, **settings):
         rows = PackedRows(token_set, **({"batch_size": 2, "seq_len": SEQ_LEN} | settings))
         return StatefulDataLoader(rows, batch_size=None, num_workers=workers)
@@ -139,7 +129,7 @@ def test_set_epoch_reaches_a_worker_whose_first_batch_is_beyond_the_epoch(tmp_pa
     assert [rows_of(batch) for batch in islice(loader, 12)] == [rows_of(batch) for batch in islice(expected, 12)]
 
 
-def test_a_worker_s_position_is_no_loader_s(token_set):
+def test_a_worker_s_position_is_no_loader_s(soon_given_up, token_set):
     loader = StatefulDataLoader(make_dataset(token_set), batch_size=None, num_workers=2)
     next(iter(loader))
     worker = PackedRows(token_set, batch_size=2, seq_len=SEQ_LEN)._loader.of(make_dataset(token_set).config, (1, 2))
@@ -166,7 +156,7 @@ def test_settings_that_make_no_sense_are_refused(token_set):
         make_dataset(token_set, batch_size=0)
 
 
-def test_an_error_in_a_worker_surfaces(token_set, tmp_path):
+def test_an_error_in_a_worker_surfaces(soon_given_up, token_set, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(token_set, broken)
     for path in broken.glob("shards/*.bin"):
@@ -208,7 +198,7 @@ def test_repr_says_set_split_and_items(token_set):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_dataloader_that_batches_batches_is_refused_whatever_collates_them(token_set, num_workers):
+def test_a_dataloader_that_batches_batches_is_refused_whatever_collates_them(soon_given_up, token_set, num_workers):
     for dataset in (make_dataset(token_set), ChainDataset([make_dataset(token_set)])):
         loader = DataLoader(dataset, batch_size=8, num_workers=num_workers, collate_fn=list)
         with pytest.raises(ValueError, match="would make batches of these: write DataLoader"):
