@@ -96,19 +96,37 @@ def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared
     assert column(printed, "rows") + column(rest, "rows") == column(straight, "rows")
 
 
+ENDS = """
+import sys
+sys.path.insert(0, {folder!r})
+import train_gpt, tyro
+for words in {runs!r}:
+    print("-----")
+    try:
+        train_gpt.train(tyro.cli(train_gpt.TrainConfig, args=[*sys.argv[1:], *words]))
+    except SystemExit as error:
+        print("it ends:", error)
+"""
+
+
 def test_what_is_wrong_with_a_checkpoint_is_said_before_training(prepared, tmp_path):
-    flags = ["--tokens", str(prepared[1]), *SMALL, "--sample", "0", "--checkpoint"]
-    run = lambda *words: subprocess.run(  # noqa: E731
-        [sys.executable, SCRIPT, *flags, *words], cwd=tmp_path, capture_output=True, text=True, timeout=MINUTE
-    )
-    assert "expected the name of a file, found a folder" in run(str(tmp_path)).stderr
-    assert run("at.pt", "--stop-at", "1").returncode == 0
-    assert "at.pt has all of these steps" in run("at.pt", "--stop-at", "1").stdout
-    for flag in ("--width", "--heads"):
-        assert "at.pt: is of a model with {'layers': 2, 'width': 32, 'heads': 2" in run("at.pt", flag, "4").stderr
     (tmp_path / "empty.pt").touch()
-    assert "empty.pt: is no checkpoint that can be read" in run("empty.pt").stderr
-    assert "its folder cannot be made" in run("empty.pt/at.pt").stderr
+    ends = [
+        (["."], "expected the name of a file, found a folder"),
+        (["at.pt", "--stop-at", "1"], "from step 0 to 1"),
+        (["at.pt", "--stop-at", "1"], "at.pt has all of these steps"),
+        (["at.pt", "--width", "4"], "at.pt: is of a model with {'layers': 2, 'width': 32, 'heads': 2"),
+        (["at.pt", "--heads", "4"], "at.pt: is of a model with {'layers': 2, 'width': 32, 'heads': 2"),
+        (["empty.pt"], "empty.pt: is no checkpoint that can be read"),
+        (["empty.pt/at.pt"], "its folder cannot be made"),
+    ]
+    code = ENDS.format(folder=str(ROOT / "examples"), runs=[words for words, _ in ends])
+    command = [sys.executable, "-c", code, "--tokens", str(prepared[1]), *SMALL, "--sample", "0", "--checkpoint"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=MINUTE)
+    assert done.returncode == 0, done.stderr
+    for said, (words, expected) in zip(done.stdout.split("-----\n")[1:], ends, strict=True):
+        assert expected in said, words
+        assert ("it ends:" in said) == ("--stop-at" not in words), words
 
 
 def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straight, tmp_path):
