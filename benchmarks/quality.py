@@ -20,6 +20,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -29,7 +30,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_gpt import GPT, TrainConfig, learning_rate
+from train_gpt import GPT, Step, TrainConfig, make_optimizer, precision
 
 from tokenmill import RowLoader
 from tokenmill.look.figures import PACKINGS, tally
@@ -43,6 +44,8 @@ MEASURED = (
     "later",
     "later, after BOS",
 )
+# what two runs must have in common to be compared, beside the set and the documents
+SAME = ("layers", "width", "heads", "seq_len", "total_rows", "steps", "warmup", "learning_rate", "device")
 Piece = tuple[np.ndarray, np.ndarray]  # inputs and as many targets
 Sums = np.ndarray  # nats, and bytes of the targets: (2,) float64
 
@@ -59,8 +62,8 @@ def documents(token_set: TokenSet, most: int | None) -> Iterator[np.ndarray]:
 
 def pieces(document: np.ndarray, seq_len: int) -> list[Piece]:
     """All tokens but the first, BOS, as targets, each after the one before it, in pieces of `seq_len`."""
-    cuts = range(0, len(document) - 1, seq_len)
-    return [(document[cut : cut + seq_len][: len(document) - 1 - cut], document[cut + 1 :][:seq_len]) for cut in cuts]
+    inputs, targets = document[:-1], document[1:]
+    return [(inputs[cut : cut + seq_len], targets[cut : cut + seq_len]) for cut in range(0, len(targets), seq_len)]
 
 
 def after_bos(piece: Piece, bos_id: int) -> Piece:
@@ -106,50 +109,35 @@ def bits_per_byte(model: GPT, token_set: TokenSet, config: TrainConfig, most: in
 # ---------------------------------------------------------------------------- training
 
 
-def precision(config: TrainConfig) -> torch.autocast:
-    return torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
-
-
-def trained(tokens: Path, packing: str, config: TrainConfig) -> GPT:
+def trained(token_set: TokenSet, packing: str, config: TrainConfig) -> GPT:
     """A model after `config.steps` steps on rows of this packing."""
     shape = {"batch_size": config.total_rows, "seq_len": config.seq_len, "device": config.device}
-    loader = RowLoader(tokens, "train", seed=config.seed, **shape, **SETTINGS[packing])
+    loader = RowLoader(token_set.path, "train", seed=config.seed, **shape, **SETTINGS[packing])
     torch.manual_seed(config.seed)
     model = GPT(loader.vocab_size, config).to(config.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
     torch._dynamo.reset()  # of the model before
-    compiled = torch.compile(model)
-    for step, (inputs, targets) in enumerate(islice(loader, config.steps)):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, config)
-        with precision(config):
-            loss = compiled(inputs, targets).mean()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    steps = Step(config, torch.compile(model), make_optimizer(model, config), loader, ranks=1)
+    for step in range(config.steps):
+        loss = steps.learn(step)[0]
         if step % 100 == 99:
-            print(f"  step {step + 1} of {config.steps}, loss {loss.item():.4f}", file=sys.stderr, flush=True)
+            print(f"  step {step + 1} of {config.steps}, loss {loss:.4f}", file=sys.stderr, flush=True)
     return model
 
 
 # ---------------------------------------------------------------------------- runs
 
 
-def runs(tokens: Path, file: Path, seeds: int, most: int | None, config: TrainConfig) -> list[dict]:
+def runs(token_set: TokenSet, file: Path, seeds: int, most: int | None, config: TrainConfig) -> list[dict]:
     """Those of all packings and seeds, from the file where they are there."""
-    token_set = TokenSet(tokens)
-    size = {name: getattr(config, name) for name in ("layers", "width", "heads", "seq_len", "total_rows", "steps")}
-    same = size | {"learning_rate": config.learning_rate, "device": config.device}
-    same |= {"set": token_set.digest, "val_documents": most}
+    same = {name: getattr(config, name) for name in SAME} | {"set": token_set.digest, "val_documents": most}
     wanted = [same | {"seed": seed, "packing": packing} for seed in range(seeds) for packing in PACKINGS]
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     for settings in wanted:
         if any(run["settings"] == settings for run in done):
             continue
         print(f"{settings['packing']}, seed {settings['seed']}", file=sys.stderr, flush=True)
-        one, started = TrainConfig(**vars(config) | {"seed": settings["seed"]}), time.perf_counter()
-        found = bits_per_byte(trained(tokens, settings["packing"], one), token_set, one, most)
+        one, started = replace(config, seed=settings["seed"]), time.perf_counter()
+        found = bits_per_byte(trained(token_set, settings["packing"], one), token_set, one, most)
         seconds = round(time.perf_counter() - started)
         done.append({"settings": settings, "bits_per_byte": found, "seconds": seconds})
         with open(file, "a") as lines:
@@ -164,15 +152,15 @@ def table(found: list[dict], lengths: list[np.ndarray], row_len: int) -> list[st
     for packing in PACKINGS:
         ours = [run["bits_per_byte"] for run in found if run["settings"]["packing"] == packing]
         cells = [f"{tally(packing, lengths, row_len).dropped:.1%}"]
-        for name in MEASURED:
-            bits = [one[name] for one in ours]
-            cells.append(f"{np.mean(bits):.4f} ({min(bits):.4f} to {max(bits):.4f})")
+        for of_seeds in ([one[name] for one in ours] for name in MEASURED):
+            cells.append(f"{np.mean(of_seeds):.4f} ({min(of_seeds):.4f} to {max(of_seeds):.4f})")
         lines.append(f"| {packing} | {' | '.join(cells)} |")
     return lines
 
 
 def main(tokens: Path, file: Path, seeds: int, most: int | None, config: TrainConfig) -> None:
-    found, token_set = runs(tokens, file, seeds, most, config), TokenSet(tokens)
+    token_set = TokenSet(tokens)
+    found = runs(token_set, file, seeds, most, config)
     lengths = [token_set.open(entry).lengths for entry in token_set.split("train")]
     there, seen = sum(int(each.sum()) for each in lengths), config.steps * config.total_rows * config.seq_len
     size = sum(weight.numel() for weight in GPT(token_set.tokenizer["vocab_size"], config).parameters())

@@ -124,6 +124,14 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     return config.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+def precision(config: TrainConfig) -> torch.autocast:
+    return torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
+
+
 @torch.no_grad()
 def bits_per_byte(model: nn.Module, config: TrainConfig, amp, tokens: Path | None) -> float:
     """The loss on a set's first validation batches, in bits a byte of text: comparable whatever the tokenizer."""
@@ -252,10 +260,18 @@ class Step:
             raise SystemExit(
                 f"total_rows {config.total_rows} is no multiple of {config.batch_size} rows x {ranks} ranks"
             )
-        self.amp = torch.autocast(config.device, torch.bfloat16, enabled=config.device == "cuda")
+        self.amp = precision(config)
 
     def take(self, step: int, ending: Ending) -> tuple[float, int, bool]:
         """Loss, checksum of the rows if it is asked for, and whether any rank is to end: over all ranks."""
+        sums = self.learn(step)
+        sums[2] = bool(ending.signal)
+        if self.ranks > 1:
+            dist.all_reduce(sums)
+        return sums[0].item(), int(sums[1].item()) % (1 << 32), bool(sums[2])
+
+    def learn(self, step: int) -> torch.Tensor:
+        """What this rank adds to the sums over all: its share of the loss, its rows' checksum, and 0: (3,) float64."""
         sums = torch.zeros(3, dtype=torch.float64, device=self.config.device)
         for number in range(self.passes):
             inputs, targets = next(self.batches)
@@ -271,10 +287,7 @@ class Step:
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        sums[2] = bool(ending.signal)
-        if self.ranks > 1:
-            dist.all_reduce(sums)
-        return sums[0].item(), int(sums[1].item()) % (1 << 32), bool(sums[2])
+        return sums
 
 
 def train(config: TrainConfig) -> None:
@@ -300,7 +313,7 @@ def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None
     loader = RowLoader(config.mixture or config.tokens, "train", **settings)
     torch.manual_seed(config.seed)
     model = GPT(loader.vocab_size, config).to(config.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = make_optimizer(model, config)
     first = resume(config, model, optimizer, loader)
     steps = Step(config, model, optimizer, loader, ranks)
     say = print if rank == 0 else lambda *_, **__: None
