@@ -1,5 +1,5 @@
 # make demo   sets up, prepares the Python library of this machine, and shows a packed batch; needs no network but pip's
-# make test   sets up, and runs the tests
+# make test   sets up, and runs the tests that a contributor waits for; make test-all those that are marked slow too
 PYTHON ?= python3
 PY := .venv/bin/python
 
@@ -8,15 +8,21 @@ PY := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(PY) -m pip install --quiet --no-compile
 
-.PHONY: demo test train torture fuzz picture docs lint bench tables clean
+.PHONY: demo test test-all train torture fuzz picture docs lint bench tables clean
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
 	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --seq-len 8192
 	@cat .venv/demo.txt
 
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 test: .venv/tools
-	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+# what CI runs: other people's frameworks, Ray, another Python, a type checker, kills and damage at random too
+test-all: .venv/tools
+	$(PYTEST)
 
 # a few million parameters, for two or three minutes, on what `make demo` makes; again: goes on where it ended
 train: .venv/installed

@@ -51,7 +51,7 @@ def loader_steps(token_set: Path, **settings):
 
 def fill_steps(token_set: Path):
     """Reads batches of the planned rows of a window, one after the other."""
-    rows = RowLoader(token_set, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0)._make_plans().rows(0, 0)
+    rows = RowLoader(token_set, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0)._feed.only.plans().rows(0, 0)
     firsts = cycle(range(0, rows.num_rows - BATCH_SIZE, BATCH_SIZE))
 
     def step():
@@ -183,7 +183,7 @@ loader = RowLoader({tokens!r}, batch_size={batch_size}, seq_len={seq_len})
 """
 FIRST = "next(loader); print(time.perf_counter() - started)"
 RESUME = """
-position = loader.state_dict() | {"epoch": 1, "window": loader._make_plans().count_windows(1) // 2, "row": 1_234}
+position = loader.state_dict() | {"epoch": 1, "window": loader._feed.only.plans().count_windows(1) // 2, "row": 1_234}
 started = time.perf_counter()
 loader = RowLoader(loader.token_set.path, batch_size=loader.config.batch_size, seq_len=loader.config.seq_len)
 loader.load_state_dict(position)

@@ -27,11 +27,11 @@ import sets
 from making import make_token_set
 
 from tokenmill import Mixture, RowLoader
-from tokenmill.batches import plans
-from tokenmill.batches.ledger import lines_of
-from tokenmill.rows.turns import pattern_of
+from tokenmill.feed import window_plans
+from tokenmill.feed.mixture_state import lines_of
+from tokenmill.rows.interleave import pattern_of
 from tokenmill.rows.weights import whole_weights
-from tokenmill.rows.windows import Grain
+from tokenmill.rows.windows import WindowSize
 from tokenmill.store.token_sets import TokenSet
 
 BATCH_SIZE, SEQ_LEN = 32, 2048
@@ -204,9 +204,9 @@ def histories(folder: Path) -> list[str]:
         make_token_set(
             folder / name, train=[[rng.randint(1, 40) for _ in range(12)] for _ in range(2)], val=[[5]], seed=number
         )
-    former, plans.GRAIN = plans.GRAIN, Grain(slice=16, window=128)
+    former, window_plans.DEFAULT_WINDOW_SIZE = window_plans.DEFAULT_WINDOW_SIZE, WindowSize(slice=16, window=128)
     found = [history(folder, seed) for seed in range(HISTORIES)]
-    plans.GRAIN = former
+    window_plans.DEFAULT_WINDOW_SIZE = former
     changes, twice, out = (sum(column) for column in zip(*found, strict=True))
     return [
         f"| {HISTORIES:,} random histories, {changes:,} changes of weights, sources, seq_len, batch size and ranks | |",

@@ -75,7 +75,7 @@ def widening():
 
 def filling(tokens, populated):
     # rows of a window alone, in their order, each once: maps are made anew
-    rows = make(tokens, prefetch=0)._make_plans().rows(0, 0)
+    rows = make(tokens, prefetch=0)._feed.only.plans().rows(0, 0)
     if populated:
         for _ in rows.reading():
             pass

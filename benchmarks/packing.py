@@ -2,7 +2,7 @@
 
     python benchmarks/packing.py [TOKENS]        lengths of a token set, besides simulated FineWeb-Edu
 
-Only lengths are needed; how each packing is run is told in tokenmill/look/figures.py.
+Only lengths are needed; how each packing is run is told in tokenmill/look/packing_stats.py.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tokenmill.look.figures import tally
-from tokenmill.look.words import MEASURES
+from tokenmill.look.packing_stats import tally
+from tokenmill.look.report_text import MEASURES
 from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
 

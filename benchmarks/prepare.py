@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill import PrepareConfig, prepare
 from tokenmill.store.schema import dtype_name
-from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
-from tokenmill.text.formats import Reading
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
@@ -192,7 +193,7 @@ def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
         folder = Path(root)
         encoder, _ = choose_encoder(engine, load_tokenizer(tokenizer), pa.array([], pa.large_string()))
         for name, path in local_files(source).items():
-            for unit in plan_units(SourceFile(name, path, "train"), Reading(), 256 << 20):
+            for unit in plan_units(SourceFile(name, path, "train"), ReadOptions(), 256 << 20):
                 with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
                     stream = read_documents(unit)
                     while documents := timed("reading", next, stream, None):

@@ -33,10 +33,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from train_gpt import GPT, Step, TrainConfig, make_optimizer, precision
 
 from tokenmill import RowLoader
-from tokenmill.look.figures import PACKINGS, tally
+from tokenmill.look.packing_stats import tally, variants
 from tokenmill.store.token_sets import TokenSet, find_token_set
 
-SETTINGS = {name: {"packing": name} for name in PACKINGS} | {"best_fit, crop": {"long_documents": "crop"}}
+SETTINGS = {label: {"packing": packing.name, "long_documents": long} for label, (packing, long) in variants().items()}
 MEASURED = (
     "all, later pieces after BOS",
     "all, later pieces as they come",
@@ -130,7 +130,7 @@ def trained(token_set: TokenSet, packing: str, config: TrainConfig) -> GPT:
 def runs(token_set: TokenSet, file: Path, seeds: int, most: int | None, config: TrainConfig) -> list[dict]:
     """Those of all packings and seeds, from the file where they are there."""
     same = {name: getattr(config, name) for name in SAME} | {"set": token_set.digest, "val_documents": most}
-    wanted = [same | {"seed": seed, "packing": packing} for seed in range(seeds) for packing in PACKINGS]
+    wanted = [same | {"seed": seed, "packing": packing} for seed in range(seeds) for packing in SETTINGS]
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     for settings in wanted:
         if any(run["settings"] == settings for run in done):
@@ -149,7 +149,7 @@ def runs(token_set: TokenSet, file: Path, seeds: int, most: int | None, config: 
 def table(found: list[dict], lengths: list[np.ndarray], row_len: int) -> list[str]:
     """Mean over seeds, and from the lowest to the highest of them, as Markdown."""
     lines = [f"| packing | dropped | {' | '.join(MEASURED)} |", f"| --- | --- |{' --- |' * len(MEASURED)}"]
-    for packing in PACKINGS:
+    for packing in SETTINGS:
         ours = [run["bits_per_byte"] for run in found if run["settings"]["packing"] == packing]
         cells = [f"{tally(packing, lengths, row_len).dropped:.1%}"]
         for of_seeds in ([one[name] for one in ours] for name in MEASURED):

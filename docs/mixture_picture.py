@@ -9,8 +9,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tokenmill import Mixture
-from tokenmill.batches.forecast import Size, forecast_of
-from tokenmill.look import stages
+from tokenmill.feed.forecast import EpochSize, forecast_of
+from tokenmill.look import mixture_chart
 
 DOCS = Path(__file__).resolve().parent
 SEQ_LEN = 4096
@@ -24,10 +24,10 @@ WINDOWS = {"web": 5000, "code": 800, "math": 120}  # of 65,536 rows
 
 def draw(scheme: str) -> str:
     mixture = Mixture(STAGES, max_epochs={"math": 4}, on_cap="spread", tokens="1T")
-    sizes = {name: Size(windows, (65_536,)) for name, windows in WINDOWS.items()}
-    return stages.draw(forecast_of(mixture, sizes, SEQ_LEN, 10**12), scheme)
+    sizes = {name: EpochSize(windows, (65_536,)) for name, windows in WINDOWS.items()}
+    return mixture_chart.draw(forecast_of(mixture, sizes, SEQ_LEN, 10**12), scheme)
 
 
 if __name__ == "__main__":
-    for scheme in stages.SCHEMES:
+    for scheme in mixture_chart.SCHEMES:
         (DOCS / f"mixture-{scheme}.svg").write_text(draw(scheme))

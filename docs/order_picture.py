@@ -8,11 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tokenmill.rows.windows import Epoch, Grain
+from tokenmill.rows.windows import Epoch, WindowSize
 
 DOCS = Path(__file__).resolve().parent
 FILES = {"web": 120, "code": 80, "math": 56}  # tokens, in units of which a slice has 8
-GRAIN = Grain(slice=8, window=128)
+DEFAULT_WINDOW_SIZE = WindowSize(slice=8, window=128)
 HUES = {"web": 210, "code": 30, "math": 150}
 SCHEMES = {"light": ("#222", "#fff", 62, "#999"), "dark": ("#ddd", "#0d1117", 52, "#777")}
 CELL, GAP, LEFT, WIDTH = 20, 3, 150, 640
@@ -21,7 +21,7 @@ CELL, GAP, LEFT, WIDTH = 20, 3, 150, 640
 def draw(scheme: str) -> str:
     ink, paper, light, faint = SCHEMES[scheme]
     names = list(FILES)
-    epoch = Epoch(list(FILES.values()), (1337, "", 0), GRAIN)
+    epoch = Epoch(list(FILES.values()), (1337, "", 0), DEFAULT_WINDOW_SIZE)
     parts = []
 
     def text(x, y, words, size=13, colour=ink, anchor="start"):
@@ -38,7 +38,7 @@ def draw(scheme: str) -> str:
     text(0, 16, "files, cut in slices of 2^20 tokens", 13, faint)
     for name, tokens in FILES.items():
         text(0, y + 15, name)
-        for k in range(-(-tokens // GRAIN.slice)):
+        for k in range(-(-tokens // DEFAULT_WINDOW_SIZE.slice)):
             cell(LEFT + k * (CELL + GAP), y, name, k)
         y += CELL + 8
     y += 26
@@ -46,7 +46,7 @@ def draw(scheme: str) -> str:
     y += 14
     for number in range(len(epoch)):
         window = epoch.window(number)
-        slices = list(zip(window.shard.tolist(), (window.begin // GRAIN.slice).tolist(), strict=True))
+        slices = list(zip(window.shard.tolist(), (window.begin // DEFAULT_WINDOW_SIZE.slice).tolist(), strict=True))
         text(0, y + 15, f"window {number}")
         for place, (shard, k) in enumerate(slices):
             cell(LEFT + place * (CELL + GAP), y, names[shard], k)

@@ -1,16 +1,20 @@
-"""What the tests share: text, tokenizers and token sets that they make themselves, and ../shared where it is."""
+"""What the tests share: text, tokenizers and token sets that they make themselves, and ../shared where it is.
+
+Each fixture imports what it needs, so that the tests of a wing need no more than the wing: those of rows/ run with
+numpy, pytest and hypothesis.
+"""
 
 import gc
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from making import make_text, make_token_set, run_prepare, write_parquet
 
-from tokenmill.batches import plans
-from tokenmill.rows.windows import Grain
-from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
+if TYPE_CHECKING:
+    from tokenmill.tokenize.tokenizer import Tokenizer
 
 settings.register_profile("calm", deadline=None)  # how long an example takes is the machine's
 settings.load_profile("calm")
@@ -18,20 +22,38 @@ settings.load_profile("calm")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+# Files in the order in which they begin; all others follow. DataLoaders fork in test_packed_rows.py, before other tests
+# have started the thread pools of their libraries. Then those that take longest, so that both processes end together.
+FIRST = ("packed_rows", "clients", "ray", "train", "package", "types", "notebook", "docs", "hub", "sets", "show")
+FIRST += ("fuzz", "folders", "huggingface", "reading", "small_files", "prepare", "push", "estimate", "background")
+
+
 def pytest_collection_modifyitems(items):
-    """Tests whose DataLoaders fork come first: before others have started the thread pools of their libraries."""
-    items.sort(key=lambda item: item.path.name != "test_packed_rows.py")
+    begins = {f"test_{name}.py": number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: begins.get(item.path.name, len(FIRST)))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory) -> None:
     """What is kept from run to run is kept elsewhere."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["HF_HUB_DISABLE_XET"] = "1"  # huggingface_hub reads it once, and the hubs of these tests have no Xet
+
+
+@pytest.fixture(autouse=True)
+def own_loaders(monkeypatch) -> None:
+    """The loaders that get_batch keeps are each test's own."""
+    if module := sys.modules.get("tokenmill.batches.get_batch"):
+        monkeypatch.setattr(module, "_loaders", module.LoaderCache())
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
+def tokenizer() -> "Tokenizer":
     """A byte-level BPE of 400 tokens with nanochat's pattern and special tokens."""
+    from making import make_text
+
+    from tokenmill.tokenize.tokenizer import train_tokenizer
+
     return train_tokenizer(make_text(documents=200, seed=0), 400, "bpe400")
 
 
@@ -45,6 +67,8 @@ def tokenizer_json(tokenizer, tmp_path_factory) -> str:
 @pytest.fixture
 def source(tmp_path) -> Path:
     """A folder of four parquet files, 40 documents each, in row groups of 8."""
+    from making import make_text, write_parquet
+
     folder = tmp_path / "corpus"
     for number in range(4):
         write_parquet(folder / f"shard_{number}.parquet", make_text(documents=40, seed=number), row_group_size=8)
@@ -54,6 +78,8 @@ def source(tmp_path) -> Path:
 @pytest.fixture(scope="session")
 def token_set(tmp_path_factory) -> Path:
     """A small token set of random ids: three training shards (one of long documents), one for validation."""
+    from making import make_token_set
+
     return make_token_set(
         tmp_path_factory.mktemp("set") / "tokens" / "synthetic",
         train=[[5, 3, 40, 7, 2, 9, 16, 17, 1, 12], [3] * 20, [100, 33, 50]],
@@ -65,19 +91,24 @@ def token_set(tmp_path_factory) -> Path:
 def windows(request, monkeypatch) -> str:
     """Runs a test with all of a small token set in one window, as it is, and in windows of a few slices."""
     if request.param == "many windows":
-        monkeypatch.setattr(plans, "GRAIN", Grain(slice=16, window=64))
+        request.getfixturevalue("small_windows")
     return request.param
 
 
 @pytest.fixture
 def small_windows(monkeypatch) -> None:
     """Runs a test with a small token set in windows of a few slices."""
-    monkeypatch.setattr(plans, "GRAIN", Grain(slice=16, window=64))
+    from tokenmill.feed import window_plans
+    from tokenmill.rows.windows import WindowSize
+
+    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", WindowSize(slice=16, window=64))
 
 
 @pytest.fixture(scope="session")
 def prepared(tokenizer_json, tmp_path_factory) -> tuple[Path, Path]:
     """Four parquet files in row groups of 300, and the token set that prepare_data.py made of them in many shards."""
+    from making import make_text, run_prepare, write_parquet
+
     cwd = tmp_path_factory.mktemp("prepared")
     for number in range(4):
         texts = make_text(documents=700, seed=number, words=15)
@@ -95,7 +126,7 @@ def shared_corpus() -> Path:
 
 
 @pytest.fixture(scope="session")
-def gpt2() -> Tokenizer:
+def gpt2() -> "Tokenizer":
     if not (SHARED / "tiktoken_cache").is_dir():
         pytest.skip("no ../shared/tiktoken_cache beside this checkout")
     os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from tokenmill import RowLoader
-from tokenmill.rows.windows import Grain
+from tokenmill.rows.windows import WindowSize
 
 MIB = 1 << 20
-SMALL = Grain(slice=MIB // 2, window=MIB * 2)  # slices of a block, windows of four
+SMALL = WindowSize(slice=MIB // 2, window=MIB * 2)  # slices of a block, windows of four
 
 
 def lengths(total: int, seed: int) -> list[int]:

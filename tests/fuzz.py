@@ -44,8 +44,8 @@ from file_server import FileServer
 from making import make_text, run_prepare, tree, write_parquet
 
 from tokenmill import Mixture, RowLoader, cli
-from tokenmill.remote import http, patience
-from tokenmill.text.formats import Reading
+from tokenmill.remote import http_backend, retry
+from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
@@ -391,7 +391,7 @@ def _source(rng, base, work, seed, number):
     shutil.copytree(base / "sources", work / "sources")
     path = rng.choice(sorted((work / "sources").iterdir()))
     done = damage(rng, path, work / "home")
-    how = Reading(document_separator=rng.choice([None, b"\n\n"]), skip_broken_lines=rng.random() < 0.5)
+    how = ReadOptions(document_separator=rng.choice([None, b"\n\n"]), skip_broken_lines=rng.random() < 0.5)
     most = rng.choice([500, 1 << 20])
 
     def run():
@@ -483,8 +483,8 @@ def _wrong(status: int | None, printed: str) -> str | None:
 
 def _be_impatient() -> None:
     """With a server that serves damage: in the fork alone, as the tests beside this one have servers of their own."""
-    patience.PATIENCE_SECONDS, patience.FIRST_PAUSE = 2.0, 0.01
-    http.SILENCE_SECONDS, http.RANGE_SECONDS = 0.3, 0.8
+    retry.PATIENCE_SECONDS, retry.FIRST_PAUSE = 2.0, 0.01
+    http_backend.SILENCE_SECONDS, http_backend.RANGE_SECONDS = 0.3, 0.8
 
 
 def _in_a_process(command: list[str] | Callable[[], int | None], work: Path) -> tuple[int | None, str]:
@@ -504,7 +504,9 @@ def _in_a_process(command: list[str] | Callable[[], int | None], work: Path) -> 
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             _be_impatient()
             try:
-                does = (lambda: cli.main(command)) if isinstance(command, list) else lambda: cli._ending(command) or 0
+                does = (
+                    (lambda: cli.main(command)) if isinstance(command, list) else lambda: cli._exit_status(command) or 0
+                )
                 status = does()
             except SystemExit as error:
                 status = error.code if isinstance(error.code, int) else 1

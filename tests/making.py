@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import warm
 
-from tokenmill.store.shards import TEXT_COUNTS, ShardWriter
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.token_sets import write_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,10 +80,17 @@ def source_of(file: str, documents: int, group: int = 4) -> dict:
     return {"file": file, "row_groups": list(range(len(counts))), "row_group_documents": counts}
 
 
-def run_prepare(*flags, cwd, check: bool = True, prefix=(), **more) -> subprocess.CompletedProcess:
-    """Runs prepare_data.py as a person would, behind the command `prefix` if there is one."""
-    command = [*prefix, sys.executable, str(ROOT / "prepare_data.py"), *map(str, flags)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, **more)
+def run_prepare(*flags, cwd, check: bool = True, env=None, prefix=(), **more) -> subprocess.CompletedProcess:
+    """Runs prepare_data.py in a process that has its imports already (warm.py).
+
+    Behind the command `prefix`, or with `more` of subprocess.run's settings, it is a Python of its own.
+    """
+    words = [ROOT / "prepare_data.py", *flags]
+    if prefix or more:
+        command = [*prefix, sys.executable, *map(str, words)]
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, **more)
+    else:
+        done = warm.run(*words, cwd=cwd, env=env)
     assert not check or done.returncode == 0, done.stderr
     return done
 
@@ -108,7 +117,7 @@ def wait_until(true, seconds: float = 30) -> None:
         time.sleep(0.01)
 
 
-def torchrun(code, tmp_path, ranks=2, spawned=False):
+def on_ranks(code, tmp_path, ranks=2, spawned=False):
     """Runs code on some ranks; what each gave to `tell` in the end. With `spawned`, processes of their own run none."""
     script = tmp_path / "train.py"
     script.write_text(
@@ -120,8 +129,6 @@ def torchrun(code, tmp_path, ranks=2, spawned=False):
         + (f"if __name__ == '__main__':\n{textwrap.indent(code, '    ')}" if spawned else code)
         + "if __name__ == '__main__':\n    dist.barrier(); dist.destroy_process_group()\n"
     )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
-    command = [*torchrun, script, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
+    for done in warm.run_ranks(ranks, script, tmp_path):
+        assert done.returncode == 0, done.stderr
     return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]

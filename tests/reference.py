@@ -5,8 +5,8 @@ from itertools import count, pairwise
 import torch
 
 from tokenmill import RowLoader
-from tokenmill.batches import plans
-from tokenmill.batches.config import VAL_SEED
+from tokenmill.feed import window_plans
+from tokenmill.feed.loader_config import VAL_SEED
 from tokenmill.rows.order import permutation, random_bits
 from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
@@ -43,7 +43,7 @@ def reference_rows(path, split="train", packing="best_fit", long_documents="spli
 
 def reference_windows(shard_tokens, seed, drawn):
     """The windows of an epoch: lists of slices (shard, its first token, one after the last that begins it)."""
-    grain = plans.GRAIN
+    grain = window_plans.DEFAULT_WINDOW_SIZE
     slices = [(i, a, min(a + grain.slice, n)) for i, n in enumerate(shard_tokens) for a in range(0, n, grain.slice)]
     total = sum(shard_tokens)
     windows = [[] for _ in range(max(1, round(total / grain.window)))]
@@ -85,20 +85,6 @@ def packed(documents, long_documents, key, bos_id):
         yield row
 
 
-def slow_turns(weights, count):
-    """A mixture's turns by the rule, looked up anew at each: (source, its row). The next row of each is due or not."""
-    total, given = sum(weights.values()), dict.fromkeys(weights, 0)
-    for turn in range(count):
-        due = []
-        for name, weight in sorted(weights.items()):
-            begin, end = given[name] * total // weight, -(-(given[name] + 1) * total // weight)
-            if begin <= turn:
-                due.append((end, name))
-        name = min(due)[1]
-        yield name, given[name]
-        given[name] += 1
-
-
 def rows_of(batch):
     """A batch as rows again: inputs and the last target."""
     inputs, targets = batch
@@ -107,3 +93,19 @@ def rows_of(batch):
 
 def make_loader(path, batch_size=2, **settings):
     return RowLoader(path, batch_size=batch_size, seq_len=SEQ_LEN, seed=SEED, **settings)
+
+
+def of_source(state, key, number=0):
+    """What a position says of a source: by default of a loader's one token set."""
+    return state["sources"][key][number]
+
+
+def changed(state, **values):
+    """A position with other values: of its one source, or of the whole."""
+    sources = {key: [values.pop(key)] if key in values else column for key, column in state["sources"].items()}
+    return state | {"sources": sources} | values
+
+
+def cursor_of(state):
+    """epoch:window:row of a position of one token set."""
+    return ":".join(str(of_source(state, key)) for key in ("epoch", "window", "row"))

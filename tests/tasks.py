@@ -3,17 +3,11 @@
 import errno
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
 
 def setup(task):
-    return {"pid": os.getpid()}
-
-
-def threaded_setup(task):
-    threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
     return {"pid": os.getpid()}
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 from making import ROOT
 
 from tokenmill import PRESETS, PrepareConfig, __version__, cli, prepare
@@ -15,9 +16,8 @@ from tokenmill.look.verify import verify
 from tokenmill.prepare import command
 
 
-def run(*arguments, cwd=ROOT, face=("-m", "tokenmill"), **more):
-    words = [sys.executable, *face, *map(str, arguments)]
-    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=120, **more)
+def run(*arguments, cwd=ROOT, face=("-m", "tokenmill"), env=None):
+    return warm.run(*face, *arguments, cwd=cwd, env=env)
 
 
 def flat(text):
@@ -52,7 +52,7 @@ def test_an_unknown_verb_is_answered_with_those_that_there_are(capsys):
     assert cli.main(["reprot", "data"]) == 2
     said = capsys.readouterr().err
     verbs = "prepare, show, report, verify, mix, push, pull, convert"
-    assert said == f"error: no command 'reprot', there are {verbs}; did you mean report?\n"
+    assert said == f"error: no command 'reprot'; the commands are {verbs}; did you mean report?\n"
 
 
 @pytest.mark.parametrize("verb", ["show", "report", "verify"])
@@ -161,8 +161,7 @@ COMMANDS += [["-m", "tokenmill", "convert", way] for way in ("in", "out")] + [["
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_flag_of_every_command_says_what_it_is(words):
     """A field's comment is its help text, and is lost without a word where a formatter breaks its line."""
-    command = [sys.executable, *words, "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = warm.run(*words, "--help", cwd=ROOT)
     lines = [line.strip("│ ") for line in done.stdout.splitlines() if line.startswith("│")]
     assert len(lines) > 3
     words = r"(?:, --no-[\w-]+)?(?: \{[^}]*\}\S*| [A-Z|]+)*"

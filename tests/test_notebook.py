@@ -3,12 +3,14 @@
 import re
 
 import nbformat
+import pytest
 from making import ROOT
 from nbclient import NotebookClient
 
 SMALLER = {"train:8192": "train:1024", '"examples/mixture.py"]': '"examples/mixture.py", "--vocab", "1024"]'}
 
 
+@pytest.mark.slow
 def test_every_cell_runs_and_shows_its_thing(tmp_path):
     folder = tmp_path / "clone" / "examples"
     folder.mkdir(parents=True)

@@ -41,15 +41,18 @@ def test_the_extras_are_those_that_errors_name():
     assert everything == f"tokenmill[{','.join(EXTRAS)}]"
 
 
-def test_training_needs_numpy_and_torch_alone():
-    assert names(PROJECT["project"]["dependencies"]) == {"numpy", "torch"}
+def test_the_package_needs_numpy_alone_and_training_torch_beside_it():
+    assert names(PROJECT["project"]["dependencies"]) == {"numpy"}
+    assert EXTRAS["torch"] == {"torch"}
 
 
 def test_what_is_pinned_is_what_is_declared():
     """requirements.txt is what `make demo` installs; requirements-test.txt the tools of the development group."""
     pinned = pins("requirements.txt")
     extras = PROJECT["project"]["optional-dependencies"]
-    assert pinned.keys() == {"numpy", "torch"} | names(extras["prepare"]) | names(extras["report"])
+    assert pinned.keys() == names(PROJECT["project"]["dependencies"]) | names(extras["torch"]) | names(
+        extras["prepare"]
+    ) | names(extras["report"])
     assert pins("requirements-test.txt").keys() == names(PROJECT["dependency-groups"]["dev"])
     for line in extras["prepare"]:
         if "==" in line:
@@ -154,7 +157,13 @@ def run(command, cwd, env=None, check=True):
     return done
 
 
-@pytest.fixture(scope="module", params=pythons(), ids=lambda path: Path(path).parent.parent.name)
+def of(python):
+    """A parameter of the fixture: for another Python everything is installed anew, which takes a minute."""
+    marks = () if python == sys.executable else pytest.mark.slow
+    return pytest.param(python, id=Path(python).parent.parent.name, marks=marks)
+
+
+@pytest.fixture(scope="module", params=map(of, pythons()))
 def stranger(request, tmp_path_factory, wheel):
     return Stranger(tmp_path_factory.mktemp("stranger"), request.param, wheel)
 
@@ -236,7 +245,7 @@ def test_a_missing_extra_is_named_with_the_line_for_pip(stranger, verb, module, 
 
 
 def test_help_and_version_need_no_extra(stranger):
-    everything = {module for modules in EXTRAS.values() for module in modules} | {"torch", "numpy"}
+    everything = {module for modules in EXTRAS.values() for module in modules} | {"numpy"}
     said = stranger.run("tokenmill", "--help", absent=everything).stdout
     assert all(f"  {verb} " in said for verb in ("prepare", "show", "report", "verify", "convert"))
     assert stranger.run("tokenmill", "--version", absent=everything).stdout
@@ -245,7 +254,7 @@ def test_help_and_version_need_no_extra(stranger):
 def test_every_public_name_is_there_without_an_extra(stranger):
     if not stranger.own:
         pytest.skip("torch for this Python is several gigabytes here; tried by hand")
-    everything = {module for modules in EXTRAS.values() for module in modules}
+    everything = {module for extra in EXTRAS if extra != "torch" for module in EXTRAS[extra]}
     code = "from tokenmill import *; print(RowLoader, Tokenizer, PrepareConfig, prepare)"
     assert "Tokenizer" in stranger.run("python", "-c", code, absent=everything).stdout
 
@@ -272,3 +281,84 @@ def test_another_url_than_the_extra_remote_knows_is_named(stranger):
     done = stranger.run("tokenmill", "prepare", "--source", "s3://bucket/x", check=False, absent={"s3fs"})
     assert done.returncode == 1
     assert PIP.format("remote", "remote") in done.stderr
+
+
+# ---------------------------------------------------------------------------- environments with a few packages
+
+
+class Few:
+    """A virtual environment with a few packages, in the versions of requirements.txt and requirements-test.txt."""
+
+    def __init__(self, folder, *requirements):
+        pinned = folder / "pinned.txt"
+        known = pins("requirements.txt") | pins("requirements-test.txt")
+        pinned.write_text(
+            "\n".join(line for line in known.values() if "[" not in line)
+        )  # pip's constraints have no extras
+        self.cwd, self.python = folder, folder / "venv" / "bin" / "python"
+        run([sys.executable, "-m", "venv", folder / "venv"], cwd=folder)
+        run([self.python, "-m", "pip", "install", "--quiet", "--no-compile", "-c", pinned, *requirements], cwd=folder)
+
+    def run(self, *words, cwd=None, check=True):
+        env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | QUIET
+        return run([self.python, *words], cwd=cwd or self.cwd, env=env, check=check)
+
+    def lacks(self, module):
+        return self.run("-c", f"import {module}", check=False).returncode == 1
+
+
+@pytest.mark.slow
+def test_the_tests_of_rows_need_numpy_pytest_and_hypothesis_alone(tmp_path):
+    few = Few(tmp_path, "numpy", "pytest", "hypothesis")
+    assert few.lacks("torch")
+    assert few.lacks("pyarrow")
+    done = few.run("-m", "pytest", "tests/rows", "-p", "no:cacheprovider", cwd=ROOT)
+    assert "[100%]" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def without_torch(tmp_path_factory, wheel):
+    """The wheel with the extra `report`, and what that brings."""
+    few = Few(tmp_path_factory.mktemp("few"), f"{wheel}[report]")
+    assert few.lacks("torch")
+    return few
+
+
+@pytest.mark.slow
+def test_without_torch_every_module_of_feed_is_imported_and_a_mixture_is_forecast(without_torch, prepared):
+    code = f"""
+import importlib, pkgutil
+import tokenmill, tokenmill.feed
+for module in pkgutil.iter_modules(tokenmill.feed.__path__, "tokenmill.feed."):
+    importlib.import_module(module.name)
+from tokenmill import Mixture, TokenSet, find_token_set, forecast, proportional
+(line,) = forecast(Mixture({{{str(prepared[1])!r}: 1}}), seq_len=64, tokens=100_000).lines
+print(tokenmill.__file__, line.tokens)
+"""
+    file, tokens = without_torch.run("-c", code).stdout.split()
+    assert Path(file).is_relative_to(without_torch.cwd)
+    assert int(tokens) >= 100_000
+
+
+@pytest.mark.slow
+def test_without_torch_a_set_is_shown_verified_mixed_and_reported(without_torch, prepared):
+    folder = prepared[1]
+    tokenmill = ("-m", "tokenmill")
+    for asked in (["--row", "3"], ["--batch", "1", "--batch-size", "2"], ["--document", "7"]):
+        assert "<|bos|>" in without_torch.run(*tokenmill, "show", folder, *asked, "--seq-len", "64").stdout
+    assert "0 bad" in without_torch.run(*tokenmill, "verify", folder).stdout
+    page = without_torch.cwd / "page.html"
+    without_torch.run(*tokenmill, "report", folder, "--seq-len", "64", "--out", page)
+    assert "best_fit" in page.read_text()
+    (without_torch.cwd / "mixture.toml").write_text(f'[sources.web]\npath = "{folder}"\n[weights]\nweb = 1\n')
+    told = without_torch.run(*tokenmill, "mix", "mixture.toml", "--tokens", "100000", "--seq-len", "64").stdout
+    assert "web" in told
+    assert "100.0" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["RowLoader", "PackedRows", "get_batch", "document_mask"])
+def test_without_torch_what_needs_it_names_it_and_what_to_install(without_torch, name):
+    done = without_torch.run("-c", f"from tokenmill import {name}", check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(f"torch is not installed; {PIP.format('torch', 'torch')}")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 from making import ROOT
 
 SCRIPT = str(ROOT / "examples" / "train_gpt.py")
@@ -18,11 +19,11 @@ SMALL = shlex.split(
 
 
 def train(token_set, *flags, ranks=1, cwd):
-    script = [SCRIPT, "--tokens", str(token_set), *SMALL, "--checksums", *map(str, flags)]
-    runner = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    done = subprocess.run([sys.executable, *runner, *script], cwd=cwd, capture_output=True, text=True, timeout=MINUTE)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """What the first of all ranks printed."""
+    script = [SCRIPT, "--tokens", token_set, *SMALL, "--checksums", *flags]
+    run = [warm.run(*script, cwd=cwd)] if ranks == 1 else warm.run_ranks(ranks, *script, cwd=cwd, timeout=MINUTE)
+    assert not any(done.returncode for done in run), run
+    return run[0].stdout
 
 
 def column(printed, name):
@@ -67,6 +68,7 @@ train_gpt.train(tyro.cli(train_gpt.TrainConfig))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared, straight, tmp_path):
     runner = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if ranks > 1 else []
@@ -121,8 +123,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said_before_training(prepared, tmp_p
         (["empty.pt/at.pt"], "its folder cannot be made"),
     ]
     code = ENDS.format(folder=str(ROOT / "examples"), runs=[words for words, _ in ends])
-    command = [sys.executable, "-c", code, "--tokens", str(prepared[1]), *SMALL, "--sample", "0", "--checkpoint"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=MINUTE)
+    done = warm.run("-c", code, "--tokens", prepared[1], *SMALL, "--sample", 0, "--checkpoint", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for said, (words, expected) in zip(done.stdout.split("-----\n")[1:], ends, strict=True):
         assert expected in said, words
@@ -132,7 +133,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said_before_training(prepared, tmp_p
 def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straight, tmp_path):
     flags = ["--tokens", str(prepared[1]), *SMALL, "--checkpoint", "at.pt"]
     code = KILLED.format(folder=str(ROOT / "examples"))
-    killed = subprocess.run([sys.executable, "-c", code, *flags], cwd=tmp_path, capture_output=True, timeout=MINUTE)
+    killed = warm.run("-c", code, *flags, cwd=tmp_path)
     assert killed.returncode == -signal.SIGKILL
     rest = train(prepared[1], "--checkpoint", "at.pt", cwd=tmp_path)
     assert "from step 10" in rest
@@ -170,6 +171,7 @@ train_gpt.Step.take = lambda self, step, ending: 1 / 0 if step == 5 else take(se
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", FAILS_IN_THE_MIDDLE], ids=["done", "failed"])
 def test_ddp_goes_before_the_group_and_no_thread_of_gloo_s_is_left_when_python_ends(before, prepared, tmp_path):
     """DDP that goes last hangs, a thread that lets go of a tensor while Python ends aborts: once in 40 busy runs."""

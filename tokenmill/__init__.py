@@ -3,15 +3,17 @@
     from tokenmill import get_batch, RowLoader      training: numpy and torch, nothing else
     tokenmill prepare --source my/files             once, before: pip install 'tokenmill[prepare]'
 
-The house has wings; each says in its `__init__.py` what lives there. Arrows run downwards:
+The package has wings. The `__init__.py` of each says what lives in it. Imports point downwards:
 
     cli                                   the command
-    look/  exchange/                      what people look at; other people's files
+    look/  exchange/                      what people look at; other programs' files
     batches/  prepare/                    rows -> tensors; text -> token sets
-    text/  tokenize/  remote/             text comes in; text -> ids; token sets that lie elsewhere
+    feed/                                 token sets -> rows, as NumPy arrays
+    text/  tokenize/  remote/             text comes in; text -> ids; token sets at an address
     store/  rows/                         bytes on disk; lengths -> rows
-    extras  checks  amounts               known by all: optional packages; settings in one form; amounts in words;
-    waits  printed  once                  waits that may end; what may be printed; properties that outlive a fork
+    extras  checks  humanize              for all: optional packages; checks of settings; amounts as text;
+    cancellation  sanitize  cached        waits that can be cancelled; safe output; properties that survive a fork
+    addresses  hub_client                 what is an address, and how it is shown; the Hugging Face hub
 
 A public name is loaded when it is first used, so that preparing does not wait for torch, nor training for pyarrow.
 """
@@ -24,17 +26,17 @@ from tokenmill.prepare import prepare  # here, so that the name is the function'
 
 if TYPE_CHECKING:
     from tokenmill.batches.documents import cu_seqlens, document_mask, position_ids
-    from tokenmill.batches.forecast import forecast
     from tokenmill.batches.get_batch import get_batch
     from tokenmill.batches.loader import RowLoader
-    from tokenmill.batches.mixture import Mixture, proportional
     from tokenmill.batches.packed_rows import PackedRows
-    from tokenmill.prepare.config import PRESETS, PrepareConfig
+    from tokenmill.feed.forecast import forecast
+    from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.prepare.outcomes import PreparationError
+    from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
     from tokenmill.store.token_sets import TokenSet, find_token_set
     from tokenmill.tokenize.tokenizer import Tokenizer
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = [
     "PRESETS",
     "Mixture",
@@ -57,21 +59,21 @@ __all__ = [
     "state_dict",
 ]
 _HOMES = {
-    "PRESETS": "prepare.config",
-    "Mixture": "batches.mixture",
+    "PRESETS": "prepare.prepare_config",
+    "Mixture": "feed.mixture",
     "PackedRows": "batches.packed_rows",
     "PreparationError": "prepare.outcomes",
-    "PrepareConfig": "prepare.config",
+    "PrepareConfig": "prepare.prepare_config",
     "RowLoader": "batches.loader",
     "TokenSet": "store.token_sets",
     "Tokenizer": "tokenize.tokenizer",
     "cu_seqlens": "batches.documents",
     "document_mask": "batches.documents",
     "find_token_set": "store.token_sets",
-    "forecast": "batches.forecast",
+    "forecast": "feed.forecast",
     "get_batch": "batches.get_batch",
     "position_ids": "batches.documents",
-    "proportional": "batches.mixture",
+    "proportional": "feed.mixture",
 }
 
 

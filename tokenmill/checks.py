@@ -1,4 +1,4 @@
-"""Checks of what a user says, known by every wing: settings in one form, whatever way they were said."""
+"""Checks of settings, for every wing: each returns the setting in one normal form, or raises ValueError."""
 
 import operator
 import re
@@ -6,12 +6,12 @@ import reprlib
 from collections.abc import Collection
 from typing import Any
 
-LARGEST = 1 << 62  # of anything that is counted
-LONGEST_ROW = 1 << 26  # tokens of an input; packing has a number for each
+LARGEST = 1 << 62  # upper limit of all counts
+LONGEST_ROW = 1 << 26  # tokens of an input; packing keeps a counter for each length
 
 
 def whole_number(name: str, value: Any, smallest: int | None = None, largest: int = LARGEST) -> int:
-    """A whole number of any library as Python's own, np.int64(3) as 3. ValueError for others, and out of range."""
+    """A whole number of any library as a Python int, np.int64(3) as 3. ValueError for others, and if out of range."""
     at_least = "" if smallest is None else f" of at least {smallest}"
     try:
         number = operator.index(value)
@@ -24,24 +24,24 @@ def whole_number(name: str, value: Any, smallest: int | None = None, largest: in
     return number
 
 
-def bytes_of(name: str, told: Any) -> int:
-    """A number of bytes: 50_000_000_000, "50G", "1.5T". ValueError for anything else."""
-    if isinstance(told, str):
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", told.strip(), re.IGNORECASE)
+def bytes_of(name: str, amount: Any) -> int:
+    """Parses a number of bytes: 50_000_000_000, "50G", "1.5T". ValueError for anything else."""
+    if isinstance(amount, str):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", amount.strip(), re.IGNORECASE)
         if found is None:
-            raise ValueError(f"{name} must be a number of bytes, as 50_000_000_000 or '50G', not {told!r}")
-        told = int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
-    return whole_number(name, told, 1)
+            raise ValueError(f"{name} must be a number of bytes, as 50_000_000_000 or '50G', not {amount!r}")
+        amount = int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
+    return whole_number(name, amount, 1)
 
 
 def truth(name: str, value: Any) -> bool:
-    """True or False of any library as Python's own. ValueError for others: "False" would be true."""
+    """True or False of any library as a Python bool. ValueError for others: the string "False" would be true."""
     if value not in (True, False):
         raise ValueError(f"{name} must be True or False, not {value!r}")
     return bool(value)
 
 
 def one_of(name: str, value: Any, known: Collection[str]) -> None:
-    """ValueError where a setting is none of those that there are."""
+    """Raises ValueError if a setting is not one of the known values."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")

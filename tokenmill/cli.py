@@ -1,11 +1,12 @@
-"""One command: `tokenmill VERB`, or `python -m tokenmill VERB` where it is not installed.
+"""The command line: `tokenmill VERB`, or `python -m tokenmill VERB` if it is not installed.
 
-A verb is a module with `main(arguments, prog)`, an exit status or None for 0; it is imported when it is asked for, as
-each needs packages of its own. Here is how all of them end: an exit status, and one line for what a user can mend.
+A verb is a module with `main(arguments, prog)`, which returns an exit status, or None for 0. It is imported only when
+it is used, because each verb needs packages of its own. This module decides how they all end: with an exit status, and
+with one line for an error that the user can fix.
 
-    0      done
-    1      an error, printed; or what was looked for is wrong (verify)
-    2      the words of the command line are off
+    0      success
+    1      an error, which was printed; or a problem that was found (verify)
+    2      invalid command-line arguments
     130    Ctrl-C
 """
 
@@ -20,15 +21,15 @@ from typing import Any
 
 from tokenmill import __version__
 from tokenmill.extras import MissingExtra, naming_the_extra
-from tokenmill.printed import printed
+from tokenmill.sanitize import sanitize
 
 
 @dataclass(frozen=True)
 class Verb:
-    """What `tokenmill VERB` does, and where."""
+    """One command: its module and its help text."""
 
     module: str
-    extra: str  # that has what it needs
+    extra: str  # the extra with the packages that it needs
     help: str
 
 
@@ -37,35 +38,35 @@ VERBS = {
     "show": Verb("tokenmill.look.show", "report", "print rows, batches, steps or documents, decoded"),
     "report": Verb("tokenmill.look.report", "report", "write one HTML page about a token set"),
     "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),
-    "mix": Verb("tokenmill.look.mix", "report", "tell what a mixture gives of each source, before the run"),
-    "push": Verb("tokenmill.exchange.push", "remote", "send a token set to a bucket or the hub"),
-    "pull": Verb("tokenmill.exchange.pull", "remote", "fetch a token set from a bucket or the hub"),
-    "convert": Verb("tokenmill.exchange.convert", "prepare", "write or read nanoGPT's, llm.c's, Megatron's ... files"),
+    "mix": Verb("tokenmill.look.mix", "report", "forecast what a mixture takes from each source"),
+    "push": Verb("tokenmill.exchange.push_command", "remote", "upload a token set to a bucket or the hub"),
+    "pull": Verb("tokenmill.exchange.pull_command", "remote", "download a token set from a bucket or the hub"),
+    "convert": Verb("tokenmill.exchange.convert", "prepare", "write or read files of nanoGPT, llm.c, Megatron ..."),
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Does what the command line says. The exit status."""
-    return _ending(lambda: _choose(sys.argv[1:] if arguments is None else arguments))
+    """Runs the command line. Returns the exit status."""
+    return _exit_status(lambda: _choose(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
-    """Runs one command, under the name `prog`. The exit status."""
-    return _ending(lambda: _run(verb, arguments, prog, **more))
+    """Runs one command under the name `prog`. Returns the exit status."""
+    return _exit_status(lambda: _run(verb, arguments, prog, **more))
 
 
 def help_page() -> str:
-    """The commands, one a line."""
+    """The help page: one line for each command."""
     widest = max(map(len, VERBS))
     return "\n".join(
         [
             "usage: tokenmill COMMAND [OPTIONS]",
             "",
-            "Shards of text become token files, once, and these become training rows.",
+            "Turn text into token files once, and token files into training rows.",
             "",
             *(f"  {name:{widest}}  {verb.help}" for name, verb in VERBS.items()),
             "",
-            "tokenmill COMMAND --help tells more, tokenmill --version the version.",
+            "For help on a command, run tokenmill COMMAND --help. For the version, run tokenmill --version.",
         ]
     )
 
@@ -80,9 +81,9 @@ def _choose(arguments: list[str]) -> int:
     if first in ("", "-h", "--help", "help"):
         print(help_page())
         return 0 if first else 2
-    meant = difflib.get_close_matches(first, VERBS, 1)
-    hint = f"; did you mean {meant[0]}?" if meant else ""
-    print(f"error: no command {first!r}, there are {', '.join(VERBS)}{hint}", file=sys.stderr)
+    near = difflib.get_close_matches(first, VERBS, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    print(f"error: no command {first!r}; the commands are {', '.join(VERBS)}{hint}", file=sys.stderr)
     return 2
 
 
@@ -92,18 +93,18 @@ def _run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
     return status or 0
 
 
-def _ending(command: Callable[[], int]) -> int:
-    """The exit status of a command, after an error that the user can mend is told."""
+def _exit_status(command: Callable[[], int]) -> int:
+    """Runs a command and returns its exit status. Prints an error that the user can fix."""
     try:
         try:
             return command()
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # `tokenmill verify ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at its end
+    except BrokenPipeError:  # for example `tokenmill verify ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it exits
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, MissingExtra) as error:
-        print(printed(f"error: {error}"), file=sys.stderr)
+        print(sanitize(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from making import BOS, make_token_set, read_manifest
-from reference import make_loader, reference_rows, rows_of
+from reference import changed, make_loader, of_source, reference_rows, rows_of
 
 from tokenmill import RowLoader, TokenSet
-from tokenmill.batches import plans
-from tokenmill.look.show import Show
-from tokenmill.look.show import rows_of as shown_rows
-from tokenmill.rows.windows import Grain
+from tokenmill.feed import window_plans
+from tokenmill.look.show import Show, ShowQuery
+from tokenmill.rows.windows import WindowSize
 from tokenmill.store.files import write_json
 
 TRAIN = [[5, 3, 40, 7, 2, 9, 16, 17, 1, 12], [3] * 20, [100, 33, 50], [30, 2, 2]]
@@ -55,11 +54,11 @@ stages = st.lists(
 )
 
 
-@given(stages, st.booleans(), st.sampled_from([Grain(16, 64), Grain(16, 10_000)]), st.integers(0, 3))
+@given(stages, st.booleans(), st.sampled_from([WindowSize(16, 64), WindowSize(16, 10_000)]), st.integers(0, 3))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_token_of_an_epoch_is_dealt_once_whatever_changes_on_the_way(marked, stages, shuffle, grain, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plans, "GRAIN", grain)
+        patch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", grain)
         state, dealt, longest, done = None, [], 0, 0
         for seq_len, batch_size, world_size, calls in [*stages, (7, 1, 1, 10_000)]:
             settings = {"seq_len": seq_len, "batch_size": batch_size, "world_size": world_size, "seed": seed}
@@ -118,7 +117,7 @@ def test_longer_rows_are_full_though_documents_were_cut_for_shorter_ones(tmp_pat
     list(islice(loader, int(loader.rows * share)))
     longer = RowLoader(folder, batch_size=1, seq_len=after, epochs=1)
     longer.load_state_dict(loader.state_dict())
-    rows = longer._make_plans().rows(0, 0)
+    rows = longer._feed.only.plans().rows(0, 0)
     pieces = [piece for row in range(rows.num_rows) for piece in rows.pieces(row)]
     filler = sum(piece.length for piece in pieces if piece.filler)
     assert filler < 0.04 * sum(piece.length for piece in pieces)
@@ -130,13 +129,13 @@ def test_with_the_next_window_a_past_is_forgotten(marked, small_windows):
         next(loader)
     longer = RowLoader(marked, batch_size=1, seq_len=11)
     longer.load_state_dict(loader.state_dict())
-    assert longer.state_dict()["pasts"] == [[0, 0, [5, 3]]]
-    while longer.state_dict()["window"] == 0:
-        assert longer.state_dict()["pasts"]
+    assert of_source(longer.state_dict(), "pasts") == [[0, 0, [5, 3]]]
+    while of_source(longer.state_dict(), "window") == 0:
+        assert of_source(longer.state_dict(), "pasts")
         next(longer)
-    assert longer.state_dict()["pasts"] == []
+    assert of_source(longer.state_dict(), "pasts") == []
     plain = RowLoader(marked, batch_size=1, seq_len=11)
-    while plain.state_dict()["window"] == 0:
+    while of_source(plain.state_dict(), "window") == 0:
         next(plain)
     assert [rows_of(next(longer)) for _ in range(30)] == [rows_of(next(plain)) for _ in range(30)]
 
@@ -156,13 +155,13 @@ def test_rows_that_were_to_be_skipped_are_left_out_at_another_length_too(marked,
     left_out = set()
     for place in ("0:0:4", "0:0:5", "0:2:1"):
         epoch, window, row = map(int, place.split(":"))
-        pieces = plain._make_plans().rows(epoch, window).pieces(row)
+        pieces = plain._feed.only.plans().rows(epoch, window).pieces(row)
         left_out |= {int(t) for piece in pieces if not piece.filler for t in piece.tokens(BOS) if t != BOS}
     loader = RowLoader(marked, batch_size=1, seq_len=7, skip_rows=places)
     dealt = rows_dealt([loader], 2)
     longer = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
     longer.load_state_dict(loader.state_dict())
-    assert longer.state_dict()["pasts"] == [[0, 0, [7, 2, "4-5"]], [0, 2, [7, 0, "1"]]]
+    assert of_source(longer.state_dict(), "pasts") == [[0, 0, [7, 2, "4-5"]], [0, 2, [7, 0, "1"]]]
     dealt += rows_dealt([longer], 1)
     again = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
     again.load_state_dict(json.loads(json.dumps(longer.state_dict())))
@@ -178,7 +177,7 @@ def test_a_skip_that_is_dropped_again_leaves_nothing_out(marked, small_windows):
     loader = RowLoader(marked, batch_size=1, seq_len=7, skip_rows=["0:2:0-3"])
     longer = RowLoader(marked, batch_size=1, seq_len=12)
     longer.load_state_dict(loader.state_dict())
-    assert longer.state_dict()["pasts"] == [[0, 2, [7, 0, "0-3"]]]
+    assert of_source(longer.state_dict(), "pasts") == [[0, 2, [7, 0, "0-3"]]]
     dropping = RowLoader(marked, batch_size=1, seq_len=12, skip_rows=())
     dropping.load_state_dict(longer.state_dict())
     plain = RowLoader(marked, batch_size=1, seq_len=12)
@@ -196,7 +195,7 @@ def test_rows_to_skip_are_named_at_the_length_that_a_loader_has(marked, small_wi
     places = []
     for step in (2, 15):  # in the window that was packed anew, and in a later one
         config = Show(marked, step=step, since=(0, str(state)), batch_size=1)
-        ((_, row),) = shown_rows(config, TokenSet(marked))
+        ((_, row),) = ShowQuery(config).rows()
         places.append(row.place)
         assert [t for p in row.pieces for t in p.tokens(BOS).tolist()] == expected[step]
     skipping = RowLoader(marked, batch_size=1, seq_len=12, skip_rows=places)
@@ -219,10 +218,10 @@ def test_rows_to_skip_stay_so_over_the_epochs_that_follow_a_change(marked, small
     longer = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
     longer.load_state_dict(loader.state_dict())
     window = [epoch, int(place[2])]
-    kept = [past for past in longer.state_dict()["pasts"] if past[:2] == window]
+    kept = [past for past in of_source(longer.state_dict(), "pasts") if past[:2] == window]
     list(longer) if epoch else next(longer)
     longer.set_epoch(epoch)
-    assert longer.state_dict()["pasts"] == kept == [[*window, [7, 0, "0"]]]
+    assert of_source(longer.state_dict(), "pasts") == kept == [[*window, [7, 0, "0"]]]
     again = RowLoader(marked, batch_size=1, seq_len=12, epochs=1)
     again.load_state_dict(longer.state_dict())
     assert [rows_of(batch) for batch in again] == [rows_of(batch) for batch in longer]
@@ -249,7 +248,7 @@ def test_concat_with_rows_to_skip_is_cut_one_way_in_an_epoch(tmp_path, small_win
     epoch = int(place[0])
     plain = RowLoader(folder, seq_len=before, **how)
     plain.set_epoch(epoch)
-    left_out = {t for p in plain._make_plans().rows(epoch, 2).pieces(0) for t in p.tokens(BOS)[:].tolist()}
+    left_out = {t for p in plain._feed.only.plans().rows(epoch, 2).pieces(0) for t in p.tokens(BOS)[:].tolist()}
     expected = inputs(plain)
     loader = RowLoader(folder, seq_len=after, **how)
     loader.load_state_dict(RowLoader(folder, seq_len=before, skip_rows=[place], **how).state_dict())
@@ -258,13 +257,13 @@ def test_concat_with_rows_to_skip_is_cut_one_way_in_an_epoch(tmp_path, small_win
     assert expected - found <= left_out
 
 
-@given(stages, st.booleans(), st.sampled_from([Grain(16, 64), Grain(32, 10_000)]))
+@given(stages, st.booleans(), st.sampled_from([WindowSize(16, 64), WindowSize(32, 10_000)]))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_concat_deals_every_token_as_an_input_once_whatever_changes_on_the_way(marked, stages, shuffle, grain):
     stages = [(min(seq_len, 30), *others) for seq_len, *others in stages]  # no shard is less than a row
     how = {"packing": "concat", "epochs": 1, "drop_last": False, "prefetch": 0, "shuffle": shuffle}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plans, "GRAIN", grain)
+        patch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", grain)
         first = RowLoader(marked, batch_size=1, seq_len=stages[0][0], **how)
         expected = Counter(token for batch in first for row in rows_of(batch) for token in row[:-1])
         state, dealt = None, Counter()
@@ -323,7 +322,7 @@ def test_a_position_that_cannot_be_is_refused_when_it_is_loaded(marked, wrong):
     loader = RowLoader(marked, batch_size=1, seq_len=16)
     before = loader.state_dict()
     with pytest.raises(ValueError, match=r"no such|must be a whole number"):
-        loader.load_state_dict(before | wrong)
+        loader.load_state_dict(changed(before, **wrong))
     assert loader.state_dict() == before
 
 
@@ -376,7 +375,7 @@ def test_a_position_goes_on_over_the_shards_it_knows_and_takes_new_ones_in_with_
     while again.epoch == 0:
         first += rows_of(next(again))
     assert first == expected, "exactly the epoch that it began"
-    assert again.state_dict()["manifest"] == TokenSet(folder).digest != state["manifest"]
+    assert of_source(again.state_dict(), "manifest") == TokenSet(folder).digest != of_source(state, "manifest")
     second = []
     while again.epoch == 1:
         second += rows_of(next(again))
@@ -394,7 +393,7 @@ def test_a_position_at_the_end_of_an_epoch_takes_new_shards_in_at_once(growing):
     grow()
     again = make_loader(folder, batch_size=1)
     again.load_state_dict(loader.state_dict())
-    assert again.state_dict()["manifest"] == TokenSet(folder).digest
+    assert of_source(again.state_dict(), "manifest") == TokenSet(folder).digest
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

@@ -8,14 +8,16 @@ import pytest
 from making import make_token_set
 from reference import make_loader, rows_of
 
-from tokenmill.batches import window_rows
+from tokenmill.feed import window_rows
 
 
 @pytest.fixture(autouse=True)
 def checked_at_every_batch(monkeypatch):
     """As a file is looked at once a second otherwise."""
     monkeypatch.setattr(window_rows, "CHECK_SECONDS", 0)
-    monkeypatch.setattr(window_rows.Unchanged, "require", lambda self, shards: [s.require_unchanged() for s in shards])
+    monkeypatch.setattr(
+        window_rows.ChangeCheck, "require", lambda self, shards: [s.require_unchanged() for s in shards]
+    )
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_files_are_looked_at_once_a_second_and_for_little_of_the_time(own_set, m
             looked.append(now[0])
             now[0] += took
 
-    unchanged = window_rows.Unchanged()
+    unchanged = window_rows.ChangeCheck()
     for took, pause in [(0.001, 1.0), (0.5, 50.0)]:  # noqa: B007 (Shard takes it)
         looked.clear()
         now[0] += 100

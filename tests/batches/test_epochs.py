@@ -132,7 +132,7 @@ def test_a_loop_over_epochs_that_resumes_within_one_may_set_it_again(token_set, 
 
 
 def test_set_epoch_of_what_is_no_beginning_is_refused(token_set):
-    with pytest.raises(ValueError, match=r"set_epoch\(3\): iterations of 2 epochs begin at multiples of them"):
+    with pytest.raises(ValueError, match=r"set_epoch\(3\): iterations of 2 epochs begin at multiples of 2"):
         make_loader(token_set, epochs=2).set_epoch(3)
     with pytest.raises(ValueError, match="packing 'nanochat' has no epochs to begin"):
         make_loader(token_set, packing="nanochat").set_epoch(1)

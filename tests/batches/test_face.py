@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 from making import make_token_set, wait_until
-from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
+from reference import PACKINGS, SEQ_LEN, changed, make_loader, rows_of
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tokenmill import PackedRows, RowLoader, TokenSet, find_token_set, get_batch
-from tokenmill.batches import chain
 from tokenmill.batches import get_batch as module
-from tokenmill.batches.config import LoaderConfig
+from tokenmill.batches import loader_core
 from tokenmill.batches.loader import FEW_DOCUMENTS
-from tokenmill.batches.planned import PlannedRows
+from tokenmill.feed.loader_config import LoaderConfig
+from tokenmill.feed.weighted_rows import WeightedRows
 from tokenmill.store.token_sets import ShardEntry
 
 
@@ -58,7 +58,7 @@ def test_the_meaning_of_every_parameter_is_told():
 def test_the_split_where_a_folder_belongs_is_told_what_to_write_instead(token_set, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for make in (RowLoader, PackedRows):
-        with pytest.raises(ValueError, match=r"found 'val', a split: write split='val'"):
+        with pytest.raises(ValueError, match=r"found 'val', which is a split: write split='val'"):
             make("val", batch_size=2, seq_len=SEQ_LEN)
     os.symlink(token_set, tmp_path / "train")
     assert next(RowLoader("train", batch_size=2, seq_len=SEQ_LEN))[0].shape == (2, SEQ_LEN), "a folder of that name"
@@ -134,7 +134,9 @@ def test_repr_says_set_split_rows_and_position_and_disturbs_nothing(token_set, s
 def test_the_next_rows_are_drawn_with_their_documents(token_set):
     loader = make_loader(token_set, shuffle=False)
     drawn = loader._repr_html_()
-    pieces = loader._make_rows().pieces(2)
+    rows = loader._make_rows()
+    rows.seek(loader._state.place)
+    pieces = rows.pieces(2)
     assert drawn.count(" tokens from ") == sum(map(len, pieces))
     for piece in pieces[0]:
         assert f"document {piece.document:,} of shard {piece.shard.entry.name}: {piece.length:,} tokens" in drawn
@@ -216,7 +218,7 @@ def test_len_leaves_out_what_is_skipped(token_set):
 
 def test_an_endless_loader_has_no_len_and_is_true_all_the_same(token_set):
     loader = make_loader(token_set)
-    with pytest.raises(TypeError, match=r"endless and has no len\(\); give epochs="):
+    with pytest.raises(TypeError, match=r"endless and has no len\(\); pass epochs="):
         len(loader)
     assert loader
     assert make_loader(token_set, epochs=1)
@@ -240,7 +242,7 @@ def test_a_closed_loader_has_no_thread_and_no_file_and_still_tells_its_position(
     assert not any(str(tokens) in path for path in open_files())
     assert loader.state_dict() == position
     assert repr(loader).endswith("; closed)")
-    with pytest.raises(ValueError, match=r"own, 'train', is closed; make another"):
+    with pytest.raises(ValueError, match=r"own, 'train', is closed; create another"):
         next(loader)
     with pytest.raises(ValueError, match="is closed"):
         loader.load_state_dict(position)
@@ -258,7 +260,7 @@ def test_closing_in_another_thread_ends_a_next_that_waits(token_set, monkeypatch
         asked.set()
         go_on.wait(20)
 
-    monkeypatch.setattr(PlannedRows, "read", slow)
+    monkeypatch.setattr(WeightedRows, "read", slow)
     loader, said = make_loader(token_set), []
 
     def take():
@@ -294,7 +296,7 @@ def test_a_closed_loader_tells_that_it_is_though_its_files_are_gone(tmp_path):
 def test_a_position_that_is_refused_changes_nothing(token_set):
     other = make_loader(token_set, skip_rows=["0:0:4-5"])
     next(other)
-    position = other.state_dict() | {"row": 99_999}
+    position = changed(other.state_dict(), row=99_999)
     loader = make_loader(token_set)
     next(loader)
     before, expected = loader.state_dict(), make_loader(token_set)
@@ -331,13 +333,13 @@ def test_a_fork_between_a_position_and_its_first_batch_goes_on(token_set):
 
 @pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_dataloader_that_would_batch_batches_is_refused(token_set, kind, workers):
+def test_a_dataloader_that_would_batch_batches_is_refused(soon_given_up, token_set, kind, workers):
     rows = PackedRows(token_set, batch_size=2, seq_len=SEQ_LEN)
     with pytest.raises(
         ValueError, match=r"PackedRows\(batch_size=2\) makes batches itself.*DataLoader\(..., batch_size=None\)"
     ):
         next(iter(kind(rows, batch_size=8, num_workers=workers)))
-    with pytest.raises(ValueError, match="this DataLoader would make batches of these"):
+    with pytest.raises(ValueError, match="this DataLoader would make batches of batches"):
         next(iter(kind(rows, num_workers=workers)))  # a DataLoader's own batch_size is 1
     inputs, _ = next(iter(kind(rows, batch_size=None, num_workers=workers)))
     assert inputs.shape == (2, SEQ_LEN)
@@ -349,7 +351,7 @@ def test_a_dataloader_that_would_batch_batches_is_refused(token_set, kind, worke
 
 
 def test_settings_that_mean_the_same_are_one_loader(token_set, monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    monkeypatch.setattr(module, "_loaders", module.LoaderCache())
     monkeypatch.chdir(token_set.parent)
     os.symlink(token_set, tmp_path / "link")
     expected = make_loader(token_set, batch_size=1)
@@ -365,7 +367,7 @@ def test_settings_that_mean_the_same_are_one_loader(token_set, monkeypatch, tmp_
 
 
 def test_a_name_means_another_folder_elsewhere(token_set, monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    monkeypatch.setattr(module, "_loaders", module.LoaderCache())
     other = make_token_set(tmp_path / "b" / "tokens", train=[[17] * 9], val=[[17]], seed=5)
     (tmp_path / "a").mkdir()
     os.symlink(token_set, tmp_path / "a" / "tokens")
@@ -376,7 +378,7 @@ def test_a_name_means_another_folder_elsewhere(token_set, monkeypatch, tmp_path)
 
 
 def test_settings_that_change_no_row_are_one_loader(token_set, monkeypatch):
-    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    monkeypatch.setattr(module, "_loaders", module.LoaderCache())
     expected = make_loader(token_set, batch_size=1)
     for more in ({}, {"rank": 0, "world_size": 1}, {"device": "cpu:0"}, {"shuffle": np.bool_(True)}):
         assert rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set, **more)) == rows_of(next(expected))
@@ -386,18 +388,20 @@ def test_settings_that_change_no_row_are_one_loader(token_set, monkeypatch):
 
 
 def test_a_rank_that_is_told_later_is_not_taken_for_another(token_set, monkeypatch):
-    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    monkeypatch.setattr(module, "_loaders", module.LoaderCache())
     loader = make_loader(token_set)
     get_batch("train", 1, SEQ_LEN, tokens=token_set)
-    monkeypatch.setattr(chain, "is_distributed", lambda: True)
-    monkeypatch.setattr(chain, "rank_and_world_size", lambda: (1, 2))
+    monkeypatch.setattr(loader_core, "is_distributed", lambda: True)
+    monkeypatch.setattr(loader_core, "rank_and_world_size", lambda: (1, 2))
     for ask in (lambda: get_batch("train", 1, SEQ_LEN, tokens=token_set), lambda: next(loader)):
-        with pytest.raises(ValueError, match=r"made by rank 0 of 1, and this process is rank 1 of 2 by now; make load"):
+        with pytest.raises(
+            ValueError, match=r"created by rank 0 of 1, but this process is now rank 1 of 2; create load"
+        ):
             ask()
 
 
 def test_positions_of_the_same_rows_find_their_own_loader_whichever_is_asked_for_first(token_set, monkeypatch):
-    monkeypatch.setattr(module, "_loaders", module.KeptLoaders())
+    monkeypatch.setattr(module, "_loaders", module.LoaderCache())
 
     def step(size):
         return rows_of(get_batch("train", size, SEQ_LEN, tokens=token_set))
@@ -412,6 +416,6 @@ def test_positions_of_the_same_rows_find_their_own_loader_whichever_is_asked_for
         assert {size: step(size) for size in order} == expected
     module.load_state_dict(state)
     anew = make_loader(token_set, batch_size=3)
-    with pytest.warns(UserWarning, match=r"get_batch begins anew with .*'batch_size': 3.* but of .*'batch_size': 2"):
+    with pytest.warns(UserWarning, match=r"get_batch starts over with .*'batch_size': 3.* only for .*'batch_size': 2"):
         assert step(3) == rows_of(next(anew))
     assert {size: step(size) for size in (1, 2)} == expected

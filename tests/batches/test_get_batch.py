@@ -8,14 +8,14 @@ from reference import SEQ_LEN, rows_of
 
 from tokenmill import RowLoader, get_batch, load_state_dict, state_dict
 from tokenmill.batches import get_batch as module
-from tokenmill.batches.get_batch import KeptLoaders
+from tokenmill.batches.get_batch import LoaderCache
 
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     """The module's loaders as in a new process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "_loaders", KeptLoaders())
+    monkeypatch.setattr(module, "_loaders", LoaderCache())
     return tmp_path
 
 
@@ -69,7 +69,7 @@ def test_the_positions_of_two_token_sets_find_their_own(token_set, fresh):
 def test_a_loader_s_state_and_that_of_all_are_told_apart(token_set, fresh):
     loader = RowLoader(token_set, batch_size=1, seq_len=SEQ_LEN)
     get_batch("train", 1, SEQ_LEN, tokens=token_set)
-    with pytest.raises(ValueError, match="this is a loader's own, for its load_state_dict"):
+    with pytest.raises(ValueError, match="this is the state of one RowLoader: use its load_state_dict"):
         load_state_dict(loader.state_dict())
     with pytest.raises(ValueError, match="this is the state of get_batch's loaders"):
         loader.load_state_dict(state_dict())
@@ -105,7 +105,7 @@ def test_a_call_that_no_loaded_position_is_of_begins_anew_and_says_so(token_set,
     get_batch("train", 2, SEQ_LEN, tokens=token_set)
     load_state_dict(state_dict())
     expected = rows_of(next(RowLoader(token_set, batch_size=2, seq_len=8)))
-    with pytest.warns(UserWarning, match="begins anew with .*'seq_len': 8.* but of .*'seq_len': 16"):
+    with pytest.warns(UserWarning, match="starts over with .*'seq_len': 8.* only for .*'seq_len': 16"):
         assert rows_of(get_batch("train", 2, 8, tokens=token_set)) == expected
 
 

@@ -1,14 +1,12 @@
 """Batches are exactly the rows of the slow, obvious reference, on any number of ranks, from any step on."""
 
 import json
-import subprocess
-import sys
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from making import BOS, ROOT
+from making import BOS
 from reference import PACKINGS, SEQ_LEN, make_loader, reference_rows, rows_of
 
 from tokenmill import RowLoader
@@ -121,12 +119,3 @@ def test_validation_does_not_depend_on_the_seed_and_is_the_same_every_epoch(toke
         epochs[one.epoch] += rows_of(next(one))
     assert epochs[0] == epochs[1]
     assert epochs[0] == [rows_of(next(two))[0] for _ in epochs[0]]
-
-
-def test_importing_data_loads_neither_tokenizer_nor_pyarrow():
-    code = "import sys, data; print(*sorted({m.split('.')[0] for m in sys.modules}))"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert not {"tiktoken", "pyarrow", "rustbpe", "multiprocess", "tyro", "rich", "huggingface_hub"} & set(
-        loaded.split()
-    )
-    assert {"numpy", "torch", "data"} <= set(loaded.split())

@@ -9,7 +9,8 @@ import sys
 from itertools import islice
 
 import pytest
-from making import ROOT, make_token_set, torchrun
+import warm
+from making import ROOT, make_token_set, on_ranks
 from reference import SEQ_LEN, make_loader, reference_rows, rows_of
 
 from tokenmill import RowLoader
@@ -38,12 +39,12 @@ def test_ranks_come_from_torchrun_s_environment(token_set, monkeypatch):
     assert rows_of(next(loader)) == list(islice(reference_rows(token_set), 4))[2:]
 
 
-def test_torchrun_deals_every_row_of_an_epoch_once_in_the_global_order(prepared, tmp_path):
+def test_ranks_deal_every_row_of_an_epoch_once_in_the_global_order(prepared, tmp_path):
     code = (
         f"loader = RowLoader({str(prepared[1])!r}, batch_size=2, seq_len={SEQ_LEN}, epochs=1, drop_last=False)\n"
         "tell([[x.tolist() + [y.tolist()[-1]] for x, y in zip(*batch)] for batch in loader])\n"
     )
-    ranks = torchrun(code, tmp_path)
+    ranks = on_ranks(code, tmp_path)
     dealt = []
     for first, second in zip(*ranks, strict=True):
         dealt += first + second
@@ -62,7 +63,7 @@ def test_batch_sizes_that_differ_between_ranks_are_refused_and_nobody_waits(toke
         "except ValueError as error: told = str(error)\n"
         "tell(told)\n"
     )
-    told = sorted(torchrun(code, tmp_path))
+    told = sorted(on_ranks(code, tmp_path))
     assert told[0] == ""
     said = r"all ranks must ask for the same rows.*batch_size is [23] on rank [01], [23] on rank [01]"
     assert re.match(said, told[1])
@@ -119,7 +120,7 @@ tell(told)
 
 
 def test_ranks_that_disagree_in_anything_the_order_follows_from_are_told(token_set, tmp_path):
-    ranks = torchrun(DISAGREE.format(tokens=str(token_set)), tmp_path)
+    ranks = on_ranks(DISAGREE.format(tokens=str(token_set)), tmp_path)
     for key in ("seed", "epochs", "skip_rows", "seq_len", "packed seed", "packed batch_size", "set_epoch"):
         assert sorted(bool(told[key]) for told in ranks) == [False, True], key
         assert re.search(
@@ -138,7 +139,7 @@ def test_a_rank_whose_set_has_grown_is_told_apart(tmp_path):
         "try: RowLoader(tokens, batch_size=1, seq_len=4); tell('')\n"
         "except ValueError as error: tell(str(error))\n"
     )
-    told = sorted(torchrun(code, tmp_path))
+    told = sorted(on_ranks(code, tmp_path))
     assert told[0] == ""
     assert re.search(r"manifest is '\w{16}' on rank [01], '\w{16}' on rank [01]", told[1])
 
@@ -155,7 +156,7 @@ loader = RowLoader({str(token_set)!r}, batch_size=1, seq_len=16)
 next(loader)
 print(loader.rank, loader.world_size)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = warm.run("-c", code)
     assert (done.stdout, done.returncode) == ("3 8\n", 0), done.stderr
 
 
@@ -179,7 +180,7 @@ if __name__ == "__main__":
 
 
 def test_the_ranks_of_one_data_parallel_place_of_a_mesh_get_the_same_rows(token_set, tmp_path):
-    ranks = torchrun(MESH.format(tokens=str(token_set)), tmp_path, ranks=4, spawned=True)
+    ranks = on_ranks(MESH.format(tokens=str(token_set)), tmp_path, ranks=4, spawned=True)
     expected = [make_loader(token_set, rank=place, world_size=2) for place in range(2)]
     expected = [[next(loader)[0].tolist() for _ in range(3)] for loader in expected]
     assert [coordinate for coordinate, *_ in ranks] == [[0, 0], [0, 1], [1, 0], [1, 1]]
@@ -192,6 +193,7 @@ def test_the_ranks_of_one_data_parallel_place_of_a_mesh_get_the_same_rows(token_
     )
 
 
+@pytest.mark.slow
 def test_the_fsdp2_example_gives_tensor_parallel_ranks_the_same_rows(prepared):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "--standalone"]
     command = [*torchrun, str(ROOT / "examples" / "fsdp2_tp.py"), str(prepared[1]), "--tp", "2"]
@@ -207,7 +209,7 @@ def test_the_fsdp2_example_gives_tensor_parallel_ranks_the_same_rows(prepared):
 
 
 def test_a_mesh_and_a_rank_are_refused(token_set):
-    with pytest.raises(ValueError, match="mesh tells rank and world_size; leave these out"):
+    with pytest.raises(ValueError, match="mesh determines rank and world_size; leave these out"):
         make_loader(token_set, mesh=object(), rank=0, world_size=1)
 
 
@@ -237,6 +239,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_dataset_that_a_launcher_pickles_knows_each_rank_s_own(token_set, tmp_path):
     script = tmp_path / "launch.py"
     script.write_text(LAUNCHED.format(root=str(ROOT), tokens=str(token_set), folder=str(tmp_path)))
@@ -259,8 +262,8 @@ def test_a_loader_that_is_made_before_its_rank_is_known_raises(token_set, tmp_pa
         "try: next(loader); tell('')\n"
         "except ValueError as error: tell(str(error))\n"
     )
-    for rank, told in enumerate(torchrun(code, tmp_path)):
-        assert f"made by rank 0 of 1, and this process is rank {rank} of 2 by now" in told
+    for rank, told in enumerate(on_ranks(code, tmp_path)):
+        assert f"created by rank 0 of 1, but this process is now rank {rank} of 2" in told
 
 
 def test_a_loader_is_not_pickled(token_set):
@@ -282,7 +285,7 @@ def test_ranks_of_a_mixture_share_its_turns_and_refuse_other_weights(tmp_path):
         "    found.append(str(error))\n"
         "tell([found, loader.state_dict()])\n"
     )
-    (first, state), (second, other) = torchrun(code, tmp_path)
+    (first, state), (second, other) = on_ranks(code, tmp_path)
     assert state == other
     assert [*first[:4], *second[:4]] == [[0, 0]] * 4 + [[0, 1]] * 4, "a a a b"
     errors = [error for error in (first[4], second[4]) if error]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from making import make_token_set
-from reference import SEED, SEQ_LEN, make_loader
+from reference import SEED, SEQ_LEN, changed, make_loader
 
 from tokenmill import RowLoader
 
@@ -18,13 +18,13 @@ from tokenmill import RowLoader
         ({"split": "test"}, "split must be one of train, val, not 'test'"),
         ({"rank": 2, "world_size": 2}, "rank must be from 0 to world_size - 1"),
         ({"rank": 1}, "rank and world_size go together"),
-        ({"batch_size": 1000, "epochs": 1}, "fewer than one batch of 1000 on each of 1 ranks; .* take drop_last=False"),
+        ({"batch_size": 1000, "epochs": 1}, "fewer than one batch of 1000 on each of 1 ranks; .* pass drop_last=False"),
         (
             {"seq_len": 111, "packing": "concat"},
             "shard train_1.000 has 60 tokens, fewer than a row of 111 .* use packing='best_fit'",
         ),
-        ({"packing": "random", "documents": True}, "documents need a packing that knows them"),
-        ({"packing": "nanochat", "epochs": 1}, "epochs cannot be counted with packing 'nanochat'"),
+        ({"packing": "random", "documents": True}, "documents=True is not supported with packing='random'"),
+        ({"packing": "nanochat", "epochs": 1}, "epochs is not supported with packing='nanochat'"),
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, not -1"),
         ({"epochs": 0}, "epochs must be a whole number of at least 1, not 0"),
     ],
@@ -62,18 +62,22 @@ def test_a_position_of_another_token_set_or_version_is_refused(token_set, tmp_pa
         loader.load_state_dict(state)
     with pytest.raises(ValueError, match="fingerprint is 'eeee' in the position, 'ffff"):
         make_loader(token_set).load_state_dict(state | {"fingerprint": "eeee"})
-    with pytest.raises(ValueError, match="version is 99 in the position, 2 here.*made by a newer tokenmill"):
+    with pytest.raises(ValueError, match="version is 99 in the position, 3 here.*a newer tokenmill made it"):
         make_loader(token_set).load_state_dict(state | {"version": 99})
     with pytest.raises(ValueError, match="no such row: epoch 0, window 0, row 12345"):
-        make_loader(token_set).load_state_dict(state | {"row": 12345})
-    with pytest.raises(ValueError, match="row is missing from the position"):
-        make_loader(token_set).load_state_dict({key: value for key, value in state.items() if key != "row"})
+        make_loader(token_set).load_state_dict(changed(state, row=12345))
+    for lacking in ("sources", "segments", "turns"):
+        with pytest.raises(ValueError, match=f"{lacking} is missing from the position"):
+            make_loader(token_set).load_state_dict({key: value for key, value in state.items() if key != lacking})
+    sources = {key: column for key, column in state["sources"].items() if key != "row"}
+    with pytest.raises(ValueError, match="expected a position, as state_dict made it"):
+        make_loader(token_set).load_state_dict(state | {"sources": sources})
 
 
 def test_a_position_of_an_older_tokenmill_is_refused_with_what_to_do(token_set):
     state = make_loader(token_set).state_dict() | {"version": 1, "shards": "0" * 16, "shard": 0}
     with pytest.raises(
-        ValueError, match=r"version is 1 in the position, 2 here .*shard by shard\): go on with tokenmill 0.2"
+        ValueError, match=r"version is 1 in the position, 3 here .*shard by shard\): continue with tokenmill 0.2"
     ):
         make_loader(token_set).load_state_dict(state)
 
@@ -93,10 +97,11 @@ def test_an_endless_loader_needs_no_more_than_a_row(token_set):
 def test_a_position_with_numbers_that_no_row_has_is_refused(token_set, key, wrong):
     fresh = make_loader(token_set)
     state = fresh.state_dict()
-    if wrong == state[key] or (key in ("tokens_seen", "epoch") and wrong == 10**9):
+    columns = {key: column[0] for key, column in state["sources"].items()}
+    if wrong == (columns | state)[key] or wrong == columns.get(key) or (key == "epoch" and wrong == 10**9):
         return  # it is one
     with pytest.raises(ValueError, match="."):
-        make_loader(token_set).load_state_dict(state | {key: wrong})
+        make_loader(token_set).load_state_dict(changed(state, **{key: wrong}))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,7 @@ def test_a_position_with_numbers_that_no_row_has_is_refused(token_set, key, wron
 def test_pasts_that_no_window_has_are_refused(token_set, pasts):
     state = make_loader(token_set).state_dict()
     with pytest.raises(ValueError, match="."):
-        make_loader(token_set).load_state_dict(state | {"pasts": pasts})
+        make_loader(token_set).load_state_dict(changed(state, pasts=pasts))
 
 
 @pytest.mark.parametrize("place", ["0:99:0", "0:0:99999", "9:0:0-999999", "0:0:0-99999999999999999999", "0:0"])
@@ -126,4 +131,4 @@ def test_rows_to_skip_that_are_not_there_are_refused(token_set, place):
     with pytest.raises(ValueError, match="skip_rows"):
         make_loader(token_set, skip_rows=[place])
     with pytest.raises(ValueError, match="skip_rows"):
-        make_loader(token_set).load_state_dict(state | {"skip_rows": [place]})
+        make_loader(token_set).load_state_dict(changed(state, skip_rows=[place]))

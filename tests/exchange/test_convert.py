@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import warm
 from hub_server import Hub, environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import BOS, ROOT, full_after, give_tokenizer, make_token_set
 
-from tokenmill.exchange import convert, intake, layouts, split_files
+from tokenmill.exchange import convert, import_shards, layouts, split_files
 from tokenmill.exchange.writing import write_meta
 from tokenmill.look.verify import verify
 from tokenmill.store.token_sets import TokenSet
@@ -265,7 +266,7 @@ def test_documents_are_what_is_between_bos_tokens_wherever_the_files_are_cut(
     paths = [flat(tmp_path / f"{i}.bin", [*file, 7]) for i, file in enumerate(files)]  # no file is empty
     val = flat(tmp_path / "val.bin", [bos, 9])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake, "BLOCK_TOKENS", block)
+        patch.setattr(import_shards, "BLOCK_TOKENS", block)
         config = convert.In("nanogpt", (*paths, val), tokenizer_json, "x", tokens_root=tmp_path / "tokens")
         found = documents_of(convert.take_in(config), "train")
     stream = [token for file in files for token in [*file, 7]]
@@ -557,17 +558,17 @@ def test_files_that_others_publish_on_the_hub_come_in(tmp_path, prepared, tokeni
     made = convert.export(convert.Out("llm.c", str(prepared[1]), tmp_path / "there"))
     files = {path.name: path.read_bytes() for path in made.iterdir()} | {"README.md": b"# tokens"}
     hub = Hub("kjj0/fine10B", files)
-    command = [sys.executable, "-m", "tokenmill", "convert", "in", "llm.c", "hf://datasets/kjj0/fine10B/*.bin"]
+    command = ["-m", "tokenmill", "convert", "in", "llm.c", "hf://datasets/kjj0/fine10B/*.bin"]
     command += ["--tokenizer", tokenizer_json, "--name", "fine"]
     where = {"cwd": tmp_path, "env": environment(hub.url, tmp_path) | {"PYTHONPATH": str(ROOT)}}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **where)
+    done = warm.run(*command, **where)
     assert done.returncode == 0, done.stderr
     taken = TokenSet(tmp_path / done.stdout.splitlines()[-1])
     assert taken.manifest["documents"] == TokenSet(prepared[1]).manifest["documents"]
     fetched = len(hub.fetched)
-    done = subprocess.run([*command[:-1], "again"], capture_output=True, text=True, timeout=120, **where)
+    done = warm.run(*command[:-1], "again", **where)
     assert done.returncode == 0, done.stderr
     assert len(hub.fetched) == fetched
-    command[6] = "hf://datasets/kjj0/fine10B/*.npy"
-    done = subprocess.run([*command[:-1], "other"], capture_output=True, text=True, timeout=120, **where)
+    command[5] = "hf://datasets/kjj0/fine10B/*.npy"
+    done = warm.run(*command[:-1], "other", **where)
     assert "no file is called *.npy; there are " in done.stderr

@@ -11,16 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import warm
 from browser import chromium
 from making import BOS, ROOT, full_after, give_tokenizer, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import cli
-from tokenmill.look import figures
-from tokenmill.look.figures import PACKINGS, tally
+from tokenmill.look import packing_stats
+from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report import Report, find
-from tokenmill.look.specimen import make_specimen
-from tokenmill.look.statistics import histogram, look, quantile_ids, sample
-from tokenmill.look.words import percent, verdict, visible
+from tokenmill.look.report_text import percent, verdict, visible
+from tokenmill.look.sample_rows import make_specimen
+from tokenmill.look.token_stats import histogram, look, quantile_ids, sample
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -37,8 +38,8 @@ def run(capsys, *arguments):
 def soon_settled():
     """How nanochat's buffer does after 300,000 documents is in test_figures.py; a page may show it after fewer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "NANOCHAT_SETTLED", 3000)
-        patch.setattr(figures, "NANOCHAT_MEASURED", 1000)
+        patch.setattr(packing_stats, "NANOCHAT_SETTLED", 3000)
+        patch.setattr(packing_stats, "NANOCHAT_MEASURED", 1000)
         yield
 
 
@@ -91,15 +92,24 @@ def decoded(folder, packing, number):
 # ---------------------------------------------------------------------------- in a browser
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (820, 1180), (390, 844)])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+SIZES, SCHEMES = [(1440, 900), (820, 1180), (390, 844)], ["light", "dark"]
+LOOKS = [
+    pytest.param(
+        size, scheme, marks=() if (size, scheme) in ((SIZES[0], "light"), (SIZES[2], "dark")) else pytest.mark.slow
+    )
+    for size in SIZES
+    for scheme in SCHEMES
+]
+
+
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
 def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(browser, page, size, scheme):
     viewport = {"width": size[0], "height": size[1]}
     tab, wrong = opened(browser, page, viewport=viewport, color_scheme=scheme)
     assert tab.locator(".panel:visible .row:visible").count() == 16
     tab.locator(".panel:visible summary").click()
     assert tab.locator(".panel:visible .row:visible").count() > 32
-    places = [tab.locator(".end").nth(i).bounding_box() for i in range(len(PACKINGS))]
+    places = [tab.locator(".end").nth(i).bounding_box() for i in range(len(variants()))]
     tops = sorted((place["y"], place["height"]) for place in places)
     assert all(a + height <= b + 1 for (a, height), (b, _) in zip(tops, tops[1:], strict=False)), (
         "no name hides another"
@@ -115,7 +125,7 @@ def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(bro
 
 def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(browser, folder, page):
     tab, wrong = opened(browser, page)
-    for index, packing in enumerate(PACKINGS):
+    for index, packing in enumerate(variants()):
         tab.locator(f"label[for=packing-{index}]").click()
         rows = tab.locator(".panel:visible .row")
         if rows.count() > 16:
@@ -165,7 +175,7 @@ def test_without_javascript_everything_shows_but_the_text_of_rows(browser, folde
         assert f"{sum(entry.tokens for entry in entries):,}" in text
     assert "tokenmill show" in text
     assert tab.locator(".bars s").count() > 20
-    for index in range(len(PACKINGS)):
+    for index in range(len(variants())):
         tab.locator(f"label[for=packing-{index}]").click()
         assert tab.locator(".panel:visible").get_attribute("data-packing") == str(index)
         assert tab.locator(".panel:visible .row").count() > 8
@@ -195,13 +205,13 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     lengths = [found.token_set.open(entry).lengths for entry in found.token_set.split("train")]
     for seq_len in (SEQ_LEN, 512, 1024, 2048, 4096, 8192, 16_384):
         assert f"seq_len {seq_len:,}</caption>" in html
-        for packing in PACKINGS:
+        for packing in variants():
             expected = tally(packing, lengths, seq_len + 1)
             assert found.tallies[seq_len][packing] == expected
             assert all(f"<td>{share:.2%}</td>" in html for share in expected.shares())
             assert f'title="{packing}, {seq_len:,}: {expected.dropped:.2%}"' in html
     data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
-    assert [packing["name"] for packing in data["packings"]] == list(PACKINGS)
+    assert [packing["name"] for packing in data["packings"]] == list(variants())
 
 
 def test_the_short_form_is_printed_with_the_page_s_path_last(folder, page, capsys):
@@ -214,21 +224,20 @@ def test_the_short_form_is_printed_with_the_page_s_path_last(folder, page, capsy
 
 
 def test_the_page_may_be_made_again_of_all_sets_that_a_pattern_names(folder, page):
-    command = [sys.executable, "-m", "tokenmill", "report", *sorted(map(str, folder.parent.glob("*")))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = warm.run("-m", "tokenmill", "report", *sorted(folder.parent.glob("*")), cwd=ROOT)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, str(page))
 
 
 def test_the_verdict_says_what_the_lengths_and_the_packings_do():
     lengths = np.array([10] * 61 + [100] * 39)
-    tallies = {name: tally(name, [lengths], 21) for name in PACKINGS}
+    tallies = {name: tally(name, [lengths], 21) for name in variants()}
     said = verdict(lengths, tallies, 20)
     assert said.startswith("39% of your documents are longer than a row of 20 + 1 tokens, and hold 86% of the tokens. ")
     assert "best_fit drops nothing and begins all of its rows with BOS" in said
     assert f"{tallies['best_fit'].with_beginning:.0%} of the tokens have their document's beginning" in said
     assert f"nanochat's policy would drop {tallies['nanochat'].dropped:.0%}; " in said
     assert (
-        f"concatenated, {1 - tallies['concat'].on_bos:.0%} of the rows would begin inside a document, without BOS."
+        f"with concat, {1 - tallies['concat'].on_bos:.0%} of the rows would begin inside a document, without BOS."
         in said
     )
     shares = (0, 1e-6, 0.0004, 0.005, 0.394, 0.996, 0.9999, 0.9999999, 1)

@@ -9,17 +9,26 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 from making import BOS, ROOT, make_token_set, run_prepare, write_parquet
-from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
+from reference import PACKINGS, SEQ_LEN, cursor_of, make_loader, of_source, rows_of
 
 from tokenmill import RowLoader, cli
-from tokenmill.batches.plans import WindowPlans
-from tokenmill.look.origins import SourceRows
-from tokenmill.look.show import Show, when
-from tokenmill.look.show import rows_of as shown_rows
+from tokenmill.feed import window_plans
+from tokenmill.feed.window_plans import WindowPlans
+from tokenmill.look.show import Show, ShowQuery
+from tokenmill.look.source_places import SourceLocator
+from tokenmill.rows.position import OF_SPLIT
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 LOADER = {"batch_size": 2, "seq_len": SEQ_LEN}
+
+
+def shown_rows(config):
+    return ShowQuery(config).rows()
+
+
+def when(config):
+    return ShowQuery(config).when()
 
 
 def ids_of(rows):
@@ -36,18 +45,18 @@ def test_a_step_s_rows_are_those_that_the_loaders_of_its_ranks_get(token_set, se
     loaders = [make_loader(token_set, rank=rank, **settings) for rank in ranks]
     for step in range(9):
         batches = [rows_of(next(loader)) for loader in loaders]
-        found = list(shown_rows(Show(token_set, step=step, **LOADER, **settings), TokenSet(token_set)))
+        found = list(shown_rows(Show(token_set, step=step, **LOADER, **settings)))
         for rank in ranks:
             assert ids_of([row for row in found if row[0] == rank]) == batches[rank]
-        of_the_last = shown_rows(Show(token_set, batch=step, rank=ranks[-1], **LOADER, **settings), TokenSet(token_set))
+        of_the_last = shown_rows(Show(token_set, batch=step, rank=ranks[-1], **LOADER, **settings))
         assert ids_of(of_the_last) == batches[-1]
 
 
 def test_a_row_s_number_and_its_place_are_the_same_row(token_set):
     loader = make_loader(token_set, batch_size=1)
     for number in range(45):
-        ((_, row),) = shown_rows(Show(token_set, row=str(number), seq_len=SEQ_LEN), TokenSet(token_set))
-        ((_, again),) = shown_rows(Show(token_set, row=row.place, seq_len=SEQ_LEN), TokenSet(token_set))
+        ((_, row),) = shown_rows(Show(token_set, row=str(number), seq_len=SEQ_LEN))
+        ((_, again),) = shown_rows(Show(token_set, row=row.place, seq_len=SEQ_LEN))
         assert ids_of([(0, row)]) == ids_of([(0, again)]) == rows_of(next(loader))
     assert not row.place.startswith("0:"), "later epochs too"
 
@@ -56,11 +65,11 @@ def test_steps_are_counted_from_a_checkpoint_also_where_the_batches_were_others_
     small, large = make_loader(token_set, batch_size=1), make_loader(token_set, batch_size=4)
     for _ in range(7):
         next(small)
-    place = "{epoch}:{window}:{row}".format(**small.state_dict())
+    place = cursor_of(small.state_dict())
     large.load_state_dict(small.state_dict())
     for step in range(7, 20):
         config = Show(token_set, step=step, since=(7, place), batch_size=2, world_size=2, seq_len=SEQ_LEN)
-        assert ids_of(shown_rows(config, TokenSet(token_set))) == rows_of(next(large))
+        assert ids_of(shown_rows(config)) == rows_of(next(large))
 
 
 @pytest.mark.parametrize("change", [{}, {"seq_len": 9}])
@@ -74,7 +83,7 @@ def test_steps_are_counted_from_the_state_file_of_a_checkpoint(token_set, tmp_pa
     state.write_text(json.dumps(after.state_dict()))
     for step in range(7, 14):
         config = Show(token_set, step=step, since=(7, str(state)), batch_size=2, world_size=2)
-        assert ids_of(shown_rows(config, TokenSet(token_set))) == rows_of(next(after))
+        assert ids_of(shown_rows(config)) == rows_of(next(after))
 
 
 def test_a_file_that_is_no_state_is_refused(token_set, tmp_path, capsys):
@@ -96,7 +105,7 @@ def test_when_a_document_was_seen_is_when_the_loaders_dealt_it(token_set, settin
     while ranks[0].epoch < 2:
         step = ranks[0].tokens_seen // settings["seq_len"] // 4
         dealt |= {(step, rank, i): row for rank, one in enumerate(ranks) for i, row in enumerate(rows_of(next(one)))}
-    until = "{epoch}:{window}:{row}".format(**ranks[0].state_dict())
+    until = cursor_of(ranks[0].state_dict())
     first = 0
     token_set_ = TokenSet(token_set)
     for entry in token_set_.split("train"):
@@ -116,7 +125,7 @@ def shown_document(token_set, document, until, settings):
     config = Show(token_set, document=document, until=until, world_size=2, **settings)
     told = re.findall(
         r"seen in epoch ([\d,]+), step ([\d,]+), rank (\d+), row (\d+) of its batch, at (\S+?)(,.*)?\n",
-        "\n".join([*when(document, config, TokenSet(token_set)), ""]),
+        "\n".join([*when(config), ""]),
     )
     return [(*map(int, numbers[:4]), *numbers[4:]) for numbers in told]
 
@@ -125,7 +134,7 @@ def rows_with(token_set, settings, name, begin, end, count):
     """The rows of the global order that hold some of a stretch of a shard, slowly."""
     config = Show(token_set, batch=0, **(settings | {"batch_size": count}))
     found = set()
-    for number, (_, row) in enumerate(shown_rows(config, TokenSet(token_set))):
+    for number, (_, row) in enumerate(shown_rows(config)):
         for piece in row.pieces:
             at = int(piece.shard.offsets[piece.document]) + piece.start
             if piece.shard.entry.name == name and at < end and at + piece.length > begin:
@@ -133,27 +142,39 @@ def rows_with(token_set, settings, name, begin, end, count):
     return found
 
 
-def test_where_the_run_was_another_before_the_position_it_is_said(token_set, tmp_path):
+def test_what_an_older_position_does_not_say_is_said(token_set, tmp_path):
+    """A position of tokenmill 0.3.0 has no segments: whether the run was another before it is seen by its tokens."""
     loader = make_loader(token_set, batch_size=1)
-    state = tmp_path / "state.json"
     for _ in range(30):
         next(loader)
-    state.write_text(json.dumps(loader.state_dict()))
-    lines = list(when(3, Show(token_set, document=3, until=str(state)), TokenSet(token_set)))
-    assert not any("but the run saw" in line for line in lines)
-    shorter = RowLoader(token_set, batch_size=1, seq_len=8)
-    shorter.load_state_dict(loader.state_dict())
-    next(shorter)
-    state.write_text(json.dumps(shorter.state_dict()))
-    lines = list(when(3, Show(token_set, document=3, until=str(state)), TokenSet(token_set)))
-    assert "but the run saw 488 tokens by then, and these" in lines[1]
+    state = loader.state_dict()
+    assert when_of(tmp_path, token_set, as_by_0_3_0(state))[1].startswith("seen in ")
+    other = as_by_0_3_0(state) | {"tokens_seen": 488}
+    assert "but the run saw 488 tokens by then, and these" in when_of(tmp_path, token_set, other)[1]
+    loader.load_state_dict(other)
+    next(loader)
+    lines = when_of(tmp_path, token_set, loader.state_dict())
+    assert "the position does not say which rows the first 488 tokens of the run were" in lines
+    assert not any(", step " in line for line in lines), "steps cannot be counted from there"
+
+
+def as_by_0_3_0(state):
+    """A position of one token set as tokenmill 0.3.0 wrote it."""
+    own = {key: of_source(state, key) for key in OF_SPLIT}
+    kept = {key: value for key, value in state.items() if key not in ("sources", "segments", "turns", "asked")}
+    return kept | own | {"version": 2, "seq_len": state["seq_len"]}
+
+
+def when_of(tmp_path, token_set, state, document=3):
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    return list(when(Show(token_set, document=document, until=str(tmp_path / "state.json"))))
 
 
 def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_seen(token_set, tmp_path):
     loader = make_loader(token_set, batch_size=1)
     for _ in range(3):
         next(loader)
-    ((_, row),) = shown_rows(Show(token_set, row="1", seq_len=SEQ_LEN), TokenSet(token_set))
+    ((_, row),) = shown_rows(Show(token_set, row="1", seq_len=SEQ_LEN))
     piece = row.pieces[0]
     before = [entry.documents for entry in TokenSet(token_set).split("train")]
     number = piece.document + sum(before[: int(piece.shard.entry.name[6])])
@@ -162,7 +183,7 @@ def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_s
     next(shorter)
     (tmp_path / "state.json").write_text(json.dumps(shorter.state_dict()))
     config = Show(token_set, document=number, until=str(tmp_path / "state.json"))
-    lines = list(when(number, config, TokenSet(token_set)))
+    lines = list(when(config))
     assert f"seen in epoch 0, at {row.place}, when rows were of 16 + 1 tokens" in lines
 
 
@@ -174,8 +195,8 @@ def test_a_set_that_has_grown_says_that_former_rows_were_others(tmp_path):
     for path in (folder / "manifests").iterdir():
         shutil.copy(path, tmp_path / "large" / "manifests")
     grown = TokenSet(tmp_path / "large")
-    assert f"give --manifest {was}" in list(when(3, Show(grown.path, document=3, seq_len=8), grown))[1]
-    told = list(when(3, Show(grown.path, document=3, seq_len=8, manifest=was), grown))
+    assert f"pass --manifest {was}" in list(when(Show(grown.path, document=3, seq_len=8)))[1]
+    told = list(when(Show(grown.path, document=3, seq_len=8, manifest=was)))
     assert f"manifest {was}" in told[0]
     assert told[1].startswith("seen in epoch 0, step ")
 
@@ -193,12 +214,12 @@ def test_the_settings_that_are_printed_are_those_of_a_state_file(prepared, tmp_p
 def test_a_setting_that_is_not_the_state_s_is_refused(token_set, tmp_path):
     (tmp_path / "state.json").write_text(json.dumps(make_loader(token_set).state_dict()))
     config = Show(token_set, step=5, since=(5, str(tmp_path / "state.json")), seq_len=24)
-    with pytest.raises(ValueError, match=r"--seq-len 24, but the state of --since is of 16; leave --seq-len out"):
-        list(shown_rows(config, TokenSet(token_set)))
+    with pytest.raises(ValueError, match=r"--seq-len 24, but the state of --since has 16; leave --seq-len out"):
+        list(shown_rows(config))
 
 
 def test_a_document_that_was_skipped_was_not_seen(token_set, capsys):
-    ((_, row),) = shown_rows(Show(token_set, row="3", seq_len=SEQ_LEN), TokenSet(token_set))
+    ((_, row),) = shown_rows(Show(token_set, row="3", seq_len=SEQ_LEN))
     piece = row.pieces[0]
     before = [entry.documents for entry in TokenSet(token_set).split("train")]
     number = piece.document + sum(before[: int(piece.shard.entry.name[6])])
@@ -213,27 +234,27 @@ def test_a_deep_step_is_counted_once(token_set, monkeypatch, tmp_path):
     counted, count = [], WindowPlans.count_rows
     monkeypatch.setattr(WindowPlans, "count_rows", lambda *asked: (counted.append(asked[1:]), count(*asked))[1])
     config = Show(token_set, step=30, **LOADER)
-    first = ids_of(shown_rows(config, TokenSet(token_set)))
+    first = ids_of(shown_rows(config))
     assert counted
     counted.clear()
-    assert ids_of(shown_rows(config, TokenSet(token_set))) == first
+    assert ids_of(shown_rows(config)) == first
     assert not counted
     for path in (tmp_path / "tokenmill").iterdir():
         path.write_text("broken")
-    assert ids_of(shown_rows(config, TokenSet(token_set))) == first, "counted again"
+    assert ids_of(shown_rows(config)) == first, "counted again"
 
 
 def test_where_nothing_can_be_kept_rows_are_counted_each_time(token_set, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     config = Show(token_set, step=30, **LOADER)
-    assert ids_of(shown_rows(config, TokenSet(token_set)))
+    assert ids_of(shown_rows(config))
 
 
 def test_pieces_say_what_they_are(token_set):
     """Fillers are told apart, and every token of every document is in just one other piece."""
     rows = make_loader(token_set).rows
     seen = set()
-    for _, row in shown_rows(Show(token_set, batch=0, batch_size=rows, seq_len=SEQ_LEN), TokenSet(token_set)):
+    for _, row in shown_rows(Show(token_set, batch=0, batch_size=rows, seq_len=SEQ_LEN)):
         assert sum(piece.length + piece.bos for piece in row.pieces) == SEQ_LEN + 1
         for piece in row.pieces:
             assert piece.bos == (piece.start > 0)
@@ -285,8 +306,8 @@ def test_a_row_of_a_later_epoch_is_said_to_be_one(prepared, capsys):
     folder, rows = prepared[1], RowLoader(prepared[1], batch_size=1, seq_len=256).rows
     told = {n: run(capsys, folder, "--row", n, "--seq-len", 256)[1] for n in (rows - 1, rows, 6 * rows, "1:0:0")}
     assert "in epoch" not in told[rows - 1]
-    assert "this is in epoch 1: the set was gone through once before\n" in told[rows]
-    assert re.match("the rows before are counted, through about \\d+ epochs\n", told[6 * rows])
+    assert "this is in epoch 1, after 1 pass over the set\n" in told[rows]
+    assert re.match("counting the rows of about \\d+ epochs that come before\n", told[6 * rows])
     assert "in epoch" not in told["1:0:0"], "it was asked for"
 
 
@@ -321,7 +342,9 @@ def test_a_document_is_printed_whole(prepared, texts, capsys):
             r"manifest \w{16}\nseen in epoch 0, step \d+, rank 0, row \d of its batch, at 0:\d+:\d+", printed
         )
     assert "not seen before 0:0:0" in run(capsys, token_set, "--document", 0, "--until", "0:0:0")[1]
-    assert "not told of packing nanochat" in run(capsys, token_set, "--document", 0, "--packing", "nanochat")[1]
+    assert (
+        "packing nanochat does not record when" in run(capsys, token_set, "--document", 0, "--packing", "nanochat")[1]
+    )
 
 
 def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(tmp_path, tokenizer_json):
@@ -329,7 +352,7 @@ def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_wa
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b", None, "c d", "", "e f", "g h"], row_group_size=3)
     done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
     token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
-    found = [SourceRows(token_set).find(token_set.entries[0], document) for document in range(4)]
+    found = [SourceLocator(token_set).find(token_set.entries[0], document) for document in range(4)]
     assert found == [
         f"0.parquet row group {group}, document {nth} of those that were kept"
         for group, nth in [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -349,14 +372,15 @@ def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer
     for entry in train:
         shard = token_set.open(entry)
         text = tokenizer.decode(shard.tokens[1 : shard.offsets[1]])
-        assert SourceRows(token_set).find(entry, 0) == f"a.jsonl line {int(text.split()[-1]) + 1}"
+        assert SourceLocator(token_set).find(entry, 0) == f"a.jsonl line {int(text.split()[-1]) + 1}"
 
 
 def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
     for number in range(2):
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["red \x1b[31m\r\x7f\n\tand on"])
     done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
-    _, printed, _ = run(capsys, tmp_path / done.stdout.splitlines()[-1], "--document", 0)
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    _, printed, _ = run(capsys, folder, "--document", 0, "--until", "0:0:0")  # no row holds it: it is shorter than one
     assert "<|bos|>red ␛[31m␍␡\n\tand on\n" in printed
 
 
@@ -408,3 +432,117 @@ def test_it_starts_without_torch():
     """So that a step is found in under a second."""
     code = "import sys, tokenmill.look.show; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_position_with_smaller_windows_is_taken_as_a_loader_takes_it(token_set, tmp_path):
+    """As of a loader whose remote cache was small."""
+    half = window_plans.DEFAULT_WINDOW_SIZE.window // 2
+    state = make_loader(token_set, batch_size=1).state_dict() | {"window_tokens": half}
+    resumed = make_loader(token_set, batch_size=4)
+    resumed.load_state_dict(state)
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    for step in range(3):
+        config = Show(token_set, step=step, since=(0, str(tmp_path / "state.json")), batch_size=2, world_size=2)
+        assert ids_of(shown_rows(config)) == rows_of(next(resumed))
+    lines = [line for n in range(20) for line in when_of(tmp_path, token_set, resumed.state_dict(), document=n)]
+    assert any(line.startswith("seen in epoch 0, step ") for line in lines)
+
+
+def test_a_step_that_a_state_file_is_not_of_is_pointed_out(prepared, tmp_path, capsys):
+    loader = RowLoader(prepared[1], batch_size=2, seq_len=77)
+    for _ in range(3):
+        next(loader)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    for step, batch_size, hint in ((3, 2, False), (2, 2, True), (3, 4, True)):
+        since = ("--since", step, tmp_path / "state.json", "--batch-size", batch_size)
+        _, shown, _ = run(capsys, prepared[1], "--step", 5, *since)
+        assert ("the state file is after 6 rows, but" in shown) == hint
+
+
+def seen_rows(lines):
+    return {int(found[1]) for line in lines if (found := re.search(r"step (\d+),", line))}
+
+
+def run_of(token_set, *moves, **settings):
+    """A loader after some moves, and the documents of each row that it returned."""
+    loader, rows = RowLoader(token_set, **({"batch_size": 1, "seq_len": SEQ_LEN, "prefetch": 0} | settings)), []
+    for move in moves:
+        if move == "again":
+            loader.set_epoch(0)
+            continue
+        ahead = loader._make_rows(ahead=False)
+        ahead.seek(loader._state.place)
+        for _ in range(move):
+            rows += [{(piece.shard.entry.name, piece.document) for piece in row} for row in ahead.pieces(1)]
+            next(loader)
+    return loader, rows
+
+
+def test_before_the_first_batch_nothing_was_seen(token_set, tmp_path):
+    loader = make_loader(token_set, batch_size=1)
+    for number in (0, 3):
+        assert "not seen in the first 0 tokens of the run" in when_of(tmp_path, token_set, loader.state_dict(), number)
+    loader.set_epoch(1)
+    lines = when_of(tmp_path, token_set, loader.state_dict())
+    assert "not seen in the first 0 tokens of the run" in lines
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat"])
+def test_an_epoch_that_was_begun_again_is_traced_as_it_was(token_set, tmp_path, packing):
+    loader, rows = run_of(token_set, 3, "again", 3, "again", 5, packing=packing)
+    state, number = loader.state_dict(), 0
+    for entry in TokenSet(token_set).split("train"):
+        for document in range(entry.documents):
+            (tmp_path / "state.json").write_text(json.dumps(state))
+            config = Show(token_set, document=number, until=str(tmp_path / "state.json"), batch_size=1)
+            expected = {step for step, row in enumerate(rows) if (entry.name, document) in row}
+            assert seen_rows(when(config)) == expected
+            number += 1
+
+
+def test_a_set_that_grew_after_the_state_is_traced_without_the_new_shards(tmp_path):
+    small = make_token_set(tmp_path / "set", train=[[9] * 30], val=[[9]])
+    loader, rows = run_of(small, RowLoader(small, batch_size=1, seq_len=SEQ_LEN).rows, epochs=1)
+    state = loader.state_dict()
+    large = make_token_set(tmp_path / "large", train=[[9] * 30, [17] * 30], val=[[9]])
+    (large / "manifests").mkdir(exist_ok=True)
+    for path in (small / "manifests").iterdir():
+        shutil.copy(path, large / "manifests")
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    for number in range(30):
+        config = Show(large, document=number, until=str(tmp_path / "state.json"), batch_size=1, seq_len=SEQ_LEN)
+        expected = {step for step, row in enumerate(rows) if ("train_0.000", number) in row}
+        lines = list(when(config))
+        assert seen_rows(lines) == expected
+    assert any(line.startswith("this set has grown") for line in lines)
+
+
+def test_two_changes_of_length_in_an_epoch_of_concat_are_traced(token_set, tmp_path):
+    tokens, state = 0, None
+    seen: dict[tuple[str, int], set[int]] = {}
+    for seq_len, calls in ((33, 4), (16, 3), (8, 12)):
+        loader = RowLoader(token_set, batch_size=1, seq_len=seq_len, packing="concat", prefetch=0)
+        if state is not None:
+            loader.load_state_dict(state)
+        ahead = loader._make_rows(ahead=False)
+        ahead.seek(loader._state.place)
+        for row in ahead.pieces(calls):
+            for piece in row:
+                seen.setdefault((piece.shard.entry.name, piece.document), set()).add(tokens)
+            tokens += seq_len
+        for _ in range(calls):
+            next(loader)
+        state = loader.state_dict()
+    query = query_of(token_set, state, tmp_path)
+    lines, total = query.tracer.history("", None, of_state=True)
+    assert total == tokens
+    for entry in TokenSet(token_set).split("train"):
+        for document in range(entry.documents):
+            found = {one.tokens for one in query.tracer.sightings("", entry, document, lines, total)}
+            assert found == seen.get((entry.name, document), set())
+    assert any("rows had several lengths" in line for line in query.when())
+
+
+def query_of(token_set, state, tmp_path):
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    return ShowQuery(Show(token_set, document=0, until=str(tmp_path / "state.json")))

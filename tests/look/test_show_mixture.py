@@ -8,11 +8,11 @@ import pytest
 from making import make_token_set
 
 from tokenmill import Mixture, RowLoader, forecast
-from tokenmill.batches import plans
+from tokenmill.feed import window_plans
 from tokenmill.look import mix, show
-from tokenmill.look.show import Show
-from tokenmill.look.show_mixture import MixedTracer, rows_of, when
-from tokenmill.rows.windows import Grain
+from tokenmill.look.show import Show, ShowQuery
+from tokenmill.look.trace import Tracer
+from tokenmill.rows.windows import WindowSize
 from tokenmill.store.token_sets import TokenSet
 
 T = 16
@@ -23,7 +23,7 @@ STAGES = (
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(plans, "GRAIN", Grain(slice=16, window=128))
+    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", WindowSize(slice=16, window=128))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def tokens_of(row):
 def test_the_rows_of_a_step_are_those_that_the_ranks_got_across_stages(sets, step):
     path = written(sets, "mixture.toml", STAGES)
     config = Show(path, step=step, batch_size=2, world_size=2, seq_len=T)
-    found = list(rows_of(config, MixedTracer(config.loader)))
+    found = list(ShowQuery(config).rows())
     assert [rank for rank, _ in found] == [0, 0, 1, 1]
     for rank in range(2):
         loader = RowLoader(path, batch_size=2, seq_len=T, rank=rank, world_size=2, sources=True)
@@ -58,7 +58,7 @@ def test_the_rows_of_a_step_are_those_that_the_ranks_got_across_stages(sets, ste
         mine = [row for r, row in found if r == rank]
         assert [tokens_of(row)[:T] for row in mine] == inputs.tolist()
         assert [row.place.partition("/")[0] for row in mine] == [loader.sources[i] for i in sources.tolist()]
-        again = MixedTracer(config.loader).row_at(*place_of(mine[0].place))
+        again = Tracer.of(config.loader).row_at(*place_of(mine[0].place))
         assert again.pieces == mine[0].pieces or tokens_of(again) == tokens_of(mine[0])
     other = RowLoader(path, batch_size=4, seq_len=T, skip_rows=[found[1][1].place])
     for _ in range(step + 1):
@@ -67,10 +67,10 @@ def test_the_rows_of_a_step_are_those_that_the_ranks_got_across_stages(sets, ste
 
 
 def place_of(told):
-    from tokenmill.rows.stream import Place
+    from tokenmill.rows.row_stream import Cursor
 
     source, _, place = told.partition("/")
-    return source, Place(*map(int, place.split(":")))
+    return source, Cursor(*map(int, place.split(":")))
 
 
 def a_run_with_changes(sets):
@@ -102,8 +102,7 @@ def test_a_document_is_traced_through_stages_and_changes_of_mixture_and_length(s
         for entry in entries:
             for document in range(entry.documents):
                 config = Show(path, document=f"{source}/{before + document}", **settings)
-                tracer = MixedTracer(config.loader, state)
-                lines = list(when(config.document, config, tracer))
+                lines = list(ShowQuery(config).when())
                 found = [
                     int(re.search(r"after ([\d,]+) tokens", line)[1].replace(",", ""))
                     for line in lines
@@ -126,13 +125,13 @@ def test_a_document_is_traced_through_stages_and_changes_of_mixture_and_length(s
 
 
 def test_the_command_shows_steps_and_documents_of_a_mixture(prepared, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(plans, "GRAIN", Grain())
+    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", WindowSize())
     path = tmp_path / "mixture.toml"
     path.write_text(f"[sources.only]\npath = '{prepared[1]}'\n[weights]\nonly = 1\n")
     flags = ["--batch-size", "2", "--seq-len", "64"]
     show.main([str(path), "--step", "3", *flags], "tokenmill show")
     said = capsys.readouterr().out
-    assert re.search(r"to leave out what is shown: skip_rows=\['only/0:0:6-7'\]", said)
+    assert re.search(r"to leave these rows out: skip_rows=\['only/0:0:6-7'\]", said)
     assert "<|bos|>" in said
     show.main([str(path), "--row", "only/0:0:6", *flags], "tokenmill show")
     assert "at only/0:0:6" in capsys.readouterr().out
@@ -143,12 +142,12 @@ def test_the_command_shows_steps_and_documents_of_a_mixture(prepared, tmp_path, 
         r"seen in segment 0, after [\d,]+ tokens, step \d+, rank 0, row \d of its batch, at only/0:0:\d+", said
     )
     for asked, told in [
-        (["--document", "7"], "--document of a mixture must name its source, as only/7"),
-        (["--document", "web/7"], "'web' is no source of the mixture, which has only"),
-        (["--row", "web/0:0:1"], "'web' is no source"),
+        (["--document", "7"], "--document of a mixture must name its source, as in only/7"),
+        (["--document", "web/7"], "'web' is not a source of the mixture, which has only"),
+        (["--row", "web/0:0:1"], "'web' is not a source"),
         (["--row", "0:0:3"], "--row of a mixture must be a number, or a place as only/0:12:100, not '0:0:3'"),
-        (["--step", "3", "--since", "1", "0:0:5"], "--since 0:0:5: expected a state file of a mixture's loader"),
-        (["--step", "3", "--manifest", "abc"], "--manifest is of one token set"),
+        (["--step", "3", "--since", "1", "0:0:5"], "--since 0:0:5: expected a state file"),
+        (["--step", "3", "--manifest", "abc"], "--manifest is for one token set"),
     ]:
         with pytest.raises((ValueError, OSError), match=told):
             show.main([str(path), *asked, *flags], "tokenmill show")
@@ -158,10 +157,7 @@ def test_since_a_state_steps_are_counted_from_it(sets):
     seen, state, path = a_run_with_changes(sets)
     (sets / "since.json").write_text(json.dumps(state))
     config = Show(path, step=103, batch_size=2, since=(100, str(sets / "since.json")), seq_len=T)
-    from tokenmill.look.show_mixture import _read_state
-
-    told, config = _read_state("--since", str(sets / "since.json"), config)
-    found = [row for _, row in rows_of(config, MixedTracer(config.loader, told))]
+    found = [row for _, row in ShowQuery(config).rows()]
     loader = RowLoader(path, batch_size=2, seq_len=T)
     loader.load_state_dict(state)
     for _ in range(4):
@@ -195,7 +191,7 @@ def test_a_cap_that_would_be_passed_tells_what_fits(sets, capsys):
     assert mix.main([str(path), "--tokens", "4K", "--seq-len", "16"], "tokenmill mix") == 1
     said = capsys.readouterr().out
     problem = re.search(
-        r"source 'math' gives (\S+) epochs, more than its max_epochs of 1: what fits is max_epochs = "
+        r"source 'math' would give (\S+) epochs, more than its max_epochs of 1; use max_epochs = "
         r"(\S+), or a weight of (\S+) in stage 1, or on_cap",
         said,
     )

@@ -36,15 +36,6 @@ def train(accelerator, folder, save=None, resume=None):
     return record
 
 
-def refused(accelerator, **settings):
-    loader = accelerator.prepare(DataLoader(PackedRows(**SETTINGS), batch_size=None, **settings))
-    try:
-        next(iter(loader))
-    except ValueError as error:
-        return "accelerator.prepare would deal this rank's rows among all 2 ranks" in str(error)
-    return False
-
-
 if __name__ == "__main__":
     accelerator = Accelerator(cpu=True)
     folder = sys.argv[3]
@@ -55,7 +46,4 @@ if __name__ == "__main__":
         rows = DataLoader(PackedRows(**SETTINGS), batch_size=None)
         prepared = [inputs for inputs, _ in islice(accelerator.prepare(rows), 5)]
         say(f"prepared: {all(map(torch.equal, prepared, (inputs for inputs, _ in RowLoader(**SETTINGS))))}")
-    elif accelerator.is_main_process:  # who reads for all
-        for settings in ({}, {"num_workers": 1}, {"num_workers": 1, "multiprocessing_context": "spawn"}):
-            say(f"prepared, {settings}: {refused(accelerator, **settings)}")
     accelerator.end_training()

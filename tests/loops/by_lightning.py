@@ -1,16 +1,14 @@
 """Lightning: python by_lightning.py GLUE RANKS FOLDER, where a token set is. Resumes from ModelCheckpoint's files."""
 
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from record import Record, say, tell
+from record import Record, tell
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tokenmill import PackedRows, RowLoader
 
@@ -71,13 +69,6 @@ def resumes_exactly(name, make, every=EVERY, **more):
         tell(f"{name}, after {step}", unbroken, resumed, step * more.get("accumulate_grad_batches", 1), 2)
 
 
-def warned_by(make, **more):
-    with warnings.catch_warnings(record=True) as caught, tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter("always")
-        fit(Of(make), folder, **more)
-    return {str(one.message).partition(",")[0] for one in caught if "Lightning" in str(one.message)}
-
-
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", category=PendingDeprecationWarning)
     limit = {"limit_train_batches": 5}
@@ -86,18 +77,3 @@ if __name__ == "__main__":
     resumes_exactly("accumulating", GLUE["Rows"], limit_train_batches=10, accumulate_grad_batches=2)
     resumes_exactly("with two workers", GLUE["RowsOfWorkers"])
     resumes_exactly("epochs", lambda: Of(lambda: RowLoader(**SETTINGS, epochs=1)))
-    if int(sys.argv[2]) == 1:
-        plain = {"Lightning's checkpoints do not say where a DataLoader stands"}
-        ahead = {"Lightning fetches a batch ahead of what has no len"}
-        cut = {"Lightning gives every epoch as many batches as the first one had"}
-        say(f"plain: {warned_by(lambda: DataLoader(PackedRows(**SETTINGS), batch_size=None)) == plain}")
-        say(f"endless: {warned_by(lambda: RowLoader(**SETTINGS)) == ahead}")
-        say(f"counted: {warned_by(lambda: RowLoader(**SETTINGS, epochs=1)) == set()}")
-        say(f"endless, limited: {warned_by(lambda: RowLoader(**SETTINGS), **limit) == set()}")
-        again = {"each of Lightning's epochs"}
-        of_workers = lambda: StatefulDataLoader(PackedRows(**SETTINGS, epochs=3), batch_size=None)  # noqa: E731
-        say(f"limited workers: {warned_by(of_workers, **limit) == again}")
-        say(f"workers: {warned_by(of_workers) == set()}")
-        even = lambda: RowLoader(split="val", batch_size=1, seq_len=64, epochs=1)  # noqa: E731
-        say(f"even: {warned_by(even, max_steps=50) == set()}")
-        say(f"cut: {warned_by(lambda: RowLoader(**SETTINGS, epochs=1), max_steps=180) == cut}")

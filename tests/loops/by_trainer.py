@@ -2,14 +2,12 @@
 
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from datasets import Dataset
 from record import Record, say, tell
-from torch.utils.data import DataLoader
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -78,21 +76,6 @@ def position_resumes_exactly():
     tell("Trainer, its position saved", run(), run(SAVE), SAVE, 2)
 
 
-def row_0_is_warned_of():
-    """Where a resumed Trainer is told not to read batches again; in this process, where the warning can be seen."""
-
-    class InProcess(GLUE["PackedTrainer"]):
-        def get_train_dataloader(self):
-            return DataLoader(super().get_train_dataloader().dataset, batch_size=None, collate_fn=GLUE["collate"])
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        train(InProcess, TrainingArguments, f"{sys.argv[3]}/Trainer", SAVE, ignore_data_skip=True)
-        resumed = sum("begins with row 0 again" in str(one.message) for one in caught)
-        train(InProcess, TrainingArguments, f"{sys.argv[3]}/anew", ignore_data_skip=True)
-    return resumed == 1 == sum("begins with row 0 again" in str(one.message) for one in caught)
-
-
 def loss_is_that_of_the_targets(kind):
     """With the keys that the glue gives, the loss is cross entropy of the logits at inputs, and targets."""
     inputs, targets = next(RowLoader(split="train", batch_size=2, seq_len=64))
@@ -118,7 +101,6 @@ if __name__ == "__main__":
     position_resumes_exactly()
     resumes_exactly("SFTTrainer", GLUE["PackedSFTTrainer"], SFTConfig, sft_needs)
     if sys.argv[2] == "1":
-        say(f"ignore_data_skip: {row_0_is_warned_of()}")
         say(f"loss: {[loss_is_that_of_the_targets(kind) for kind in ('llama', 'gpt2')]}")
     if dist.is_initialized():  # else its threads may end the process by a signal while Python leaves
         dist.destroy_process_group()

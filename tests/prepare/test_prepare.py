@@ -189,7 +189,7 @@ def test_ctrl_c_stops_promptly_and_leaves_nothing_half_written(large_source, tok
     os.killpg(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert b"interrupted; run the same command to go on from here" in stderr
+    assert b"interrupted; run the same command to continue from here" in stderr
     assert b"Traceback" not in stderr
     run_prepare(*flags, cwd=tmp_path)
     assert not list(tmp_path.rglob("data/**/*.tmp"))
@@ -213,7 +213,7 @@ def test_two_preparations_of_one_set_do_not_meet(large_source, tokenizer_json, t
     ("flags", "message"),
     [
         (("--source", "nowhere.parquet"), "nowhere.parquet: no such file or folder; expected"),
-        (("--source", "empty"), "empty: expected parquet, jsonl or txt files in this folder, found none"),
+        (("--source", "empty"), "empty: expected parquet, jsonl, txt or json files in this folder, found none"),
         (("--source", "corpus/shard_0.parquet"), "nothing would be left to train on"),
         (("--source", "corpus", "--tokenizer", "gpt7"), "unknown tokenizer 'gpt7'"),
         (("--source", "corpus", "--tokenizer", "train:many"), "expected train:N of up to"),
@@ -245,7 +245,7 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(source
         done = prepare(source, tokenizer_json, tmp_path, check=False)
         assert done.returncode == 1
         assert "shard_1.parquet: expected a whole parquet file, found damage" in done.stderr
-        assert "failed; mend the cause" in done.stderr
+        assert "failed; fix the cause" in done.stderr
         assert not list(tmp_path.rglob("manifest.json"))
         sources = {path.name.split(".")[0] for path in tmp_path.glob("data/tokens/*/shards/*.json")}
         assert {"shard_0", "shard_2", "shard_3"} <= sources
@@ -282,7 +282,7 @@ def test_the_help_explains_every_flag():
     assert "leave out and count lines of jsonl that are broken" in " ".join(text.replace("│", "").split())
     fields = re.findall(
         r"^    \w+: .*",
-        (ROOT / "tokenmill" / "prepare" / "config.py").read_text().partition("class PrepareConfig")[2],
+        (ROOT / "tokenmill" / "prepare" / "prepare_config.py").read_text().partition("def __post_init__")[0],
         re.MULTILINE,
     )
     assert len(fields) > 20

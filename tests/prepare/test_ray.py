@@ -11,6 +11,8 @@ from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 ray = pytest.importorskip("ray", reason="no ray: pip install -r requirements-test.txt")
 
+pytestmark = pytest.mark.slow
+
 ONE_A_FILE = ["--shard-text-bytes", "100000"]  # files are small
 
 
@@ -101,12 +103,12 @@ DRIVER = """
 import functools, sys
 import dying
 from tokenmill.prepare import cluster
-from tokenmill.prepare.workers import Feed
+from tokenmill.prepare.workers import TaskQueue
 
-feed, seen = Feed(), []
-feed.add(range(8))
-feed.close()
-outcomes = cluster.run_tasks(functools.partial(dying.work, sys.argv[1]), feed, dying.setup, 1, seen.append)
+queue, seen = TaskQueue(), []
+queue.add(range(8))
+queue.close()
+outcomes = cluster.run_tasks(functools.partial(dying.work, sys.argv[1]), queue, dying.setup, 1, seen.append)
 print("reported", sum(seen), [outcome for outcome in outcomes if not isinstance(outcome, dying.Failure)])
 print(outcomes[3].reason)
 """

@@ -12,17 +12,17 @@ import time
 
 import numpy as np
 import pytest
+import warm
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill.prepare import plan
-from tokenmill.prepare.config import PrepareConfig
+from tokenmill.prepare.choose_tokenizer import training_texts
+from tokenmill.prepare.input_files import InputFiles
 from tokenmill.prepare.inventory import Inventory
-from tokenmill.prepare.origin import Source
-from tokenmill.prepare.tokenizers import _training_texts
 from tokenmill.store.files import remove_temporary_files, write_file
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.text import lines
-from tokenmill.text.formats import Reading
+from tokenmill.text import separated
+from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.sources import plan_units, read_documents, split_files
 from tokenmill.text.units import SourceFile
@@ -63,20 +63,20 @@ def test_parts_decompress_each_their_own_files_and_finish_none(compressed, token
 
 
 def test_what_decompressing_told_is_kept_and_forgotten_when_the_file_changes(compressed, tmp_path, monkeypatch):
-    stock = Inventory(tmp_path / "set", "f" * 64, Reading(), 30_000)
+    inventory = Inventory(tmp_path / "set", "f" * 64, ReadOptions(), 30_000)
     (tmp_path / "set").mkdir()
     files = split_files(local_files(str(compressed)))
-    first = stock.plan((files[0],))
+    first = inventory.plan((files[0],))
 
-    def refuse(file):
+    def refuse(*_):
         raise AssertionError("it was decompressed again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lines, "_text_size", refuse)
-        assert stock.plan((files[0],)) == first
+        patch.setattr(separated, "_text_size", refuse)
+        assert inventory.plan((files[0],)) == first
         files[0].path.write_bytes(gzip.compress(b'{"text": "another"}\n'))
         with pytest.raises(AssertionError, match="decompressed again"):
-            stock.plan((files[0],))
+            inventory.plan((files[0],))
 
 
 def test_ctrl_c_does_not_wait_for_files_that_are_being_looked_through(tokenizer_json, tmp_path):
@@ -102,7 +102,7 @@ def test_a_few_long_documents_among_many_short_ones_are_read_a_few_at_a_time(tmp
     texts = ["tiny text"] * 20_000
     texts[10_000:10_000] = [rng.randbytes(500_000).hex() for _ in range(40)]
     path = write_parquet(tmp_path / "a.parquet", texts, row_group_size=100_000)
-    (unit,) = plan_units(split_files({"a.parquet": path, "z.parquet": path})[0], Reading(), 1 << 40)
+    (unit,) = plan_units(split_files({"a.parquet": path, "z.parquet": path})[0], ReadOptions(), 1 << 40)
     sizes, count = [], 0
     for documents in read_documents(unit):
         sizes.append(documents.text_bytes)
@@ -118,14 +118,12 @@ def test_a_tokenizer_is_trained_on_all_of_the_source_not_on_its_beginning(tmp_pa
         texts = [f"file{number}part{n // 200} {text}" for n, text in enumerate(words)]
         write_parquet(tmp_path / "corpus" / f"{number}.parquet", texts, row_group_size=100)
     files = split_files(local_files(str(tmp_path / "corpus")))
-    config = PrepareConfig(source=str(tmp_path / "corpus"), train_text_bytes=1_000_000)
-    sampled = list(_training_texts(config, Source(files)))
+    sampled = list(training_texts(InputFiles(files), ReadOptions(), 1_000_000))
     assert 800_000 < sum(map(len, sampled)) < 1_200_000
     assert {text.split("part")[0] for text in sampled} == {f"file{number}" for number in range(9)}
     parts = {text.split(" ")[0] for text in sampled}
     assert len(parts) >= 9 * 3, "from several places of each file"
-    everything = PrepareConfig(source=str(tmp_path / "corpus"), train_text_bytes=1 << 30)
-    assert len(list(_training_texts(everything, Source(files)))) == 9000
+    assert len(list(training_texts(InputFiles(files), ReadOptions(), 1 << 30))) == 9000
 
 
 def test_an_end_of_text_where_asked_after_bos_and_the_text(source, tokenizer, tokenizer_json, tmp_path):
@@ -142,8 +140,7 @@ def test_an_end_of_text_where_asked_after_bos_and_the_text(source, tokenizer, to
             document = with_it.tokens[with_it.offsets[n] : with_it.offsets[n + 1]]
             assert document[-1] == eot
             assert np.array_equal(document[:-1], without.tokens[without.offsets[n] : without.offsets[n + 1]])
-    verify = [sys.executable, "-m", "tokenmill", "verify", str(ended.path)]
-    assert subprocess.run(verify, capture_output=True).returncode == 0
+    assert warm.run("-m", "tokenmill", "verify", ended.path, cwd=ROOT).returncode == 0
     none = run_prepare(*flags, "--eot", cwd=tmp_path, check=False)
     assert none.returncode == 1
     assert "bpe400 has no end of text that is known beside its BOS; name one by --eot-token, of <|" in none.stderr
@@ -157,8 +154,11 @@ def test_temporary_files_of_others_stay_and_of_the_dead_and_the_old_go(tmp_path)
     here = files._machine()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
+    zombie = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
     names = {
         f"a.bin.{here}-{gone.pid}-12345678.tmp": False,
+        f"z.bin.{here}-{zombie.pid}-12345678.tmp": False,
         f"b.bin.{here}-{os.getpid()}-12345678.tmp": True,
         f"c.bin.00000000-{gone.pid}-12345678.tmp": True,
         "d.bin.0123456789abcdef0123456789abcdef.tmp": True,
@@ -168,6 +168,7 @@ def test_temporary_files_of_others_stay_and_of_the_dead_and_the_old_go(tmp_path)
         (tmp_path / name).write_text("x")
     os.utime(tmp_path / "e.bin.00000000-1-12345678.tmp", (0, 0))
     remove_temporary_files(tmp_path)
+    zombie.wait()
     assert {path.name for path in tmp_path.iterdir()} == {name for name, stays in names.items() if stays}
 
 
@@ -215,7 +216,7 @@ def test_an_empty_validation_file_is_warned_of(tokenizer_json, tmp_path):
 
 
 def test_reading_tells_memory_permission_and_a_large_window_from_damage(tmp_path):
-    from tokenmill.text.units import reading
+    from tokenmill.text.units import naming_file
 
     file = SourceFile("a.jsonl", tmp_path / "a.jsonl", "train")
     for error, kind, message in (
@@ -224,7 +225,7 @@ def test_reading_tells_memory_permission_and_a_large_window_from_damage(tmp_path
         (OSError("ZSTD: Frame requires too much memory for decoding"), ValueError, "larger window than Arrow decodes"),
         (OSError("torn"), ValueError, "found damage .torn."),
     ):
-        with pytest.raises(kind, match=message), reading(file):
+        with pytest.raises(kind, match=message), naming_file(file):
             raise error
 
 
@@ -232,8 +233,8 @@ def test_files_at_addresses_are_looked_at_side_by_side():
     """Each waits for some answers: one after the other, 20,000 files at 100 ms were 45 minutes."""
     together = threading.Barrier(plan.REQUESTS)
 
-    class Stock:
-        def plan(self, lot):
+    class Inventory:
+        def plan(self, group):
             together.wait(timeout=60)  # as slow as all of them
             return []
 
@@ -241,4 +242,4 @@ def test_files_at_addresses_are_looked_at_side_by_side():
             pass
 
     files = [SourceFile(f"{n}.parquet", f"https://host/{n}.parquet", "train") for n in range(2 * plan.REQUESTS)]
-    assert plan._plan(Stock(), [(file,) for file in files], 2) == ([], [])
+    assert plan._plan(Inventory(), [(file,) for file in files], 2) == ([], [])

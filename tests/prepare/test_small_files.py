@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from making import make_text, run_prepare, tree, write_parquet
 
 from tokenmill.batches.loader import RowLoader
 from tokenmill.look import verify as verifying
-from tokenmill.look.origins import SourceRows
+from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.verify import drop
 from tokenmill.store.token_sets import TokenSet
 
@@ -56,7 +57,7 @@ def test_show_knows_the_file_and_row_of_each_document(many, tokenizer_json, tmp_
     found = []
     for name, flags in (("shared", ()), ("alone", ("--shard-text-bytes", "10000"))):
         token_set = TokenSet(prepare(many, tokenizer_json, tmp_path / name, *flags))
-        rows = SourceRows(token_set)
+        rows = SourceLocator(token_set)
         found.append([rows.find(entry, d) for entry in token_set.split("train") for d in range(entry.documents)])
     assert found[0] == found[1]
     assert found[0][0].startswith("00.parquet row group 0, document 0 of those that were kept")
@@ -183,7 +184,7 @@ def test_a_glob_whose_names_move_when_a_second_folder_comes_is_refused(many, tok
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_not_mixed(tmp_path, tokenizer_json):
-    from tokenmill.text.formats import Reading
+    from tokenmill.text.formats import ReadOptions
     from tokenmill.text.sources import plan_units, read_documents, split_files
 
     for name in ("a.parquet", "b.jsonl"):
@@ -195,13 +196,13 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_mixed(tmp_path, tokeniz
             path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         files = split_files({name: path, f"z{path.suffix}": path})
         shutil.copy(path, kept)
-        (unit,) = plan_units(files[0], Reading(), 1 << 40)
+        (unit,) = plan_units(files[0], ReadOptions(), 1 << 40)
         documents = read_documents(unit)
         next(documents)
         shutil.move(kept, path)  # the same bytes, another file
         with pytest.raises(ValueError, match="was written to or replaced while it was prepared"):
             list(documents)
-        (unit,) = plan_units(files[0], Reading(), 1 << 40)
+        (unit,) = plan_units(files[0], ReadOptions(), 1 << 40)
         with open(path, "ab") as file:
             file.write(b"\n")
         with pytest.raises(ValueError, match=r"(was written to or replaced while it was prepared|found damage)"):
@@ -274,7 +275,7 @@ def test_texts_of_fields_bytes_and_several_columns_and_the_documents_own_ids(tmp
         tokenizer = Tokenizer.load(token_set.path / "tokenizer.json")
         pieces = np.split(shard.tokens, shard.offsets[1:-1].astype(int))
         assert [tokenizer.decode(piece[1:]) for piece in pieces] == expected
-        last = SourceRows(token_set).find(entry, entry.documents - 1)
+        last = SourceLocator(token_set).find(entry, entry.documents - 1)
         assert last.endswith(', id "<urn\u20285>"')
     done = run_prepare(*flags[:-2], "--name", "p-doc.raw", cwd=tmp_path, check=False)
     assert "id_column of a.parquet was id then, is None now" in done.stderr
@@ -298,11 +299,9 @@ def test_a_named_key_that_a_line_does_not_have_is_an_error(tmp_path, tokenizer_j
 
 
 def run_show(folder, *flags):
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-m", "tokenmill", "show", str(folder), *map(str, flags)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = warm.run("-m", "tokenmill", "show", folder, *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_files_that_share_a_shard_with_a_broken_one_are_said_to_wait(many, tokenizer_json, tmp_path):

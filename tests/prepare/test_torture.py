@@ -4,6 +4,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from making import full_after, run_prepare, tree
 from torture import make_source, torture
 
@@ -11,6 +12,7 @@ from torture import make_source, torture
 WITHOUT_ROOT_S_RIGHTS = () if os.geteuid() else ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(tokenizer_json, tmp_path):
     counts = torture(tmp_path, Path(tokenizer_json), kills=5, seed=4)
     assert counts["token sets, all equal"] >= 1

@@ -7,8 +7,8 @@ from elsewhere import SMALL, lengths
 from file_server import FileServer
 from making import make_token_set
 
-from tokenmill.batches import plans
-from tokenmill.remote import http, patience
+from tokenmill.feed import window_plans
+from tokenmill.remote import http_backend, retry
 
 
 @pytest.fixture(scope="session")
@@ -27,12 +27,12 @@ def server(folder):
 
 @pytest.fixture
 def small_windows(monkeypatch):
-    monkeypatch.setattr(plans, "GRAIN", SMALL)
+    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", SMALL)
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 2.0)
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(http, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(http, "RANGE_SECONDS", 0.8)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(http_backend, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(http_backend, "RANGE_SECONDS", 0.8)

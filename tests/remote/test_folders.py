@@ -2,22 +2,21 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
+import warm
 from elsewhere import MIB, Watcher, batches, lengths, same
 from file_server import FileServer
 from making import ROOT, make_token_set
 
 from tokenmill import RowLoader
-from tokenmill.remote import budget, patience
+from tokenmill.remote import budget, retry
 from tokenmill.remote import fetcher as fetching
-from tokenmill.remote.claims import NEEDED
+from tokenmill.remote.block_locks import NEEDED
 from tokenmill.remote.sets import Kept, RemoteShard, open_set
 
 READ = {"batch_size": 8, "seq_len": 512, "epochs": 1}
@@ -34,7 +33,8 @@ def read_in_another_process(server, cache, count=None) -> None:
     """The first batches, or an epoch."""
     code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]; from elsewhere import batches\n"
     code += f"batches({server.url + '/set'!r}, {count}, cache_dir={str(cache)!r})"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = warm.run("-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 def delete(path):
@@ -188,7 +188,7 @@ def test_another_server_of_the_same_set_is_asked_once_it_is_named(folder, small_
 
 def test_a_server_in_trouble_keeps_nobody_from_another(folder, server, small_windows, tmp_path, monkeypatch):
     """Though every thread that fetches waits to try it again."""
-    monkeypatch.setattr(patience, "LONGEST_PAUSE", 1.0)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE", 1.0)
     other = make_token_set(tmp_path / "other", train=[lengths(3_000_000, 70)], val=[[50] * 40], seed=70)
     server.always[".bin"] = "503"
     sick = RowLoader(f"{server.url}/set", cache_dir=tmp_path / "cache", **READ)
@@ -291,6 +291,6 @@ def test_nothing_is_written_through_a_link_in_a_cache(folder, server, tmp_path, 
     (path,) = (tmp_path / "cache").glob(f"*/{linked}")
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     path.symlink_to(mine if linked == "shards" else mine / "diary")
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(AssertionError, match="Traceback"):
         read_in_another_process(server, tmp_path / "cache")
     assert {path.name: path.read_bytes() for path in mine.iterdir()} == {"diary": b"my own" * 1000}

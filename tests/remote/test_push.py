@@ -18,13 +18,13 @@ from making import ROOT, make_token_set, read_manifest, tree, wait_until
 
 from tokenmill import RowLoader, TokenSet, cli
 from tokenmill.exchange.card import card_of
-from tokenmill.exchange.pull import Pull, fetch
-from tokenmill.exchange.push import Push, send
+from tokenmill.exchange.pull_command import Pull, fetch
+from tokenmill.exchange.push_command import Push, send
 from tokenmill.remote import push as pushing
-from tokenmill.remote.places import place_of
+from tokenmill.remote.backends import backend_of
 from tokenmill.remote.pull import pull
-from tokenmill.remote.sending import sink_of
 from tokenmill.remote.sets import Kept, open_set
+from tokenmill.remote.writers import sink_of
 from tokenmill.store.files import write_json
 
 REAL = ("shards", "manifest", "tokenizer", "token_bytes")
@@ -76,13 +76,13 @@ def test_credentials_are_asked_for_and_anonymous_is_said(folder, bucket, monkeyp
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    from tokenmill.remote.s3 import S3
+    from tokenmill.remote.s3_backend import S3Backend
 
     with pytest.raises(PermissionError, match=r"give AWS credentials .* write \?anonymous after the address"):
-        S3(address).read("manifest.json")
-    assert S3(address + "?anonymous").read("manifest.json")
+        S3Backend(address).read("manifest.json")
+    assert S3Backend(address + "?anonymous").read("manifest.json")
     with pytest.raises(ValueError, match="only `anonymous` may follow"):
-        S3(address + "?anonymos")
+        S3Backend(address + "?anonymos")
 
 
 def test_the_hub_takes_a_set_with_a_card_and_gives_its_rows(folder, hub, tmp_path, capsys):
@@ -95,9 +95,9 @@ def test_the_hub_takes_a_set_with_a_card_and_gives_its_rows(folder, hub, tmp_pat
     assert "viewer: false" in card
     assert f'RowLoader("{address}"' in card
     assert f"{TokenSet(folder).tokenizer['fingerprint']}" in card
-    from tokenmill.remote import places
+    from tokenmill.remote import backends
 
-    places._places.clear()
+    backends._backends.clear()
     assert torch.equal(rows(address, cache_dir=tmp_path / "c"), rows(folder))
     pull(address, tmp_path / "back")
     assert tree(tmp_path / "back") == {k: v for k, v in tree(folder).items() if k.startswith(REAL)}
@@ -150,10 +150,10 @@ def test_what_is_written_here_is_no_address(folder, bucket, tmp_path, monkeypatc
 
 
 def test_the_hub_s_own_reason_is_told(hub, monkeypatch, tmp_path, capsys):
-    from tokenmill.remote import places
+    from tokenmill.remote import backends
 
     monkeypatch.setenv("HF_TOKEN", "wrong")
-    places._places.clear()
+    backends._backends.clear()
     assert cli.main(["pull", "hf://datasets/o/n", str(tmp_path / "x")]) == 1
     assert "no such dataset repository or revision; for a private repository set HF_TOKEN" in capsys.readouterr().err
 
@@ -168,13 +168,13 @@ def test_a_card_tells_the_source_s_commit(folder):
 
 def test_many_shards_lie_in_subfolders_and_come_back_flat(folder, hub, tmp_path, monkeypatch):
     monkeypatch.setattr(pushing, "SUBFOLDERS", 3)
-    from tokenmill.remote import places, sending
+    from tokenmill.remote import backends, writers
 
-    monkeypatch.setattr(sending._Repository, "most_in_a_folder", 20)
+    monkeypatch.setattr(writers._Repository, "most_in_a_folder", 20)
     send(Push(str(folder), "hf://datasets/o/n/web", license="mit"))
     names = [path for path in hub.files if path.endswith(".bin")]
     assert {path.split("/")[2] for path in names} == {"000", "001", "002"}
-    places._places.clear()
+    backends._backends.clear()
     assert torch.equal(rows("hf://datasets/o/n/web", cache_dir=tmp_path / "c"), rows(folder))
     pull("hf://datasets/o/n/web", tmp_path / "back")
     assert read_manifest(tmp_path / "back") == read_manifest(folder)
@@ -204,6 +204,7 @@ def test_a_damaged_shard_is_not_sent(folder, bucket, tmp_path):
         open_set(f"s3://{bucket}/bad", Kept(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_push_that_is_killed_shows_the_old_set_or_the_new_one_and_goes_on(folder, bucket, tmp_path):
     """A set of half the shards is there; the whole is pushed over it, and killed at random."""
     old = make_token_set(tmp_path / "grown", train=[[300] * 200 for _ in range(6)], val=[[300] * 20])
@@ -340,5 +341,5 @@ def test_the_first_windows_come_into_the_cache(large, tmp_path, capsys):
     assert "leave the folder out" in capsys.readouterr().err
 
 
-def test_places_are_those_of_this_process():
-    assert place_of("memory://a") is place_of("memory://a")
+def test_backends_are_those_of_this_process():
+    assert backend_of("memory://a") is backend_of("memory://a")

@@ -3,9 +3,9 @@
 import pytest
 from file_server import FileServer
 
-from tokenmill.remote import http, patience
-from tokenmill.remote.addresses import named
-from tokenmill.remote.places import place_of, read
+from tokenmill.addresses import named
+from tokenmill.remote import http_backend, retry
+from tokenmill.remote.backends import backend_of, read
 
 DATA = bytes(range(256)) * 400  # 102,400 bytes
 
@@ -13,10 +13,10 @@ DATA = bytes(range(256)) * 400  # 102,400 bytes
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Patience of seconds, so that a test that needs all of it ends."""
-    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 3.0)
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(http, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(http, "RANGE_SECONDS", 0.8)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(http_backend, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(http_backend, "RANGE_SECONDS", 0.8)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def server():
 
 
 def ask(server, start=1000, stop=51_000, path="set"):
-    return read(place_of(f"{server.url}/{path}"), "a.bin", start, stop)
+    return read(backend_of(f"{server.url}/{path}"), "a.bin", start, stop)
 
 
 @pytest.mark.parametrize("fault", ["drop", "503", "429", "stall", "trickle", "short"])
@@ -46,7 +46,7 @@ def test_a_fault_that_does_not_pass_is_an_error_in_time_with_the_address(server,
 def test_retry_after_is_waited_for(server):
     slept = []
     server.faults["set/a.bin"], server.retry_after = ["429", "503"], "2"
-    found = read(place_of(f"{server.url}/set"), "a.bin", 1000, 51_000, pause_for=slept.append)
+    found = read(backend_of(f"{server.url}/set"), "a.bin", 1000, 51_000, pause_for=slept.append)
     assert found == DATA[1000:51_000]
     assert all(2 <= pause < 3 for pause in slept)
     assert len(slept) == 2
@@ -66,7 +66,7 @@ def test_an_address_with_a_fragment_is_refused():
 
 
 def test_what_is_tried_for_seconds_is_told(server, monkeypatch, caplog):
-    monkeypatch.setattr(patience, "TOLD_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "WARN_SECONDS", 0.05)
     server.faults["set/a.bin"] = ["stall"]
     server.faults["set/a.bin"] += ["503"]
     assert ask(server) == DATA[1000:51_000]
@@ -76,13 +76,13 @@ def test_what_is_tried_for_seconds_is_told(server, monkeypatch, caplog):
 
 def test_what_is_no_secure_connection_is_told_at_once(server):
     with pytest.raises(OSError, match="no secure connection"):
-        read(place_of(f"https://127.0.0.1:{server.server_port}/set"), "a.bin", 0, 10)
+        read(backend_of(f"https://127.0.0.1:{server.server_port}/set"), "a.bin", 0, 10)
 
 
 def test_what_is_not_there_and_what_may_not_be_read_are_final(server):
-    place = place_of(f"{server.url}/set")
+    backend = backend_of(f"{server.url}/set")
     with pytest.raises(FileNotFoundError, match="/set/b.bin: no such file"):
-        read(place, "b.bin", 0, 10)
+        read(backend, "b.bin", 0, 10)
     server.always["a.bin"] = "403"
     with pytest.raises(PermissionError, match="/set/a.bin: no access"):
         ask(server)
@@ -111,30 +111,30 @@ def test_a_file_that_was_cut_is_told_at_once(server):
 
 def test_a_server_that_sends_more_than_a_file_has_is_left(server, monkeypatch):
     """Manifests, records and tokenizers are read whole: as much as one may have."""
-    monkeypatch.setattr(http, "WHOLE", 10_000)
+    monkeypatch.setattr(http_backend, "WHOLE", 10_000)
     with pytest.raises(OSError, match=r"/set/a.bin: expected at most 10,000 bytes, found .*; not read"):
-        read(place_of(f"{server.url}/set"), "a.bin")
+        read(backend_of(f"{server.url}/set"), "a.bin")
     assert len(server.asked) == 1
 
 
 def test_a_connection_is_kept(server):
     for start in range(0, 50_000, 1000):
         assert ask(server, start, start + 1000) == DATA[start : start + 1000]
-    assert len(http._pools) >= 1
+    assert len(http_backend._pools) >= 1
     assert len(server.asked) == 50
 
 
 def test_a_server_that_is_not_there_is_told():
     with pytest.raises(ConnectionError, match="could not be read"):
-        read(place_of("http://127.0.0.1:1/set"), "a.bin", 0, 10)
+        read(backend_of("http://127.0.0.1:1/set"), "a.bin", 0, 10)
 
 
 def test_a_signature_is_sent_and_never_shown(server):
     with pytest.raises(FileNotFoundError) as error:
-        read(place_of(f"{server.url}/set?sig=S3CRET"), "b.bin")
+        read(backend_of(f"{server.url}/set?sig=S3CRET"), "b.bin")
     assert "S3CRET" not in str(error.value)
     with pytest.raises(FileNotFoundError) as error:
-        read(place_of(f"http://alice:S3CRET@127.0.0.1:{server.server_port}/set"), "b.bin")
+        read(backend_of(f"http://alice:S3CRET@127.0.0.1:{server.server_port}/set"), "b.bin")
     assert "S3CRET" not in str(error.value)
 
 
@@ -150,15 +150,15 @@ def hub(server, monkeypatch, tmp_path):
     return server
 
 
-def place(revision=""):
+def backend(revision=""):
     """One that nobody has asked yet."""
-    from tokenmill.remote.hub import Hub
+    from tokenmill.remote.hub_backend import HubBackend
 
-    return Hub(f"hf://datasets/o/n{revision}/set")
+    return HubBackend(f"hf://datasets/o/n{revision}/set")
 
 
 def test_the_hub_is_read_through_redirects_that_are_kept(hub):
-    here = place()
+    here = backend()
     for start in (0, 1000, 2000):
         assert read(here, "a.bin", start, start + 1000) == DATA[start : start + 1000]
     assert [path for path, _ in hub.asked] == ["set/a.bin"] * 3
@@ -166,7 +166,7 @@ def test_the_hub_is_read_through_redirects_that_are_kept(hub):
 
 
 def test_a_redirect_that_has_expired_is_asked_for_anew(hub):
-    here = place()
+    here = backend()
     assert read(here, "a.bin", 0, 10) == DATA[:10]
     hub.renew()
     assert read(here, "a.bin", 10, 20) == DATA[10:20]
@@ -174,15 +174,15 @@ def test_a_redirect_that_has_expired_is_asked_for_anew(hub):
 
 def test_a_repository_that_is_not_there_is_told(hub):
     with pytest.raises(FileNotFoundError, match="no such dataset repository or revision"):
-        read(place("@v9"), "a.bin")
+        read(backend("@v9"), "a.bin")
     hub.token = "another"
     with pytest.raises(FileNotFoundError, match="set HF_TOKEN"):
-        read(place(), "a.bin")
+        read(backend(), "a.bin")
 
 
 def test_an_address_of_the_hub_is_checked():
     with pytest.raises(ValueError, match="expected hf://datasets/OWNER/NAME"):
-        place_of("hf://o/n")
+        backend_of("hf://o/n")
 
 
 # ---------------------------------------------------------------------------- fsspec
@@ -193,13 +193,13 @@ def test_whatever_fsspec_knows_is_read():
 
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/tokens/web/a.bin", DATA)
-    place = place_of("memory://tokens/web")
-    assert read(place, "a.bin", 5, 105) == DATA[5:105]
-    assert read(place, "a.bin") == DATA
+    backend = backend_of("memory://tokens/web")
+    assert read(backend, "a.bin", 5, 105) == DATA[5:105]
+    assert read(backend, "a.bin") == DATA
     with pytest.raises(FileNotFoundError, match="memory://tokens/web/b.bin"):
-        read(place, "b.bin")
+        read(backend, "b.bin")
 
 
 def test_a_kind_of_address_that_nobody_knows_is_told():
     with pytest.raises(ValueError, match="no such kind of address"):
-        place_of("nobody://knows/this")
+        backend_of("nobody://knows/this")

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 from elsewhere import MIB, SMALL, Watcher, batches, lengths, same, size, used
 from file_server import FileServer
 from making import ROOT, make_token_set, tree, wait_until
 
 from tokenmill import Mixture, RowLoader, TokenSet, cli, get_batch
-from tokenmill.batches import plans
+from tokenmill.feed import window_plans
 from tokenmill.remote.sets import Kept, open_set
 
 # ---------------------------------------------------------------------------- the same rows
@@ -163,7 +164,7 @@ def test_blocks_of_before_the_machine_was_started_are_checked_again(
     data[8:16] = bytes(8)  # another start of the machine
     head.write_bytes(data)
     code = read_code(server, tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = warm.run("-c", code)
     assert done.returncode == 0, done.stderr
     assert server.tokens_served() == size(folder) + MIB, "one block anew"
     assert path.read_bytes() == (folder / "shards" / "train_0.000.bin").read_bytes()
@@ -176,8 +177,8 @@ def read_code(server, cache, more="", setup="", count=None) -> str:
     """Reads an epoch in another process, and compares it with nothing: the tests look at the cache."""
     return (
         f"import sys, itertools; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
-        "from tokenmill.batches import plans; from tokenmill.rows.windows import Grain\n"
-        f"plans.GRAIN = Grain({SMALL.slice}, {SMALL.window})\n{setup}\n"
+        "from tokenmill.feed import window_plans; from tokenmill.rows.windows import WindowSize\n"
+        f"window_plans.DEFAULT_WINDOW_SIZE = WindowSize({SMALL.slice}, {SMALL.window})\n{setup}\n"
         "from tokenmill import RowLoader\n"
         f"loader = RowLoader({server.url + '/set'!r}, batch_size=8, seq_len=512, epochs=1,\n"
         f"    cache_dir={str(cache)!r}{more})\n"
@@ -196,35 +197,42 @@ def digest_of(folder, **more) -> str:
     return digest.hexdigest()
 
 
-def run(code: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def begin(code: str) -> warm.Command:
+    return warm.Command("-c", code)
 
 
+def told(command: warm.Command) -> tuple[str, str]:
+    """What a command has said once it ended, and what it said of errors."""
+    done = command.done(240)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.slow
 def test_eight_processes_share_a_cache_and_each_block_comes_once(folder, server, small_windows, tmp_path):
-    running = [run(read_code(server, tmp_path)) for _ in range(8)]
-    found = [process.communicate(timeout=180) for process in running]
+    running = [begin(read_code(server, tmp_path)) for _ in range(8)]
+    found = [told(process) for process in running]
     assert {out.strip() for out, _ in found} == {digest_of(folder)}, [error for _, error in found]
     assert server.tokens_served() == size(folder)
 
 
 def test_where_locks_do_nothing_rows_are_right(folder, server, small_windows, tmp_path):
     lying = "import fcntl; fcntl.lockf = lambda *_: None; fcntl.flock = lambda *_: None"
-    running = [run(read_code(server, tmp_path, setup=lying)) for _ in range(3)]
-    found = [process.communicate(timeout=180) for process in running]
+    running = [begin(read_code(server, tmp_path, setup=lying)) for _ in range(3)]
+    found = [told(process) for process in running]
     assert {out.strip() for out, _ in found} == {digest_of(folder)}, [error for _, error in found]
 
 
+@pytest.mark.slow
 def test_a_killed_run_s_next_fetches_only_what_is_missing_and_leaves_nothing_over(
     folder, server, small_windows, tmp_path
 ):
     rng = np.random.default_rng(3)
     server.delay, kills = 0.005, 25
     for _ in range(kills):
-        process = run(read_code(server, tmp_path))
-        time.sleep(float(rng.uniform(0.3, 1.2)))
+        process = begin(read_code(server, tmp_path))
+        time.sleep(float(rng.uniform(0.02, 0.6)))
         process.kill()
-        process.communicate()
-    out, error = run(read_code(server, tmp_path)).communicate(timeout=180)
+    out, error = told(begin(read_code(server, tmp_path)))
     assert out.strip() == digest_of(folder), error
     assert server.tokens_served() <= size(folder) + kills * 16 * MIB  # what was on its way at each kill
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -237,14 +245,13 @@ def test_a_killed_run_s_next_fetches_only_what_is_missing_and_leaves_nothing_ove
 def test_a_stopped_process_holds_nobody_up_for_good(folder, server, small_windows, tmp_path):
     """One that is stopped keeps its claims; another goes on with the others, and with these once it is killed."""
     server.delay = 0.05
-    stopped = run(read_code(server, tmp_path))
+    stopped = begin(read_code(server, tmp_path))
     wait_until(lambda: server.tokens_served() > MIB)
     stopped.send_signal(signal.SIGSTOP)
-    other = run(read_code(server, tmp_path))
+    other = begin(read_code(server, tmp_path))
     time.sleep(2)
     stopped.kill()
-    stopped.communicate()
-    out, error = other.communicate(timeout=120)
+    out, error = told(other)
     assert out.strip() == digest_of(folder), error
 
 
@@ -264,25 +271,25 @@ def test_a_budget_is_held_and_rows_are_the_same(folder, server, small_windows, t
 
 
 def test_a_budget_of_one_window_makes_windows_smaller_with_a_word(folder, server, small_windows, tmp_path, monkeypatch):
-    from tokenmill.batches import grain
+    from tokenmill.feed import window_size
 
-    monkeypatch.setattr(grain, "FEWEST_SLICES", 1)
-    with pytest.warns(UserWarning, match=r"windows are of 524,288 tokens, so rows are mixed over fewer places"):
+    monkeypatch.setattr(window_size, "FEWEST_SLICES", 1)
+    with pytest.warns(UserWarning, match=r"windows are reduced to 524,288 tokens, so rows are mixed over fewer places"):
         loader = RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=WINDOW)
-    monkeypatch.setattr(plans, "GRAIN", SMALL._replace(window=SMALL.window // 4))
+    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", SMALL._replace(window=SMALL.window // 4))
     assert same([next(loader)[0] for _ in range(400)], batches(folder, 400, epochs=None))
     state = loader.state_dict()
     after = next(loader)[0]
     loader.close()
     assert state["window_tokens"] == SMALL.window // 4
-    monkeypatch.setattr(plans, "GRAIN", SMALL)
+    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", SMALL)
     with RowLoader(folder, batch_size=8, seq_len=512) as there:
         there.load_state_dict(state)
         assert torch.equal(next(there)[0], after), "a disk with more room goes on with the smaller windows"
         assert there.state_dict()["window_tokens"] == SMALL.window // 4
         whole = RowLoader(folder, batch_size=8, seq_len=512).state_dict()
     with (
-        pytest.warns(UserWarning, match="windows are of"),
+        pytest.warns(UserWarning, match="windows are reduced to"),
         RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=WINDOW) as small,
         pytest.raises(ValueError, match="window_tokens is None in the position, 524288 here"),
     ):
@@ -292,7 +299,7 @@ def test_a_budget_of_one_window_makes_windows_smaller_with_a_word(folder, server
 def test_a_budget_that_is_too_small_is_an_error_at_the_start_with_both_numbers(server, small_windows, tmp_path):
     with pytest.raises(
         ValueError,
-        match=r"blocks may take 1,048,576 bytes there, and rows need at least [\d,]+: of each token set there 2 ",
+        match=r"blocks may take 1,048,576 bytes there, but rows need at least [\d,]+: 2 ",
     ):
         RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=MIB)
 
@@ -300,8 +307,8 @@ def test_a_budget_that_is_too_small_is_an_error_at_the_start_with_both_numbers(s
 def test_two_jobs_in_other_orders_share_a_tight_budget(folder, server, small_windows, tmp_path):
     tight = f", cache_bytes={3 * WINDOW}"
     with Watcher(tmp_path) as watcher:
-        running = [run(read_code(server, tmp_path, more=f"{tight}, seed={seed}")) for seed in (1, 2)]
-        found = [process.communicate(timeout=240) for process in running]
+        running = [begin(read_code(server, tmp_path, more=f"{tight}, seed={seed}")) for seed in (1, 2)]
+        found = [told(process) for process in running]
     for seed, (out, error) in zip((1, 2), found, strict=True):
         assert out.strip() == digest_of(folder, seed=seed), error
     assert watcher.most <= 3 * WINDOW
@@ -348,16 +355,16 @@ def disk(tmp_path):
 
 def test_a_disk_that_fills_up_gives_blocks_back(folder, server, small_windows, disk):
     small, more = disk(18), f", cache_bytes={100 * MIB}"  # of a set of 27 MiB
-    out, error = run(read_code(server, small, more=more)).communicate(timeout=120)
+    out, error = told(begin(read_code(server, small, more=more)))
     assert out.strip() == digest_of(folder), error
     left = os.statvfs(small)
     (small / "filler").write_bytes(bytes(left.f_bavail * left.f_frsize))
-    out, error = run(read_code(server, small, more=more + ", seed=9")).communicate(timeout=120)
+    out, error = told(begin(read_code(server, small, more=more + ", seed=9")))
     assert out.strip() == digest_of(folder, seed=9), error
 
 
 def test_a_disk_that_stays_full_is_an_error_in_time(server, small_windows, disk):
-    out, error = run(read_code(server, disk(4), more=f", cache_bytes={100 * MIB}")).communicate(timeout=60)
+    out, error = told(begin(read_code(server, disk(4), more=f", cache_bytes={100 * MIB}")))
     assert not out
     assert "cannot be written (No space left on device), and blocks that are there are all needed" in error
 
@@ -366,7 +373,7 @@ def test_what_nobody_reads_any_more_is_given_back_first(folder, server, small_wi
     assert batches(f"{server.url}/set", cache_dir=tmp_path)
     other = make_token_set(tmp_path / "other", train=[lengths(3_000_000, 50)], val=[[50] * 40])
     with FileServer.of(other) as theirs:
-        out, error = run(read_code(theirs, tmp_path, more=f", cache_bytes={8 * MIB}")).communicate(timeout=120)
+        out, error = told(begin(read_code(theirs, tmp_path, more=f", cache_bytes={8 * MIB}")))
         assert out.strip() == digest_of(other), error
     assert used(tmp_path / TokenSet(folder).digest) < size(folder)
 
@@ -384,7 +391,7 @@ def test_nothing_that_lies_elsewhere_is_loaded_for_a_local_set(folder):
 
 
 def test_a_path_that_an_address_was_made_to_is_that_address(server, tmp_path):
-    assert open_set(Path(f"{server.url}/set"), Kept(tmp_path)).told == f"{server.url}/set"
+    assert open_set(Path(f"{server.url}/set"), Kept(tmp_path)).display_name == f"{server.url}/set"
 
 
 def test_fetched_blocks_are_those_that_rows_need(folder, server, small_windows, tmp_path):
@@ -403,7 +410,7 @@ def whole(prepared, tmp_path_factory):
         yield prepared[1], server
 
 
-def printed(capsys, *words) -> str:
+def sanitize(capsys, *words) -> str:
     status = cli.main([str(word) for word in words])
     said = capsys.readouterr()
     assert status == 0, said.err
@@ -413,23 +420,23 @@ def printed(capsys, *words) -> str:
 @pytest.mark.parametrize("asked", [["--row", "3"], ["--document", "7"], ["--step", "2", "--batch-size", "2"]])
 def test_show_shows_the_same(whole, tmp_path, capsys, asked):
     folder, server = whole
-    here = printed(capsys, "show", folder, *asked, "--seq-len", "128").replace(folder.name, "set")
-    there = printed(capsys, "show", f"{server.url}/set", *asked, "--seq-len", "128", "--cache-dir", tmp_path)
+    here = sanitize(capsys, "show", folder, *asked, "--seq-len", "128").replace(folder.name, "set")
+    there = sanitize(capsys, "show", f"{server.url}/set", *asked, "--seq-len", "128", "--cache-dir", tmp_path)
     assert there == here
 
 
 def test_a_report_says_the_same(whole, tmp_path, capsys):
     folder, server = whole
     page = tmp_path / "page.html"
-    here = printed(capsys, "report", folder, "--out", page).replace(folder.name, "set")
-    there = printed(capsys, "report", f"{server.url}/set", "--out", page, "--cache-dir", tmp_path / "c")
+    here = sanitize(capsys, "report", folder, "--out", page).replace(folder.name, "set")
+    there = sanitize(capsys, "report", f"{server.url}/set", "--out", page, "--cache-dir", tmp_path / "c")
     assert there == here
 
 
 def test_verify_reads_what_lies_there_and_keeps_nothing(whole, tmp_path, capsys, monkeypatch, impatient):
     folder, server = whole
     monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path))
-    assert "0 bad, read in full" in printed(capsys, "verify", f"{server.url}/set")
+    assert "0 bad, read in full" in sanitize(capsys, "verify", f"{server.url}/set")
     assert not list(tmp_path.iterdir())
     name = next(path for path in server.files if path.endswith(".bin"))
     right = server.files[name]
@@ -449,7 +456,7 @@ def test_a_set_elsewhere_is_written_as_others_files(whole, tmp_path, capsys, mon
     folder, server = whole
     monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / "cache"))
     for tokens, out in ((folder, "here"), (f"{server.url}/set", "there")):
-        printed(capsys, "convert", "out", "llm.c", tokens, tmp_path / out)
+        sanitize(capsys, "convert", "out", "llm.c", tokens, tmp_path / out)
     assert tree(tmp_path / "here") == tree(tmp_path / "there")
 
 

@@ -9,7 +9,8 @@ from making import BOS, make_token_set, read_manifest, tree
 
 from tokenmill.store.files import AtomicFile, write_json
 from tokenmill.store.schema import dtype_name
-from tokenmill.store.shards import ShardWriter, finished_record
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import finished_record
 from tokenmill.store.token_sets import TokenSet, digest_of, find_token_set
 
 FACTS = {"source": {"file": "a.parquet"}, "fingerprint": "f" * 64, "text_bytes": 0}

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import run_prepare, write_parquet
 
-from tokenmill.amounts import counted
+from tokenmill.humanize import counted
 from tokenmill.prepare import make
-from tokenmill.text import lines, parquet
-from tokenmill.text.formats import Reading
+from tokenmill.text import parquet, separated
+from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import BATCH_BYTES, SourceFile
 
@@ -51,7 +51,7 @@ def test_parquet_gives_all_but_what_is_longer_whatever_its_encoding(texts, most,
         delta = {"column_encoding": {"text": encoding}} if encoding.isupper() else {}
         table = pa.table({"text": pa.array(texts, pa.string()), "id": [f"n{i}" for i in range(len(texts))]})
         pq.write_table(table, path, use_dictionary=encoding == "dictionary", row_group_size=rows, **delta)
-        found = documents_of(path, Reading(id_column="id", max_document_bytes=most))
+        found = documents_of(path, ReadOptions(id_column="id", max_document_bytes=most))
     kept = [(text, f"n{i}") for i, text in enumerate(texts) if text and len(text) <= most]
     ids = [id for documents in found for id in documents.ids]
     assert list(zip(texts_of(found), ids, strict=True)) == kept
@@ -72,10 +72,10 @@ def test_parquet_gives_all_but_what_is_longer_whatever_its_encoding(texts, most,
 def test_pieces_that_are_too_long_are_left_out_and_counted_wherever_they_are_cut(text, apart, limit, block, most, end):
     data = gzip.compress(text.encode()) if end else text.encode()
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(lines, "BATCH_BYTES", block)
+        patch.setattr(separated, "BATCH_BYTES", block)
         path = Path(folder) / f"a.txt{end}"
         path.write_bytes(data)
-        found = documents_of(path, Reading(document_separator=apart.encode(), max_document_bytes=most), limit)
+        found = documents_of(path, ReadOptions(document_separator=apart.encode(), max_document_bytes=most), limit)
     pieces = text.split(apart)
     assert texts_of(found) == [piece for piece in pieces if 0 < len(piece) <= most]
     assert sum(documents.oversized_documents for documents in found) == sum(len(piece) > most for piece in pieces)
@@ -86,13 +86,13 @@ def test_a_line_after_one_that_is_too_long_is_named_by_its_number(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n' + json.dumps({"text": "b" * 100}) + '\n{"text": "c"}\nbroken\n')
     with pytest.raises(ValueError, match=r"a\.jsonl: line 4: expected a JSON object"):
-        documents_of(path, Reading(max_document_bytes=50))
+        documents_of(path, ReadOptions(max_document_bytes=50))
 
 
 def test_texts_that_a_dictionary_repeats_are_decoded_some_mb_at_a_time(tmp_path):
     path = repeated(tmp_path / "a.parquet", "ab " * (MIB // 3), 100)
     assert path.stat().st_size < 2_000
-    found = documents_of(path, Reading())
+    found = documents_of(path, ReadOptions())
     assert len(texts_of(found)) == 100
     assert max(documents.text_bytes for documents in found) <= BATCH_BYTES + MIB
 
@@ -100,8 +100,8 @@ def test_texts_that_a_dictionary_repeats_are_decoded_some_mb_at_a_time(tmp_path)
 def test_a_row_group_that_unpacks_to_what_no_text_does_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a" * (150 * MIB)]}), path, compression="zstd", use_dictionary=False)
-    with pytest.raises(ValueError, match="row group 0 unpacks .* as no text does; write it anew"):
-        documents_of(path, Reading())
+    with pytest.raises(ValueError, match="row group 0 unpacks .* as no text does; write it again"):
+        documents_of(path, ReadOptions())
 
 
 BOMBS = {
@@ -126,6 +126,7 @@ sys.exit(done.returncode)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_costs_no_memory_and_the_other_files_are_finished(tmp_path, tokenizer_json, name):
     folder = tmp_path / "corpus"
@@ -155,10 +156,10 @@ def test_a_file_that_gives_far_more_than_it_told_is_refused(tmp_path, tokenizer_
     monkeypatch.setattr(make, "MOST_TEXT", MIB)
     (tmp_path / "tokenizer.json").write_bytes(Path(tokenizer_json).read_bytes())
     path = repeated(tmp_path / "b.parquet", "ab " * 10_000, 1000)
-    (unit,) = plan_units(SourceFile("b.parquet", path, "train"), Reading(), MIB)
+    (unit,) = plan_units(SourceFile("b.parquet", path, "train"), ReadOptions(), MIB)
     encoder = make.load_encoder(tmp_path, "auto", unit)
-    with pytest.raises(ValueError, match="bytes of text and goes on, where .* write it anew with smaller row groups"):
-        make.make_shard(tmp_path, encoder, unit, lambda *numbers: None)
+    with pytest.raises(ValueError, match="bytes of text and has more, where .* write it again with smaller row groups"):
+        make.make_shard(tmp_path, (), encoder, unit, lambda *numbers: None)
     assert list((tmp_path / "shards").iterdir()) == [], "nothing of it counts"
 
 
@@ -184,12 +185,12 @@ def test_what_is_read_of_a_struct_is_the_text_alone(tmp_path):
     doc = pa.StructArray.from_arrays([pa.array(["a", "b"]), pa.array(["x" * MIB, "y" * MIB])], names=["text", "junk"])
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"doc": doc}), path)
-    (first,) = plan_units(SourceFile("a.parquet", path, "train"), Reading("doc.text"), 1 << 40)
+    (first,) = plan_units(SourceFile("a.parquet", path, "train"), ReadOptions("doc.text"), 1 << 40)
     with path.open("rb") as raw, pq.ParquetFile(raw) as file:
-        chunks = parquet._text_chunks(first.files[0], file, first.parts[0].reading)
+        chunks = parquet._text_chunks(first.files[0], file, first.parts[0].options)
         batches = list(parquet._batches(raw, file, 0, ["doc.text"], chunks[0]))
     assert batches[0].schema.field("doc").type == pa.struct([("text", pa.string())])
-    assert texts_of(documents_of(path, Reading("doc.text"))) == ["a", "b"]
+    assert texts_of(documents_of(path, ReadOptions("doc.text"))) == ["a", "b"]
 
 
 def test_rows_are_decoded_one_two_four_at_a_time_and_fewer_where_they_are_long(tmp_path):
@@ -211,16 +212,16 @@ def test_ids_that_are_as_long_as_texts_or_nested_are_refused(tmp_path, ids):
         with pytest.raises(
             ValueError, match=r"name another column by --keep-ids|expected ids in|an id under id that is"
         ):
-            documents_of(tmp_path / name, Reading(id_column="id"))
+            documents_of(tmp_path / name, ReadOptions(id_column="id"))
 
 
 def test_ids_that_are_not_utf8_are_mended_and_columns_of_one_name_refused(tmp_path):
     raw = pa.array([b"a\xff", b"b"], pa.binary())
     ids = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
     pq.write_table(pa.table({"text": ["one", "two"], "id": ids}), tmp_path / "a.parquet")
-    (found,) = documents_of(tmp_path / "a.parquet", Reading(id_column="id"))
+    (found,) = documents_of(tmp_path / "a.parquet", ReadOptions(id_column="id"))
     assert found.ids == ["a\ufffd", "b"]
     twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
     pq.write_table(twice, tmp_path / "b.parquet")
     with pytest.raises(ValueError, match="column 'text' is there 2 times"):
-        documents_of(tmp_path / "b.parquet", Reading())
+        documents_of(tmp_path / "b.parquet", ReadOptions())

@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import warm
 from hub_server import Hub, environment
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -19,7 +20,7 @@ from huggingface_hub.errors import (
 )
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
-from tokenmill.amounts import in_bytes
+from tokenmill.humanize import in_bytes
 from tokenmill.text.downloads import _may_pass
 
 REPOSITORY = "owner/corpus"
@@ -107,7 +108,7 @@ def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, f
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     code += "from tokenmill.text import downloads; downloads.ATTEMPTS = 2\n"
     code += f"from tokenmill import cli; sys.exit(cli.main({['prepare', *map(str, flags), '3']!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = warm.run("-c", code, cwd=tmp_path, env=env)
     assert done.returncode == 1
     assert "failed: shard_1.parquet: owner/corpus: fetching shard_1.parquet failed (expected the hash" in done.stderr
     assert "Traceback" not in done.stderr
@@ -186,7 +187,7 @@ def test_later_runs_mean_the_files_of_the_first_whatever_the_branch_has_become(h
     hub.main = "b" * 40
     more = token_set(run_prepare(*flags, 4, cwd=tmp_path, env=env), tmp_path)
     assert json.loads(more["manifest.json"])["hub"]["commit"] == "a" * 40
-    subprocess.run(["rm", "-r", tmp_path / "data/raw"], check=True)
+    shutil.rmtree(tmp_path / "data/raw")
     assert token_set(run_prepare(*flags, 4, cwd=tmp_path, env=env), tmp_path) == more, "the manifest tells the commit"
     newer = run_prepare(*flags, 4, "--revision", "b" * 40, "--name", "newer", cwd=tmp_path, env=env)
     assert json.loads(token_set(newer, tmp_path)["manifest.json"])["hub"]["commit"] == "b" * 40

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_text, run_prepare, tree
 
-from tokenmill.text import lines
-from tokenmill.text.formats import Reading
+from tokenmill.text import separated
+from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
 
 EVERYTHING = 1 << 40
-BY_DEFAULT = Reading()
+BY_DEFAULT = ReadOptions()
 
 
 COMPRESS = {"": lambda data: data, ".gz": gzip.compress, ".zst": lambda data: bytes(pa.Codec("zstd").compress(data))}
@@ -55,7 +55,7 @@ texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
 def test_jsonl_gives_every_text_once_in_order_wherever_it_is_cut(texts, limit, ending, block, last_newline):
     data = jsonl(texts) if last_newline else jsonl(texts).removesuffix(b"\n")
     with pytest.MonkeyPatch.context() as patch, _file(f"a.jsonl{ending}", COMPRESS[ending](data)) as path:
-        patch.setattr(lines, "BATCH_BYTES", block)
+        patch.setattr(separated, "BATCH_BYTES", block)
         assert texts_of(path, limit=limit) == [text for text in texts if text]
         units = units_of(path, limit=limit)
         assert [unit.parts[0].identity["span"][0] for unit in units] == list(range(0, max(1, len(data)), limit))
@@ -73,9 +73,9 @@ def test_jsonl_gives_every_text_once_in_order_wherever_it_is_cut(texts, limit, e
     st.integers(1, 20),
 )
 def test_txt_is_split_as_python_splits_it_wherever_it_is_cut(text, separator, limit, ending, block):
-    how = Reading(document_separator=separator.encode())
+    how = ReadOptions(document_separator=separator.encode())
     with pytest.MonkeyPatch.context() as patch, _file(f"a.txt{ending}", COMPRESS[ending](text.encode())) as path:
-        patch.setattr(lines, "BATCH_BYTES", block)
+        patch.setattr(separated, "BATCH_BYTES", block)
         assert texts_of(path, how, limit) == [piece for piece in text.split(separator) if piece]
 
 
@@ -119,7 +119,7 @@ def test_a_broken_line_is_named_with_file_and_line_or_counted(tmp_path, ending, 
         ValueError, match=rf"a\.jsonl{re.escape(ending)}: line 41: expected .* 'text', found {found}.*--skip-br"
     ):
         texts_of(path, limit=10_000)
-    how = Reading(skip_broken_lines=True)
+    how = ReadOptions(skip_broken_lines=True)
     assert texts_of(path, how, 10_000) == make_text(documents=50, seed=0)
     assert (
         sum(documents.broken_lines for unit in units_of(path, how, 10_000) for documents in read_documents(unit)) == 1

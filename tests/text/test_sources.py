@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
-from tokenmill.text.formats import Reading
+from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.sources import plan_units, read_documents, split_files
 from tokenmill.text.units import SourceFile
@@ -21,7 +21,7 @@ EVERYTHING = 1 << 40
 
 def only_unit(path, column="text"):
     files = split_files({"a.parquet": path, "z.parquet": path})
-    (unit,) = plan_units(files[0], Reading(column), EVERYTHING)
+    (unit,) = plan_units(files[0], ReadOptions(column), EVERYTHING)
     return unit
 
 
@@ -76,7 +76,7 @@ def test_two_files_whose_shards_would_have_one_name_are_refused(tmp_path):
     ("make", "source", "message"),
     [
         (None, "nowhere", "nowhere: no such file or folder; expected a folder, file or glob"),
-        ("empty", "empty", "empty: expected parquet, jsonl or txt files in this folder, found none"),
+        ("empty", "empty", "empty: expected parquet, jsonl, txt or json files in this folder, found none"),
         (None, "*.parquet", "no file matches this pattern"),
     ],
 )
@@ -93,13 +93,14 @@ def test_units_are_consecutive_row_groups_up_to_the_limit(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", texts, row_group_size=1)
     file = split_files({"a.parquet": path, "z.parquet": path})[0]
     cuts = {
-        limit: [unit.parts[0].span for unit in plan_units(file, Reading(), limit)] for limit in (1, 35_000, EVERYTHING)
+        limit: [unit.parts[0].span for unit in plan_units(file, ReadOptions(), limit)]
+        for limit in (1, 35_000, EVERYTHING)
     }
     assert cuts[1] == [(i,) for i in range(8)]
     assert cuts[35_000] == [(0, 1, 2), (3, 4, 5), (6, 7)]
     assert cuts[EVERYTHING] == [tuple(range(8))]
     for limit in cuts:
-        units = plan_units(file, Reading(), limit)
+        units = plan_units(file, ReadOptions(), limit)
         assert texts_of(units) == texts
         assert [unit.name for unit in units] == [f"a.{i:03d}" for i in range(len(units))]
         assert [unit.units for unit in units] == [len(units)] * len(units)
@@ -129,7 +130,7 @@ def test_parquet_is_read_whatever_its_compression_encoding_and_statistics(tmp_pa
     path = tmp_path / "a.parquet"
     how = {"compression": compression, "use_dictionary": dictionary, "write_statistics": False, "row_group_size": 90}
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), path, **how)
-    assert texts_of(plan_units(SourceFile("a.parquet", path, "train"), Reading(), 100_000)) == texts
+    assert texts_of(plan_units(SourceFile("a.parquet", path, "train"), ReadOptions(), 100_000)) == texts
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path):
@@ -183,12 +184,12 @@ def test_a_row_group_of_any_size_is_streamed(tmp_path):
     code = f"""
 import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
 from pathlib import Path
-from tokenmill.text.formats import Reading
+from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
-(unit,) = plan_units(SourceFile("large.parquet", Path({str(path)!r}), "train"), Reading(), 1 << 40)
+(unit,) = plan_units(SourceFile("large.parquet", Path({str(path)!r}), "train"), ReadOptions(), 1 << 40)
 before = peak()
 documents = sum(len(documents.texts) for documents in read_documents(unit))
 print(documents, len(unit.parts[0].span), peak() - before)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from making import make_text, run_prepare, tree
 from tables import PAIRS, differing_code_points
 
-from tokenmill.tokenize import digits
 from tokenmill.tokenize import encoder as encoders
+from tokenmill.tokenize import nanochat_digits
 from tokenmill.tokenize.codepoints import CodePoints, as_ranges
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.engines import ENGINES, table_name
 from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN, NANOCHAT_PATTERN, O200K_PATTERN, PATTERNS
 
 IDS = [f"{engine.name}-{PATTERNS[pattern]}" for engine, pattern in PAIRS]
-EXCEPTIONAL = "\u180e\u088f\ua7ce\U000323b0"  # classed otherwise by fastokens, and by gigatoken
+EXCEPTIONAL = "\u180e\u088f\ua7ce\U000323b0"  # classed differently by gigatoken
 ODD = st.sampled_from(
     [" ", "\n", "\r\n", "'s", "'S", "ſ", "'ſ", "1", "é", "水", "😀", "\u00a0", *EXCEPTIONAL, "<|bos|>"]
 )
@@ -81,7 +81,7 @@ def test_numbers_are_those_of_both_unicodes():
     characters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
     of_regex = set(regex.findall(r"\p{N}", "".join(characters)))
     wanted = [ord(c) for c in characters if c in of_regex or unicodedata.category(c)[0] == "N"]
-    assert np.flatnonzero(digits._numbers()._wanted).tolist() == wanted
+    assert np.flatnonzero(nanochat_digits._numbers()._wanted).tolist() == wanted
 
 
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
@@ -94,6 +94,7 @@ def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
 PLANES = [*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF1000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "pattern"), PAIRS[:1] + PAIRS[-1:], ids=IDS[:1] + IDS[-1:])
 def test_the_shipped_table_is_what_the_engines_differ_in(engine, pattern):
     shipped = CodePoints.load(table_name(engine, pattern))
@@ -144,18 +145,18 @@ def test_auto_takes_the_fastest_engine_that_is_proven_with_the_pattern(tokenizer
     assert choose_engine("tiktoken", tokenizer, first) == ("tiktoken", "")
     engine, why = choose_engine("auto", replace(tokenizer, pattern=r"\w+|\W+"), first)
     assert engine == "tiktoken"
-    assert why.count("is not proven with the split pattern of tokenizer bpe400") == 2
+    assert why.count("is not proven with the split pattern of tokenizer bpe400") == 1
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": "9.9"}, "fastokens is proven with fastokens 9.9, found 0.3.5"),
-        ({"name": "no-such-package"}, r"no-such-package is not installed \(pip install no-such-package==0.3.5\)"),
+        ({"version": "9.9"}, "gigatoken is proven with gigatoken 9.9, found 0.10.0"),
+        ({"name": "no-such-package"}, r"no-such-package is not installed \(pip install no-such-package==0.10.0\)"),
     ],
 )
 def test_a_package_that_is_missing_or_another_version_is_not_used(tokenizer, monkeypatch, change, reason):
-    other = replace(ENGINES["fastokens"], **change)
+    other = replace(ENGINES["gigatoken"], **change)
     monkeypatch.setattr(encoders, "ENGINES", {other.name: other})
     engine, why = choose_engine("auto", tokenizer, documents([]))
     assert engine == "tiktoken"
@@ -183,24 +184,24 @@ def test_a_vocabulary_that_an_engine_cannot_load_goes_to_another(tokenizer):
 
 def test_the_first_documents_are_proven_before_an_engine_is_used(tokenizer, monkeypatch):
     def make(ranks, pattern):
-        right = ENGINES["fastokens"].make(ranks, pattern)
+        right = ENGINES["gigatoken"].make(ranks, pattern)
         return lambda column: right(documents([text.replace("mill", "mall") for text in column.to_pylist()]))
 
-    faulty = replace(ENGINES["fastokens"], make=make)
-    monkeypatch.setattr(encoders, "ENGINES", {"fastokens": faulty})
-    assert choose_engine("auto", tokenizer, documents(["fine"]))[0] == "fastokens"
+    faulty = replace(ENGINES["gigatoken"], make=make)
+    monkeypatch.setattr(encoders, "ENGINES", {"gigatoken": faulty})
+    assert choose_engine("auto", tokenizer, documents(["fine"]))[0] == "gigatoken"
     engine, why = choose_engine("auto", tokenizer, documents(["a windmill"]))
-    assert (engine, why[:47]) == ("tiktoken", "fastokens and tiktoken encode 'mill' differently"[:47])
+    assert (engine, why[:47]) == ("tiktoken", "gigatoken and tiktoken encode 'mill' differently"[:47])
 
 
 def test_the_engine_changes_no_byte_of_the_token_set(source, tokenizer_json, tmp_path):
     trees, said = {}, {}
-    for engine in ("tiktoken", "fastokens", "auto"):
+    for engine in ("tiktoken", "auto"):
         cwd = tmp_path / engine
         cwd.mkdir()
         done = run_prepare("--source", source, "--tokenizer", tokenizer_json, "--engine", engine, cwd=cwd)
         trees[engine], said[engine] = tree(cwd / "data"), done.stderr
-    assert trees["tiktoken"] == trees["fastokens"] == trees["auto"]
+    assert trees["tiktoken"] == trees["auto"]
     assert "with 2 workers and tiktoken" in said["tiktoken"]
     assert "with 2 workers and gigatoken" in said["auto"]
 
@@ -212,6 +213,6 @@ def test_an_engine_that_cannot_be_used_is_refused_by_name(source, tokenizer, tok
     done = run_prepare(*flags[:-1], tmp_path / "odd.json", "--engine", "gigatoken", cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "--engine gigatoken: gigatoken is not proven with the split pattern of tokenizer bpe400" in done.stderr
-    done = run_prepare(*flags, "--engine", "fast", cwd=tmp_path, check=False)
+    done = run_prepare(*flags, "--engine", "fastokens", cwd=tmp_path, check=False)
     assert done.returncode != 0
-    assert all(name in done.stderr for name in ("auto", "tiktoken", "gigatoken", "fastokens"))
+    assert all(name in done.stderr for name in ("auto", "tiktoken", "gigatoken"))

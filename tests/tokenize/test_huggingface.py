@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import make_text, run_prepare
+from making import ROOT, make_text, run_prepare
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tokenmill.store.token_sets import TokenSet
@@ -223,13 +224,11 @@ def test_a_dropout_is_refused(tmp_path):
         load_foreign(tmp_path / "tokenizer.json", "<s>")
 
 
-def test_preparing_and_showing_with_one(both, source, tmp_path):
-    import subprocess
-    import sys
-
+def test_preparing_and_showing_with_one(both, source, tmp_path, monkeypatch):
     path, _, ours = both
     if ours.name not in ("llama2", "splits"):
         pytest.skip("two kinds are enough for the commands")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # threads that would not survive the fork of a worker
     trees = []
     for engine in ("auto", "tiktoken"):
         flags = ("--source", source, "--tokenizer", path, "--bos-token", "<s>", "--engine", engine)
@@ -237,7 +236,6 @@ def test_preparing_and_showing_with_one(both, source, tmp_path):
         token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
         trees.append([entry.bin_sha256 for entry in token_set.entries])
     assert trees[0] == trees[1]
-    command = [sys.executable, "-m", "tokenmill", "verify", str(token_set.path)]
-    assert subprocess.run(command, capture_output=True, text=True).returncode == 0
-    command = [sys.executable, "-m", "tokenmill", "show", str(token_set.path), "--document", "0"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert warm.run("-m", "tokenmill", "verify", token_set.path, cwd=ROOT).returncode == 0
+    shown = warm.run("-m", "tokenmill", "show", token_set.path, "--document", 0, cwd=ROOT)
+    assert (shown.returncode, bool(shown.stdout)) == (0, True)

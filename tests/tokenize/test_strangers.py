@@ -58,7 +58,7 @@ def test_the_same_pattern_in_a_hugging_face_file_is_an_error_of_the_shard(tmp_pa
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "failed: shard b.000: the tokenizers library cannot run tokenizer endless" in done.stderr
-    assert "failed; mend the cause" in done.stderr
+    assert "failed; fix the cause" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_text
 
-from tokenmill.tokenize import stretches
+from tokenmill.tokenize import long_text
 from tokenmill.tokenize.patterns import OF_ANY_LENGTH
 from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
@@ -62,7 +62,7 @@ def test_such_a_run_does_overflow_tiktoken(tokenizer):
 
 @pytest.mark.parametrize("pattern", sorted(OF_ANY_LENGTH))
 def test_splitting_around_long_pieces_changes_no_id(tokenizer, pattern, monkeypatch):
-    monkeypatch.setattr(stretches, "LONG_PIECE", 4)  # so that many pieces of a small text are long
+    monkeypatch.setattr(long_text, "LONG_PIECE", 4)  # so that many pieces of a small text are long
     encoding = tiktoken.Encoding("any", pat_str=pattern, mergeable_ranks=tokenizer.ranks, special_tokens={})
     rng, bits = (
         random.Random(0),
@@ -70,7 +70,7 @@ def test_splitting_around_long_pieces_changes_no_id(tokenizer, pattern, monkeypa
     )
     for _ in range(3000):
         text = "".join(rng.choices(bits, k=rng.randint(0, 12)))
-        found = stretches.encode_in_stretches(encoding, pattern, text).tolist()
+        found = long_text.encode_in_stretches(encoding, pattern, text).tolist()
         assert found == encoding.encode_ordinary(text), repr(text)
 
 

@@ -1,22 +1,12 @@
-"""Rows to tensors: what training imports.
+"""Batches: from rows to tensors. This is what training imports.
 
-Comes in: a token set, settings (config). Goes out: (inputs, targets) on a device, and a position.
+Comes in: a feed (feed/) and settings. Goes out: (inputs, targets) on a device, and a position.
 
-    loader            RowLoader; get_batch and packed_rows are other ways to have one
-    chain             rows dealt, transferred, made ahead: how its batches are made
-    mixture           several token sets by weight, as a user says it; mixture_file: as a TOML file says it
-    forecast          what a mixture will give of each source
-    one_set           what a loader deals, and what a position of it is; mixed: the same of a mixture, ledger: written
-    source            a token set's split from a place on, as a position says; plans: the plan of each of its windows
-    planned           the rows of a split, window by window; mixed_rows: a mixture's; nanochat_rows: nanochat's
-    windows           windows planned ahead, by threads
-    window_rows       the rows of one window; table: where their tokens lie; pieces: what they are made of
-    transfer          to a device; ahead: in a thread
-    frameworks        what they do around a dataset, and should not; callers: who called
-    ranks             which rank this is, and whether all agree; progress: how far the others are
-    elsewhere         rows whose tokens lie elsewhere; grain: how large windows are, where their cache is small
-    documents         ids, positions and masks of the documents of a batch
-    notebook          the next rows, drawn
+    loader         RowLoader, the public class; loader_core: how it runs
+    get_batch      get_batch, one function that keeps its own loaders; packed_rows: a dataset for DataLoader
+    transfer       copies rows to a device
+    ranks          finds this process's rank, and checks that all ranks agree
+    documents      document ids, position ids and attention masks of a batch
 
-It must never know text, tokenizers or parquet: numpy and torch are all it loads.
+It must never import text, tokenizers or parquet. It needs only numpy and torch.
 """

@@ -1,14 +1,15 @@
-"""Where documents begin in a batch: ids, positions, and what attention kernels want of them.
+"""Document boundaries in a batch: document ids, position ids, and what attention kernels need.
 
-A piece of a document begins with BOS, its own or an inserted one, and BOS is nowhere else, so everything
-follows from the tokens, on their device and without waiting for it. With BOS 0, a batch of one row:
+Every piece of a document begins with BOS, either the document's own or an inserted one, and BOS appears nowhere else.
+Everything here is therefore computed from the tokens, on their device and without synchronization. With BOS 0 and a
+batch of one row:
 
     inputs         0 7 8 0 5 0 6 9
     document_ids   0 0 0 1 1 2 2 2
     position_ids   0 1 2 0 1 0 1 2        rotary embeddings that restart at each document
     cu_seqlens     0 3 5 8 8 8 ...        FlashAttention's varlen call, padded to a fixed length
 
-In a `concat` row that begins inside a document, that document is 0 too.
+If a `concat` row begins inside a document, that document also has number 0.
 """
 
 from collections.abc import Callable
@@ -19,14 +20,14 @@ Mask = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.
 
 
 def document_ids(inputs: torch.Tensor, bos_id: int) -> torch.Tensor:
-    """Numbers the documents of each row, 0, 1, 2 ...: inputs (B, T) -> (B, T) int32."""
+    """Numbers the documents of each row from 0: inputs (B, T) -> (B, T) int32."""
     begins = inputs == bos_id
     ids = begins.cumsum(1, dtype=torch.int32)
     return ids - begins[:, :1].int()
 
 
 def _begins(document_ids: torch.Tensor) -> torch.Tensor:
-    """Where a document's stretch of a row begins: (B, T) bool."""
+    """Marks the first token of each document in each row: (B, T) bool."""
     begins = torch.ones_like(document_ids, dtype=torch.bool)
     begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     return begins
@@ -39,17 +40,17 @@ def position_ids(document_ids: torch.Tensor) -> torch.Tensor:
 
 
 def cu_seqlens(document_ids: torch.Tensor, max_documents: int) -> torch.Tensor:
-    """Where each document of a batch laid end to end begins, for a varlen attention call: (max_documents + 1,) int32.
+    """Cumulative sequence lengths of a batch's documents, for a varlen attention call: (max_documents + 1,) int32.
 
-    `document_ids` (B, T) int32 are taken as B * T tokens in one line; no document crosses a row. What is
-    left is filled with B * T, documents of no tokens, so that the shape is the same at every step and
-    `torch.compile` does not compile again. Give T as the call's max_seqlen.
+    The B * T tokens of `document_ids`, (B, T) int32, are treated as one sequence. No document crosses a row. Unused
+    entries are B * T, which stands for empty documents, so the shape is the same at every step and `torch.compile` does
+    not recompile. Pass T as the call's max_seqlen.
 
-    Raises ValueError on the CPU where there are more documents; on CUDA that is a device-side assertion, so that
-    nothing waits for the device, and in compiled code, which may not branch on a number, a RuntimeError.
+    Raises ValueError on the CPU if the batch has more than `max_documents` documents. On CUDA this is a device-side
+    assertion, so nothing waits for the device. In compiled code, which cannot branch on a tensor, it is a RuntimeError.
     """
     begins = _begins(document_ids).flatten()
-    number = begins.cumsum(0)  # of documents up to here
+    number = begins.cumsum(0)  # documents that begin up to and including each token
     eager = not torch.compiler.is_compiling()
     if eager and document_ids.device.type == "cpu" and number[-1] > max_documents:
         raise ValueError(
@@ -58,12 +59,12 @@ def cu_seqlens(document_ids: torch.Tensor, max_documents: int) -> torch.Tensor:
     torch._assert_async(number[-1] <= max_documents)
     starts = torch.full((max_documents + 2,), len(begins), dtype=torch.int32, device=document_ids.device)
     places = torch.arange(len(begins), dtype=torch.int32, device=document_ids.device)
-    # tokens that begin nothing all write to the last place, which is cut off
+    # tokens that do not begin a document all write to the last entry, which is cut off
     return starts.scatter_(0, torch.where(begins, number - 1, max_documents + 1), places)[: max_documents + 1]
 
 
 def document_mask(document_ids: torch.Tensor) -> Mask:
-    """A mask function for FlexAttention: causal, and within a document. `document_ids` is (B, T) int32.
+    """A mask function for FlexAttention: causal, and within one document. `document_ids` is (B, T) int32.
 
     mask = create_block_mask(document_mask(document_ids), B, None, T, T, device=...)
     out = flex_attention(query, key, value, block_mask=mask)

@@ -1,20 +1,22 @@
-"""get_batch, as in every tutorial, and the loaders that it keeps: one for each distinct set of settings.
+"""get_batch, as in many tutorials, and the loaders that it keeps, one for each distinct set of settings.
 
     inputs, targets = get_batch("train", batch_size=32, seq_len=2048, device="cuda")
     checkpoint["data"] = state_dict()
 
-Settings that mean the same are one loader: a token set by two paths, 32 and np.int64(32), "cuda" and "cuda:0", a
-default that is written out. Which folder a link leads to is looked up when it is asked for first. A loaded position
-goes to the call of the same arguments: another batch_size is another loader here, as it is while a program runs.
+Settings that mean the same share one loader: two paths to one token set, 32 and np.int64(32), "cuda" and "cuda:0", or a
+default that you write out. Symbolic links are resolved at the first call with these settings. A loaded position goes to
+the call with the same arguments. A call with another batch_size is another loader, both after loading and while a
+program runs.
 
-An evaluation takes its batches with purpose="eval", which moves nobody's training, also on one rank alone:
+For evaluation, pass purpose="eval". It does not move the training position, even if only one rank evaluates:
 
-    get_batch("train", 32, 2048)                    the training's next batch
-    get_batch("train", 32, 2048, purpose="eval")    of the same text, in an order of its own
+    get_batch("train", 32, 2048)                    the next batch for training
+    get_batch("train", 32, 2048, purpose="eval")    from the same text, in a separate order
 """
 
 import json
 import os
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -22,72 +24,76 @@ from typing import Any, Literal, get_args, overload
 
 import torch
 
-from tokenmill.batches.callers import warn
-from tokenmill.batches.chain import KEPT, TOKENS_ROOT, of_this_rank
-from tokenmill.batches.config import LoaderConfig, Packing, Tokens
+from tokenmill.addresses import is_address
 from tokenmill.batches.loader import Pair, RowLoader, Tensors, Triple
-from tokenmill.batches.mixture import Mixture
+from tokenmill.batches.loader_core import POSITIONS_KEPT, with_rank
 from tokenmill.batches.ranks import require_in_step
 from tokenmill.batches.transfer import find_device
 from tokenmill.checks import one_of, whole_number
-from tokenmill.remote.addresses import is_address
+from tokenmill.feed.loader_config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.mixture import Mixture
+from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import VERSION
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import find_token_set
 
 Purpose = Literal["train", "eval"]
-EVAL_SEEDS = 1 << 32  # the seed of an evaluation's order is so many further: none that anybody trains with
+EVAL_SEEDS = 1 << 32  # added to the seed for evaluation, so that it is no seed that anybody trains with
 
 
-class KeptLoaders:
-    """Loaders, kept by their settings. Loaded positions wait until the loader that they belong to is asked for."""
+class LoaderCache:
+    """Keeps a loader for each set of settings. A loaded position waits until its loader is first used."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[Any, ...], RowLoader[Tensors]] = {}  # by the settings as they were written
-        self._loaders: dict[tuple[LoaderConfig, Purpose], RowLoader[Tensors]] = {}  # by what they mean
-        self._trained: deque[RowLoader[Tensors]] = deque(maxlen=KEPT)  # whose the last batches of training were
-        self._waiting: list[dict[str, Any]] = []
-        self._warned = False  # of an evaluation, once
+        self._by_arguments: dict[tuple[Any, ...], RowLoader[Tensors]] = {}  # by the arguments as the user wrote them
+        self._loaders: dict[tuple[LoaderConfig, Purpose], RowLoader[Tensors]] = {}  # by resolved settings
+        self._last_trained: deque[RowLoader[Tensors]] = deque(maxlen=POSITIONS_KEPT)  # of each last training batch
+        self._waiting: list[dict[str, Any]] = []  # loaded positions that no loader has taken yet
+        self._warned = False  # the warning about evaluation is shown once
 
     def next(self, settings: dict[str, Any]) -> Tensors:
-        """The next batch of the loader of these settings."""
+        """The next batch of the loader with these settings."""
         loader = self.get(settings)
         trains = _purpose(settings) == "train"
         if trains and not torch.is_grad_enabled() and not self._warned:
             self._warned = True
-            warn(
-                "get_batch gives a batch of training where no gradient is taken: an evaluation, it seems, whose rows "
-                "will never be trained on, and on one rank alone will set it apart from the others; write "
-                "get_batch(..., purpose='eval')"
+            warnings.warn(
+                "get_batch returned a training batch while gradients are disabled, as in an evaluation: you will not "
+                "train on its rows, and if only one rank evaluates, it gets ahead of the others; use "
+                "get_batch(..., purpose='eval')",
+                stacklevel=3,
             )
         batch = next(loader)
         if trains:
-            self._trained.append(loader)
+            self._last_trained.append(loader)
         return batch
 
     def get(self, settings: dict[str, Any]) -> RowLoader[Tensors]:
-        """The loader of these settings, always the same keys; a new one goes to the position that waits for it."""
+        """The loader with these settings; a new one continues from the loaded position that fits, if there is one.
+
+        `settings` always has the same keys in the same order.
+        """
         skip_rows = settings["skip_rows"]
-        if skip_rows is not None and not isinstance(skip_rows, str):  # a text is refused, with what to write
+        if skip_rows is not None and not isinstance(skip_rows, str):  # LoaderConfig rejects a str
             settings["skip_rows"] = tuple(skip_rows)
         tokens = settings["tokens"]
-        named = isinstance(tokens, Mixture) or (tokens is not None and (is_address(tokens) or os.path.isabs(tokens)))
-        here = None if named else os.getcwd()
-        key = (*settings.values(), here)
-        if key not in self._asked:
+        absolute = isinstance(tokens, Mixture) or (tokens is not None and (is_address(tokens) or os.path.isabs(tokens)))
+        key = (*settings.values(), None if absolute else os.getcwd())
+        if key not in self._by_arguments:
             one_of("purpose", settings["purpose"], get_args(Purpose))
-            self._asked[key] = self._find(LoaderConfig.of(settings), _purpose(settings))
-        return self._asked[key]
+            self._by_arguments[key] = self._find(LoaderConfig.of(settings), _purpose(settings))
+        return self._by_arguments[key]
 
     def state_dict(self, pending: int = 0) -> dict[str, Any]:
-        """ValueError where ranks stand elsewhere, or where fewer batches can be pending."""
-        if whole_number("pending", pending, 0) > len(self._trained):
+        """Raises ValueError if ranks are at different rows, or if fewer than `pending` batches are kept."""
+        returned = len(self._last_trained)
+        if whole_number("pending", pending, 0) > returned:
             raise ValueError(
-                f"pending={pending}: get_batch has returned {len(self._trained)} batches for training since it began, "
-                f"or a position was loaded, so that no more can be pending; of more than {KEPT} none are kept"
+                f"pending={pending}: get_batch has returned {returned} batches for training since the program began or "
+                f"loaded a position, so no more can be pending; only the last {POSITIONS_KEPT} are kept"
             )
-        counts = Counter(map(id, list(self._trained)[len(self._trained) - pending :]))
+        counts = Counter(map(id, list(self._last_trained)[returned - pending :]))
         positions, training = [], {}
         for (_, purpose), loader in self._loaders.items():
             arguments = _arguments(loader, purpose)
@@ -96,31 +102,30 @@ class KeptLoaders:
             if purpose == "train":
                 name = f"get_batch('train', {loader.config.batch_size}, {loader.config.seq_len})"
                 training[name if name not in training else f"{name} of {arguments}"] = position
-        if training and not require_in_step(training, str(pending)):
-            for (_, purpose), loader in self._loaders.items():
-                if purpose == "train":
-                    loader._warn_of_others()
+        if training:
+            require_in_step(training, str(pending))
         return {"version": VERSION, "loaders": [json.dumps(position) for position in positions + self._waiting]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """ValueError for a state that `state_dict` did not make."""
+        """Raises ValueError for a state that `state_dict` did not make."""
         if not isinstance(state, dict) or not all(isinstance(p, str) for p in state.get("loaders") or ()):
             raise ValueError(f"expected what tokenmill.state_dict() returned, found {state!r}")
-        if state.get("version") != VERSION or not isinstance(state.get("loaders"), list):
-            hint = "; this is a loader's own, for its load_state_dict" if "fingerprint" in state else ""
+        if state.get("version") not in (2, VERSION) or not isinstance(state.get("loaders"), list):
+            hint = "; this is the state of one RowLoader: use its load_state_dict" if "fingerprint" in state else ""
             raise ValueError(
                 f"expected what tokenmill.state_dict() returned, version {VERSION}, "
                 f"found {state.get('version')!r}{hint}"
             )
         waiting = [json.loads(position) for position in state["loaders"]]
-        if not all(isinstance(one, dict) and {"arguments", "split"} <= one.keys() for one in waiting):
+        if not all(isinstance(position, dict) and {"arguments", "split"} <= position.keys() for position in waiting):
             raise ValueError("expected what tokenmill.state_dict() returned, found a position without its arguments")
-        self._asked.clear()
+        self._by_arguments.clear()
         self._loaders.clear()
-        self._trained.clear()
+        self._last_trained.clear()
         self._waiting = waiting
 
     def _find(self, config: LoaderConfig, purpose: Purpose) -> RowLoader[Tensors]:
+        """The loader of a config: an existing one with the same meaning, or a new one."""
         if config.epochs is not None:
             raise ValueError("get_batch is endless; for epochs, iterate over a RowLoader")
         if isinstance(config.tokens, Mixture):
@@ -131,62 +136,67 @@ class KeptLoaders:
             tokens = os.path.realpath(config.tokens or find_token_set(TOKENS_ROOT))
         config = replace(config, tokens=tokens, device=find_device(config.device))
         config = replace(config, seed=config.seed + EVAL_SEEDS) if purpose == "eval" else config
-        same = replace(of_this_rank(config), seed=config.order["seed"], skip_rows=config.skip_rows or ())
-        meant = same, purpose
-        if meant not in self._loaders:
+        meaning = replace(with_rank(config), seed=config.order["seed"], skip_rows=config.skip_rows or ())
+        key = meaning, purpose
+        if key not in self._loaders:
             loader = RowLoader[Tensors].of(config)
             self._resume(loader, _arguments(loader, purpose))
-            self._loaders[meant] = loader
-        return self._loaders[meant]
+            self._loaders[key] = loader
+        return self._loaders[key]
 
     def _resume(self, loader: RowLoader[Tensors], arguments: dict[str, Any]) -> None:
-        """Gives a new loader the loaded position of the same arguments: of several, as of two token sets, its own.
+        """Moves a new loader to the loaded position with the same arguments, or starts over with a warning.
 
-        Where there is none it begins anew, and says so.
+        If several positions have these arguments, as those of two token sets do, the loader takes the one of its own
+        set.
         """
         same = [position for position in self._waiting if position["arguments"] == arguments]
-        if not same:  # rows to skip may be given with the position that is gone back to, or other weights
-            loose = _loosely(arguments)
-            same = [position for position in self._waiting if _loosely(position["arguments"]) == loose]
+        if not same:  # a resumed run may skip other rows, or have other weights
+            required = _must_match(arguments)
+            same = [position for position in self._waiting if _must_match(position["arguments"]) == required]
         known = [position for position in same if loader.knows(position)]
         if len(known) > 1 and isinstance(loader.config.tokens, Mixture):
             raise ValueError(
-                f"the loaded state has {len(known)} positions that {loader.config.tokens!r} could go on from; give "
-                'the one that is meant, json.loads of one of state["loaders"], to RowLoader.load_state_dict'
+                f"the loaded state has {len(known)} positions that {loader.config.tokens!r} could continue from; pass "
+                'the right one, json.loads of one of state["loaders"], to RowLoader.load_state_dict'
             )
         for position in (known or same)[:1]:
-            # refuses, with both values, where it does not fit
+            # raises ValueError, with both values, if it does not fit
             loader._load(position, compare=arguments["purpose"] == "train")
             self._waiting.remove(position)
         others = [position["arguments"] for position in self._waiting if position["split"] == loader.config.split]
         if not same and others:
-            warn(
-                f"get_batch begins anew with {arguments}: the loaded state has no position of these "
-                f"arguments, but of {others}; call it as before, or change batch_size or seq_len with RowLoader",
+            warnings.warn(
+                f"get_batch starts over with {arguments}: the loaded state has no position for these "
+                f"arguments, only for {others}; call it as before, or change batch_size or seq_len with RowLoader",
+                stacklevel=2,
             )
 
 
 def _purpose(settings: dict[str, Any]) -> Purpose:
-    """What a batch is for: validation evaluates, whatever is said."""
+    """What a batch is for. Batches of the validation split are always for evaluation."""
     return "train" if settings["split"] == "train" and settings["purpose"] == "train" else "eval"
 
 
 def _arguments(loader: RowLoader[Tensors], purpose: Purpose) -> dict[str, Any]:
-    """What a call of get_batch is known by again: what decides what it returns, but for the token set and the rank."""
+    """The arguments that identify a call of get_batch in a saved state.
+
+    They are those that determine what it returns, except the token set and the rank.
+    """
     config = loader.config
     names = ("split", "batch_size", "seq_len", "packing", "documents")
-    told = {name: getattr(config, name) for name in names} | config.order | {"purpose": purpose}
+    arguments = {name: getattr(config, name) for name in names} | config.order | {"purpose": purpose}
     if isinstance(config.tokens, Mixture):
-        told |= {"mixture": config.tokens.told, "sources": config.sources}
-    return told | {"skip_rows": list(config.skip_rows or ())}
+        arguments |= {"mixture": config.tokens.description, "sources": config.sources}
+    return arguments | {"skip_rows": list(config.skip_rows or ())}
 
 
-def _loosely(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same, whatever rows are skipped, and whatever the mixture's weights."""
+def _must_match(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments without those that may change when a run resumes: skipped rows and the mixture's weights."""
     return arguments | {"skip_rows": None} | ({"mixture": None} if "mixture" in arguments else {})
 
 
-_loaders = KeptLoaders()
+_loaders = LoaderCache()
 
 
 # fmt: off
@@ -250,24 +260,25 @@ def get_batch(
     cache_bytes: int | str | None = None,
     purpose: Purpose = "train",
 ) -> Tensors:
-    """The next (inputs, targets) of a split, each (B, T) int64 on `device`; with documents=True, document_ids too.
+    """Returns the next (inputs, targets) of a split, each (B, T) int64 on `device`.
 
-    Keeps one `RowLoader` for each distinct set of settings, so training and validation each go on where they were.
-    Parameters are RowLoader's, and mean the same; `epochs` is refused, as it is endless.
+    With documents=True it returns document_ids too. It keeps one `RowLoader` for each distinct set of settings, so
+    training and validation each continue where they were. The parameters are those of RowLoader, except `epochs`, which
+    is rejected because get_batch is endless.
 
-    With purpose="eval" training stays where it is, so that a rank may evaluate alone: of the training split these are
-    the same documents in an order of their own. Validation is evaluation, whatever `purpose` says.
+    With purpose="eval" the training position does not move, so one rank may evaluate alone. On the training split it
+    returns the same documents in a separate order. Batches of the validation split are always for evaluation.
 
-    Raises what RowLoader does.
+    Raises the same errors as RowLoader.
     """
     return _loaders.next(locals())
 
 
 def state_dict(pending: int = 0) -> dict[str, Any]:
-    """What tokenmill.state_dict tells."""
+    """See tokenmill.state_dict."""
     return _loaders.state_dict(pending)
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
-    """What tokenmill.load_state_dict does."""
+    """See tokenmill.load_state_dict."""
     _loaders.load_state_dict(state)

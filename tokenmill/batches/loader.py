@@ -4,12 +4,15 @@
     for inputs, targets in loader:
         checkpoint["data"] = loader.state_dict()      # the same dict on every rank
 
-Here is what a user says to it and what it tells; how batches are made is chain.py's. Nothing is stored beside the
-tokens: the position is (epoch, window, row) and what must match for it to mean anything, and going there plans one
-window anew. Packings and order are told in rows/packing.py, rows/nanochat.py, rows/windows.py and rows/stream.py.
+This module is the public class. loader_core.py makes the batches. The loader stores nothing beside the tokens: a
+position is (epoch, window, row) plus everything that must match for it to have a meaning, and resuming plans one window
+again. For packings see rows/packing.py and rows/nanochat.py; for the order of rows, rows/windows.py and
+rows/row_stream.py.
 """
 
 import contextlib
+import hashlib
+import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -17,25 +20,24 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, overloa
 
 import torch
 
-from tokenmill.batches.chain import KEPT, Chain
-from tokenmill.batches.config import LoaderConfig, Packing, Tokens
-from tokenmill.batches.frameworks import warn_of_lost_position
-from tokenmill.batches.mixed import Mixed, Seen
-from tokenmill.batches.notebook import draw
-from tokenmill.batches.one_set import OneSet
+from tokenmill.batches.loader_core import POSITIONS_KEPT, LoaderCore
 from tokenmill.batches.ranks import require_in_step, require_same_on_all_ranks
+from tokenmill.cancellation import cancelled_by
 from tokenmill.checks import whole_number
+from tokenmill.feed.html_preview import draw
+from tokenmill.feed.loader_config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.protocol import SourceUsage
 from tokenmill.rows.packing import LongDocuments
+from tokenmill.rows.packings import find_packing
 from tokenmill.store.shards import Split
-from tokenmill.waits import wanted_unless
 
-FEW_DOCUMENTS = 1_000_000  # whose rows are counted at once, in a tenth of a second or two
+FEW_DOCUMENTS = 1_000_000  # counting the rows of this many takes 0.1 to 0.2 seconds, so a repr may do it
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # and document_ids
-Tensors = tuple[torch.Tensor, ...]  # either
+Tensors = tuple[torch.Tensor, ...]  # either of them
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # Python's own has no default before 3.13
+    from typing_extensions import TypeVar  # typing.TypeVar has no `default` before Python 3.13
 
     Item = TypeVar("Item", bound=Tensors, default=Pair)
 else:
@@ -44,56 +46,57 @@ else:
     Item = TypeVar("Item")
 
 
-class RowLoader(Chain, Iterator[Item], Generic[Item]):
+class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
     """Batches of one split for one rank: an iterator of (inputs, targets), each (B, T) int64.
 
-    Inputs are a row's first `seq_len` tokens, targets its last. Batches stay valid for as long as they are held.
+    Inputs are the first `seq_len` tokens of each row, and targets the last `seq_len`. A batch stays valid for as long
+    as you hold it.
 
-    Iterating, in one place:
+    How iteration works:
 
-    - Endless (no `epochs`): one stream. `for` after a `break` goes on, as `next` does.
-    - `epochs=N`: as a DataLoader's. Each `for` is an iteration over N epochs; the next `for`, after the end or a
-      `break`, is over the N that come next, shuffled otherwise (validation is the same at every epoch). After
-      `load_state_dict` the first `for` is the rest of the iteration that the position is in.
-    - `set_epoch(e)`: the next row is the first of epoch e. Right after a position within epoch e was loaded it changes
-      nothing, so that a loop over epochs may call it always.
+    - Without `epochs`, the loader is endless: one stream of batches. A `for` after a `break` continues, as `next` does.
+    - With `epochs=N`, it behaves like a DataLoader. Each `for` iterates over N epochs. The next `for`, after the end or
+      a `break`, iterates over the following N epochs, in a new random order (validation repeats the same order). After
+      `load_state_dict`, the first `for` is the rest of the iteration that the position is in.
+    - `set_epoch(e)` moves to the first row of epoch e. Right after you load a position within epoch e it changes
+      nothing, so a loop over epochs can always call it.
 
-    Used as a context manager, or closed, it ends its threads and lets go of its files; so does dropping it.
+    Closing the loader, or leaving its `with` block, ends its threads and releases its files. So does deleting it.
 
     | parameter | |
     | --- | --- |
-    | tokens | a token set's folder or address (docs/remote.md), a Mixture, or its .toml; None: data/tokens' only one |
+    | tokens | folder or address of a token set (docs/remote.md), a Mixture or its .toml; None: the one in data/tokens |
     | split | "train" or "val" |
-    | batch_size | rows of this rank at each call: B |
-    | seq_len | tokens of an input: T; a row has one more |
-    | device | where the batches go, as torch names it |
+    | batch_size | B, the rows of this rank in each batch |
+    | seq_len | T, the tokens of an input; a row has one more |
+    | device | the device of the batches, as torch names it |
     | packing | how rows are made: "best_fit", "nanochat", "concat" or "random" (docs/packing.md) |
-    | long_documents | best_fit: "split" a document longer than a row, or "crop" it |
-    | shuffle | slices of all shards in random order; False: shards in order, every epoch the same (docs/order.md) |
-    | seed | of every random order but validation's, which is fixed |
-    | skip_rows | rows to leave out, these and no others: ["0:12:100-163"]; by default those that a position knows |
-    | epochs | how many an iteration has; by default it is endless |
-    | drop_last | with epochs: drop the last rows, fewer than a batch of all ranks, or return them in shorter batches |
-    | documents | batches are (inputs, targets, document_ids): which document of its row a token is of, (B, T) int32 |
-    | sources | of a mixture: batches end with the number of each row's source in loader.sources, (B,) int64 |
-    | prefetch | batches that a thread makes ahead; 0 makes each when it is asked for |
-    | rank, world_size | by default torch.distributed's, torchrun's, or 0 of 1 |
-    | cache_dir | where blocks of sets that lie elsewhere are kept: TOKENMILL_CACHE, or ~/.cache/tokenmill/sets |
-    | cache_bytes | that they may take there, as 50_000_000_000 or "50G"; by default nine tenths of what is free |
-    | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]: ranks of one place there get the same rows |
+    | long_documents | with best_fit: "split" a document longer than a row, or "crop" it |
+    | shuffle | shuffle the slices of all shards; False: shards in order, the same in every epoch (docs/order.md) |
+    | seed | seed of every random order, except validation's, which is fixed |
+    | skip_rows | exactly the rows to leave out, as ["0:12:100-163"]; by default those that a loaded position lists |
+    | epochs | the number of epochs in an iteration; by default the loader is endless |
+    | drop_last | with epochs: drop the last rows if they are fewer than a global batch, or return shorter batches |
+    | documents | add document_ids to batches, (B, T) int32: which document of its row each token belongs to |
+    | sources | add the number of each row's source in loader.sources to a mixture's batches, (B,) int64 |
+    | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |
+    | rank, world_size | by default those of torch.distributed, else of torchrun, else 0 of 1 |
+    | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]; ranks with the same place in it get the same rows |
+    | cache_dir | where to cache blocks of remote token sets: by default TOKENMILL_CACHE, or ~/.cache/tokenmill/sets |
+    | cache_bytes | the size limit of that cache, as 50_000_000_000 or "50G"; by default 90% of the free space |
 
-    With drop_last=False the last batch may on some ranks be shorter by a row than on others and even empty, so that all
-    ranks make the same number of calls.
+    With drop_last=False, the last batch of some ranks may be one row shorter than that of others, or even empty, so
+    that all ranks make the same number of calls.
 
-    A mixture has no epochs of its own: it is endless, or with on_cap="retire" ends when all sources are used up.
+    A mixture has no epochs of its own. It is endless, or with on_cap="retire" it ends when all sources are used up.
 
-    Raises FileNotFoundError where there is no token set; ValueError where a setting makes no sense, a file is not what
-    the manifest says, an iteration would have no batch, rows to skip are not there, ranks ask for different rows, or
-    this process's rank is no longer what it was. What goes wrong in a thread is raised
-    by the next call; the one after tries again.
+    Raises FileNotFoundError if there is no token set. Raises ValueError if a setting is invalid, a file does not match
+    the manifest, an iteration would have no batch, rows to skip do not exist, ranks ask for different rows, or this
+    process's rank has changed. An error in a background thread is raised by the next call; the call after that tries
+    again.
     """
 
-    waited: float = 0.0  # seconds that `next` has waited for batches
+    waited: float = 0.0  # seconds spent waiting in `next`
 
     # fmt: off
     @overload
@@ -159,187 +162,170 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
 
     @classmethod
     def of(cls, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> Self:
-        """A loader of these settings; the k-th of n DataLoader workers makes every n-th batch, from the k-th on."""
+        """A loader with these settings. As `worker` (k, n), it makes every n-th batch starting with batch k."""
         loader = cls.__new__(cls)
         loader._set_up(config, worker)
         return loader
 
-    # ------------------------------------------------------------------------ what a loader tells
+    # ------------------------------------------------------------------------ properties
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next row, from 0; with nanochat, that in which this rank reads documents.
+        """The epoch of the next row, from 0. With nanochat, the epoch of the documents that this rank is reading.
 
-        Of a mixture, the epoch of the source that is furthest behind; `seen` tells of each.
+        For a mixture, the epoch of the source that is furthest behind; `seen` has each source's epochs.
         """
-        if isinstance(self._feed, Mixed):
-            return self._feed.epoch(self._state.place)
         return self._state.epoch
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of a mixture's sources, in the order in which `sources=True` numbers them; none of a token set."""
-        return tuple(self._feed.sources) if isinstance(self._feed, Mixed) else ()
+        """The names of a mixture's sources, in the order that `sources=True` numbers them; () for one token set."""
+        return tuple(name for name in self._feed.names if name)
 
-    def seen(self) -> dict[str, Seen]:
-        """What of each source of a mixture was dealt to all ranks by now: (tokens, rows, epochs) by name.
+    def seen(self) -> dict[str, SourceUsage]:
+        """How much of each source of a mixture all ranks have used: (tokens, rows, epochs) by name.
 
-        Resumed positions included, on whatever mixtures; epochs with a fraction. ValueError where this is no mixture.
+        This includes everything before a resumed position, in whatever mixture. Epochs are fractional. Raises
+        ValueError if the loader reads one token set, not a mixture.
         """
-        if not isinstance(self._feed, Mixed):
-            raise ValueError("seen() tells of a mixture's sources; of one token set, tokens_seen and epoch tell")
-        return self._feed.seen(self._state.place)
+        if not self.sources:
+            raise ValueError("seen() is for a mixture; for one token set, use tokens_seen and epoch")
+        return dict(self._feed.used(self._state.place))
 
     @property
     def tokens_seen(self) -> int:
-        """Input tokens that all ranks together were given since the first row, resumed positions included."""
+        """Input tokens that all ranks have received since the first row, including those before a resumed position."""
         return self._state.tokens_seen
 
     @property
     def vocab_size(self) -> int:
-        """How many ids the tokenizer has: all tokens are below."""
+        """The number of token ids of the tokenizer; all tokens are below it."""
         return int(self.token_set.tokenizer["vocab_size"])
 
     @property
     def rows(self) -> int | None:
-        """Rows of the epoch at hand, of all ranks, with those to skip; None with nanochat and of a mixture.
+        """Rows of the current epoch, of all ranks, including skipped ones; None with nanochat and with several sources.
 
-        Windows hold other documents at each epoch, so it may differ by a few; and where the length of rows changed
-        within a window, it is what is left of that. With best_fit all lengths of the split
-        are read and packed once for each: about 10 ms for 60,000 documents.
+        It may change by a few rows from epoch to epoch, because windows hold other documents. If the row length changed
+        within a window, only what was left of that window counts. With best_fit, the lengths of all documents of the
+        split are packed once for each epoch you ask about, which takes about 10 ms for 60,000 documents.
         """
-        return None if self._has_no_epochs else self._rows_of(self._state.epoch)
+        return self._rows_of(self._state.epoch) if self._has_epochs else None
 
     @property
-    def _has_no_epochs(self) -> bool:
-        return isinstance(self._feed, Mixed) or self._feed.is_nanochat
+    def _has_epochs(self) -> bool:
+        return len(self._feed.names) == 1 and not find_packing(self.config.packing).per_rank
 
     def batches_per_epoch(self, world_size: int | None = None) -> int | None:
-        """Calls in which `world_size` ranks (by default as many as there are) take the epoch's rows."""
+        """Calls in which `world_size` ranks (by default the current number) take the rows of the epoch."""
         rows = self.rows
         return None if rows is None else self._calls(rows, world_size or self.world_size)
 
     def __len__(self) -> int:
-        """Batches of the whole iteration at hand, where `epochs` are counted; TypeError for an endless loader."""
-        if self.config.epochs is None or self._until is None:
-            raise TypeError("this loader is endless and has no len(); give epochs=, or ask for batches_per_epoch()")
-        epochs = range(self._until - self.config.epochs, self._until)
-        assert isinstance(self._feed, OneSet), "a mixture is endless"
-        gone = self._feed.source.skipped.items()
-        skipped = sum(len(rows) for (epoch, _), many in gone if epoch in epochs for rows in many)
-        return self._calls(max(0, sum(map(self._rows_of, epochs)) - skipped), self.world_size)
+        """Batches of the whole current iteration if you set `epochs`; TypeError if the loader is endless."""
+        if self.config.epochs is None or self._end_epoch is None:
+            raise TypeError("this loader is endless and has no len(); pass epochs=, or use batches_per_epoch()")
+        epochs = range(self._end_epoch - self.config.epochs, self._end_epoch)
+        rows = sum(self._rows_of(epoch) or 0 for epoch in epochs)
+        return self._calls(max(0, rows - self._feed.count_skipped(epochs)), self.world_size)
 
-    def _rows_of(self, epoch: int) -> int:
-        if epoch not in self._counted:
-            self._counted[epoch] = self._make_plans().count(epoch)
-        return self._counted[epoch]
+    def _rows_of(self, epoch: int) -> int | None:
+        if epoch not in self._row_counts:
+            self._row_counts[epoch] = self._feed.count_rows(epoch)
+        return self._row_counts[epoch]
 
     def __bool__(self) -> bool:
-        return True  # and not whether it has a len
+        return True  # otherwise Python would call __len__
 
     def _calls(self, rows: int, world_size: int) -> int:
-        rows_a_call = self.config.batch_size * world_size
-        return rows // rows_a_call if self.config.drop_last else -(-rows // rows_a_call)
+        global_batch = self.config.batch_size * world_size
+        return rows // global_batch if self.config.drop_last else -(-rows // global_batch)
 
     def __repr__(self) -> str:
         config, counted = self.config, self._counted_rows()
-        if isinstance(self._feed, Mixed):
-            place = f"after {self.tokens_seen:,} tokens"
-        else:
-            place = ", ".join(f"{name} {value:,}" for name, value in self._state.place.items())
+        place = self._feed.describe(self._state.place, self.tokens_seen)
         return (
-            f"RowLoader({self._feed.told!r}, {config.split!r}: {counted} of {config.seq_len:,} + 1 tokens, "
+            f"RowLoader({self._feed.display_name!r}, {config.split!r}: {counted} of {config.seq_len:,} + 1 tokens, "
             f"{config.packing}; batches of {config.batch_size:,} for rank {self.rank} of {self.world_size}; "
             f"next: {place}{'; closed' * self._closed})"
         )
 
     def _repr_html_(self) -> str:
-        """The rows of the next batch, drawn, in a notebook."""
+        """A drawing of the rows of the next batch, for notebooks."""
         rows = self._make_rows(ahead=False)
         rows.seek(self._state.place)
         return draw(repr(self), rows.pieces(self.config.batch_size))
 
     def _counted_rows(self) -> str:
-        """How many rows an epoch has, or about so many where counting would take long."""
-        if self._has_no_epochs:
+        """The number of rows of an epoch, or an estimate if counting would take long."""
+        if not self._has_epochs:
             return "endless rows"
         entries = self.token_set.split(self.config.split)
-        if self._state.epoch in self._counted or sum(entry.documents for entry in entries) <= FEW_DOCUMENTS:
-            with contextlib.suppress(OSError, ValueError):  # a file that is gone is told where rows are asked for
+        if self._state.epoch in self._row_counts or sum(entry.documents for entry in entries) <= FEW_DOCUMENTS:
+            with contextlib.suppress(OSError, ValueError):  # a missing file is reported when rows are read
                 return f"{self.rows:,} rows"
         return f"about {sum(entry.tokens for entry in entries) // self.config.seq_len:,} rows"
 
     # ------------------------------------------------------------------------ iterating
 
     def __iter__(self) -> Self:
-        warn_of_lost_position(self.config.epochs, self._leaves_out_some)
-        if self._until is not None and (self._state.begun or self._ended):
-            self._begin(self._until, self._state.tokens_seen)
+        if self._end_epoch is not None and (self._state.begun or self._ended):
+            self._begin(self._end_epoch)
         return self
 
-    def _leaves_out_some(self) -> bool:
-        """Whether the iteration at hand, which is left here, has another batch."""
-        if self._until is None or self._ended or not self._state.begun:
-            return False
-        rows, whole = self._make_rows(ahead=False), self.config.batch_size * self.world_size
-        rows.seek(self._state.place)
-        rows.skip(whole)
-        return rows.passed >= (whole if self.config.drop_last else 1)
-
     def __next__(self) -> Item:
-        asked = time.perf_counter()
-        if self._progress is not None:
-            self._progress.tell(self._state.tokens_seen)
-        self._leave_the_parent_s()  # before its lock is taken, which another thread of the parent's may have held
+        started = time.perf_counter()
+        self._reset_after_fork()  # before taking the lock, which another thread of the parent may have held
         with self._lock:
             try:
-                if self._asking:  # the call before was interrupted, and may have taken a batch that nobody got
+                if self._in_next:  # the last call was interrupted, and may have taken a batch without returning it
                     self._stop()
                     self._rows = None
-                self._asking = True
-                with wanted_unless(lambda: self._closed):
-                    batch, state = next(self._running())
+                self._in_next = True
+                with cancelled_by(lambda: self._closed):
+                    batch, state = next(self._running_batches())
                 tensors = batch.receive()
-                self._trail = (*self._trail, state)[-1 - KEPT :]
-                self._asking = False
+                self._recent_states = (*self._recent_states, state)[-1 - POSITIONS_KEPT :]
+                self._in_next = False
             except BaseException as error:
                 self._stop()
                 if self._closed:
-                    self._raise_closed()  # by another thread, in the middle
+                    self._raise_closed()  # another thread closed the loader during this call
                 if isinstance(error, StopIteration):
                     self._end()
                 raise
             finally:
-                self.waited += time.perf_counter() - asked
-        return tensors  # type: ignore[return-value]  # two or three tensors, as `documents` says
+                self.waited += time.perf_counter() - started
+        return tensors  # type: ignore[return-value]  # `documents` and `sources` decide how many tensors
 
     def _end(self) -> None:
-        """After the last batch: the rows that were dropped, fewer than one, are behind."""
-        if self._until is None:
+        """Ends the iteration: moves past the dropped last rows, which are fewer than a global batch."""
+        if self._end_epoch is None:
             return  # all sources of a mixture are used up
-        place = {"epoch": self._until, "window": 0, "row": 0}
-        ended = self._state._replace(place=place, epoch=self._until, begun=True)
-        self._trail, self._ended = (*self._trail[:-1], ended), True
+        feed, place = self._feed.begin(self._end_epoch, self._state.place)
+        ended = self._state._replace(feed=feed, place=place, begun=True)
+        self._recent_states, self._ended = (*self._recent_states[:-1], ended), True
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the first row of an epoch the next; see above. ValueError where iterations do not begin there."""
+        """Moves to the first row of an epoch (see the class docstring). ValueError if no iteration begins there."""
         epoch = whole_number("epoch", epoch, 0)
-        if self._has_no_epochs:
-            what = "a mixture" if isinstance(self._feed, Mixed) else "packing 'nanochat'"
-            raise ValueError(f"set_epoch: {what} has no epochs to begin, its rows go on from one into the next")
+        if not self._has_epochs:
+            what = "a mixture of several sources" if len(self._feed.names) > 1 else f"packing {self.config.packing!r}"
+            raise ValueError(f"set_epoch: {what} has no epochs to begin; its rows continue from one into the next")
         if self.config.epochs is not None and epoch % self.config.epochs:
             raise ValueError(
-                f"set_epoch({epoch}): iterations of {self.config.epochs} epochs begin at multiples of them"
+                f"set_epoch({epoch}): iterations of {self.config.epochs} epochs begin at multiples of "
+                f"{self.config.epochs}"
             )
         if self.config.rank is None:
             require_same_on_all_ranks({"set_epoch": epoch})
-        within = self._loaded and not self._state.begun and not self._ended
-        if not (within and self._state.epoch == epoch):
-            self._begin(epoch, self._state.tokens_seen)
+        resumed_within = self._loaded and not self._state.begun and not self._ended
+        if not (resumed_within and self._state.epoch == epoch):
+            self._begin(epoch)
 
     def close(self) -> None:
-        """Ends the thread and lets go of the files; the position can still be asked for. Again, it does nothing."""
-        self._closed = True  # first: a `next` of another thread that is ended now asks why
+        """Ends the thread and releases the files. You can still call state_dict(). A second call does nothing."""
+        self._closed = True  # set first, because it tells a `next` in another thread why it is interrupted
         self._rows = None
         self._stop()
 
@@ -352,56 +338,55 @@ class RowLoader(Chain, Iterator[Item], Generic[Item]):
     # ------------------------------------------------------------------------ the position
 
     def state_dict(self, pending: int = 0) -> dict[str, Any]:
-        """The position after the batch that was returned last: plain numbers and strings, the same on every rank.
+        """The position after the last returned batch: plain numbers and strings, the same on every rank.
 
-        A loop that has fetched the next batch already, and has not trained on it, says so: with pending=1 it is the
-        position before that, with pending=n before the last n.
+        If your loop has already fetched the next batch but has not trained on it, pass pending=1 to get the position
+        before that batch. With pending=n you get the position before the last n batches.
 
-        Call it on every rank, even if one saves it: where torch.distributed is initialized, ranks that stand elsewhere
-        are refused with ValueError, which says where. Called by one rank alone it can only warn of others that have
-        fallen far behind. Validation may stand elsewhere on every rank.
+        Call it on every rank, even if only one rank saves the result. If torch.distributed is initialized and ranks are
+        at different rows, it raises ValueError with the difference. If only one rank calls it, nothing is compared.
+        Validation loaders may be at different rows on every rank.
         """
         state = self._position(pending)
         if self.config.rank is None and self.config.split == "train":
-            name = f"{self._progress.name if self._progress else ''} {pending}"
-            if not require_in_step(state, name):
-                self._warn_of_others()
+            require_in_step(state, f"{self._name} {pending}")
         return state
 
     def _position(self, pending: int) -> dict[str, Any]:
         return self._state_before(whole_number("pending", pending, 0)).position()
 
-    def _warn_of_others(self) -> None:
-        if self._progress is not None:
-            self._progress.warn_of_others(self._state.tokens_seen, self.config.batch_size * self.config.seq_len)
+    @property
+    def _name(self) -> str:
+        """A hash that tells this loader from loaders of other rows, the same on every rank."""
+        return hashlib.sha256(json.dumps(self._order_inputs(), sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with exactly the next row, on this number of ranks or, but for nanochat, another.
+        """Continues with exactly the next row of a position, on this or (except with nanochat) another number of ranks.
 
-        `batch_size` may be another, and `seq_len` (but for nanochat): what is left of the window is packed anew.
-        A token set that has grown since goes over the shards that the position knows to the end of the epoch, and
-        takes the new ones in with the next. Rows that the position knows to be skipped stay so, unless this loader was
-        given skip_rows. ValueError, naming both values, where the position is of another token set or other settings,
-        or where a shard that it needs is gone or another.
+        `batch_size` may differ, and so may `seq_len` (except with nanochat): the rest of the window is then packed
+        again. If the token set has grown since, the current epoch finishes with the shards that the position knows, and
+        the next epoch includes the new ones. Rows that the position skips stay skipped, unless you passed skip_rows to
+        this loader. Raises ValueError, with both values, if the position belongs to another token set or other
+        settings, or if a shard that it needs is gone or has changed.
 
-        A mixture may be another: other weights or stages, sources more, or less where they are named in its removed.
-        Every source goes on with its next row, one that comes back where it was; a position of one token set goes on
-        as that source.
+        A mixture may differ: other weights or stages, more sources, or fewer if you name those that are gone in
+        `removed`. Every source continues with its next row, and a source that returns continues where it was. A
+        position of one token set continues as that source of the mixture.
         """
         self._load(state, compare=self.config.split == "train")
 
     def _load(self, state: dict[str, Any], compare: bool) -> None:
         if self._closed:
             self._raise_closed()
-        self._leave_the_parent_s()
+        self._reset_after_fork()
         with self._lock:
             if compare and self.config.rank is None:
                 require_same_on_all_ranks(state)
-            self._go_to_position(state)
-            self._counted.clear()
+            self._resume(state)
+            self._row_counts.clear()
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(
-            "a RowLoader has threads and memory maps, and cannot be pickled or copied; make one in each process, or "
-            "give a DataLoader PackedRows"
+            "a RowLoader has threads and memory maps, and cannot be pickled or copied; create one in each process, or "
+            "pass PackedRows to a DataLoader"
         )

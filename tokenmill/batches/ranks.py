@@ -1,24 +1,26 @@
-"""Which data-parallel rank of how many this process is, and whether all ranks ask for the same.
+"""Finds which data-parallel rank this process is, and checks that all ranks ask for the same rows.
 
-Rank and number are looked up where batches are made: a loader that is made before `init_process_group`, or a dataset
-that is pickled by a launcher, must not take all ranks for rank 0.
+The rank is looked up when batches are made. If you create a loader before `init_process_group`, or a launcher pickles a
+dataset, every rank would otherwise take itself for rank 0.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
-from tokenmill.batches.callers import PACKAGE, frames
-
-TURNS_KEPT = 8  # what was told longer ago than so many times is forgotten
-_told: dict[str, int] = {}  # how often this process told the others each thing
-_inherited = False  # a fork has its parent's connections, which it must leave alone
+PACKAGE = str(Path(__file__).resolve().parents[1])
+COMPARISONS_KEPT = 8  # per call site; older ones are deleted from the store
+_calls: dict[str, int] = {}  # how often this process has reached each call site
+_inherited = False  # True in a fork: it has its parent's connections, and must not use them
 
 
 def _after_fork() -> None:
@@ -27,9 +29,9 @@ def _after_fork() -> None:
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """torch.distributed's where it is initialized; else torchrun's environment's; else 0 of 1.
+    """(rank, world_size) of torch.distributed if it is initialized, else of torchrun's environment, else (0, 1).
 
-    ValueError where the environment has only one of RANK and WORLD_SIZE, or a rank that is not below it.
+    Raises ValueError if only one of RANK and WORLD_SIZE is set, or if RANK is not below WORLD_SIZE.
     """
     if is_distributed():
         return dist.get_rank(), dist.get_world_size()
@@ -46,94 +48,105 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def is_distributed() -> bool:
-    """Whether torch.distributed knows which rank this process is."""
+    """Whether torch.distributed is initialized, so that it knows this process's rank."""
     return dist.is_available() and dist.is_initialized()
 
 
 def rank_in_mesh(mesh: Any) -> tuple[int, int]:
-    """This process's place in a DeviceMesh, whose dimensions are all data-parallel, and how many places it has.
+    """(rank, world_size) of this process in a DeviceMesh whose dimensions are all data-parallel.
 
-    Ranks that differ in other dimensions of the whole mesh (tensor, pipeline, context) have the same place.
+    Processes that differ only in other dimensions of the whole mesh (tensor, pipeline, context) have the same rank
+    here.
     """
-    place = mesh.get_coordinate()
-    if place is None:
-        raise ValueError(f"this process is in no place of {mesh}; make the loader on its ranks alone")
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise ValueError(f"this process is not part of {mesh}; create the loader only on the ranks of the mesh")
     rank = 0
-    for at, size in zip(place, mesh.mesh.shape, strict=True):
-        rank = rank * size + at
+    for index, size in zip(coordinate, mesh.mesh.shape, strict=True):
+        rank = rank * size + index
     return rank, mesh.mesh.numel()
 
 
 def store_of_ranks() -> dist.Store | None:
-    """What torch.distributed's ranks tell each other by; None where there is nobody to tell."""
+    """The key-value store that torch.distributed's ranks share; None if this process has none that it may use."""
     if not is_distributed() or dist.get_backend() == "fake" or get_worker_info() is not None or _inherited:
-        return None  # a worker must leave its parent's connections alone
+        return None  # a DataLoader worker must not use its parent's connections
     return dist.distributed_c10d._get_default_store()
 
 
-def require_same_on_all_ranks(what: dict[str, Any]) -> None:
-    """ValueError where another rank came to the same place of the training program with other values.
+def require_same_on_all_ranks(values: dict[str, Any]) -> None:
+    """Raises ValueError if another rank reached the same call site with other `values`.
 
-    The first rank to come writes its values into torch.distributed's store, the others compare: nobody waits for
-    anybody, so a loader that is made on one rank alone hangs nothing. Where the user's program called from, and how
-    often it came there, tells which belong together. Without torch.distributed nothing is known.
+    The first rank to arrive writes its values into torch.distributed's store, and the others compare theirs. No rank
+    waits for another, so a loader that is created on one rank alone does not hang. Calls are matched by the line of the
+    user's program that they come from, and by how often that line was reached. Without torch.distributed nothing is
+    compared.
     """
-    if told := _compare(what)[1]:
+    if differences := _compare(values):
         raise ValueError(
-            f"all ranks must ask for the same rows, so that each deals its share of them: {told}; give all ranks the "
-            "same settings and token set, and load the same position"
+            f"all ranks must ask for the same rows, so that each deals its share of them: {differences}; give all "
+            "ranks the same settings and token set, and load the same position"
         )
 
 
-def require_in_step(position: dict[str, Any], name: str) -> bool:
-    """Whether another rank took its position of this name at the same place of the program.
+def require_in_step(position: dict[str, Any], name: str) -> None:
+    """Raises ValueError if another rank took its position of this name at the same line, but at another row.
 
-    ValueError where it stands elsewhere. Where the store is gone, as in an emergency, nobody is compared.
+    If the store is gone, as in an emergency shutdown, nothing is compared.
     """
     try:
-        compared, told = _compare(position, name)
+        differences = _compare(position, name)
     except RuntimeError:
-        return False
-    if told:
+        return
+    if differences:
         raise ValueError(
-            f"all ranks must stand at the same row where a position is taken: {told}; a rank has taken batches that "
-            "others have not, as in an evaluation on one rank alone, and after a resume the others would never train "
-            "on their share of these: evaluate with get_batch(..., purpose='eval') or a RowLoader of its own. (Or it "
-            "came to this line more often: take positions on every rank at the same steps, or on one alone)"
+            f"all ranks must be at the same row when you take a position: {differences}; one rank has taken batches "
+            "that others have not, for example to evaluate on that rank alone, and after a resume the others would "
+            "never train on their share of these batches; evaluate with get_batch(..., purpose='eval') or with a "
+            "separate RowLoader. (If instead one rank reaches this line more often than others, take positions on "
+            "every rank at the same steps, or on one rank only)"
         )
-    return compared
 
 
-def _compare(what: dict[str, Any], name: str = "") -> tuple[bool, str]:
-    """Whether another rank has come here, and how what it said differs."""
+def _compare(values: dict[str, Any], name: str = "") -> str:
+    """How `values` differ from those of another rank at this call site; "" if they do not, or if it is the first."""
     store = store_of_ranks()
     if store is None:
-        return False, ""
-    place = _place_of_caller() + name
-    turn = _told[place] = _told.get(place, 0) + 1
-    rank, here = dist.get_rank(), json.dumps(what, sort_keys=True, default=repr)
-    first, _, said = store.compare_set(f"tokenmill/{place}/{turn}", "", f"{rank} {here}").decode().partition(" ")
-    if int(first) == rank and turn > TURNS_KEPT:
-        with contextlib.suppress(RuntimeError):  # a store that cannot
-            store.delete_key(f"tokenmill/{place}/{turn - TURNS_KEPT}")
-    different = _differ("", json.loads(here), json.loads(said))
-    told = [f"{key} is {ours!r} on rank {rank}, {other!r} on rank {first}" for key, ours, other in different]
-    return int(first) != rank, "; ".join(told)
+        return ""
+    site = _call_site() + name
+    call = _calls[site] = _calls.get(site, 0) + 1
+    rank, ours = dist.get_rank(), json.dumps(values, sort_keys=True, default=repr)
+    first, _, theirs = store.compare_set(f"tokenmill/{site}/{call}", "", f"{rank} {ours}").decode().partition(" ")
+    if int(first) == rank and call > COMPARISONS_KEPT:
+        with contextlib.suppress(RuntimeError):  # some stores cannot delete
+            store.delete_key(f"tokenmill/{site}/{call - COMPARISONS_KEPT}")
+    different = _differences("", json.loads(ours), json.loads(theirs))
+    return "; ".join(f"{key} is {own!r} on rank {rank}, {other!r} on rank {first}" for key, own, other in different)
 
 
-def _differ(name: str, here: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, value here, value there) of all that differ, of nested dicts by their keys."""
-    if isinstance(here, dict) and isinstance(there, dict):
-        for key in {**here, **there}:
-            yield from _differ(f"{name}'s {key}" if name else key, here.get(key), there.get(key))
-    elif here != there:
-        yield name, here, there
+def _differences(name: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, our value, their value) of everything that differs; nested dicts are compared key by key."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in {**ours, **theirs}:
+            yield from _differences(f"{name}'s {key}" if name else key, ours.get(key), theirs.get(key))
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs) == 1:
+        yield from _differences(name, ours[0], theirs[0])
+    elif ours != theirs:
+        yield name, ours, theirs
 
 
-def _place_of_caller() -> str:
-    """The lines of the program that led here, outside of this package, as a short name."""
-    outside = [frame for frame in frames() if not frame.f_code.co_filename.startswith(PACKAGE)]
-    lines = [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in outside]
+def _call_site() -> str:
+    """A short hash of the lines of the user's program, outside this package, that led here.
+
+    A counter alone could not match calls: ranks may compare a different number of times, for example if rank 0 alone
+    creates a loader to print a sample.
+    """
+    lines: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        frame = frame.f_back
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

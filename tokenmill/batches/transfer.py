@@ -1,20 +1,20 @@
-"""From rows of token ids to a batch on a device: (inputs, targets), int64.
+"""Copies rows of token ids to a device, as (inputs, targets) of int64.
 
-On the CPU rows are widened by NumPy, twice, so that both are contiguous. On CUDA a few pinned buffers
-go round. Each batch is one asynchronous copy of (B, T + 1) uint16 on a stream of its own, 2 bytes a
-token over the bus, widened there on that stream:
+On the CPU, NumPy widens each row twice, so that inputs and targets are both contiguous. On CUDA, batches pass through a
+ring of pinned buffers. Each batch is one asynchronous copy of (B, T + 1) uint16 on a separate stream, so it takes 2
+bytes a token over the bus. It is widened on the device, on the same stream:
 
     loader's thread    fill buffer 0   fill 1     wait: is buffer 0 copied?   fill 0 ...
-    its CUDA stream                    copy 0, widen   copy 1, widen
-    training's stream  .................... step ............  wait: is batch 0 widened?  step
+    copy stream                        copy 0, widen   copy 1, widen
+    training stream    .................... step ............  wait: is batch 0 widened?  step
 
-Two events say so: one guards a buffer until its copy is done, the other a batch until it is widened.
-What training holds stays valid: its memory is its own, and record_stream keeps it from being used again
-before training's stream is done with it.
+Two events synchronize this. One guards each buffer until its copy is done; the other guards each batch until it is
+widened. A batch stays valid for as long as the caller holds it: it owns its memory, and record_stream prevents the
+memory from being reused before the caller's stream is done with it.
 
-uint16 travels as int16 and loses its sign by `& 0xFFFF` after widening, as torch knows few operations on
-unsigned numbers. A manual CUDA graph capture in "global" mode forbids other threads' CUDA calls: capture
-with capture_error_mode="thread_local", or take prefetch=0.
+torch supports few operations on unsigned integers, so uint16 is copied as int16; after widening, `& 0xFFFF` removes the
+sign. A manual CUDA graph capture in "global" mode forbids CUDA calls from other threads: capture with
+capture_error_mode="thread_local", or use prefetch=0.
 """
 
 from dataclasses import dataclass
@@ -26,18 +26,18 @@ import torch
 
 from tokenmill.batches.documents import document_ids
 
-SIGNED = {2: torch.int16, 4: torch.int32}  # by bytes of a token
+SIGNED = {2: torch.int16, 4: torch.int32}  # by bytes per token
 
 
 @dataclass
 class Batch:
-    """`tensors` (inputs, targets[, document_ids][, sources]), and the event after which they may be read, on CUDA."""
+    """`tensors` (inputs, targets[, document_ids][, sources]) and, on CUDA, the event that says when they are ready."""
 
     tensors: tuple[torch.Tensor, ...]
     ready: "torch.cuda.Event | None" = None
 
     def receive(self) -> tuple[torch.Tensor, ...]:
-        """The tensors, for work on the stream that is current here; waits on the device only."""
+        """Returns the tensors for work on the current stream. Only the device waits, not the CPU."""
         if self.ready is not None:
             stream = torch.cuda.current_stream(self.tensors[0].device)
             stream.wait_event(self.ready)
@@ -47,13 +47,13 @@ class Batch:
 
 
 class Transfer:
-    """Takes rows to the CPU, or to a device that needs no more than `Tensor.to`. With a bos_id, document_ids too."""
+    """Copies rows to the CPU, or to any device for which `Tensor.to` is enough. With a bos_id, adds document_ids."""
 
     def __init__(self, device: torch.device, bos_id: int | None):
         self.device, self.bos_id = device, bos_id
 
     def send(self, rows: np.ndarray, sources: np.ndarray | None = None) -> Batch:
-        """A batch of rows: (B, T + 1), of uint16 or uint32; perhaps with their sources: (B,) int64."""
+        """Makes a batch from rows, (B, T + 1) of uint16 or uint32, and optionally their sources, (B,) int64."""
         inputs = torch.from_numpy(rows[:, :-1].astype(np.int64))  # (B, T), contiguous: .view(-1) works
         targets = torch.from_numpy(rows[:, 1:].astype(np.int64))  # (B, T)
         tensors = self._with_documents(inputs.to(self.device), targets.to(self.device))
@@ -64,14 +64,15 @@ class Transfer:
 
 
 class CudaTransfer(Transfer):
-    """Takes rows to a CUDA device through `buffers` pinned buffers, without waiting for it."""
+    """Copies rows to a CUDA device through `buffers` pinned buffers, without waiting for the device."""
 
     def __init__(self, device: torch.device, shape: tuple[int, int], dtype: np.dtype, bos_id: int | None, buffers: int):
         super().__init__(device, bos_id)
         self._dtype, self._mask = dtype, (1 << 8 * dtype.itemsize) - 1
-        with torch.cuda.device(device):  # pinning makes a context on the current device, which may be another
-            narrow = SIGNED[dtype.itemsize]  # and on the CPU, whatever the default device
+        with torch.cuda.device(device):  # pinning creates a context on the current device, which may be another one
+            narrow = SIGNED[dtype.itemsize]
             pinned = [
+                # "cpu" is explicit because the default device may be another one
                 [torch.empty(size, dtype=kind, device="cpu", pin_memory=True) for size, kind in sizes]
                 for sizes in [[(shape, narrow), (shape[:1], torch.int64)]] * buffers
             ]
@@ -80,19 +81,19 @@ class CudaTransfer(Transfer):
 
     def send(self, rows: np.ndarray, sources: np.ndarray | None = None) -> Batch:
         pinned, numbers, copied = next(self._ring)
-        copied.synchronize()  # returns at once where nothing was copied yet
+        copied.synchronize()  # returns at once if this buffer was never copied
         pinned.numpy().view(self._dtype)[: len(rows)] = rows
         with torch.cuda.stream(self._stream):
             narrow = pinned[: len(rows)].to(self.device, non_blocking=True)
-            more: tuple[torch.Tensor, ...] = ()
+            source_numbers: tuple[torch.Tensor, ...] = ()
             if sources is not None:
                 numbers.numpy()[: len(rows)] = sources
-                more = (numbers[: len(rows)].to(self.device, non_blocking=True),)
+                source_numbers = (numbers[: len(rows)].to(self.device, non_blocking=True),)
             copied.record(self._stream)
             tensors = self._with_documents(self._widen(narrow[:, :-1]), self._widen(narrow[:, 1:]))
             ready = torch.cuda.Event()
             ready.record(self._stream)
-        return Batch((*tensors, *more), ready)
+        return Batch((*tensors, *source_numbers), ready)
 
     def _widen(self, narrow: torch.Tensor) -> torch.Tensor:
         return narrow.to(torch.int64, memory_format=torch.contiguous_format).bitwise_and_(self._mask)
@@ -100,12 +101,12 @@ class CudaTransfer(Transfer):
 
 @lru_cache(None)
 def _copy_stream(device: torch.device) -> "torch.cuda.Stream":
-    """One for all loaders of a device: CUDA has 32 of them, and a loader that is begun anew needs no other."""
+    """One copy stream per device for all loaders: CUDA has 32 streams, and a restarted loader needs no new one."""
     return torch.cuda.Stream(device)
 
 
 def find_device(name: str | int | torch.device) -> torch.device:
-    """The device of a name, CUDA's with its number. ValueError for a name that torch does not know, or without CUDA."""
+    """The device with this name, with an index for CUDA. ValueError if torch does not know it or has no CUDA."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -120,7 +121,7 @@ def find_device(name: str | int | torch.device) -> torch.device:
 def make_transfer(
     device: torch.device, shape: tuple[int, int], dtype: np.dtype, bos_id: int | None, buffers: int
 ) -> Transfer:
-    """The transfer for a device; `shape` is (B, T + 1), with a `bos_id` batches have document_ids."""
+    """The transfer for a device. `shape` is (B, T + 1). With a `bos_id`, batches include document_ids."""
     if device.type == "cuda":
         return CudaTransfer(device, shape, dtype, bos_id, buffers)
     return Transfer(device, bos_id)

@@ -28,7 +28,7 @@ Token ids for pretraining, prepared by tokenmill: every document begins with `{b
 | from | {source} |
 | manifest | `{digest}` |
 
-Train on it from where it lies:
+Train on it without downloading it first:
 
 ```python
 from tokenmill import RowLoader        # pip install 'tokenmill[remote]'
@@ -38,7 +38,7 @@ for inputs, targets in loader:
     ...
 ```
 
-Or have it here first: `tokenmill pull {address}`.
+Or download it first: `tokenmill pull {address}`.
 
 `shards/*.bin` are token ids and nothing else, `shards/*.idx` the offset of each document (uint64), `shards/*.json` what
 each shard was made of, with checksums; `tokenizer.json` decodes them with no network.

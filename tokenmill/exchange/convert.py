@@ -1,11 +1,12 @@
-"""Token sets to other people's token files, and back, without tokenizing again.
+"""Converts token sets to other people's token files, and back, without tokenizing again.
 
     tokenmill convert out llm.c data/tokens/NAME FOLDER
     tokenmill convert out raw data/tokens/NAME FOLDER --eos
     tokenmill convert in llm.c fineweb10B/*.bin --tokenizer gpt2 --name fineweb10B
 
-What is written is read back and compared before the folder gets its name. What is taken in has its documents from the
-index where the layout has one, else from the BOS (or EOT) tokens between them; a trailing one is no empty document.
+What is written is read back and compared before the folder gets its name. Optional columns are named and left out, as
+no layout has a place for them. What is taken in has its documents from the index where the layout has one, else from
+the BOS (or EOT) tokens between them; a trailing one is no empty document.
 
     nanoGPT:     w w w E w w E w E w w       ->      B w w w | B w w | B w | B w w      B and E are one id
     llm.c:       E w w w E w w E w E w w     ->      the same
@@ -17,6 +18,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,18 +29,21 @@ from typing import Annotated, Literal
 import numpy as np
 import tyro
 
+from tokenmill.addresses import is_address, named, require_folder
 from tokenmill.checks import whole_number
-from tokenmill.exchange.fetched import fetched
-from tokenmill.exchange.intake import Intake, names_of
+from tokenmill.exchange.hub_files import fetched
+from tokenmill.exchange.import_shards import Intake, names_of
 from tokenmill.exchange.layouts import LAYOUTS
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
 from tokenmill.exchange.writing import write_meta
-from tokenmill.remote.addresses import is_address, require_folder
+from tokenmill.hub_client import is_hub_address
+from tokenmill.humanize import counted
 from tokenmill.remote.sets import open_set
+from tokenmill.store.columns import columns_of
 from tokenmill.store.files import TEMPORARY, locked, remove_temporary_files
 from tokenmill.store.names import plain
 from tokenmill.store.shards import SPLITS, Split, in_blocks
-from tokenmill.store.token_sets import TokenSet, write_manifest
+from tokenmill.store.token_sets import TokenSet, write_manifest, write_token_bytes
 from tokenmill.tokenize.foreign import load_any
 from tokenmill.tokenize.tokenizer import EOT_TOKENS, Tokenizer
 
@@ -48,7 +53,7 @@ VAL_NAME = re.compile(r"(?<![a-z])val(id|idation)?(?![a-z])", re.IGNORECASE)  # 
 
 @dataclass(frozen=True)
 class Out:
-    """Writes a token set as other people's token files."""
+    """Writes a token set as token files of another program."""
 
     layout: tyro.conf.Positional[Layout]  # whose
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
@@ -61,7 +66,7 @@ class Out:
 
 @dataclass(frozen=True)
 class In:
-    """Makes a token set of other people's token files."""
+    """Makes a token set from token files of another program."""
 
     layout: tyro.conf.Positional[Layout]  # whose
     # token files, in name order, of megatron the .bin; or hf://datasets/OWNER/NAME/*.bin
@@ -78,22 +83,24 @@ class In:
 
 
 def export(config: Out) -> Path:
-    """The folder, with every split's files. FileExistsError where it is there, ValueError where it cannot be."""
+    """Writes the files of every split into a new folder. FileExistsError if it exists, ValueError if it cannot be."""
     require_folder("the new folder", config.folder)
     token_set, folder = open_set(config.tokens), Path(config.folder)
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already; name a new folder")
     layout, tokenizer = LAYOUTS[config.layout], Tokenizer.of_set(token_set)
     file_tokens, eos_id = _file_tokens(config), _eos_id(config, tokenizer)
+    _say_what_is_left_out(token_set, config.layout)
     unfinished = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}{TEMPORARY}")
     unfinished.mkdir(parents=True)
     try:
         for name in SPLITS:
             shards = [token_set.open(entry) for entry in token_set.split(name) if entry.tokens]
             if not shards:
-                raise ValueError(f"{token_set.told}: split {name!r} has no token to write")
-            told = (name, _file_prefix(token_set), token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
-            split = SplitFiles(*told) if eos_id is None else SplitFiles(*told).ended(tokenizer.bos_id, eos_id)
+                raise ValueError(f"{token_set.display_name}: split {name!r} has no token to write")
+            prefix = _file_prefix(token_set)
+            split = SplitFiles(name, prefix, token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
+            split = split if eos_id is None else split.ended(tokenizer.bos_id, eos_id)
             layout.write(split, unfinished)
             written = sorted(unfinished.glob(layout.pattern.format(split=name)))
             _compare(split, (layout.read(path, split.dtype) for path in written))
@@ -105,8 +112,17 @@ def export(config: Out) -> Path:
     return folder
 
 
+def _say_what_is_left_out(token_set: TokenSet, layout: str) -> None:
+    """Names the optional columns: no layout has a place for them."""
+    records = map(token_set.record, token_set.entries)
+    optional = Counter(name for record in records for name, column in columns_of(record).items() if column.optional)
+    for name, shards in sorted(optional.items()):
+        left_out = f"column {name} of {counted(shards, 'shard')}"
+        print(f"left out: {left_out}, as {layout} has no place for it", file=sys.stderr)
+
+
 def _file_prefix(token_set: TokenSet) -> str:
-    """What file names begin with: the data set's name, but for one in which a reader would find a split's."""
+    """How file names begin: with the data set's name, unless readers would find the name of a split in it."""
     name = str(token_set.manifest["dataset"])
     return "tokens" if any(split in name.lower() for split in SPLITS) else name
 
@@ -121,7 +137,7 @@ def _file_tokens(config: Out) -> int:
 
 
 def _eos_id(config: Out, tokenizer: Tokenizer) -> int | None:
-    """The id that documents end with; None where they begin with BOS."""
+    """The id that documents end with; None if they begin with BOS."""
     if config.eos_token is None and not (config.eos or LAYOUTS[config.layout].ends):
         return None
     special = tokenizer.special_tokens
@@ -133,7 +149,7 @@ def _eos_id(config: Out, tokenizer: Tokenizer) -> int | None:
 
 
 def _compare(split: SplitFiles, files: Iterator[tuple[np.ndarray, np.ndarray | None]]) -> None:
-    """ValueError where the files that were written do not have the split's tokens and documents."""
+    """ValueError if the files that were written do not have the tokens and documents of the split."""
     lengths: list[np.ndarray] = []
 
     def blocks() -> Iterator[np.ndarray]:
@@ -159,9 +175,9 @@ def _digest(blocks: Iterator[np.ndarray]) -> str:
 
 
 def take_in(config: In) -> Path:
-    """The new token set's folder. FileExistsError where it is there, ValueError where files are not of the layout."""
+    """The folder of the new token set. FileExistsError if it exists, ValueError if files are not of the layout."""
     for path in map(str, (*config.files, *config.val_file)):
-        if is_address(path) and not path.startswith("hf:/"):
+        if is_address(path) and not _is_on_hub(path):
             raise ValueError(f"{path}: files come in from this disk, or from hf://datasets/OWNER/NAME/*.bin")
     plain("--name", config.name)
     tokenizer = load_any(config.tokenizer, config.bos_token)
@@ -173,7 +189,7 @@ def take_in(config: In) -> Path:
     with locked(folder), _removing_what_failed(folder):
         remove_temporary_files(folder, folder / "shards")
         tokenizer.save(folder / "tokenizer.json")
-        np.save(folder / "token_bytes.npy", tokenizer.token_bytes())
+        write_token_bytes(folder, tokenizer.token_bytes())
         shards: list[tuple[dict, Split]] = []
         for split, files in splits.items():
             intake = Intake(folder, tokenizer, config.layout, names)
@@ -187,7 +203,7 @@ def take_in(config: In) -> Path:
 
 @contextlib.contextmanager
 def _removing_what_failed(folder: Path) -> Iterator[None]:
-    """Takes away the shards of files that were refused, which another preparation would take for its own."""
+    """Removes the shards of files that were refused, as a later preparation would take them for its own."""
     before = set(folder.glob("shards/*"))
     try:
         yield
@@ -198,32 +214,36 @@ def _removing_what_failed(folder: Path) -> Iterator[None]:
 
 
 def _in_order(path: Path) -> tuple[list[tuple[int, str]], Path]:
-    """By name, and of numbers in it 2 before 10: a document may go on in the next file."""
+    """By name, with numbers in it in order, 2 before 10, as a document may continue in the next file."""
     parts = re.split(r"(\d+)", path.name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], path
 
 
-def _files(told: Sequence[str | Path], raw_dir: Path) -> list[Path]:
-    """Files here; those of the hub are fetched first, checked by their hashes."""
+def _files(paths: Sequence[str | Path], raw_dir: Path) -> list[Path]:
+    """Files on this disk. Those of the hub are fetched first, and checked by their hashes."""
     found = []
-    for path in map(str, told):
-        found += fetched(path, raw_dir) if path.startswith("hf:/") else [Path(os.path.abspath(path))]
+    for path in map(str, paths):
+        found += fetched(path, raw_dir) if _is_on_hub(path) else [Path(os.path.abspath(path))]
     return found
 
 
+def _is_on_hub(path: str) -> bool:
+    return is_hub_address(str(named(path)))
+
+
 def _splits(config: In) -> dict[Split, list[Path]]:
-    files, named = (_files(told, config.raw_dir) for told in (config.files, config.val_file))
-    for path in (*files, *named):
+    files, val_files = (_files(some, config.raw_dir) for some in (config.files, config.val_file))
+    for path in (*files, *val_files):
         if not path.is_file():
             raise FileNotFoundError(f"{path}: {'a folder; name its files' if path.is_dir() else 'no such file'}")
         if (suffix := LAYOUTS[config.layout].suffix) and path.suffix != suffix:
             raise ValueError(f"{path}: of {config.layout} name the {suffix} files; what lies beside them is found")
     if not files:
         raise ValueError("expected files to take in, found none named")
-    same = {path: os.path.realpath(path) for path in (*files, *named)}  # whatever links lead there
-    chosen = {same[path] for path in named}
-    val = [path for path in files if same[path] in chosen or (not named and VAL_NAME.search(path.name))]
-    val += [path for path in named if same[path] not in map(same.get, val)]
+    same = {path: os.path.realpath(path) for path in (*files, *val_files)}  # whatever links lead there
+    chosen = {same[path] for path in val_files}
+    val = [path for path in files if same[path] in chosen or (not val_files and VAL_NAME.search(path.name))]
+    val += [path for path in val_files if same[path] not in map(same.get, val)]
     train = [path for path in files if path not in val]
     if doubled := [path for path, many in Counter(map(same.get, (*train, *val))).items() if many > 1]:
         raise ValueError(f"{doubled[0]}: is named twice")
@@ -240,7 +260,7 @@ def _splits(config: In) -> dict[Split, list[Path]]:
 
 
 def main(arguments: list[str], prog: str) -> None:
-    """Converts as the command line says, and prints the new folder."""
+    """Converts, and prints the new folder."""
     verbs: dict[str, Callable] = {"out": Out, "in": In}
     config = tyro.extras.subcommand_cli_from_dict(verbs, prog=prog, args=arguments, description=__doc__)
     print(export(config) if isinstance(config, Out) else take_in(config))

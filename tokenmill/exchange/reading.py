@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenmill.exchange.formats import (
+from tokenmill.exchange.headers import (
     DATATROVE_INDEX,
     LLMC_HEADER_BYTES,
     LLMC_HEADERS,

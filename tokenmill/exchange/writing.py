@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenmill.exchange.formats import (
+from tokenmill.exchange.headers import (
     DATATROVE_INDEX,
     DATATROVE_METADATA,
     LLMC_HEADERS,
@@ -83,8 +83,8 @@ def write_datatrove(split: SplitFiles, folder: Path) -> None:
         path = folder / split.name / f"{number:05d}_{split.name}.ds"
         _write_flat(path, shard.in_blocks(BLOCK_TOKENS))
         _write_flat(path.with_name(path.name + DATATROVE_INDEX), iter([np.cumsum(shard.lengths).astype("<u8")]))
-        told = f"{split.tokenizer}|{split.dtype.itemsize}\n{len(shard.tokens)}\n{len(shard.tokens):,} tokens"
-        path.with_name(path.name + DATATROVE_METADATA).write_text(told)
+        metadata = f"{split.tokenizer}|{split.dtype.itemsize}\n{len(shard.tokens)}\n{len(shard.tokens):,} tokens"
+        path.with_name(path.name + DATATROVE_METADATA).write_text(metadata)
 
 
 def write_meta(folder: Path, tokenizer: Tokenizer) -> None:

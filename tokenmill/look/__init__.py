@@ -1,16 +1,17 @@
-"""What people look at: rows decoded, a report, figures, and whether every byte is what was written.
+"""Inspection: rows decoded, a report, statistics, and whether every byte is what was written.
 
-Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of what is damaged.
+Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of damage.
 
-    show          `tokenmill show`: rows, batches, steps, documents; asked: its settings; show_mixture: of a mixture
-    drawing       how they are drawn
-    trace         from a step to its documents, and forth; mixed_trace: of a mixture
-    origins       where a document is from, in its source file
-    counts        rows of windows, counted once and kept
-    mix           `tokenmill mix`: what a mixture will give of each source; stages: its picture
-    report        `tokenmill report`: page puts together charts, rowsview and words; templates/ has its HTML
-    statistics    what is counted in a set; figures: what each packing does; specimen: a few documents in all packings
-    verify        `tokenmill verify`; problems: what can be wrong; flipped: which bit is
+    show            `tokenmill show`: rows, batches, steps, documents
+    show_config     its command line; terminal: prints rows
+    trace           finds the documents of a step, and the steps of a document
+    source_places   where a document is in its source file
+    row_counts      the number of rows of windows, counted once and cached
+    mix             `tokenmill mix`: what a mixture will take from each source; mixture_chart: its picture
+    report          `tokenmill report`; report_page: the page, from charts, report_rows, report_text and templates/
+    token_stats     statistics of a set; packing_stats: what each packing does
+    sample_rows     a few documents in all packings
+    verify          `tokenmill verify`; verify_checks: its checks; bit_errors: finds a flipped bit
 
-It must never change what it looks at, but for shards that verify is told to take out.
+It must never change what it inspects, except for shards that you tell verify to remove.
 """

@@ -1,7 +1,7 @@
-"""Bars and lines for the report: places in percent, that the template only has to set.
+"""Computes bars and lines for the report's charts, in percent of the plot, for the template to draw.
 
-A histogram of lengths has a bar for each of its bins (statistics.py), so its axis is a log scale with four bars an
-octave; gridlines are at round shares.
+A histogram of lengths has one bar for each bin (token_stats.py), so its axis is a log scale with four bars an octave.
+Gridlines are at round shares.
 """
 
 import math
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tokenmill.look.figures import Tally
-from tokenmill.look.statistics import Bin
+from tokenmill.look.packing_stats import Tally
+from tokenmill.look.token_stats import Bin
 
 LABEL_HEIGHT = 9  # percent of the plot
 
@@ -18,8 +18,8 @@ LABEL_HEIGHT = 9  # percent of the plot
 def length_charts(bins: list[Bin], seq_len: int) -> list[dict]:
     """A histogram of lengths, by documents and by tokens."""
     edges = [(one.first, one.last) for one in bins]
-    place = _place(seq_len, edges)
-    mark = None if place is None else {"at": place, "label": f"seq_len {seq_len:,}"}
+    at = _axis_position(seq_len, edges)
+    mark = None if at is None else {"at": at, "label": f"seq_len {seq_len:,}"}
     ticks = [
         {"at": 100 * i / len(bins), "label": f"{one.first:,}" if one.first < 1000 else f"{one.first // 1024}k"}
         for i, one in enumerate(bins)
@@ -32,7 +32,7 @@ def length_charts(bins: list[Bin], seq_len: int) -> list[dict]:
 
 
 def token_chart(uses: np.ndarray, token_bytes: np.ndarray) -> dict:
-    """How long the tokens of the text are, in bytes."""
+    """A histogram of the tokens of the text by their length in bytes."""
     sizes = np.bincount(np.minimum(token_bytes, 16), weights=uses, minlength=17)[1:]
     edges = [(size, size) for size in range(1, 17)]
     ticks = [{"at": 100 * (size - 0.5) / 16, "label": f"{size}{'+' * (size == 16)} B"} for size in (1, 4, 8, 12, 16)]
@@ -40,7 +40,7 @@ def token_chart(uses: np.ndarray, token_bytes: np.ndarray) -> dict:
 
 
 def dropped_chart(tallies: Mapping[int, Mapping[str, Tally]], seq_len: int) -> dict:
-    """Tokens dropped against seq_len, a line for each packing."""
+    """Tokens dropped against seq_len, with a line for each packing."""
     lengths = sorted(tallies)
     first, last = math.log2(lengths[0]), math.log2(lengths[-1])
     across = {length: 100 * (math.log2(length) - first) / (last - first) for length in lengths}
@@ -58,10 +58,10 @@ def dropped_chart(tallies: Mapping[int, Mapping[str, Tally]], seq_len: int) -> d
         for number, (name, dropped) in enumerate(shares.items())
     ]
     at = lengths.index(seq_len)
-    told = ", ".join(f"{name} {dropped[at]:.1%}" for name, dropped in shares.items())
+    values = ", ".join(f"{name} {dropped[at]:.1%}" for name, dropped in shares.items())
     return {
         "title": "Share of tokens dropped, by seq_len",
-        "label": f"Share of tokens dropped, by seq_len, a line for each packing. At {seq_len:,}: {told}.",
+        "label": f"Share of tokens dropped, by seq_len, a line for each packing. At {seq_len:,}: {values}.",
         "drawn": drawn,
         "labels": _labels(drawn),
         "lines": lines,
@@ -73,7 +73,7 @@ def dropped_chart(tallies: Mapping[int, Mapping[str, Tally]], seq_len: int) -> d
 
 
 def _labels(drawn: list[dict]) -> list[dict]:
-    """Names at the right ends of lines, moved up, or at the top of the plot down, until none hides another."""
+    """Names at the right ends of lines, moved up (or, at the top of the plot, down) until none hides another."""
     ends = sorted(((line["points"][-1]["y"], line["name"], line["number"]) for line in drawn), key=lambda end: end[0])
     places: list[float] = []
     for place, *_ in ends:
@@ -84,7 +84,7 @@ def _labels(drawn: list[dict]) -> list[dict]:
 
 
 def _scale(highest: float) -> tuple[float, list[dict]]:
-    """The share that a plot ends at, a little above the highest, and gridlines at round shares."""
+    """The share at which a plot ends, slightly above the highest, and gridlines at round shares."""
     top = max(highest * 1.05, 1e-9)
     step = next(
         s for s in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0) if top / s <= 4 or s == 1.0
@@ -94,7 +94,7 @@ def _scale(highest: float) -> tuple[float, list[dict]]:
 
 
 def chart(title: str, edges: list[tuple[int, int]], values, what: str, ticks: list[dict], mark: dict | None) -> dict:
-    """Bars for the template: heights in percent of the plot, which ends a little above the highest."""
+    """Bars for the template, with heights in percent of the plot, which ends slightly above the highest bar."""
     shares = np.asarray(values, dtype=float) / max(1, np.sum(values))
     top, lines = _scale(shares.max())
     bars = [
@@ -107,12 +107,12 @@ def chart(title: str, edges: list[tuple[int, int]], values, what: str, ticks: li
 
 
 def span(first: int, last: int) -> str:
-    """A bin in words."""
+    """The range of a bin in words."""
     return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
-def _place(length: int, edges: list[tuple[int, int]]) -> float | None:
-    """Where a length lies on the axis of the bins, in percent; None where it is on none."""
+def _axis_position(length: int, edges: list[tuple[int, int]]) -> float | None:
+    """The position of a length on the axis of the bins, in percent; None if it is outside the bins."""
     for index, (first, last) in enumerate(edges):
         if first <= length <= last:
             return 100 * (index + math.log(length / first) / math.log((last + 1) / first)) / len(edges)

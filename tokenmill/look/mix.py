@@ -1,7 +1,8 @@
-"""What a mixture will give of each source, before the run: `tokenmill mix mixture.toml --tokens 1T --seq-len 4096`
+"""Forecasts what a mixture takes from each source: `tokenmill mix mixture.toml --tokens 1T --seq-len 4096`
 
-For each stage and source: weight, share, tokens, epochs by then. Where a source would pass its max_epochs it says
-which cap, or weight, would fit, and ends with status 1. A stage has several parts where a source is used up in it.
+For each stage and source, it prints weight, share, tokens, and epochs by then. If a source would exceed its max_epochs,
+it prints a cap or a weight that would fit, and exits with status 1. A stage has several parts if a source is used up
+within it.
 """
 
 import html
@@ -14,11 +15,11 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tokenmill.batches.config import LoaderConfig, Packing
-from tokenmill.batches.forecast import Forecast, forecast
-from tokenmill.batches.mixture import Mixture
-from tokenmill.look.stages import draw
-from tokenmill.look.words import short
+from tokenmill.feed.forecast import Forecast, forecast
+from tokenmill.feed.loader_config import LoaderConfig, Packing
+from tokenmill.feed.mixture import Mixture
+from tokenmill.look.mixture_chart import draw
+from tokenmill.look.report_text import short
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.files import write_file
 
@@ -45,46 +46,47 @@ th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #888
 
 @dataclass(frozen=True)
 class Mix:
-    """What a mixture will give of each source, before the run."""
+    """Forecast what a mixture takes from each source, before the run."""
 
     mixture: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="MIXTURE")]]  # the mixture's TOML file
     seq_len: int  # tokens of an input
-    tokens: str | None = None  # of the whole run, as 1e12 or 1T; by default what the file says
-    packing: Packing = LoaderConfig.packing  # as in the training
-    long_documents: LongDocuments = LoaderConfig.long_documents  # as in the training
-    html: Path | None = None  # write a page with the table and a picture of the stages, too
+    tokens: str | None = None  # tokens of the whole run, as 1e12 or 1T; by default those in the file
+    packing: Packing = LoaderConfig.packing  # as in training
+    long_documents: LongDocuments = LoaderConfig.long_documents  # as in training
+    html: Path | None = None  # also write a page with the table and a picture of the stages
 
 
 def cells(found: Forecast, number: Callable[[int], str] = "{:,}".format) -> list[list[str]]:
-    """The table, a row for each segment and source; numbers of tokens as `number` writes them.
+    """The table: a row for each segment and source. `number` formats numbers of tokens.
 
-    Without segments of a few rows, as a source has left at a stage's end.
+    Segments of a few rows are left out. A source that is almost used up at the end of a stage causes them.
     """
     rows = []
     for line in [line for line in found.lines if (line.end - line.begin) * 10_000 >= found.tokens]:
         cap = found.mixture.max_epochs.get(line.source)
         span = f"{number(line.begin)} to {number(line.end)}"
-        told = [str(line.stage), span, line.source, str(line.weight), f"{line.share:.3%}", number(line.tokens)]
-        rows.append([*told, f"{line.epochs:.3f}", "" if cap is None else f"{float(cap):g}"])
+        row = [str(line.stage), span, line.source, str(line.weight), f"{line.share:.3%}", number(line.tokens)]
+        rows.append([*row, f"{line.epochs:.3f}", "" if cap is None else f"{float(cap):g}"])
     return rows
 
 
 def page(found: Forecast, title: str) -> str:
     """The table and the picture as one HTML page, which needs no network."""
-    tell = html.escape
+    escape = html.escape
+    about = f"{found.tokens:,} tokens in rows of {found.seq_len:,} + 1. Weights change at each vertical line."
     return PAGE.format(
-        title=tell(title),
-        about=tell(f"{found.tokens:,} tokens in rows of {found.seq_len:,} + 1; where the run is cut, weights change."),
+        title=escape(title),
+        about=escape(about),
         light=draw(found, "light"),
         dark=draw(found, "dark"),
-        problems="".join(f"<p><strong>{tell(problem)}</strong></p>\n" for problem in found.problems),
-        heads="".join(f"<th>{tell(head)}</th>" for head in HEADS),
-        rows="\n".join(f"<tr>{''.join(f'<td>{tell(cell)}</td>' for cell in row)}</tr>" for row in cells(found)),
+        problems="".join(f"<p><strong>{escape(problem)}</strong></p>\n" for problem in found.problems),
+        heads="".join(f"<th>{escape(head)}</th>" for head in HEADS),
+        rows="\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells(found)),
     )
 
 
 def mix(config: Mix, console: Console) -> int:
-    """Prints the table. 1 where a cap would be passed, or the sources would not do."""
+    """Prints the table. Returns 1 if the run would exceed a cap or end early, else 0."""
     found = forecast(
         Mixture.load(config.mixture, tokens=config.tokens),
         seq_len=config.seq_len,
@@ -113,7 +115,7 @@ def _print(found: Forecast, console: Console) -> None:
 
 
 def main(arguments: list[str], prog: str) -> int:
-    """Prints the table that the command line asks for."""
+    """Prints the table for these command-line arguments."""
     return mix(
         tyro.cli(Mix, prog=prog, args=arguments, description=__doc__),
         Console(soft_wrap=True, highlight=False, markup=False),

@@ -1,240 +1,324 @@
-"""Shows what the model saw: a row, a batch, a training step or a document of a token set, decoded.
+"""Shows what the model saw: a row, a batch, a training step or a document, decoded.
 
     tokenmill show data/tokens/NAME --row 12
     tokenmill show data/tokens/NAME --step 12345 --batch-size 32 --world-size 8 --seq-len 2048
     tokenmill show data/tokens/NAME --document 7 --until 0:3:512 --batch-size 32 --world-size 8
+    tokenmill show mixture.toml --step 12345 --since 12000 state.json
+    tokenmill show mixture.toml --document web/7 --until state.json
 
-Rows, batches and steps are counted from 0, from the beginning of training. A bar is a row; each stretch of
-letters in one colour is a document, or the part of one that lies in this row, small letters a filler. What a
-row is made of follows from the loader's settings, so give those of the training: they are printed first. Or name a file
-with a loader's state_dict() as JSON where a place is asked for: the settings are then its own.
+Rows, batches and steps are counted from 0, from the beginning of training. Each bar is a row. Each stretch of letters
+in one color is a document, or the part of it that is in this row; lowercase letters are filler. The content of a row
+depends on the loader's settings, so pass those of the training run. The command prints them first. Instead, you can
+pass a file with a loader's state_dict() as JSON wherever a place is expected; the settings are then read from it.
 
-A document is shown with when it was seen: in which epoch, step and rank, up to a place; by default in epoch 0.
+For a document, the command also prints when it was seen: in which epoch, step and rank, up to a place. By default it
+searches epoch 0 of the document's source.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import tyro
 from rich.console import Console
 
-from tokenmill.batches.pieces import pieces_of
-from tokenmill.batches.plans import WindowPlans
-from tokenmill.look.asked import Show, numbers_of, read_state, require_as_stated
-from tokenmill.look.drawing import Drawing
-from tokenmill.look.show_mixture import show_mixture
-from tokenmill.look.trace import Sighting, TracedRow, Tracer, find_document, trace_nanochat
+from tokenmill.feed.mixture import ONE_SET
+from tokenmill.feed.pieces import pieces_of
+from tokenmill.look.show_config import Show, numbers_of, read_state, require_as_stated
+from tokenmill.look.terminal import RowPrinter
+from tokenmill.look.trace import (
+    Sighting,
+    TracedRow,
+    Tracer,
+    find_document,
+    named_place,
+    of_one_length,
+    rank_rows,
+)
 from tokenmill.remote.sets import open_set
-from tokenmill.rows.position import Position, identity_of, read_position
-from tokenmill.rows.skipped import format_skipped, parse_skipped
-from tokenmill.rows.stream import Place
+from tokenmill.rows.packings import find_packing
+from tokenmill.rows.position import upgrade
+from tokenmill.rows.row_stream import Cursor
+from tokenmill.rows.segments import SegmentStart
+from tokenmill.rows.skip_rows import by_source, format_by_source
 from tokenmill.store.token_sets import TokenSet
 
-SIGHTINGS = 20  # that are listed
+SIGHTINGS = 20  # how many are listed
+Ranked = tuple[int | None, TracedRow]  # the rank that got the row, if the query names a batch or step; the row
 
 
-# ---------------------------------------------------------------------------- which rows
+class ShowQuery:
+    """What to show, with the settings of a state file if one was named, and how to trace it."""
+
+    def __init__(self, config: Show):
+        self.state: dict[str, Any] | None = None
+        self.cursor: Cursor | None = None
+        for flag, named in (("--since", config.since and config.since[1]), ("--until", config.until)):
+            if named:
+                config = self._read(flag, str(named), config)
+        self.config = config
+        loader = config.loader
+        self.mixture = loader.mixture
+        self.is_per_rank = find_packing(config.packing).per_rank
+        if config.manifest is not None and not self.mixture.is_one_set:
+            raise ValueError("--manifest is for one token set; a mixture's position has a manifest for each source")
+        if self.is_per_rank:
+            self.sets = {ONE_SET: open_set(self.mixture[ONE_SET], loader.kept)}
+            return
+        state_skips = self.state is not None and not config.skip_rows  # the state says which rows are skipped
+        tracer = Tracer.of(replace(loader, skip_rows=None) if state_skips else loader, self.state)
+        if config.manifest is not None:
+            tracer = tracer.of_manifest(config.manifest)
+        self.tracer = tracer.at(self.cursor) if self.cursor is not None and config.since is not None else tracer
+        self.sets = {name: source.token_set for name, source in self.tracer.feed.sources.items()}
+
+    def _read(self, flag: str, named: str, config: Show) -> Show:
+        """The config with the settings of a state file, or unchanged if `named` is a place."""
+        is_place = not Path(named).exists() and not Path(named).suffix and "/" not in named
+        if is_place and config.loader.mixture.is_one_set:
+            self.cursor = Cursor(*numbers_of(flag, named, (3,)))
+            return config
+        place = "a place as 0:12:100, or " if config.loader.mixture.is_one_set else ""
+        state, settings = read_state(flag, named, f"{place}a state file")
+        self.state = upgrade(state)
+        require_as_stated(config, flag, settings)
+        return replace(config, **settings)
+
+    @property
+    def _global_batch(self) -> int:
+        return self.config.batch_size * self.config.world_size
+
+    # ------------------------------------------------------------------------ which rows
+
+    def rows(self) -> Iterator[Ranked]:
+        """The rows to show."""
+        if self.is_per_rank:
+            return self._rank_rows()
+        if self.config.row is not None:
+            return self._row(self.config.row)
+        return self._rows_of_a_call()
+
+    def _row(self, row: str) -> Iterator[Ranked]:
+        source, _, place = row.rpartition("/")
+        if source or (self.mixture.is_one_set and ":" in place):
+            cursor = Cursor(*numbers_of("--row", place, (1, 3) if self.mixture.is_one_set else (3,)))
+            yield None, self.tracer.row_at(self._source(source), cursor)
+            return
+        if not self.mixture.is_one_set and not place.replace(",", "").isdecimal():
+            example = f"{self.mixture.names[0]}/0:12:100"
+            raise ValueError(f"--row of a mixture must be a number, or a place as {example}, not {place!r}")
+        (number,) = numbers_of("--row", place, (1, 3) if self.mixture.is_one_set else (1,))
+        yield None, next(self.tracer.rows(number, 1))
+
+    def _rows_of_a_call(self) -> Iterator[Ranked]:
+        config = self.config
+        done = config.since[0] if config.since is not None else 0
+        for index, traced in enumerate(
+            self.tracer.rows((_call(config) - done) * self._global_batch, self._global_batch)
+        ):
+            rank = index // config.batch_size
+            if config.batch is None or rank == config.rank:
+                yield rank, traced
+
+    def _rank_rows(self) -> Iterator[Ranked]:
+        config = self.config
+        for rank in range(config.world_size) if config.step is not None else [config.rank]:
+            if config.row is None:
+                first, count = _call(config) * config.batch_size, config.batch_size
+            else:
+                (first,), count = numbers_of("--row", config.row, (1,)), 1
+            for traced in rank_rows(config.loader, rank, first, count):
+                yield rank, traced
+
+    # ------------------------------------------------------------------------ when a document was seen
+
+    def document(self) -> tuple[str, int]:
+        """The source of the document to show, and its number there."""
+        source, slash, number = str(self.config.document).rpartition("/")
+        if not slash and not self.mixture.is_one_set:
+            raise ValueError(f"--document of a mixture must name its source, as in {self.mixture.names[0]}/{number}")
+        return self._source(source), int(number)
+
+    def _source(self, name: str) -> str:
+        if name not in self.sets:
+            raise ValueError(f"{name!r} is not a source of the mixture, which has {', '.join(self.sets)}")
+        return name
+
+    def when(self) -> Iterator[str]:
+        """Lines that say what the rows depend on, and when the document was seen."""
+        yield self.settings()
+        if self.is_per_rank:
+            yield f"packing {self.config.packing} does not record when a document is seen: its rows have no places"
+            return
+        source, number = self.document()
+        yield from self.former_manifests()
+        until = self.cursor if self.config.until is not None else None
+        lines, tokens = self.tracer.history(source, until, of_state=self.config.until is not None)
+        if len(lines) > 1 or not self.mixture.is_one_set:
+            for index, line in enumerate(lines):
+                yield f"segment {index}, from {line.tokens:,} tokens on: rows of {line.seq_len:,} + 1{_shares(line)}"
+        yield from self._unknown_history(source, lines)
+        yield from self._sightings(source, number, lines, tokens)
+
+    def _sightings(self, source: str, number: int, lines: list[SegmentStart], tokens: int) -> Iterator[str]:
+        entry, document = find_document(number, self.sets[source], self.config.split)
+        seen, steps = None, of_one_length(lines) and lines[0].tokens == 0
+        for seen in self.tracer.sightings(source, entry, document, lines, tokens):
+            if self.config.until is None and seen.place.epoch:
+                return  # without --until, only the first epoch of the source is searched
+            yield self._seen(seen, source, steps)
+        if seen is None:
+            before = f"in the first {tokens:,} tokens of the run"
+            yield f"not seen {before if self.cursor is None else 'before ' + ':'.join(map(str, self.cursor))}"
+
+    def _seen(self, seen: Sighting, source: str, steps: bool) -> str:
+        where = f"segment {seen.segment}, after {seen.tokens:,} tokens"
+        line = f"seen in {f'epoch {seen.place.epoch}' if self.mixture.is_one_set else where}"
+        if steps:
+            step, row = divmod(seen.tokens // seen.seq_len, self._global_batch)
+            rank, row = divmod(row, self.config.batch_size)
+            line += f", step {step:,}, rank {rank}, row {row} of its batch"
+        place = named_place(source, ":".join(map(str, seen.place)))
+        length = "" if seen.seq_len == self.config.seq_len else f", when rows were of {seen.seq_len:,} + 1 tokens"
+        return f"{line}, at {place}{length}{', as filler' if seen.filler else ''}"
+
+    def _unknown_history(self, source: str, lines: list[SegmentStart]) -> Iterator[str]:
+        """Says so if a position from an older tokenmill does not contain the whole history of the run."""
+        if self.state is None:
+            return
+        split, served = self.tracer.feed.sources[source], self.tracer.mixture_state.sources[source]
+        if served.place.epoch and len(split.token_set.digests()) > 1:
+            yield "this set has grown: if that was during this run, its earlier epochs had fewer shards than shown here"
+        if not of_one_length(lines):
+            yield "rows had several lengths: rows that were skipped before the length changed may be listed as seen"
+        if lines[0].tokens:
+            yield f"the position does not say which rows the first {lines[0].tokens:,} tokens of the run were"
+        elif not self.tracer.mixture_state.segments:
+            rows = self.tracer.count_before(source, served.place)
+            if split.pasts or split.began or rows * self.config.seq_len != served.tokens:
+                yield (
+                    f"but the run saw {served.tokens:,} tokens by then, and these {rows:,} rows hold "
+                    f"{rows * self.config.seq_len:,}: some rows had another length, were skipped, were dropped at the "
+                    "end of an epoch, or were of another token set, so what follows may be incomplete or at other steps"
+                )
+
+    # ------------------------------------------------------------------------ the lines before the rows
+
+    def settings(self) -> str:
+        """What the rows depend on."""
+        loader, packing = self.config.loader, find_packing(self.config.packing)
+        order = f"seed {loader.order['seed']}" if loader.shuffle else "no shuffling"
+        long = f", {loader.long_documents} long documents" if len(packing.labels) > 1 else ""
+        ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if self.config.row is None else ""
+        rows = f"rows of {loader.seq_len:,} + 1 tokens, {loader.packing}{long}, {order}{ranks}"
+        if not self.mixture.is_one_set:
+            return f"{self.config.tokens}, {loader.split}: {self.mixture!r}; {rows}"
+        token_set = self.sets[ONE_SET]
+        return f"{token_set.name}, {loader.split}: {rows}, manifest {self._manifest(token_set)}"
+
+    def _manifest(self, token_set: TokenSet) -> str:
+        if self.config.manifest is not None or self.state is None:
+            return self.config.manifest or token_set.digest
+        return str(self.state["sources"]["manifest"][0])
+
+    def since_mismatch(self) -> list[str]:
+        """A hint, if --since names a step that the state file is not of."""
+        if self.state is None or self.config.since is None:
+            return []
+        step = self.config.since[0]
+        rows = sum(source.rows for source in self.tracer.mixture_state.sources.values())
+        expected = step * self.config.batch_size * self.config.world_size
+        if rows == expected:
+            return []
+        return [
+            f"the state file is after {rows:,} rows, but {step:,} steps of this batch size have {expected:,}: check "
+            "--since, --batch-size and --world-size, unless the batch size or the number of ranks changed before"
+        ]
+
+    def former_manifests(self) -> list[str]:
+        """A hint, if the set has grown, that rows from before are others."""
+        if not self.mixture.is_one_set or self.config.manifest is not None or self.state is not None:
+            return []
+        token_set = self.sets[ONE_SET]
+        former = [digest for digest in token_set.digests() if digest != token_set.digest]
+        if not former:
+            return []
+        return [f"this set has grown; for an epoch that began before, pass --manifest {' or '.join(former)}"]
+
+    def epochs_before(self) -> int:
+        """About how many epochs of one set have to be counted before the first row."""
+        config = self.config
+        if self.is_per_rank or not self.mixture.is_one_set or config.since is not None or ":" in (config.row or ""):
+            return 0
+        first = (
+            numbers_of("--row", config.row, (1, 3))[0] if config.row is not None else _call(config) * self._global_batch
+        )
+        tokens = sum(entry.tokens for entry in self.sets[ONE_SET].split(config.split))
+        return first * (config.seq_len + 1) // max(1, tokens)
+
+    def of_a_later_epoch(self, rows: list[Ranked]) -> list[str]:
+        """A hint if rows requested by number are in a later epoch, which the user may not expect."""
+        place = rows[0][1].place if rows else None
+        epoch = int(place.partition(":")[0]) if place is not None and self.mixture.is_one_set else 0
+        if not epoch or self.config.since is not None or ":" in (self.config.row or ""):
+            return []
+        passes = "1 pass" if epoch == 1 else f"{epoch:,} passes"
+        return [f"this is in epoch {epoch:,}, after {passes} over the set"]
 
 
-def rows_of(config: Show, token_set: TokenSet) -> Iterator[tuple[int | None, TracedRow]]:
-    """The rows that were asked for, each with the rank that got it where that was asked for."""
-    if config.packing == "nanochat":
-        return _nanochat_rows(config, token_set)
-    if config.row is not None:
-        return _row(config.row, _tracer(config, token_set, None))
-    return _rows_of_a_call(config, token_set)
+def show(config: Show, console: Console) -> None:
+    """Prints what the config asks for. Raises ValueError or FileNotFoundError if it does not exist."""
+    query = ShowQuery(config)
+    if config.document is not None:
+        _show_document(query, console)
+    else:
+        _show_rows(query, console)
 
 
-def _tracer(config: Show, token_set: TokenSet, position: Position | None) -> Tracer:
-    loader = config.loader
-    if config.manifest is not None:
-        token_set = token_set.as_it_was(config.manifest, loader.split)
-    plans = WindowPlans(token_set, loader.split, loader.seq_len + 1, packing=loader.packing, **loader.order)
-    if position is not None:
-        plans.former = (position.place["epoch"], token_set.as_it_was(position.manifest, loader.split))
-        plans.pasts = dict(position.pasts)
-        plans.began = None if position.began is None else (position.place["epoch"], position.began + 1)
-    return Tracer(plans, parse_skipped(loader.skip_rows or ()))
+def _show_rows(query: ShowQuery, console: Console) -> None:
+    with console.status("counting the rows that come before"):
+        if (epochs := query.epochs_before()) > 1:
+            console.print(f"counting the rows of about {epochs:,} epochs that come before")
+        rows = list(query.rows())
+    printer = RowPrinter(list(query.sets.values()), console, query.config.ids)
+    for line in [query.settings(), *query.since_mismatch(), *query.of_a_later_epoch(rows), *query.former_manifests()]:
+        printer.print(line)
+    if places := [row.place for _, row in rows if row.place is not None]:
+        printer.print(f"to leave these rows out: skip_rows={format_by_source(by_source(places, query.sets))!r}")
+    printer.bars(rows)
+    for rank, row in rows:
+        printer.row(rank, row, query.config.full or len(rows) == 1)
 
 
-def _row(row: str, tracer: Tracer) -> Iterator[tuple[None, TracedRow]]:
-    place = numbers_of("--row", row, (1, 3))
-    yield None, tracer.row_at(Place(*place)) if len(place) == 3 else next(tracer.rows(place[0], 1))
-
-
-def _rows_of_a_call(config: Show, token_set: TokenSet) -> Iterator[tuple[int, TracedRow]]:
-    done, start, position = 0, None, None
-    if config.since is not None:
-        done = config.since[0]
-        start, position, config = _place("--since", config.since[1], config, token_set)
-    rows_a_call = config.batch_size * config.world_size
-    rows = _tracer(config, token_set, position).rows((_call(config) - done) * rows_a_call, rows_a_call, start)
-    for index, traced in enumerate(rows):
-        rank = index // config.batch_size
-        if config.batch is None or rank == config.rank:
-            yield rank, traced
-
-
-def _nanochat_rows(config: Show, token_set: TokenSet) -> Iterator[tuple[int | None, TracedRow]]:
-    ranks = range(config.world_size) if config.step is not None else [config.rank]
-    for rank in ranks:
-        if config.row is None:
-            first, count = _call(config) * config.batch_size, config.batch_size
-        else:
-            (first,), count = numbers_of("--row", config.row, (1,)), 1
-        where = {"rank": rank, "world_size": config.world_size, "first": first, "count": count}
-        for traced in trace_nanochat(token_set, config.split, config.seq_len + 1, **where):
-            yield rank, traced
+def _show_document(query: ShowQuery, console: Console) -> None:
+    source, number = query.document()
+    entry, document = find_document(number, query.sets[source], query.config.split)
+    shard = query.sets[source].open(entry)
+    begin, end = (int(shard.offsets[i]) for i in (document, document + 1))
+    (piece,) = pieces_of(shard, begin, end - begin)
+    printer = RowPrinter(list(query.sets.values()), console, query.config.ids)
+    with console.status("looking for it in each segment"):
+        lines = list(islice(query.when(), SIGHTINGS + 2))
+    printer.piece(piece, 0, full=True)
+    for line in [*lines[: SIGHTINGS + 1], *["and more" for _ in lines[SIGHTINGS + 1 :]]]:
+        printer.print(line)
 
 
 def _call(config: Show) -> int:
     call = config.step if config.batch is None else config.batch
-    assert call is not None, "a step or a batch was asked for"
+    assert call is not None, "the query names a step or a batch"
     return call
 
 
-def _place(flag: str, told: str, config: Show, token_set: TokenSet) -> tuple[Place, Position | None, Show]:
-    """The place that a text or a state file tells, the position of the latter, and the settings then."""
-    if not Path(told).exists() and not Path(told).suffix and "/" not in told:
-        return Place(*numbers_of(flag, told, (3,))), None, config
-    state, of_state = read_state(flag, told, "a place as 0:12:100, or a state file")
-    require_as_stated(config, flag, of_state)
-    config = replace(config, **of_state)
-    identity = identity_of(token_set.tokenizer["fingerprint"], config.split, config.packing, config.loader.order)
-    position = read_position(state, identity, Place._fields, token_set.told)
-    return Place(**position.place), position, replace(config, skip_rows=tuple(state["skip_rows"]))
-
-
-# ---------------------------------------------------------------------------- the command
-
-
-def show(config: Show, console: Console) -> None:
-    """Prints what was asked for. ValueError or FileNotFoundError where it is not there."""
-    if os.fspath(config.tokens).endswith(".toml"):
-        show_mixture(config, console)
-        return
-    token_set = open_set(config.tokens, config.loader.kept)
-    if config.document is not None:
-        _show_document(int(config.document), config, token_set, console)
-        return
-    with console.status("counting the rows that come before"):
-        if (epochs := _epochs_before(config, token_set)) > 1:
-            console.print(f"the rows before are counted, through about {epochs:,} epochs")
-        rows = list(rows_of(config, token_set))
-    drawing = Drawing([token_set], console, config.ids)
-    drawing.print(_settings(_stated(config, token_set), token_set))
-    for line in _of_a_later_epoch(config, rows):
-        drawing.print(line)
-    for line in _former_manifests(config, token_set):
-        drawing.print(line)
-    if places := format_skipped(parse_skipped(row.place for _, row in rows if row.place is not None)):
-        drawing.print(f"to leave out what is shown: skip_rows={places!r}")
-    drawing.bars(rows)
-    for rank, row in rows:
-        drawing.row(rank, row, config.full or len(rows) == 1)
-
-
-def _epochs_before(config: Show, token_set: TokenSet) -> int:
-    """Through about how many epochs the rows before those that are asked for by number are counted."""
-    if config.packing == "nanochat" or config.since is not None or (config.row is not None and ":" in config.row):
-        return 0
-    rows_a_call = config.batch_size * config.world_size
-    first = _call(config) * rows_a_call if config.row is None else numbers_of("--row", config.row, (1, 3))[0]
-    return first * (config.seq_len + 1) // max(1, sum(entry.tokens for entry in token_set.split(config.split)))
-
-
-def _of_a_later_epoch(config: Show, rows: list[tuple[int | None, TracedRow]]) -> list[str]:
-    """That rows which were asked for by number are of an epoch after the first: who means this set may not know."""
-    epoch = int(rows[0][1].place.partition(":")[0]) if rows and rows[0][1].place is not None else 0
-    if not epoch or config.since is not None or (config.row is not None and ":" in config.row):
-        return []
-    times = "once" if epoch == 1 else f"{epoch:,} times"
-    return [f"this is in epoch {epoch:,}: the set was gone through {times} before"]
-
-
-def _stated(config: Show, token_set: TokenSet) -> Show:
-    """The settings, those of a state file where one is named."""
-    if config.since is None:
-        return config
-    _, position, config = _place("--since", config.since[1], config, token_set)
-    return config if position is None else replace(config, manifest=position.manifest)
-
-
-def _former_manifests(config: Show, token_set: TokenSet) -> list[str]:
-    """That rows of before the set grew are others."""
-    former = [digest for digest in token_set.digests() if digest != token_set.digest]
-    if not former or config.manifest is not None or config.since is not None:
-        return []
-    return [f"this set has grown; for an epoch that began before, give --manifest {' or '.join(former)}"]
-
-
-def _settings(config: Show, token_set: TokenSet) -> str:
-    """What the rows follow from."""
-    loader = config.loader
-    order = f"seed {loader.order['seed']}" if loader.shuffle else "no shuffling"
-    long = f", {loader.long_documents} long documents" if loader.packing == "best_fit" else ""
-    ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if config.row is None else ""
-    return (
-        f"{token_set.name}, {loader.split}: rows of {loader.seq_len:,} + 1 tokens, "
-        f"{loader.packing}{long}, {order}{ranks}, manifest {config.manifest or token_set.digest}"
-    )
-
-
-def _show_document(number: int, config: Show, token_set: TokenSet, console: Console) -> None:
-    entry, document = find_document(number, token_set, config.split)
-    shard = token_set.open(entry)
-    begin, end = (int(shard.offsets[i]) for i in (document, document + 1))
-    (piece,) = pieces_of(shard, begin, end - begin)
-    drawing = Drawing([token_set], console, config.ids)
-    with console.status("looking for it in each epoch"):
-        lines = list(islice(when(number, config, token_set), SIGHTINGS + 2))
-    drawing.piece(piece, 0, full=True)
-    for line in [*lines[: SIGHTINGS + 1], *["and more" for _ in lines[SIGHTINGS + 1 :]]]:
-        drawing.print(line)
-
-
-def when(number: int, config: Show, token_set: TokenSet) -> Iterator[str]:
-    """What the rows follow from, and when a document of the split was seen, a line each."""
-    if config.packing == "nanochat":
-        yield "when it was seen is not told of packing nanochat, whose rows have no places"
-        return
-    until, position = Place(1, 0, 0), None
-    if config.until is not None:
-        until, position, config = _place("--until", config.until, config, token_set)
-    if position is not None:  # what comes later is not looked at
-        config = replace(config, manifest=position.manifest)
-    yield _settings(config, token_set)
-    yield from _former_manifests(config, token_set)
-    tracer, seen = _tracer(config, token_set, position), None
-    if position is not None:
-        rows = tracer.count_before(until)
-        if position.pasts or position.began or rows * config.seq_len != position.tokens_seen:
-            yield (
-                f"but the run saw {position.tokens_seen:,} tokens by then, and these {rows:,} rows hold "
-                f"{rows * config.seq_len:,}: its rows were of another length, skipped, dropped at an epoch's end, or "
-                "of another token set before, so what follows is not all that it saw, nor when"
-            )
-    for seen in tracer.sightings(*find_document(number, token_set, config.split), until):
-        yield _seen(seen, config)
-    if seen is None:
-        yield f"not seen before {':'.join(map(str, until))}"
-
-
-def _seen(sighting: Sighting, config: Show) -> str:
-    place, only = ":".join(map(str, sighting.place)), ", as filler" if sighting.filler else ""
-    epoch = f"seen in epoch {sighting.place.epoch}"
-    if sighting.number is None:
-        return f"{epoch}, at {place}, when rows were of {sighting.seq_len:,} + 1 tokens{only}"
-    step, row = divmod(sighting.number, config.batch_size * config.world_size)
-    rank, row = divmod(row, config.batch_size)
-    return f"{epoch}, step {step:,}, rank {rank}, row {row} of its batch, at {place}{only}"
+def _shares(line: SegmentStart) -> str:
+    total = sum(line.weights.values())
+    return "".join(f", {name} {weight / total:.2%}" for name, weight in line.weights.items() if name)
 
 
 def main(arguments: list[str], prog: str) -> None:
-    """Shows what the command line asks for."""
+    """Shows what these command-line arguments ask for."""
     show(
         tyro.cli(Show, prog=prog, args=arguments, description=__doc__),
         Console(soft_wrap=True, highlight=False, markup=False),

@@ -1,153 +1,306 @@
-"""From a training step back to its rows and their documents; and forth.
+"""Traces training: from a step to its rows and documents, and from a document to when it was seen.
 
-    tracer.rows(first=24_690, count=2)            rows 24,690 and 24,691 of the global order
-    tracer.sightings(entry, 17, until)            the rows that document 17 of a shard was in
-    trace_nanochat(token_set, ..., rank=0, first, count)  of nanochat's rows of one rank
+    tracer = Tracer.of(config)                              from the beginning of training, or from a loader's state
+    tracer.rows(first=24_690, count=2)                      rows 24,690 and 24,691 of the global order
+    tracer.row_at("", Cursor(0, 3, 512))                    the row at a place
+    tracer.sightings("", entry, 17, tokens=1_000_000)       when document 17 of a shard was seen
 
-The rows before the first are counted, not planned, and the counts kept (counts.py). A place
-(epoch, window of the epoch, row) is gone to at once.
+It walks through the loader's own order. Rows before the first are counted, not planned, and the counts are cached
+(row_counts.py). A document is searched segment by segment: a position says where each source was when a segment began,
+with which weights and row length. In a per-rank order (nanochat) rows have no places: use `rank_rows`.
 """
 
-import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from tokenmill.batches.nanochat_rows import NanochatRows
-from tokenmill.batches.pieces import Piece
-from tokenmill.batches.plans import WindowPlans
-from tokenmill.look.counts import Counts
-from tokenmill.rows.skipped import Skipped, format_rows
-from tokenmill.rows.stream import Dealt, Place, RowStream
+import numpy as np
+
+from tokenmill.feed.feed import make_feed
+from tokenmill.feed.loader_config import LoaderConfig
+from tokenmill.feed.pieces import Piece
+from tokenmill.feed.protocol import RankShare
+from tokenmill.feed.row_blocks import rows_at
+from tokenmill.feed.split_cursor import SplitCursor
+from tokenmill.feed.weighted_feed import WeightedFeed
+from tokenmill.feed.weighted_rows import streams_of
+from tokenmill.feed.window_plans import WindowPlans
+from tokenmill.look.row_counts import RowCounts
+from tokenmill.rows.interleave import pattern_of
+from tokenmill.rows.mixed_stream import MixedStream
+from tokenmill.rows.packers import Past
+from tokenmill.rows.packings import find_packing
+from tokenmill.rows.position import upgrade
+from tokenmill.rows.row_stream import Cursor, RowStream
+from tokenmill.rows.segments import MixtureState, SegmentStart, SourceState, SourceTrack
+from tokenmill.rows.skip_rows import Skipped, format_rows
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
 
 @dataclass(frozen=True)
 class TracedRow:
-    """A row of training, and what it is made of."""
+    """A row of training, and its pieces."""
 
-    number: int | None  # in the global order, with nanochat of its rank; None where rows before it were not counted
-    place: str | None  # epoch:window:row, as skip_rows names it; with nanochat None
+    number: int | None  # in the global order (nanochat: of its rank); None if rows before it were not counted
+    place: str | None  # epoch:window:row (in a mixture source/epoch:window:row) for skip_rows; None with nanochat
     pieces: list[Piece]
 
 
-@dataclass(frozen=True)
-class Sighting:
-    """A row that held some of a document."""
+class Sighting(NamedTuple):
+    """A row that held a part of a document."""
 
-    place: Place
-    number: int | None  # in the global order; None where rows were of another length by then
-    filler: bool  # a copy that closed the row, and no more of it
+    segment: int
+    tokens: int  # of the run before this row
     seq_len: int
+    place: Cursor
+    filler: bool  # whether the row held only a copy as filler
 
 
 class Tracer:
-    """The global order of the planned rows of a split, without their tokens.
+    """The global order of the rows of weighted sources, without reading their tokens."""
 
-    `skipped` is what skip_rows left out from the beginning on. ValueError where the split has no documents.
-    """
+    def __init__(self, feed: WeightedFeed, mixture_state: MixtureState):
+        self.feed, self.mixture_state = feed, mixture_state
+        self._plans = {name: source.plans() for name, source in feed.sources.items()}
+        self._counts = {name: RowCounts(plans) for name, plans in self._plans.items()}
+        self._manifests: dict[str, str] = {}  # that a state names, by source
 
-    def __init__(self, plans: WindowPlans, skipped: Skipped):
-        if not any(entry.tokens for entry in plans.entries(0)):
-            raise ValueError(f"{plans.token_set.told}: split {plans.split!r} has no documents, so no rows")
-        self.plans, self._skipped, self._counts = plans, skipped, Counts(plans)
+    @classmethod
+    def of(cls, config: LoaderConfig, state: dict[str, Any] | None = None) -> "Tracer":
+        """A tracer from the beginning, or from a loader's state. Raises what a loader with these settings raises."""
+        feed = WeightedFeed.of(config, RankShare(0, 1))
+        for source in feed.sources.values():
+            if not any(entry.tokens for entry in source.token_set.split(config.split)):
+                raise ValueError(
+                    f"{source.token_set.display_name}: split {config.split!r} has no documents, so no rows"
+                )
+        if state is None:
+            return cls(*feed.begin(0))
+        resumed = feed.resume(state)
+        tracer = cls(resumed.feed, resumed.place)
+        parts = upgrade(state)["sources"]
+        for name, digest in zip(parts["name"], map(str, parts["manifest"]), strict=True):
+            known = [own for own, split in resumed.feed.sources.items() if split.token_set.knows(digest)]
+            tracer._manifests |= dict.fromkeys([name] * (name in resumed.feed.sources) or known[:1], digest)
+        return tracer
 
-    def rows(self, first: int, count: int, start: Place | None = None) -> Iterator[TracedRow]:
-        """`count` rows of the global order from its row `first` on, or from the `first` after a place."""
-        stream = RowStream(self.plans.count_windows, self._counts.count_rows, skipped=self._skipped)
-        if start is not None:
-            stream.seek(start)
-        stream.skip(first)
-        traced = self._take(stream, first if start is None else None, count)
-        self._counts.keep()
-        yield from traced
+    def at(self, cursor: Cursor) -> "Tracer":
+        """The tracer from a place of the only source on."""
+        (name,) = self.feed.sources
+        return Tracer(self.feed, MixtureState({name: SourceState(cursor)}))
 
-    def row_at(self, place: Place) -> TracedRow:
-        """The row at a place. ValueError where there is none."""
-        planned = lambda epoch, window: self.plans.rows(epoch, window).num_rows  # noqa: E731
-        stream = RowStream(self.plans.count_windows, planned)
-        stream.seek(place)
-        (traced,) = self._take(stream, None, 1)
-        return traced
+    def of_manifest(self, digest: str) -> "Tracer":
+        """The tracer of the only token set as it was with this manifest."""
+        ((name, source),) = self.feed.sources.items()
+        was = source.token_set.as_it_was(digest, self.feed.config.split)
+        return Tracer(replace(self.feed, sources={name: replace(source, token_set=was)}), self.mixture_state)
 
-    def sightings(self, entry: ShardEntry, document: int, until: Place) -> Iterator[Sighting]:
-        """The rows before a place that held some of a document of a shard, epoch by epoch."""
-        shard = self.plans.token_set.open(entry)
-        begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
-        for epoch in range(until.epoch + 1):
-            for window in self.windows_with(epoch, entry, begin, end):
-                yield from self._before_the_length_changed(epoch, window, entry.name, begin, end)
-                for row, filler in self.plans.rows(epoch, window).rows_with(entry.name, begin, end):
-                    place = Place(epoch, window, row)
-                    if place < until and not self._is_skipped(place):
-                        yield Sighting(place, self.count_before(place), filler, self.plans.row_len - 1)
-        self._counts.keep()
+    # ------------------------------------------------------------------------ from a step to rows
 
-    def _before_the_length_changed(
-        self, epoch: int, window: int, shard: str, begin: int, end: int
+    def rows(self, first: int, count: int) -> Iterator[TracedRow]:
+        """`count` rows of the global order, starting `first` rows after the current state."""
+        stream = self._stream()
+        stream.take(first)
+        spans = stream.take(count)
+        if stream.failed is not None:
+            raise stream.failed
+        cursors = [served.place for served in self.mixture_state.sources.values()]
+        numbered = not self.mixture_state.tokens_seen and cursors == [Cursor()] * len(cursors)
+        found: dict[int, TracedRow] = {}
+        for some in rows_at(spans, np.arange(sum(map(len, spans)))):
+            rows = self._plans[some.source].rows(some.epoch, some.window)
+            for row, place in zip(some.numbers.tolist(), some.places.tolist(), strict=True):
+                name = named_place(some.source, format_rows(some.epoch, some.window, range(row, row + 1)))
+                found[place] = TracedRow(first + place if numbered else None, name, rows.pieces(row))
+        self._keep()
+        yield from (found[place] for place in sorted(found))
+
+    def row_at(self, source: str, cursor: Cursor) -> TracedRow:
+        """The row of a source at a place. Raises ValueError if there is none."""
+        plans = self._plans[source]
+        stream = RowStream(plans.count_windows, lambda epoch, window: plans.rows(epoch, window).num_rows)
+        stream.seek(cursor)
+        ((some, _),) = stream.walk(1)
+        (row,) = some.numbers
+        name = named_place(source, format_rows(some.epoch, some.window, some.numbers))
+        return TracedRow(None, name, plans.rows(some.epoch, some.window).pieces(row))
+
+    # ------------------------------------------------------------------------ from a document to when it was seen
+
+    def history(self, source: str, until: Cursor | None, of_state: bool) -> tuple[list[SegmentStart], int]:
+        """The segments of the run and its tokens, up to a place, or as the state says.
+
+        Without either, up to the end of the source's first epoch.
+        """
+        if until is not None:
+            rows = self.count_before(source, until)
+            return [self._first_line()], rows * self.feed.config.seq_len
+        if of_state:
+            lines = list(self.mixture_state.segments)
+            return lines or [self._first_line()], self.mixture_state.tokens_seen
+        stream = self._stream()
+        while stream.at.mixture_state().sources[source].place.epoch < 1 and stream.take(10_000):
+            pass
+        mixture_state = stream.at.mixture_state()
+        return list(mixture_state.segments), mixture_state.tokens_seen
+
+    def _first_line(self) -> SegmentStart:
+        """The only segment of a run whose settings never changed."""
+        names = list(self.feed.sources)
+        return SegmentStart(0, self.feed.config.seq_len, dict.fromkeys(names, 1), dict.fromkeys(names, Cursor()))
+
+    def count_before(self, source: str, until: Cursor) -> int:
+        """How many rows of a source come before a place, excluding skipped ones."""
+        plans, counts, skipped = self._plans[source], self._counts[source], self.feed.sources[source].skipped
+        before = [(epoch, window) for epoch in range(until.epoch) for window in range(plans.count_windows(epoch))]
+        before += [(until.epoch, window) for window in range(until.window)]
+        left_out = sum((*window, row) < until for window, many in skipped.items() for rows in many for row in rows)
+        return sum(counts.count_rows(*window) for window in before) + until.row - left_out
+
+    def sightings(
+        self, source: str, entry: ShardEntry, document: int, lines: Sequence[SegmentStart], tokens: int
     ) -> Iterator[Sighting]:
-        """The rows of a window that were dealt before the length of rows changed in it."""
-        pasts = self.plans.pasts.get((epoch, window), ())
-        for number, past in enumerate(pasts):
-            plans = copy.copy(self.plans)
-            plans.row_len, plans.pasts = past.row_len, {(epoch, window): pasts[:number]}
-            for row, filler in plans.rows(epoch, window).rows_with(shard, begin, end):
-                if row < past.dealt and not any(row in rows for rows in past.skipped):
-                    yield Sighting(Place(epoch, window, row), None, filler, past.row_len - 1)
+        """The rows of these segments, in the first `tokens` tokens of the run, that held a part of a document."""
+        history = _SourceHistory(self._before_it_grew(source))
+        for number, (line, end) in enumerate(zip(lines, [*(one.tokens for one in lines[1:]), tokens], strict=True)):
+            if source not in line.weights:
+                continue
+            rows = history.enter(line, source, turns=(end - line.tokens) // line.seq_len)
+            for turn, place, filler in rows.rows_with(entry, document):
+                yield Sighting(number, line.tokens + turn * line.seq_len, line.seq_len, place, filler)
+        self._keep()
 
-    def windows_with(self, epoch: int, entry: ShardEntry, begin: int, end: int) -> list[int]:
-        """The windows of an epoch whose rows may hold some of a stretch of a shard."""
-        shards = self.plans.entries(epoch)
-        places = [place for place, other in enumerate(shards) if other.name == entry.name]
+    def _before_it_grew(self, source: str) -> SplitCursor:
+        """A source with the token set that the state is of: rows before it never hold tokens of later shards."""
+        own = self.feed.sources[source]
+        if source not in self._manifests:
+            return own
+        return replace(own, token_set=own.token_set.as_it_was(self._manifests[source], own.config.split), former=None)
+
+    # ------------------------------------------------------------------------
+
+    def _stream(self) -> MixedStream:
+        skipped = {name: source.skipped for name, source in self.feed.sources.items()}
+        count_rows = {name: counts.count_rows for name, counts in self._counts.items()}
+        return streams_of(self._plans, skipped, self.feed.schedule, self.mixture_state, count_rows)[1]
+
+    def _keep(self) -> None:
+        for counts in self._counts.values():
+            counts.keep()
+
+
+class _SourceHistory:
+    """Follows one source through a run's segments: which windows were begun with rows of another length."""
+
+    def __init__(self, source: SplitCursor):
+        self._source = source
+        self._pasts: dict[tuple[int, int], list[Past]] = {}
+        self._began: tuple[int, int] | None = None  # (epoch, row_len) if an epoch began with rows of another length
+        self._end, self._seq_len = Cursor(), 0  # the cursor after the last segment, and that segment's seq_len
+
+    def enter(self, line: SegmentStart, source: str, turns: int) -> "_SegmentRows":
+        """The rows that the source gave in a segment of this many turns."""
+        place, was = line.places[source], self._end
+        changed = self._seq_len not in (0, line.seq_len)
+        if not changed and place != was:  # an epoch was begun, perhaps again
+            self._pasts = {window: pasts for window, pasts in self._pasts.items() if window[0] < place.epoch}
+            self._began = None
+        if changed and was.row and place[:2] == was[:2]:  # the rest of that window was packed again
+            self._pasts.setdefault(was[:2], self._first_past(was.epoch)).append(Past(self._seq_len + 1, was.row))
+        if changed and place.epoch == was.epoch and was != Cursor(was.epoch):
+            self._began = self._began if self._began and self._began[0] == was.epoch else (was.epoch, self._seq_len + 1)
+        config = replace(self._source.config, seq_len=line.seq_len)
+        plans = replace(self._source, config=config, pasts=dict(self._pasts), began=self._began).plans()
+        rows = _SegmentRows(plans, self._skipped(line.seq_len), source, line, turns)
+        self._end, self._seq_len = rows.end, line.seq_len
+        return rows
+
+    def _first_past(self, epoch: int) -> list[Past]:
+        """How all windows of an epoch were cut first, if its rows go over the ends of slices."""
+        cut = find_packing(self._source.config.packing).cuts_epoch_once
+        return [Past(self._began[1], 0)] if cut and self._began is not None and self._began[0] == epoch else []
+
+    def _skipped(self, seq_len: int) -> Skipped:
+        """The rows that were skipped when rows had this length, as far as the position says."""
+        if seq_len == self._source.config.seq_len:
+            return self._source.skipped
+        return {
+            window: list(past.skipped)
+            for window, many in self._source.pasts.items()
+            for past in many
+            if past.row_len == seq_len + 1 and past.skipped
+        }
+
+
+class _SegmentRows:
+    """The rows that a source gave in a segment of this many turns; `end` is its cursor after them."""
+
+    def __init__(self, plans: WindowPlans, skipped: Skipped, source: str, line: SegmentStart, turns: int):
+        self._plans, self._pattern = plans, pattern_of(line.weights)
+        self._which = self._pattern.names.index(source)
+        stream = RowStream(plans.count_windows, RowCounts(plans).count_rows, skipped=skipped)
+        stream.place = line.places[source]
+        self._track = SourceTrack(0, stream.place)
+        self._count = self._track.reach(self._pattern.counts(turns)[self._which], stream)
+        self.end = self._track.place(self._count)
+
+    def rows_with(self, entry: ShardEntry, document: int) -> Iterator[tuple[int, Cursor, bool]]:
+        """The rows that held a part of a document of a shard: (turn of the segment, place, whether only as filler)."""
+        shard = self._plans.token_set.open(entry)
+        begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
+        epoch, windows = -1, set[int]()
+        for first, rows in self._track.rows(0, self._count):
+            if rows.epoch != epoch:
+                epoch, windows = rows.epoch, self._windows_with(rows.epoch, entry, begin, end)
+            if rows.window not in windows:
+                continue
+            for row, filler in self._plans.rows(rows.epoch, rows.window).rows_with(entry.name, begin, end):
+                number = first + row - rows.numbers.start
+                if row in rows.numbers and number < self._count:
+                    yield self._pattern.turn_of(self._which, number), Cursor(rows.epoch, rows.window, row), filler
+
+    def _windows_with(self, epoch: int, entry: ShardEntry, begin: int, end: int) -> set[int]:
+        """The windows of an epoch whose rows may hold tokens of a stretch of a shard."""
+        plans = self._plans
+        places = [place for place, other in enumerate(plans.entries(epoch)) if other.name == entry.name]
         if not places:
-            return []  # it came later
-        if self.plans.packing == "best_fit":  # a document is all in the window in which it begins
+            return set()  # the shard was added later
+        if plans.packing.packs_documents:  # a document is entirely in the window in which it begins
             first = last = begin
-        else:  # rows that begin before it may reach into it
-            first, last = max(0, begin - self.plans.row_len + 1), end - 1
-        tokens = {*range(first, last, self.plans.grain.slice), last}  # one of each slice at least
-        return sorted({self.plans.epoch(epoch).window_of(places[0], token) for token in tokens})
-
-    def _is_skipped(self, place: Place) -> bool:
-        return any(place.row in rows for rows in self._skipped.get(place[:2], ()))
-
-    def count_before(self, place: Place) -> int:
-        """How many rows of the global order come before a place."""
-        before = [(epoch, window) for epoch in range(place.epoch) for window in range(self.plans.count_windows(epoch))]
-        before += [(place.epoch, window) for window in range(place.window)]
-        left_out = sum(
-            (*window, row) < place for window, many in self._skipped.items() for rows in many for row in rows
-        )
-        return sum(self._counts.count_rows(*window) for window in before) + place.row - left_out
-
-    def _take(self, stream: RowStream, number: int | None, count: int) -> Iterator[TracedRow]:
-        return self._traced(stream.take(count), number)
-
-    def _traced(self, dealt: Dealt, number: int | None) -> Iterator[TracedRow]:
-        for epoch, window, numbers in dealt.rows:
-            for row in numbers:
-                pieces = self.plans.rows(epoch, window).pieces(row)
-                yield TracedRow(number, format_rows(epoch, window, range(row, row + 1)), pieces)
-                number = None if number is None else number + 1
+        else:  # rows that begin before the stretch may reach into it
+            first, last = max(0, begin - plans.row_len + 1), end - 1
+        tokens = {*range(first, last, plans.window_size.slice), last}  # at least one token of each slice
+        return {plans.epoch(epoch).window_of(places[0], token) for token in tokens}
 
 
-def trace_nanochat(
-    token_set: TokenSet, split: str, row_len: int, *, rank: int, world_size: int, first: int, count: int
-) -> Iterator[TracedRow]:
-    """`count` of nanochat's rows of a rank, from its row `first` on; those before are picked again, 1G tokens/s."""
-    rows = NanochatRows(token_set, split, row_len, rank=rank, world_size=world_size)
+def rank_rows(config: LoaderConfig, rank: int, first: int, count: int) -> Iterator[TracedRow]:
+    """`count` rows of a rank in a per-rank order (nanochat), from row `first`. Earlier rows are picked, not read."""
+    feed, place = make_feed(config, RankShare(rank, config.world_size or 1)).begin(0)
+    rows = feed.rows(None, ahead=False)
+    rows.seek(place)
     rows.skip(first)
-    for number in range(first, first + count):
-        (pieces,) = rows.pieces(1)
+    for number, pieces in enumerate(rows.pieces(count), first):
         yield TracedRow(number, None, pieces)
 
 
+def named_place(source: str, place: str) -> str:
+    """A place in the form that skip_rows uses."""
+    return f"{source}/{place}" if source else place
+
+
 def find_document(number: int, token_set: TokenSet, split: str) -> tuple[ShardEntry, int]:
-    """The shard of a document of the split, and its number there."""
+    """The shard of the split's document with this number, and the document's number in the shard."""
     entries, left = token_set.split(split), number
     for entry in entries:
         if left < entry.documents:
             return entry, left
         left -= entry.documents
     total = sum(entry.documents for entry in entries)
-    raise ValueError(f"{token_set.told}: split {split!r} has {total:,} documents, 0 to {total - 1:,}")
+    raise ValueError(f"{token_set.display_name}: split {split!r} has {total:,} documents, 0 to {total - 1:,}")
+
+
+def of_one_length(lines: Sequence[SegmentStart]) -> bool:
+    """Whether all segments have the same row length, so that steps can be counted."""
+    return all(a.seq_len == b.seq_len for a, b in pairwise(lines))

@@ -1,13 +1,13 @@
-"""Is a token set what was written? `tokenmill verify PATH`
+"""Verifies that a token set is what was written: `tokenmill verify PATH`
 
-Every byte of every shard is read: checksums, offsets that increase, BOS where each document begins and nowhere
-else, ids below the vocabulary, counts that agree with the record and the manifest. A shard's record has the CRC-32
-of each MiB; where one differs, the place of a single flipped bit follows from the difference alone (flipped.py).
-Damage of more than a bit is named by its MiB.
+Every byte of every shard is read. The checks are: checksums, offsets that increase, BOS at the beginning of each
+document and nowhere else, ids below the vocabulary size, and counts that agree with the record and the manifest. A
+shard's record has the CRC-32 of each MiB. If one differs because of a single flipped bit, its place follows from the
+difference alone (bit_errors.py). For larger damage, the MiB is named.
 
-    --quick       files, sizes, records and manifest only
-    --drop-bad    takes bad shards out: the set goes on without them, and its former manifest is kept. Preparing from
-                  the same source makes those, and only those, anew, in their places
+    --quick       checks only files, sizes, records and manifest
+    --drop-bad    removes bad shards: the set works without them, and its former manifest is kept. Preparing again from
+                  the same source makes only those shards again, in their places
 
 Left out: whether the tokens are those of the text. Preparing proves that while it has the text.
 """
@@ -24,37 +24,37 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from tokenmill.look import problems
-from tokenmill.look.problems import SUFFIXES
+from tokenmill.addresses import cache_root, is_address
+from tokenmill.look import verify_checks
 from tokenmill.prepare.outcomes import Failure
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import run_tasks
-from tokenmill.printed import printed
-from tokenmill.remote.addresses import cache_root, is_address
 from tokenmill.remote.sets import KEPT, Kept, RemoteTokenSet, open_set
-from tokenmill.store.files import BLOCK_BYTES, Checksums, locked, read_bounded
+from tokenmill.sanitize import sanitize
+from tokenmill.store.columns import COLUMNS, OFFSETS, TOKENS, checksums_of, columns_of
+from tokenmill.store.files import BLOCK_BYTES, Checksums, locked
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import OFFSET, ShardEntry, in_blocks, shard_path
 from tokenmill.store.token_sets import TokenSet, write_manifest
 
-ONCE_BYTES = 1 << 29  # of the cache of a set that is read once
+ONCE_BYTES = 1 << 29  # the cache size for a remote set, which is read once
 
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """Checks every byte of a token set. Exit status 0 where all is well, 1 where not."""
+    """Check every byte of a token set. Exit status 0 if everything is right, else 1."""
 
     path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
-    quick: bool = False  # only files, sizes, records and manifest
-    drop_bad: bool = False  # take bad shards out of the set; preparing again makes them anew
-    workers: int = 2  # processes
+    quick: bool = False  # check only files, sizes, records and manifest
+    drop_bad: bool = False  # remove bad shards from the set; preparing again makes them again
+    workers: int = 2  # number of processes
 
 
 def verify(path: str | os.PathLike[str], *, quick: bool = False, workers: int = 2) -> dict[str, list[str]]:
-    """What is wrong with each bad shard, and with the set as a whole under "": empty where all is well.
+    """What is wrong with each bad shard, by name, and under "" with the set as a whole. Empty if everything is right.
 
-    A set at an address is read from there, and nothing of it is kept. Raises FileNotFoundError or ValueError where
-    there is no token set at all.
+    A remote set is read from its address, and nothing is kept. Raises FileNotFoundError or ValueError if there is no
+    token set at all.
     """
     with _opened(path) as (token_set, kept):
         return _verify(token_set, kept, quick, workers)
@@ -62,7 +62,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, workers: int = 
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[TokenSet, Kept]]:
-    """The set, and where others find it: at an address with a cache of its own, for what is read once."""
+    """The set and its cache. A remote set has a temporary cache, because it is read once."""
     if not is_address(path):
         yield TokenSet(path), KEPT
         return
@@ -74,11 +74,11 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[TokenSet, Kept]]:
 
 def _verify(token_set: TokenSet, kept: Kept, quick: bool, workers: int) -> dict[str, list[str]]:
     path = token_set.address
-    wrong = {"": problems.of_the_set(token_set)}
-    with contextlib.suppress(OSError, ValueError):  # which each shard tells of itself
+    wrong = {"": verify_checks.of_the_set(token_set)}
+    with contextlib.suppress(OSError, ValueError):  # the check of each shard reports it
         token_set.bring(token_set.entries)
     for entry in token_set.entries:
-        wrong[entry.name] = problems.of_the_files(token_set, entry)
+        wrong[entry.name] = verify_checks.of_the_files(token_set, entry)
     readable = [entry for entry in token_set.entries if not quick and not wrong[entry.name]]
     with Bars() as bars, Meter(bars, "verifying", sum(entry.tokens for entry in readable)) as meter:
         tasks = sorted(readable, key=lambda entry: -entry.tokens)
@@ -95,36 +95,36 @@ def _open(path: str | os.PathLike[str], kept: Kept, entry: ShardEntry) -> TokenS
 
 
 def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
-    """What is wrong with the bytes of one shard; runs in a worker."""
+    """What is wrong with the bytes of one shard. Runs in a worker process."""
     record = token_set.record(entry)
     wrong: list[str] = []
     token_set.bring([entry])
-    checksums = {suffix: Checksums() for suffix in SUFFIXES}
-    offsets = np.fromfile(shard_path(token_set.path, entry.name, "idx"), OFFSET)
-    checksums["idx"].update(offsets.data)
+    checksums = {suffix: Checksums() for suffix in columns_of(record)}
+    offsets = np.fromfile(shard_path(token_set.path, entry.name, OFFSETS.suffix), OFFSET)
+    checksums[OFFSETS.suffix].update(offsets.data)
     starts, at, documents = offsets[:-1], 0, 0
     for first, block in zip(range(0, entry.tokens, BLOCK_BYTES), _blocks(token_set, entry), strict=True):
-        checksums["bin"].update(block.data)
+        checksums[TOKENS.suffix].update(block.data)
         if not wrong:
-            wrong += problems.of_ids(token_set, block, first)
+            wrong += verify_checks.of_ids(token_set, block, first)
             begun = int(np.searchsorted(starts, first + len(block)))
-            wrong += problems.of_starts(token_set, block, starts[at:begun], first, at)
-            wrong += problems.of_ends(token_set, block, offsets, first)
+            wrong += verify_checks.of_starts(token_set, block, starts[at:begun], first, at)
+            wrong += verify_checks.of_ends(token_set, block, offsets, first)
             at = begun
         report(at - documents, len(block), block.nbytes, len(block))
         documents = at
-    if "ids" in record:
-        ids = checksums["ids"] = Checksums()
-        ids.update(read_bounded(token_set.file(f"shards/{entry.name}.ids"), record["ids"]["bytes"], "its ids"))
+    for suffix in (name for name, column in columns_of(record).items() if column.optional):
+        for block in in_blocks(map_file(token_set.column_path(entry, suffix), np.dtype(np.uint8)), BLOCK_BYTES):
+            checksums[suffix].update(block.data)
     for suffix, found in checksums.items():
-        wrong += problems.of_bytes(found.facts(), record[suffix], suffix)
-    return [*problems.of_offsets(offsets, entry), *wrong]
+        wrong += verify_checks.of_bytes(found.facts(), checksums_of(record, suffix), suffix)
+    return [*verify_checks.of_offsets(offsets, entry), *wrong]
 
 
 def drop(path: str | os.PathLike[str], names: list[str]) -> None:
-    """Takes shards out of a set, which goes on without them; preparing again makes them anew in their places.
+    """Removes shards from a set. Preparing again makes them again, in their places.
 
-    ValueError where no shard would be left, or none of a split.
+    Raises ValueError if a split would have no shard left.
     """
     path = Path(path)
     with locked(path):
@@ -132,8 +132,8 @@ def drop(path: str | os.PathLike[str], names: list[str]) -> None:
         kept = [entry for entry in token_set.entries if entry.name not in names]
         if gone := {entry.split for entry in token_set.entries} - {entry.split for entry in kept}:
             raise ValueError(
-                f"{path}: all shards of split {' and '.join(sorted(gone))} are bad, and a set needs both; where its "
-                f"source is there, delete {path}/shards/{names[0]}.* and prepare again; else put the files back"
+                f"{path}: all shards of split {' and '.join(sorted(gone))} are bad, and a set needs both splits; if "
+                f"you have the source, delete {path}/shards/{names[0]}.* and prepare again; else restore the files"
             )
         everything = list(token_set.entries)
         for place, entry in token_set.dropped:
@@ -141,43 +141,43 @@ def drop(path: str | os.PathLike[str], names: list[str]) -> None:
         dropped = [(place, entry) for place, entry in enumerate(everything) if entry not in kept]
         records = [(token_set.record(entry), entry.split) for entry in kept]
         facts = token_set.manifest
-        for name in names:  # first, so that no later preparation takes it for done, whenever this is killed
+        for name in names:  # first, so that no later preparation takes the shard for done, even after a crash here
             shard_path(path, name, "json").unlink(missing_ok=True)
         write_manifest(path, facts["dataset"], token_set.tokenizer, records, token_set.origin, dropped)
-        for name in names:
-            for suffix in (*SUFFIXES, "ids"):
-                shard_path(path, name, suffix).unlink(missing_ok=True)
+        for _, entry in dropped:
+            for suffix in {*COLUMNS, *dict(entry.columns)} if entry.name in names else ():
+                shard_path(path, entry.name, suffix).unlink(missing_ok=True)
 
 
 def _blocks(token_set: TokenSet, entry: ShardEntry) -> Iterator[np.ndarray]:
-    """The tokens of a shard whose files may be anything, some at a time."""
+    """The tokens of a shard in blocks, even if its files are damaged."""
     if isinstance(token_set, RemoteTokenSet):
         yield from token_set.open(entry).in_blocks(BLOCK_BYTES)
     elif entry.tokens:
-        numbers = map_file(shard_path(token_set.path, entry.name, "bin"), token_set.numpy_dtype)
+        numbers = map_file(shard_path(token_set.path, entry.name, TOKENS.suffix), token_set.numpy_dtype)
         yield from in_blocks(numbers, BLOCK_BYTES)
 
 
 def main(arguments: list[str], prog: str) -> int:
-    """Prints what is wrong, a line each; the exit status."""
+    """Prints what is wrong, one problem a line. Returns the exit status."""
     config = tyro.cli(VerifyConfig, prog=prog, args=arguments)
     if config.drop_bad and is_address(config.path):
         raise ValueError(
-            "--drop-bad is for a set on this disk; at an address `tokenmill push --again` sends what is bad"
+            "--drop-bad is for a set on this disk; for a remote set, `tokenmill push --again` sends bad shards again"
         )
     with _opened(config.path) as (token_set, kept):
         wrong = _verify(token_set, kept, config.quick, config.workers)
     for name, found in wrong.items():
         for problem in found:
-            print(printed(f"{name or 'the set'}: {problem}"))
+            print(sanitize(f"{name or 'the set'}: {problem}"))
     bad = sorted(name for name in wrong if name)
     shards = len(token_set.entries)
-    print(f"{token_set.told}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
+    print(f"{token_set.display_name}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
     if bad and isinstance(token_set, RemoteTokenSet):
-        print(f"send them again from where the set is whole: tokenmill push FOLDER {token_set.told} --again")
+        print(f"send them again from an undamaged copy: tokenmill push FOLDER {token_set.display_name} --again")
     elif bad and config.drop_bad:
         drop(config.path, bad)
-        print(f"took out {', '.join(bad)}; preparing from the same source again makes them anew, in their places")
+        print(f"removed {', '.join(bad)}; prepare from the same source again to make them again, in their places")
     elif bad:
-        print("run again with --drop-bad to take them out; then prepare again to make them anew")
+        print("run again with --drop-bad to remove them; then prepare again to make them again")
     return 1 if wrong else 0

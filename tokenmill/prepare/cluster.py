@@ -1,11 +1,11 @@
-"""`run_tasks` on a Ray cluster: every task is a Ray task, on whatever cluster `ray.init` reaches.
+"""`run_tasks` on a Ray cluster: every task is a Ray task, on the cluster that `ray.init` reaches.
 
     RAY_ADDRESS=head:6379 tokenmill prepare --cluster ray ...     or within a job: ray job submit -- tokenmill ...
 
-Ray does what workers.py does for one machine: it starts processes on all nodes. A task whose worker, or whole node,
-died, or that Ray's memory monitor ended, is handed out again, so many times. Nodes need the packages of the extra
-`prepare`; tokenmill itself comes along. Source files and token sets lie in folders that all nodes share, under the
-same paths.
+Ray does for all nodes what workers.py does for one machine: it starts processes. A task is submitted again, a few
+times, if its worker or node dies, or if Ray's memory monitor kills it. Nodes need the packages of the extra `prepare`;
+tokenmill itself is sent to them. Source files and token sets must be in folders that all nodes share, under the same
+paths.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from tokenmill.extras import naming_the_extra
 from tokenmill.prepare.outcomes import Failure, failure_of
 
 if TYPE_CHECKING:
-    from tokenmill.prepare.workers import Feed  # a node may lack what it needs, and is to say so
+    from tokenmill.prepare.workers import TaskQueue  # a node may lack its packages, and must be able to say so
 
 PACKAGE = Path(__file__).resolve().parent.parent
 RETRIES = 5  # of a task whose worker or node died
-AT_ONCE = 1000  # tasks that Ray has at a time, at least: with more it hands out fewer a second
+AT_ONCE = 1000  # tasks that Ray has at a time, at least; with more it starts fewer per second
 POLL_SECONDS = 0.5
 
 _states: dict[Any, Any] = {}  # what `setup` made in this Ray worker, by the job's id
@@ -34,24 +34,24 @@ _states: dict[Any, Any] = {}  # what `setup` made in this Ray worker, by the job
 
 def run_tasks(
     function: Callable,
-    tasks: "Feed",
+    tasks: "TaskQueue",
     setup: Callable,
     num_workers: int,
     on_progress: Callable = lambda *numbers: None,
     on_outcome: Callable = lambda task, outcome: None,
 ) -> list:
-    """As workers.run_tasks; Ray's CPUs say how many workers there are, so that `num_workers` is not heeded.
+    """Like workers.run_tasks, but Ray's CPUs decide how many workers there are, and `num_workers` is ignored.
 
-    ConnectionError where no cluster can be reached.
+    ConnectionError if no cluster can be reached.
     """
     ray = _connect()
-    run = _Run(ray, function, setup, on_progress, on_outcome)
+    ray_tasks = _RayTasks(ray, function, setup, on_progress, on_outcome)
     try:
-        while run.open or run.running or run.waiting:
-            run.take(tasks)
-            run.settle()
-            run.show()
-        return run.outcomes
+        while ray_tasks.open or ray_tasks.running or ray_tasks.waiting:
+            ray_tasks.take(tasks)
+            ray_tasks.settle()
+            ray_tasks.show()
+        return ray_tasks.outcomes
     finally:
         ray.shutdown()
 
@@ -61,7 +61,7 @@ def _connect():
         import ray
     address = re.fullmatch(r"(.+):(\d+)", os.environ.get("RAY_ADDRESS", ""))
     try:
-        if address and "://" not in address[0]:  # ray.init would wait for ever
+        if address and "://" not in address[0]:  # ray.init would wait forever
             socket.create_connection((address[1], int(address[2])), timeout=10).close()
         ray.init(runtime_env={"py_modules": [str(PACKAGE)]}, log_to_driver=False)
     except OSError as error:
@@ -69,7 +69,7 @@ def _connect():
     return ray
 
 
-class _Run:
+class _RayTasks:
     """The driver's side."""
 
     def __init__(self, ray, function, setup, on_progress, on_outcome):
@@ -83,20 +83,20 @@ class _Run:
         )
         actor = ray.remote(_Progress).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
         self._progress = actor.remote()
-        self._shown = {}  # by task, what on_progress was told of it
-        # tried again here: Ray itself does not count the times that its memory monitor ends a task
+        self._shown = {}  # by task, what was passed to on_progress
+        # retried here: Ray does not count how often its memory monitor kills a task
         work = ray.remote(_work).options(num_cpus=1, max_retries=0)
         pickled = ray.put(pickle.dumps((function, setup)))
         self._submit = lambda number, task: work.remote(self._progress, pickled, number, pickle.dumps(task))
 
-    def take(self, feed: "Feed") -> None:
-        """Takes what has come, and hands as many tasks to the cluster as keep it busy."""
-        while self.open and feed.arrived.poll(0 if self.running or self.waiting else POLL_SECONDS):
+    def take(self, queue: "TaskQueue") -> None:
+        """Takes new tasks, and submits as many to the cluster as keep it busy."""
+        while self.open and queue.arrived.poll(0 if self.running or self.waiting else POLL_SECONDS):
             try:
-                feed.arrived.recv()
+                queue.arrived.recv()
             except EOFError:
                 self.open = False
-            new = feed.tasks[len(self.tasks) :]
+            new = queue.tasks[len(self.tasks) :]
             self.waiting.extend(range(len(self.tasks), len(self.tasks) + len(new)))
             self.tasks += new
             self.outcomes += [None] * len(new)
@@ -107,7 +107,7 @@ class _Run:
             self.running[self._submit(number, self.tasks[number])] = number
 
     def settle(self) -> None:
-        """Takes the outcomes that are there, after a while at most; hands out again what died with its worker."""
+        """Takes the outcomes that have arrived, after a short wait; submits again what died with its worker."""
         if not self.running:
             return
         self.ray.wait(list(self.running), timeout=POLL_SECONDS)
@@ -117,29 +117,29 @@ class _Run:
             try:
                 outcome, sums = self.ray.get(reference)
             except self.ray.exceptions.RayError as error:
-                self._tell(number, ())
+                self._report(number, ())
                 if self.tries[number] <= RETRIES:
                     self.waiting.appendleft(number)
                     continue
                 reason = (str(error) or type(error).__name__).splitlines()[0]
                 outcome, sums = Failure(f"Ray gave it up after {RETRIES} retries: {reason}"), ()
-            self._tell(number, sums)
+            self._report(number, sums)
             self.outcomes[number] = outcome
             self.on_outcome(self.tasks[number], outcome)
 
     def show(self) -> None:
-        """Tells what is new of every task at work; nothing for a while where Ray took the one who knows."""
+        """Reports the progress of all running tasks; nothing for a while if the actor that counts it has died."""
         try:
             changed = self.ray.get(self._progress.changed.remote(), timeout=POLL_SECONDS)
-        except self.ray.exceptions.RayError:  # it is started again, and each outcome says all of its task
+        except self.ray.exceptions.RayError:  # Ray starts it again, and each outcome has the sums of its task
             return
         at_work = set(self.running.values())
         for number, sums in changed.items():
             if number in at_work:
-                self._tell(number, sums)
+                self._report(number, sums)
 
-    def _tell(self, number: int, sums: tuple) -> None:
-        """Tells how a task's sums have changed; what a dead worker had reported is taken back."""
+    def _report(self, number: int, sums: tuple) -> None:
+        """Reports how a task's sums have changed; takes back what a dead worker had reported."""
         before = self._shown.get(number) or (0,) * len(sums)
         now = sums or (0,) * len(before)
         if before != now:
@@ -148,7 +148,7 @@ class _Run:
 
 
 class _Progress:
-    """An actor on the driver's node: the sums of what each task has reported. What it knows is for show."""
+    """An actor on the driver's node: the sums of what each task has reported, used only to show progress."""
 
     def __init__(self):
         self._changed = {}
@@ -162,7 +162,7 @@ class _Progress:
 
 
 def _work(progress, work: bytes, number: int, task: bytes):
-    """A Ray task: setup(task) once a worker, then function(state, task, report). (the outcome, what it reported)."""
+    """A Ray task: setup(task) once per worker, then function(state, task, report). Returns (outcome, reported sums)."""
     import ray
 
     job, sent = ray.get_runtime_context().get_job_id(), [None]
@@ -170,8 +170,8 @@ def _work(progress, work: bytes, number: int, task: bytes):
 
     def report(*numbers) -> None:
         sums[:] = map(sum, zip(sums or (0,) * len(numbers), numbers, strict=True))
-        with contextlib.suppress(ray.exceptions.RayError):  # who is told may be gone for a while
-            if sent[0] is None or ray.wait([sent[0]], timeout=0)[0]:  # one report on its way at a time
+        with contextlib.suppress(ray.exceptions.RayError):  # the actor may be gone for a while
+            if sent[0] is None or ray.wait([sent[0]], timeout=0)[0]:  # one report at a time
                 sent[0] = progress.report.remote(number, tuple(sums))
 
     try:

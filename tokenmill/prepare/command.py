@@ -10,14 +10,15 @@ from pathlib import Path
 
 import tyro
 
-from tokenmill.amounts import counted, in_bytes
-from tokenmill.prepare.config import PRESETS, PrepareConfig
+from tokenmill.humanize import counted, in_bytes
 from tokenmill.prepare.outcomes import PreparationError
-from tokenmill.prepare.run import prepare_and_tell
-from tokenmill.printed import printed
+from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
+from tokenmill.prepare.run import prepare_and_describe
 from tokenmill.remote.sets import open_set
+from tokenmill.sanitize import sanitize
 from tokenmill.store.shards import SPLITS, Split
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.text.formats import format_of
 
 FEW = 20_000  # tokens
 
@@ -27,29 +28,29 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the workers on the way out
     try:
         config = _parse(arguments, prog, presets)
-        (folder, missing), changes = prepare_and_tell(config)
+        (folder, missing), changes = prepare_and_describe(config)
         if config.dry_run:
-            print("\n".join(map(printed, changes)))
+            print("\n".join(map(sanitize, changes)))
             return 0
     except PreparationError as error:
         _report(error)
         return 1
     except KeyboardInterrupt:
-        _say("interrupted; run the same command to go on from here")
+        _say("interrupted; run the same command to continue from here")
         return 128 + signal.SIGINT
     if missing:
         _say(f"this part is done; of other parts {counted(missing, 'shard')} not there yet")
     else:
         _summarize(folder, config)
         for line in changes:
-            print(printed(f"  {line}"))
+            print(sanitize(f"  {line}"))
         print(next_step(folder, "data" if prog.endswith(".py") else "tokenmill"))
     print(folder)
     return 0
 
 
 def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]) -> PrepareConfig:
-    """The configuration of a preset, where one stands before the flags, with what the flags change."""
+    """The configuration of the preset before the flags, if there is one, changed by the flags."""
     named = arguments[:1] if arguments and not arguments[0].startswith("-") else []
     for name in named:
         if name not in presets:
@@ -59,21 +60,21 @@ def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]
             sys.exit(2)
     for name, preset in presets.items():
         if not isinstance(preset, PrepareConfig):
-            raise ValueError(f"preset {name!r} must be a PrepareConfig(...), not {preset!r}; mend it in config.py")
+            raise ValueError(f"preset {name!r} must be a PrepareConfig(...), not {preset!r}; fix it in config.py")
     default = presets[named[0]] if named else PrepareConfig()
-    described = f"{PrepareConfig.__doc__}\n\nA preset may stand before the flags:\n{_listed(presets)}"
+    described = f"{PrepareConfig.__doc__}\n\nYou may name a preset before the flags:\n{_listed(presets)}"
     prog = f"{prog} {named[0] if named else '[PRESET]'}"
     return tyro.cli(PrepareConfig, args=arguments[len(named) :], default=default, prog=prog, description=described)
 
 
 def _listed(presets: Mapping[str, PrepareConfig]) -> str:
-    """Each preset with what it sets, a paragraph each; that without other settings is the default."""
+    """Each preset with its settings, one per line; the one without any is the default."""
     plain = PrepareConfig()
     lines = []
     for name, preset in presets.items():
         changed = [f.name for f in fields(preset) if getattr(preset, f.name) != getattr(plain, f.name)]
-        told = " ".join(f"--{field.replace('_', '-')} {getattr(preset, field)}" for field in changed)
-        lines.append(f"  {name}: {told or f'the default, --source {plain.source} --num-shards {plain.num_shards}'}")
+        flags = " ".join(f"--{field.replace('_', '-')} {getattr(preset, field)}" for field in changed)
+        lines.append(f"  {name}: {flags or f'the default, --source {plain.source} --num-shards {plain.num_shards}'}")
     return "\n".join(lines)
 
 
@@ -83,8 +84,8 @@ def _report(error: PreparationError) -> None:
         if failure.traceback:
             _say(failure.traceback)
     if error.folder is not None:
-        _say(f"what is done lies in {error.folder}, which goes on being made by the same command, or can be deleted")
-    _say(f"error: {len(error.failures)} failed; mend the cause and run the same command again")
+        _say(f"what is done is in {error.folder}; run the same command to continue, or delete the folder")
+    _say(f"error: {len(error.failures)} failed; fix the cause and run the same command again")
 
 
 def _summarize(folder: Path | str, config: PrepareConfig) -> None:
@@ -103,11 +104,13 @@ def _summarize(folder: Path | str, config: PrepareConfig) -> None:
     if facts["oversized_documents"]:
         many = f"{counted(facts['oversized_documents'], 'document')} of more than {config.max_document_bytes:,} bytes"
         print(f"  left out: {many} (--max-document-bytes)")
-        if config.document_separator is None and any(".txt" in entry.source.lower() for entry in token_set.entries):
-            print("  a txt file is one document, unless --document-separator says what lies between those in it")
+        formats = filter(None, {format_of(name) for entry in token_set.entries for name in entry.sources})
+        whole = [entry.name for entry in formats if "document_separator" in entry.options]
+        if config.document_separator is None and whole:
+            print(f"  a {whole[0]} file is one document, unless --document-separator says what separates those in it")
     if facts["repaired_documents"]:
         many = counted(facts["repaired_documents"], "document")
-        print(f"  mended: {many} whose text was not UTF-8 (bad bytes became U+FFFD)")
+        print(f"  repaired: {many} with invalid UTF-8 (bad bytes were replaced with U+FFFD)")
 
 
 def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
@@ -120,7 +123,7 @@ def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
     if split == "val":
         files = list(dict.fromkeys(source for entry in entries for source in entry.sources))
         more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
-        yield printed(f"validates: {''.join(files[:1])}{more} (--val-file names another)")
+        yield sanitize(f"validates: {''.join(files[:1])}{more} (--val-file names another)")
         if 0 < tokens < FEW:
             yield f"warning: {tokens:,} tokens are few to validate with: what a loss on them says is mostly chance"
 
@@ -140,4 +143,4 @@ look at it:
 
 
 def _say(text: str) -> None:
-    print(printed(text), file=sys.stderr, flush=True)
+    print(sanitize(text), file=sys.stderr, flush=True)

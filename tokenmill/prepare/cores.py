@@ -1,4 +1,4 @@
-"""How many cores this process may use: those that it is bound to, and no more than its container has a quota for.
+"""How many cores this process may use: those it is bound to, limited by the quota of its container.
 
 16 cores, `docker run --cpus 2.5`   ->   cpu.max "250000 100000"   ->   3
 """
@@ -17,7 +17,7 @@ def available_cores(cgroups: Path = CGROUPS, membership: Path = Path("/proc/self
 
 
 def _quotas(cgroups: Path, membership: Path) -> list[float]:
-    """The quotas of this process's group and of all that it lies in, in cores; of both versions of cgroups."""
+    """The quotas of this process's cgroup and of all cgroups above it, in cores; both versions of cgroups."""
     try:
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:

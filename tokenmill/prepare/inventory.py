@@ -1,45 +1,57 @@
-"""What a token set needs, and what of it is there.
+"""Which shards a token set needs, and which of them are made.
 
-Files are planned lot by lot (text/lots.py), as they come. A shard is there when its record says that it was made from
-the unit that is planned now: the same bytes, read in the same way. A lot whose file was deleted since, or would have to
-be decompressed to be planned, is known by its records, which say how many there are. What decompressing a file told is
-kept in `planned/`, for the next run and the other parts.
+Files are planned group by group (text/file_groups.py), as they arrive. A shard is made if its record says that it was
+made from the unit that is planned now: the same bytes, read in the same way. If a group has a file that was deleted
+since, or that would have to be decompressed to be planned, its records alone say how many shards it has. The size of
+the text in a compressed file is kept in `planned/`, for the next run and for other parts.
 """
 
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
-from tokenmill.prepare.elsewhere import Elsewhere
+from tokenmill.prepare.upload import BucketUpload
+from tokenmill.store.columns import columns_of, prepared_columns
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.shards import Split, finished_record, sources_of
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.text.formats import Reading
-from tokenmill.text.lots import Lot, lots_of
-from tokenmill.text.sources import facts_of, plan_units
+from tokenmill.text.file_groups import FileGroup, group_files
+from tokenmill.text.formats import ReadOptions
+from tokenmill.text.sources import identify, plan_units
 from tokenmill.text.units import SourceFile, Unit
 
-READ_AS = ("text_column", "document_separator", "id_column")  # facts of a record that are there where they matter
+READ_AS = ("text_column", "document_separator", "id_column")  # options that a record has only if they matter
 
 
 class Inventory:
-    """The shards of a token set: those that are planned, in `shards`, and those that are there, in `records`."""
+    """The shards of a token set: those that are planned, in `shards`, and those that are made, in `records`."""
 
     def __init__(
-        self, folder: Path, fingerprint: str, how: Reading, shard_text_bytes: int, elsewhere: Elsewhere | None = None
+        self,
+        folder: Path,
+        fingerprint: str,
+        options: ReadOptions,
+        shard_text_bytes: int,
+        upload: BucketUpload | None = None,
     ):
-        self.elsewhere = elsewhere  # where shards are sent to: of those that are done the record alone is here
-        self.folder, self._fingerprint, self._how, self._shard_text_bytes = folder, fingerprint, how, shard_text_bytes
+        self.upload = upload  # if shards are uploaded, only their records stay here
+        self.folder, self._fingerprint, self._options, self._shard_text_bytes = (
+            folder,
+            fingerprint,
+            options,
+            shard_text_bytes,
+        )
         self.shards: dict[str, list[str]] = {}  # by the names of their files
         self.records: dict[str, dict] = {}
         self._units: list[Unit] = []
-        self._unplanned: list[tuple[Lot, Callable[[SourceFile], int | None]]] = []
-        self._on_disk = dict(_records(folder, whole=elsewhere is None))
-        there = (folder / "manifest.json").exists()
-        self._dropped = [entry.sources for _, entry in TokenSet(folder).dropped] if there else []
+        self._unplanned: list[tuple[FileGroup, Callable[[SourceFile], int | None]]] = []
+        self._on_disk = dict(_records(folder, whole=upload is None))
+        is_set = (folder / "manifest.json").exists()
+        self._dropped = [entry.sources for _, entry in TokenSet(folder).dropped] if is_set else []
 
-    def lots(self, files: list[SourceFile]) -> list[Lot]:
-        """Which files make shards together; those whose shards are there, or were until they were found damaged, as
-        they were made. ValueError where shards share a file that they were not cut from.
+    def groups(self, files: list[SourceFile]) -> list[FileGroup]:
+        """Which files make shards together. Files whose shards exist, or were dropped as damaged, stay grouped.
+
+        ValueError if two shards hold the same file and were not cut from it.
         """
         known: dict[str, tuple[str, ...]] = {}
         made = [tuple(source["file"] for source in sources_of(record)) for record in self._on_disk.values()]
@@ -50,39 +62,39 @@ class Inventory:
                         f"{self.folder}: shards {known[name][0]} and {together[0]} both hold {name}, as two runs with "
                         "different files made them; prepare under another --name"
                     )
-        return lots_of(files, known, self._shard_text_bytes)
+        return group_files(files, known, self._shard_text_bytes)
 
-    def plan(self, lot: Lot) -> list[Unit]:
-        """All units of a lot. ValueError where a file is damaged."""
-        path = self.folder / "planned" / f"{lot[0].stem}.json"
-        learns = is_costly(lot)
-        facts = facts_of(lot[0], self._how) if learns else {}
+    def plan(self, group: FileGroup) -> list[Unit]:
+        """All units of a group. ValueError if a file is damaged."""
+        path = self.folder / "planned" / f"{group[0].stem}.json"
+        learns = is_costly(group)
+        facts = identify(group[0], self._options) if learns else {}
         known = read_json(path, "plan") if learns and path.exists() else {}
         same = all(known.get(key) == value for key, value in facts.items())
-        units = plan_units(lot, self._how, self._shard_text_bytes, known.get("text_bytes") if same else None)
+        units = plan_units(group, self._options, self._shard_text_bytes, known.get("text_bytes") if same else None)
         if learns:
             path.parent.mkdir(exist_ok=True)
             write_json(path, header("plan") | facts | {"text_bytes": sum(unit.text_bytes for unit in units)})
         return units
 
     def take(self, units: list[Unit]) -> None:
-        """Takes a lot's units into account, and what is there of them.
+        """Adds a group's units, and the records of those that are made.
 
-        ValueError where a shard of that name was made from something else: its bytes may be in use.
+        ValueError if a shard of that name was made from something else: its bytes may be in use.
         """
-        there = [record for unit in units if (record := self._made(unit)) is not None]
-        self.records |= {record["name"]: record for record in there}
+        found = [record for unit in units if (record := self._made(unit)) is not None]
+        self.records |= {record["name"]: record for record in found}
         self._units += units
         self.shards |= {file.name: [unit.name for unit in units] for file in units[0].files}
 
     def note(self, unit: Unit) -> None:
-        """Takes note of a unit's shard, if it is there by now."""
+        """Adds the record of a unit's shard, if it is made by now."""
         record = finished_record(self.folder, unit.name)
         if record is not None:
             self._on_disk[unit.name] = self.records[unit.name] = record
 
     def _made(self, unit: Unit) -> dict | None:
-        """The record of the unit's shard, if it is there. ValueError where it was made from something else."""
+        """The record of the unit's shard, if it is made. ValueError if it was made from something else."""
         record = self._on_disk.get(unit.name)
         if record is None:
             return None
@@ -93,6 +105,8 @@ class Inventory:
         for was, part in zip(made_from, unit.parts, strict=False):
             if problem is None and (problem := _difference(was, part.identity)):
                 path = part.file.path
+        if problem is None and _lacks_columns(record):
+            return None
         if problem:
             raise ValueError(
                 f"{self.folder}: shard {unit.name} was made from other data: {problem} ({path}); put that back as it "
@@ -101,12 +115,12 @@ class Inventory:
         return record
 
     def _difference(self, record: dict) -> str | None:
-        """How a shard was not made as it would be now, whatever its files."""
+        """How a shard was made differently from how it would be made now, apart from its files."""
         if record["fingerprint"] != self._fingerprint:
             return f"fingerprint was {record['fingerprint']} then, is {self._fingerprint} now"
-        if (broken := record.get("broken_lines", 0)) and not self._how.skip_broken_lines:
+        if (broken := record.get("broken_lines", 0)) and not self._options.skip_broken_lines:
             return f"{broken:,} broken lines were left out then, and --skip-broken-lines is not given now"
-        limit, now = record.get("max_document_bytes"), self._how.max_document_bytes
+        limit, now = record.get("max_document_bytes"), self._options.max_document_bytes
         if limit is not None and (now < limit or (now > limit and record.get("oversized_documents"))):
             return (
                 f"documents of more than {limit:,} bytes were left out then, --max-document-bytes is {now:,} now: give "
@@ -114,52 +128,52 @@ class Inventory:
             )
         return None
 
-    def note_made(self, lot: Lot, size_of: Callable[[SourceFile], int | None] = lambda file: None) -> bool:
-        """Whether all shards of a lot are there, by their records alone; remembers them, or that they are to come.
+    def note_made(self, group: FileGroup, size_of: Callable[[SourceFile], int | None] = lambda file: None) -> bool:
+        """Whether all shards of a group are made, judged by their records alone; otherwise looks for them again later.
 
-        `size_of` a file that is not there says how many bytes it has; None of one that is.
+        `size_of` returns the bytes of a file that is not here, and None for a file that is.
         """
-        records = self._records_of(lot)
-        if records is None or not all(self._is_made_of(record, lot, size_of) for record in records):
-            self._unplanned.append((lot, size_of))
+        records = self._records_of(group)
+        if records is None or not all(self._is_made_of(record, group, size_of) for record in records):
+            self._unplanned.append((group, size_of))
             return False
-        self.shards |= {file.name: [record["name"] for record in records] for file in lot}
+        self.shards |= {file.name: [record["name"] for record in records] for file in group}
         self.records |= {record["name"]: record for record in records}
         return True
 
-    def _records_of(self, lot: Lot) -> list[dict] | None:
-        first = self._on_disk.get(f"{lot[0].stem}.000")
+    def _records_of(self, group: FileGroup) -> list[dict] | None:
+        first = self._on_disk.get(f"{group[0].stem}.000")
         count = first["source"]["shards"] if first else 0
-        found = [self._on_disk.get(f"{lot[0].stem}.{number:03d}") for number in range(count)]
+        found = [self._on_disk.get(f"{group[0].stem}.{number:03d}") for number in range(count)]
         records = [record for record in found if record is not None]
         return records if count and len(records) == count else None
 
-    def _is_made_of(self, record: dict, lot: Lot, size_of: Callable[[SourceFile], int | None]) -> bool:
+    def _is_made_of(self, record: dict, group: FileGroup, size_of: Callable[[SourceFile], int | None]) -> bool:
         made_from = sources_of(record)
-        if len(made_from) != len(lot) or self._difference(record):
+        if len(made_from) != len(group) or self._difference(record) or _lacks_columns(record):
             return False
-        for was, file in zip(made_from, lot, strict=True):
+        for was, file in zip(made_from, group, strict=True):
             size = size_of(file)
-            alone = {"file": file.name, "bytes": size} | self._how.facts(file.format)
-            if _difference(was, alone if size is not None else facts_of(file, self._how)):
+            alone = {"file": file.name, "bytes": size} | file.format.facts(self._options)
+            if _difference(was, alone if size is not None else identify(file, self._options)):
                 return False
         return True
 
     def look_again(self) -> None:
-        """Takes note of what other parts have made since."""
-        if self.elsewhere is not None:
-            self.elsewhere.bring()
-        self._on_disk |= dict(_records(self.folder, self._on_disk, self.elsewhere is None))
+        """Adds the shards that other parts have made since."""
+        if self.upload is not None:
+            self.upload.fetch_records()
+        self._on_disk |= dict(_records(self.folder, self._on_disk, self.upload is None))
         for unit in self._units:
             record = self._made(unit) if unit.name not in self.records else None
             self.records |= {record["name"]: record} if record else {}
         unplanned, self._unplanned = self._unplanned, []
-        for lot, size_of in unplanned:
-            if lot[0].name not in self.shards:
-                self.note_made(lot, size_of)
+        for group, size_of in unplanned:
+            if group[0].name not in self.shards:
+                self.note_made(group, size_of)
 
     def missing(self, files: list[SourceFile]) -> list[str]:
-        """Names of shards that are not there, or of files that were not planned."""
+        """Names of shards that are not made, or of files that are not planned."""
         names = dict.fromkeys(name for file in files for name in self.shards.get(file.name, [file.name]))
         return [name for name in names if name not in self.records]
 
@@ -169,13 +183,19 @@ class Inventory:
         return [(self.records[name], split) for name, split in splits.items()]
 
 
-def is_costly(lot: Lot) -> bool:
-    """Whether a lot is read whole to be planned: a compressed file that is not small."""
-    return len(lot) == 1 and lot[0].compression is not None
+def is_costly(group: FileGroup) -> bool:
+    """Whether a whole file must be read to plan the group: a compressed file that is not small."""
+    return len(group) == 1 and group[0].compression is not None
+
+
+def _lacks_columns(record: dict) -> bool:
+    """Whether a shard was made before a column that is computed while preparing was registered as it is now."""
+    made = {suffix: (column.dtype, column.per) for suffix, column in columns_of(record).items()}
+    return any(made.get(column.suffix) != (column.dtype, column.per) for column in prepared_columns())
 
 
 def _difference(was: dict, now: dict) -> str | None:
-    """How a source file, or how it is read, is not what a record says; of what the record does not say nothing."""
+    """How a source file, or the way it is read, differs from what a record says."""
     for key in dict.fromkeys([*now, *READ_AS]):
         if was.get(key) != now.get(key):
             return f"{key} of {now['file']} was {was.get(key)} then, is {now.get(key)} now"
@@ -183,7 +203,7 @@ def _difference(was: dict, now: dict) -> str | None:
 
 
 def _records(folder: Path, but: Container[str] = (), whole: bool = True) -> Iterator[tuple[str, dict]]:
-    """The records of the shards that are done, by their names; with `whole` of those whose files are here."""
+    """The records of the shards that are made, by name; with `whole`, only of shards whose files are here."""
     for path in sorted(folder.glob("shards/*.json")):
         name = path.name.removesuffix(".json")
         if name in but:

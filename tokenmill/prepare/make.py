@@ -1,5 +1,6 @@
 """One unit of work -> one shard, in a worker process."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,33 +8,36 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from tokenmill.store.columns import Column, register_column
 from tokenmill.store.schema import dtype_name
-from tokenmill.store.shards import DTYPES, TEXT_COUNTS, ShardWriter
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import DTYPES, TEXT_COUNTS
 from tokenmill.text.sources import read_documents
-from tokenmill.text.units import BATCH_BYTES, Documents, Part, Unit
+from tokenmill.text.units import BATCH_BYTES, Documents, FilePart, Unit
 from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-PROOF_DOCUMENTS = 64  # of the first unit, that an engine is proven on before it is used
-MOST_TEXT = 1 << 30  # bytes of text in a shard for which less was planned
-MUCH_MORE = 4  # times what was planned, where that is more
+PROOF_DOCUMENTS = 64  # of the first unit, which an engine is proven on before it is used
+MOST_TEXT = 1 << 30  # a shard may have so many bytes of text,
+MUCH_MORE = 4  # or so many times what was planned, if that is more
 WARM_BYTES = 8 << 20  # of text, after which most words are known
 
 
 class Made(NamedTuple):
-    """What a worker tells of a shard beside what it wrote."""
+    """What a worker reports about a shard beside what it wrote."""
 
     engine: str
-    why: str  # not a faster engine, or ""
+    why: str  # no faster engine was used, or ""
     referred: int  # documents that the reference encoded for the characters in them
     itemsize: int  # bytes of a token
 
 
 def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
-    """What workers encode with, proven on the first documents of a unit, and why not a faster engine.
+    """What workers encode with, proven on the first documents of a unit; and why not a faster engine, or "".
 
-    A fast engine has learned the words of some MB more: every worker begins with what it knows.
+    A fast engine then encodes some MB more to learn common words, which every worker starts with.
     """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its process, and threads do not survive a fork
     stream = map(_texts_of, _gathered(read_documents(unit)))
     first = next(stream, pa.array([], pa.large_string()))
     encoder, why = choose_encoder(engine, Tokenizer.load(folder / "tokenizer.json"), first[:PROOF_DOCUMENTS])
@@ -44,43 +48,53 @@ def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
     return encoder, why
 
 
-def make_shard(folder: Path, state: tuple[Encoder, str], unit: Unit, report) -> Made:
-    """Tokenizes one unit into one shard; reports (documents, tokens, bytes of text, share of unit.text_bytes)."""
+def make_shard(folder: Path, columns: tuple[Column, ...], state: tuple[Encoder, str], unit: Unit, report) -> Made:
+    """Tokenizes one unit into one shard; reports (documents, tokens, bytes of text, share of unit.text_bytes).
+
+    `columns` are computed from the tokens, and written beside them.
+    """
     encoder, why = state
+    for column in columns:
+        register_column(column)
     tallies, referred = [_Tally(part) for part in unit.parts], 0
-    with_ids = unit.parts[0].reading.id_column is not None and any(file.format != "txt" for file in unit.files)
-    with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), with_ids) as writer:
+    keeps_ids = any("id_column" in file.format.options for file in unit.files)
+    with_ids = keeps_ids and unit.parts[0].options.id_column is not None
+    written = ["ids"] * with_ids + [column.suffix for column in columns]
+    with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), written) as writer:
         for gathered in _gathered(read_documents(unit)):
             texts = _texts_of(gathered)
             tokens, lengths, by_reference = encoder.encode(texts)
             encoder.prove(texts, tokens, lengths, sample(unit.name, writer.num_documents, len(lengths)))
             writer.write(tokens, lengths)
+            for column in columns:
+                assert column.of_tokens is not None, "only columns that are computed are prepared"
+                writer.write_column(column.suffix, column.of_tokens(tokens, lengths))
             referred += by_reference
             for documents in gathered:
                 tallies[documents.part].add(documents)
                 _require_as_planned(unit, tallies[documents.part])
                 if with_ids:
-                    writer.write_ids(documents.ids or [None] * len(documents.texts))
+                    writer.write_column("ids", documents.ids or [None] * len(documents.texts))
             text_bytes, share = map(sum, zip(*((d.text_bytes, d.share) for d in gathered), strict=True))
             report(len(texts), len(tokens), text_bytes, share)
         counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
         facts = {"source": _source(unit, tallies), "fingerprint": encoder.tokenizer.fingerprint}
-        writer.finish(counts | facts | {"max_document_bytes": unit.parts[0].reading.max_document_bytes})
+        writer.finish(counts | facts | {"max_document_bytes": unit.parts[0].options.max_document_bytes})
     return Made(encoder.engine, why, referred, DTYPES[writer.dtype].itemsize)
 
 
 def _require_as_planned(unit: Unit, tally: "_Tally") -> None:
-    """ValueError where a file gives far more text than it told: a few bytes can hold a text a million times."""
+    """ValueError if a file has far more text than planned: a few bytes can hold a text a million times."""
     if tally.counts["text_bytes"] > max(MOST_TEXT, MUCH_MORE * unit.text_bytes):
         raise ValueError(
-            f"{tally.part.file.path}: gave {tally.counts['text_bytes']:,} bytes of text and goes on, where "
+            f"{tally.part.file.path}: gave {tally.counts['text_bytes']:,} bytes of text and has more, where "
             f"{tally.part.text_bytes:,} were planned, as it repeats itself in a dictionary or is compressed very "
-            "tightly; write it anew with smaller row groups and no dictionary, or plain, or take it out of the source"
+            "tightly; write it again with smaller row groups and no dictionary, or plain, or take it out of the source"
         )
 
 
 def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:
-    """Documents, some MB together: an engine is called once for many small files."""
+    """Batches of documents, a few MB in each, so that an engine is called once for many small files."""
     held: list[Documents] = []
     size = 0
     for documents in stream:
@@ -98,12 +112,12 @@ def _texts_of(gathered: list[Documents]) -> pa.LargeStringArray:
 
 
 class _Tally:
-    """What was read of a part."""
+    """Counts what was read of a part."""
 
-    def __init__(self, part: Part):
+    def __init__(self, part: FilePart):
         self.part, self.documents = part, 0
         self.counts = Counter(dict.fromkeys(TEXT_COUNTS, 0))
-        self.row_groups = dict.fromkeys(part.span or () if part.file.format == "parquet" else (), 0)
+        self.row_groups = dict.fromkeys(part.span or () if part.file.format.has_row_groups else (), 0)
 
     def add(self, documents: Documents) -> None:
         self.documents += len(documents.texts)
@@ -113,18 +127,18 @@ class _Tally:
             self.row_groups[documents.row_group] = self.row_groups.get(documents.row_group, 0) + len(documents.texts)
 
     def groups(self) -> dict:
-        """How many documents each row group gave, for packing `nanochat`."""
-        return {"row_group_documents": list(self.row_groups.values())} if self.part.file.format == "parquet" else {}
+        """How many documents each row group has, for packing `nanochat`."""
+        return {"row_group_documents": list(self.row_groups.values())} if self.part.file.format.has_row_groups else {}
 
     def whole(self) -> dict:
-        """What a record says of one file among several."""
+        """What a record says about one file of several."""
         groups = {"row_groups": list(self.row_groups)} | self.groups() if self.groups() else {}
         left_out = {count: found for count, found in self.counts.items() if found}
         return self.part.identity | groups | {"documents": self.documents} | left_out
 
 
 def _source(unit: Unit, tallies: list[_Tally]) -> dict:
-    """What a record says of where its text is from."""
+    """What a record says about the source of its text."""
     if len(tallies) == 1:
         return unit.parts[0].identity | tallies[0].groups() | {"shards": unit.units}
     return {"files": [tally.whole() for tally in tallies], "shards": 1}

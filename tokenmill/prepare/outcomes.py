@@ -1,4 +1,4 @@
-"""What came of a preparation: a token set's folder; or what went wrong, as a value that crosses from a worker."""
+"""The outcome of a preparation: a token set's folder, or what went wrong, as values that workers can send."""
 
 import errno
 import traceback
@@ -13,15 +13,15 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a task has no result: one line for the user, and a traceback where it looks like a bug."""
+    """Why a task has no result: one line for the user, and a traceback if it looks like a bug."""
 
     reason: str
     traceback: str = ""
-    is_for_all: bool = False  # and every other task would fail of it too: a full disk
+    is_for_all: bool = False  # every other task would fail for it too: a full disk
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What to tell of an error: its message where a user can do something about it, else a traceback too."""
+    """The Failure for an error: its message, and a traceback too unless the user can do something about it."""
     if isinstance(error, ModuleNotFoundError) and (advice := what_to_install(error.name)):
         return Failure(f"{advice}, where the worker runs")
     if isinstance(error, OSError) and error.errno in FULL:
@@ -32,17 +32,17 @@ def failure_of(error: BaseException) -> Failure:
 
 
 class PreparationError(Exception):
-    """Some shards could not be made; the others are done. Holds (what, Failure) for each, and the folder of others."""
+    """Some shards could not be made; the others are done. Has (what, Failure) for each, and the others' folder."""
 
     def __init__(self, failures: list[tuple[str, Failure]]):
         reasons = "; ".join(f"{what}: {failure.reason}" for what, failure in failures)
         super().__init__(f"{len(failures)} failed, all others are done: {reasons}")
         self.failures = failures
-        self.folder: Path | None = None  # what is done lies there; None where nothing is
+        self.folder: Path | None = None  # which has what is done; None if nothing is
 
 
 class Prepared(NamedTuple):
-    """A token set's folder, or its address, and how many of its shards other parts have yet to make."""
+    """A token set's folder or address, and how many of its shards other parts must still make."""
 
     folder: Path | str
     missing: int

@@ -1,16 +1,16 @@
-"""Progress of a long run: live bars in a terminal, a plain line every few seconds elsewhere.
+"""Progress of a long run: live bars in a terminal; otherwise a plain line every few seconds.
 
     preparing 61%  12,345 documents  8.1 MB/s  2,531,000 tokens/s  1 min 10 s left
     shard_00007.parquet 43%  39.1 MB/s  2 s left
 
-Everything goes to standard error, so that standard output holds results alone.
+Everything goes to standard error, so standard output has results only.
 """
 
 import time
 from typing import TYPE_CHECKING
 
-from tokenmill.amounts import counted, in_bytes, in_time
-from tokenmill.printed import printed
+from tokenmill.humanize import counted, in_bytes, in_time
+from tokenmill.sanitize import sanitize
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -19,7 +19,7 @@ LINE_SECONDS, BAR_SECONDS = 5.0, 0.1
 
 
 class Bars:
-    """The bars of a run, one below the other, and lines above them; methods may be called by any thread."""
+    """The bars of a run, one below the other, with lines printed above them. Any thread may call the methods."""
 
     def __init__(self):
         from rich.console import Console  # here, as workers import this module too
@@ -38,11 +38,11 @@ class Bars:
         )
 
     def say(self, text: str) -> None:
-        """A line of its own."""
-        self._console.print(printed(text), highlight=False, markup=False, soft_wrap=True)
+        """Prints a line."""
+        self._console.print(sanitize(text), highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, what: str) -> "TaskID":
-        return self._progress.add_task(printed(what), total=1.0, rates="")
+        return self._progress.add_task(sanitize(what), total=1.0, rates="")
 
     def move(self, bar: "TaskID", done: float, total: float, rates: str) -> None:
         self._progress.update(bar, completed=done, total=max(total, 1), rates=rates)
@@ -61,7 +61,7 @@ class Bars:
 
 
 class Meter:
-    """Counts documents, tokens and bytes of text, and what is done of a total in a unit of the caller's.
+    """Counts documents, tokens and bytes of text, and how much is done of a total in any unit.
 
     with Meter(bars, "preparing", total=12_345_678) as meter:
         meter.add(256, 250_000, 1_100_000, 1_100_000)
@@ -71,9 +71,8 @@ class Meter:
         self.verb, self.total, self._bars = verb, total, bars
         self.documents = self.tokens = self.text_bytes = self.done = 0
         self.started = self._last_shown = time.monotonic()
-        self._began: tuple[float, float] | None = (
-            None  # when the first of it was done, as starting takes its time; how much
-        )
+        # when the first part was done, as starting takes its time; and how much that was
+        self._began: tuple[float, float] | None = None
 
     @property
     def seconds(self) -> float:
@@ -103,7 +102,7 @@ class Meter:
 
     @property
     def seconds_left(self) -> float | None:
-        """As long as the rest takes at the rate so far; None before there is one, and where nothing is left."""
+        """How long the rest takes at the rate so far; None if there is no rate yet, or nothing left."""
         if self._began is None or self.done <= self._began[1] or self.done >= self.total:
             return None
         began, before = self._began

@@ -1,11 +1,13 @@
-"""Turns shards of text into token shards, once.
+"""Turns files of text into token shards, once.
 
     source files -> units of work -> worker processes -> shards -> manifest.json
 
-A unit is one shard's worth of a source file. Each worker streams its unit's documents, tokenizes,
-writes, hashes and renames; tokens never cross a process boundary. The parent plans, watches and
-shows progress. What is on disk already is not made again, so running the same command after a
-crash, or with more source files, does only what is missing; another tokenizer is another folder.
+A unit makes one shard. Each worker streams its unit's documents, tokenizes, writes, hashes and renames;
+tokens never cross a process boundary. The parent lists the files, plans, watches and shows progress.
+What is on disk already is not made again: the same command after a crash, or with more source files,
+makes only what is missing. Another tokenizer makes another folder.
+
+`prepare` resolves the configuration once; what it stands for flows one way: list, plan, make, finish.
 """
 
 import contextlib
@@ -14,15 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenmill.amounts import counted
-from tokenmill.prepare.config import PrepareConfig
+from tokenmill.addresses import joined
+from tokenmill.humanize import counted
+from tokenmill.prepare.choose_tokenizer import find_tokenizer, must_train, save_tokenizer
 from tokenmill.prepare.cores import available_cores
-from tokenmill.prepare.elsewhere import Elsewhere
+from tokenmill.prepare.estimate import estimate
+from tokenmill.prepare.execute import make_missing
+from tokenmill.prepare.input_files import InputFiles, list_input_files
 from tokenmill.prepare.inventory import Inventory
-from tokenmill.prepare.missing import make_missing
-from tokenmill.prepare.origin import Source, find_source
 from tokenmill.prepare.outcomes import PreparationError, Prepared
 from tokenmill.prepare.plan import Missing, find_missing
+from tokenmill.prepare.prepare_config import PrepareConfig, Request, resolve
 from tokenmill.prepare.progress import Bars
 from tokenmill.prepare.splits import (
     changes,
@@ -32,8 +36,7 @@ from tokenmill.prepare.splits import (
     require_all_there,
     still_dropped,
 )
-from tokenmill.prepare.tokenizers import find_tokenizer, save_tokenizer, size_to_train
-from tokenmill.remote.addresses import joined
+from tokenmill.prepare.upload import BucketUpload
 from tokenmill.store.files import locked, remove_temporary_files
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES, ShardEntry
@@ -44,161 +47,185 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 SUBFOLDERS = ("shards", "manifests")
 
 
-@dataclass(frozen=True)
-class Run:
-    """A preparation under way: what is read, with which tokenizer, and where it goes."""
+def prepare(config: PrepareConfig) -> Prepared:
+    """`prepare_and_describe`, without the sentences."""
+    return prepare_and_describe(config)[0]
 
-    config: PrepareConfig
-    source: Source
+
+def prepare_and_describe(config: PrepareConfig) -> tuple[Prepared, list[str]]:
+    """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all shards are made.
+
+    The sentences say how the splits of an existing set have changed. With `dry_run` nothing is made, and they say what
+    is ahead.
+
+    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
+    before work starts, PreparationError for what went wrong with single files or shards.
+    """
+    request = resolve(config)
+    makers, share = request.makers, request.share
+    with Bars() as bars, contextlib.closing(list_input_files(request.inputs, request.destination, bars)) as inputs:
+        if makers.workers > (cores := available_cores()) and makers.cluster is None:
+            bars.say(f"warning: {makers.workers} workers for {cores} cores: more memory, and no more speed")
+        if must_train(request.tokenizer, share) and (share.dry_run or inputs.downloads is not None):
+            prepared, ahead = _describe_before_training(request, inputs, bars)
+            if share.dry_run:
+                return prepared, ahead
+            _say(ahead, bars)  # before training fetches some of the files
+        tokenizer = find_tokenizer(request.tokenizer, inputs, request.options, bars.say)
+        require_engine(makers.engine, tokenizer)
+        job = _Job(request, inputs, tokenizer, bars)
+        if share.dry_run:
+            return _dry_run(job)
+        is_new = not job.folder.exists()
+        with locked(job.folder, shared=not job.makes_all):  # several parts may run at once
+            try:
+                return _prepare(job)
+            except BaseException as error:
+                if is_new and job.makes_all:
+                    _remove_if_nothing_is_done(job.folder)
+                if isinstance(error, PreparationError) and any(job.folder.glob("shards/*.json")):
+                    error.folder = job.folder
+                raise
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One preparation: what it reads, with which tokenizer, and where it writes."""
+
+    request: Request
+    inputs: InputFiles
     tokenizer: Tokenizer
     bars: Bars
 
     @property
     def name(self) -> str:
-        return f"{self.config.dataset}-{self.tokenizer.name}-{self.tokenizer.fingerprint[:8]}"
+        return f"{self.request.destination.dataset}-{self.tokenizer.name}-{self.tokenizer.fingerprint[:8]}"
 
     @property
     def folder(self) -> Path:
-        """Where it is made."""
-        return self.config.here / self.name
+        """The local folder that the set is made in."""
+        return self.request.destination.root / self.name
 
     @property
     def address(self) -> str | None:
-        """Where it goes, where that is no folder."""
-        return self.config.elsewhere and joined(self.config.elsewhere, self.name)
+        """Where the set is uploaded to; None if it stays in its folder."""
+        address = self.request.destination.address
+        return address and joined(address, self.name)
 
     @property
-    def is_alone(self) -> bool:
+    def makes_all(self) -> bool:
         """Whether this run makes all parts."""
-        return self.config.part_of_all[1] == 1
+        return self.request.share.parts == 1
 
 
-def prepare(config: PrepareConfig) -> Prepared:
-    """`prepare_and_tell`, without what became of the splits."""
-    return prepare_and_tell(config)[0]
-
-
-def prepare_and_tell(config: PrepareConfig) -> tuple[Prepared, list[str]]:
-    """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all is there.
-
-    And sentences: what became of the splits of a set that there was, none where nothing did. With `dry_run` it makes
-    nothing, and the sentences are what is ahead.
-
-    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
-    before work starts, PreparationError for what went wrong with single files or shards.
-    """
-    with Bars() as bars, contextlib.closing(find_source(config, bars)) as source:
-        if config.workers > (cores := available_cores()) and config.cluster is None:
-            bars.say(f"warning: {config.workers} workers for {cores} cores: more memory, and no more speed")
-        size = size_to_train(config)
-        if size and (config.dry_run or source.downloads is not None):  # some of which training fetches
-            untrained = config.here / f"{config.dataset}-bpe{size}-not-trained-yet"
-            stock = _inventory(config, untrained, "")
-            missing = find_missing(stock, source, replace(config, dry_run=True), bars)
-            ahead = _ahead(missing, size, source, config)
-            if config.dry_run:
-                return Prepared(untrained, len(missing)), ahead
-            _say(ahead, bars)
-        run = Run(config, source, find_tokenizer(config, source, bars.say), bars)
-        require_engine(config.engine, run.tokenizer)
-        if config.dry_run:
-            return _foretell(run)
-        is_new = not run.folder.exists()
-        with locked(run.folder, shared=not run.is_alone):  # parts work side by side
-            try:
-                return _prepare(run)
-            except BaseException as error:
-                if is_new and run.is_alone:
-                    _remove_if_nothing_is_done(run.folder)
-                if isinstance(error, PreparationError) and any(run.folder.glob("shards/*.json")):
-                    error.folder = run.folder
-                raise
-
-
-def _foretell(run: Run) -> tuple[Prepared, list[str]]:
-    """What is ahead; of a set that lies elsewhere by its records there, which do not stay."""
-    with tempfile.TemporaryDirectory() as folder:
-        elsewhere = Elsewhere(run.address, Path(folder)) if run.address else None
-        if elsewhere is not None:
-            elsewhere.bring()
-        planned = _plan(run, elsewhere, Path(folder) if elsewhere else run.folder)
-    if run.config.finish:
-        _require_all_made(run, planned.stock, planned.source)
-    ahead = _ahead(planned.missing, run.tokenizer.vocab_size, planned.source, run.config)
-    return Prepared(run.address or run.folder, len(planned.missing)), ahead
-
-
-def _prepare(run: Run) -> tuple[Prepared, list[str]]:
-    """Makes what is missing, in a folder that is locked."""
-    folder, config, bars = run.folder, run.config, run.bars
-    written = (folder, *(folder / name for name in SUBFOLDERS))
-    if run.is_alone:
-        remove_temporary_files(*written)
-    elsewhere = Elsewhere(run.address, folder) if run.address else None
-    if elsewhere is not None:
-        elsewhere.bring()
-    former, source, stock, missing = _plan(run, elsewhere, folder)
-    save_tokenizer(folder, run.tokenizer)
-    if missing:
-        _say(_ahead(missing, run.tokenizer.vocab_size, source, config), bars)
-    failures = make_missing(stock, source, missing, config, bars)
-    if run.is_alone:
-        remove_temporary_files(*written)
-    if failures:
-        raise PreparationError(failures)
-    stock.look_again()
-    if config.finish or run.is_alone:
-        _require_all_made(run, stock, source)
-    if left := stock.missing(source.files):
-        return Prepared(run.address or folder, len(left)), []
-    records = in_former_order(stock.entries(source.files), former)
-    dropped = still_dropped(folder, records)
-    write_manifest(folder, config.dataset, run.tokenizer.facts(), records, source.facts(), dropped)
-    if elsewhere is not None:
-        elsewhere.close()
-    return Prepared(run.address or folder, 0), changes(records, former)
-
-
-def _require_all_made(run: Run, stock: Inventory, source: Source) -> None:
-    if left := stock.missing(source.files):
-        many = f"{counted(len(left), 'shard')} {'is' if len(left) == 1 else 'are'} not there"
-        raise ValueError(f"{run.folder}: {many}, as {left[0]}; run their parts")
-
-
-class _Planned(NamedTuple):
-    """What was found before anything is made."""
+class _Plan(NamedTuple):
+    """What is known before anything is made."""
 
     former: list[ShardEntry]
-    source: Source  # its files in the splits that they stay in
-    stock: Inventory
+    inputs: InputFiles  # with the files in the splits that they stay in
+    inventory: Inventory
     missing: Missing
 
 
-def _plan(run: Run, elsewhere: Elsewhere | None, folder: Path) -> _Planned:
-    """Plans the set whose records are in a folder. ValueError where files that it was made of are gone."""
+def _plan(job: _Job, upload: BucketUpload | None, folder: Path) -> _Plan:
+    """Plans the set whose records are in a folder. ValueError if files that it was made of are gone."""
+    request = job.request
     former = former_entries(folder)
-    require_all_there(folder, run.source.files)
-    files = keep_splits(run.source.files, former, run.config.val_file is not None)
-    source = replace(run.source, files=files)
-    stock = _inventory(run.config, folder, run.tokenizer.fingerprint, elsewhere)
-    return _Planned(former, source, stock, find_missing(stock, source, run.config, run.bars))
+    require_all_there(folder, job.inputs.files)
+    files = keep_splits(job.inputs.files, former, request.inputs.val_file is not None)
+    inputs = replace(job.inputs, files=files)
+    inventory = Inventory(folder, job.tokenizer.fingerprint, request.options, request.shard_text_bytes, upload)
+    missing = find_missing(inventory, inputs, request.share, request.makers.workers, job.bars.say)
+    return _Plan(former, inputs, inventory, missing)
 
 
-def _inventory(config: PrepareConfig, folder: Path, fingerprint: str, elsewhere: Elsewhere | None = None) -> Inventory:
-    return Inventory(folder, fingerprint, config.reading, config.shard_text_bytes, elsewhere)
+def _describe_before_training(request: Request, inputs: InputFiles, bars: Bars) -> tuple[Prepared, list[str]]:
+    """What is ahead of a set whose tokenizer is not trained yet."""
+    size = request.tokenizer.train_size
+    assert size is not None, "another tokenizer is not trained"
+    folder = request.destination.root / f"{request.destination.dataset}-bpe{size}-not-trained-yet"
+    inventory = Inventory(folder, "", request.options, request.shard_text_bytes)
+    share = replace(request.share, dry_run=True)
+    missing = find_missing(inventory, inputs, share, request.makers.workers, bars.say)
+    return Prepared(folder, len(missing)), _ahead(missing, inputs, request, size)
 
 
-def _ahead(missing: Missing, vocab_size: int, source: Source, config: PrepareConfig) -> list[str]:
-    """What is ahead, in sentences. ValueError where it cannot be fetched or written: the disk, or what lies there.
+def _dry_run(job: _Job) -> tuple[Prepared, list[str]]:
+    """What is ahead. The records of a set in a bucket are fetched into a folder that does not stay."""
+    with tempfile.TemporaryDirectory() as folder:
+        upload = BucketUpload(job.address, Path(folder)) if job.address else None
+        if upload is not None:
+            upload.fetch_records()
+        plan = _plan(job, upload, Path(folder) if upload else job.folder)
+    if job.request.share.finish:
+        _require_all_made(job, plan.inventory, plan.inputs)
+    ahead = _ahead(plan.missing, plan.inputs, job.request, job.tokenizer.vocab_size)
+    return Prepared(job.address or job.folder, len(plan.missing)), ahead
 
-    PreparationError where nothing is made, and files cannot be planned.
+
+def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
+    """Makes what is missing, in a folder that is locked."""
+    folder, request = job.folder, job.request
+    written = (folder, *(folder / name for name in SUBFOLDERS))
+    if job.makes_all:
+        remove_temporary_files(*written)
+    upload = BucketUpload(job.address, folder) if job.address else None
+    if upload is not None:
+        upload.fetch_records()
+    former, inputs, inventory, missing = _plan(job, upload, folder)
+    save_tokenizer(folder, job.tokenizer)
+    if missing:
+        _say(_ahead(missing, inputs, request, job.tokenizer.vocab_size), job.bars)
+    failures = make_missing(inventory, inputs, missing, request.makers, job.bars)
+    if job.makes_all:
+        remove_temporary_files(*written)
+    if failures:
+        raise PreparationError(failures)
+    inventory.look_again()
+    if request.share.finish or job.makes_all:
+        _require_all_made(job, inventory, inputs)
+    if left := inventory.missing(inputs.files):
+        return Prepared(job.address or folder, len(left)), []
+    records = in_former_order(inventory.entries(inputs.files), former)
+    _require_same_columns(folder, [record for record, _ in records])
+    dropped = still_dropped(folder, records)
+    write_manifest(folder, request.destination.dataset, job.tokenizer.facts(), records, inputs.facts(), dropped)
+    if upload is not None:
+        upload.finish()
+    return Prepared(job.address or folder, 0), changes(records, former)
+
+
+def _require_same_columns(folder: Path, records: list[dict]) -> None:
+    """ValueError if only some shards have an optional column."""
+    several = {tuple(record.get("columns", {})): record["name"] for record in records}
+    if len(several) > 1:
+        (one, first), (other, second), *_ = several.items()
+        columns = ", ".join(sorted(set(one) ^ set(other)))
+        raise ValueError(
+            f"{folder}: shards {first} and {second} do not have the same columns: {columns}; register these columns "
+            "and prepare again, so that all shards get them"
+        )
+
+
+def _require_all_made(job: _Job, inventory: Inventory, inputs: InputFiles) -> None:
+    if left := inventory.missing(inputs.files):
+        many = f"{counted(len(left), 'shard')} {'is' if len(left) == 1 else 'are'} not there"
+        raise ValueError(f"{job.folder}: {many}, as {left[0]}; run their parts")
+
+
+def _ahead(missing: Missing, inputs: InputFiles, request: Request, vocab_size: int) -> list[str]:
+    """What is ahead, in sentences. ValueError if it cannot be fetched or written.
+
+    PreparationError if this is a dry run, and files cannot be planned.
     """
-    outlook = missing.outlook(source, config, DTYPES[dtype_name(vocab_size)].itemsize)
-    outlook.require_places()
-    outlook.require_room()
-    if config.dry_run and missing.failures:
+    destination = request.destination
+    kept_in = destination.root if destination.address is None else None
+    found = estimate(missing, inputs, request.inputs.raw_dir, kept_in, DTYPES[dtype_name(vocab_size)].itemsize)
+    found.require_folders()
+    found.require_room()
+    if request.share.dry_run and missing.failures:
         raise PreparationError(missing.failures)
-    return [*outlook.lines(), *outlook.warnings()]
+    return [*found.lines(), *found.warnings()]
 
 
 def _say(lines: list[str], bars: Bars) -> None:
@@ -207,12 +234,12 @@ def _say(lines: list[str], bars: Bars) -> None:
 
 
 def _remove_if_nothing_is_done(folder: Path) -> None:
-    """Leaves no folder behind that a preparation made, and made nothing in."""
+    """Removes the folder of a preparation that made nothing."""
     done = [path for name in (*SUBFOLDERS, "planned") for path in folder.glob(f"{name}/*")]
     if done or (folder / "manifest.json").exists():
         return
     for name in ("tokenizer.json", "token_bytes.npy"):
         (folder / name).unlink(missing_ok=True)
     for path in (*(folder / name for name in SUBFOLDERS), folder):
-        with contextlib.suppress(OSError):  # not there; or something else is in it, which is not ours
+        with contextlib.suppress(OSError):  # it does not exist, or has something else in it
             path.rmdir()

@@ -1,11 +1,11 @@
-"""Which files validate, and what became of the splits: a file stays in the split that it was prepared in.
+"""Which files validate: a file stays in the split that it was prepared in.
 
     first run     a b c        trains on a and b, validates with c, the last
     with d        a b c d      d trains; c still validates, and checkpoints go on
-    --val-file d               d validates and c trains, as was asked
+    --val-file d               d validates and c trains, as requested
 
-Shards keep their order, and new ones come after them. A set keeps what it has: where a file of it is no longer in the
-source, the source is refused, as it may be another corpus in a folder of the same name.
+Shards keep their order, and new ones come after them. A set keeps what it has: if a file of it is no longer in the
+source, the source is refused, because it may be another corpus in a folder of the same name.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ Records = list[tuple[dict, Split]]
 
 
 def former_entries(folder: Path) -> list[ShardEntry]:
-    """The shards that a token set has by now, and in their places those that were dropped; none where it is no set."""
+    """The shards of a token set, with those that were dropped in their places; none if there is no set yet."""
     if not (folder / "manifest.json").exists():
         return []
     token_set = TokenSet(folder)
@@ -31,14 +31,14 @@ def former_entries(folder: Path) -> list[ShardEntry]:
 
 
 def still_dropped(folder: Path, records: Records) -> list[tuple[int, ShardEntry]]:
-    """The dropped shards that were not made anew, with their places."""
+    """The dropped shards that were not made again, with their places."""
     made = {record["name"] for record, _ in records}
     dropped = TokenSet(folder).dropped if (folder / "manifest.json").exists() else []
     return [(place, entry) for place, entry in dropped if entry.name not in made]
 
 
 def require_all_there(folder: Path, files: list[SourceFile]) -> None:
-    """ValueError where files of the set's shards are not in the source."""
+    """ValueError if files of the set's shards are not in the source."""
     if not (folder / "manifest.json").exists():
         return
     names = {file.name for file in files}
@@ -51,9 +51,9 @@ def require_all_there(folder: Path, files: list[SourceFile]) -> None:
 
 
 def keep_splits(files: list[SourceFile], former: list[ShardEntry], named: bool) -> list[SourceFile]:
-    """The files in the splits that they were in before, new ones to train on, unless a validation file was `named`.
+    """The files in the splits that they were in before, new ones in train, unless a validation file was `named`.
 
-    ValueError where none of the files that validated is there any more.
+    ValueError if none of the files that validated exists any more.
     """
     before = _splits_of(former)
     if named or not before:
@@ -69,13 +69,13 @@ def keep_splits(files: list[SourceFile], former: list[ShardEntry], named: bool) 
 
 
 def in_former_order(records: Records, former: list[ShardEntry]) -> Records:
-    """The shards that there were in their order, then the others."""
+    """The former shards in their order, then the others."""
     place = {entry.name: number for number, entry in enumerate(former)}
     return sorted(records, key=lambda entry: place.get(entry[0]["name"], len(place)))
 
 
 def changes(records: Records, former: list[ShardEntry]) -> list[str]:
-    """What became of the splits of a set that there was, a line each; none where nothing did."""
+    """How the splits of an existing set have changed, a line each; none if they have not."""
     if not former:
         return []
     before = _splits_of(former)

@@ -1,14 +1,14 @@
-"""Token sets that lie elsewhere: in a bucket, on the hub, on a web server. Only verified bytes reach the cache.
+"""Token sets in a bucket, on the hub, or on a web server. Only verified bytes reach the cache.
 
 Comes in: an address. Goes out: a token set whose blocks come as they are needed; files sent to an address.
 
-    addresses     what is one, and how it is shown
-    places        what reads each kind: http, s3, hub, and fs for all that fsspec knows; patience: how long
-    blocks        MiB of shards, numbered; marks: which are there; claims: who fetches them, who needs them
-    cache         a set's folder on this disk; caches: one for each folder; budget: what they may take together
+    backends      what reads each kind of address: http_backend, s3_backend, hub_backend, fsspec_backend
+    retry         how long a read is tried
+    blocks        the MiB of shards, numbered; block_state: which are there; block_locks: who fetches them
+    cache         the folder of a set on this disk; caches: one for each folder; budget: how much they may take together
     fetcher       the threads that fetch
     sets          a token set at an address
-    pull          a whole set from there; push: one to there; sending: what takes files
+    pull, push    a whole set from an address, and to one; writers: what takes the files
 
 It must never know what a row is, nor trust a lock for a row to be right.
 """

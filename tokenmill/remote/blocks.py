@@ -1,4 +1,4 @@
-"""How the tokens of a set's shards are cut into blocks of a MiB: numbered through all shards, in the manifest's order.
+"""Cuts the tokens of a set's shards into blocks of a MiB, numbered through all shards in the order of the manifest.
 
 shards of 2.5, 1 and 0 MiB      blocks 0 1 2 | 3 |           the third of them half a MiB
 
@@ -15,8 +15,8 @@ from tokenmill.store.files import BLOCK_BYTES
 from tokenmill.store.shards import ShardEntry
 
 
-class Block(NamedTuple):
-    """A block's place: the shard's in the set, its number there, its first byte and the one after its last."""
+class BlockSpan(NamedTuple):
+    """Where a block is: the number of its shard in the set, its own number there, its bytes `start` to `stop`."""
 
     shard: int
     number: int
@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """The blocks of shards of these entries, `itemsize` bytes a token."""
+    """The blocks of these shards, with `itemsize` bytes a token."""
 
     def __init__(self, entries: Sequence[ShardEntry], itemsize: int):
         self.bytes = np.array([entry.tokens * itemsize for entry in entries], np.int64)  # of each shard
@@ -35,19 +35,19 @@ class Blocks:
         last = self.first[1:][counts > 0] - 1
         self._short = last, (counts * BLOCK_BYTES - self.bytes)[counts > 0]  # last blocks, and what they lack
 
-    def place(self, block: int) -> Block:
+    def span(self, block: int) -> BlockSpan:
         shard = int(np.searchsorted(self.first, block, side="right")) - 1
         start = (block - int(self.first[shard])) * BLOCK_BYTES
-        return Block(shard, start // BLOCK_BYTES, start, min(start + BLOCK_BYTES, int(self.bytes[shard])))
+        return BlockSpan(shard, start // BLOCK_BYTES, start, min(start + BLOCK_BYTES, int(self.bytes[shard])))
 
     def size_of(self, some: np.ndarray) -> int:
-        """The bytes of blocks that a mask (count,) says."""
+        """The bytes of the blocks in a mask (count,)."""
         last, lacking = self._short
         return int(np.count_nonzero(some)) * BLOCK_BYTES - int(lacking[some[last]].sum())
 
 
 def in_order(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The numbers from each `first` to its `last`, in this order, each once, where it comes first."""
+    """The numbers from each `first` to its `last`, in this order, without duplicates."""
     many = last - first + 1
     numbers = np.repeat(first, many) + np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
     _, at = np.unique(numbers, return_index=True)

@@ -1,11 +1,11 @@
-"""How much of the disk blocks may take, and which are given back when there is no more.
+"""Limits the disk space of blocks, and chooses which are given back when it is used up.
 
-    say_limit(root, 50 << 30)       of all sets under a cache's root together, for all that this process reads there
-    Budget(root)                    so much; where nothing was said what is there by now, and nine tenths of the free
+    say_limit(root, 50 << 30)       the limit for all sets under a cache's root together, in this process
+    Budget(root)                    by default what the blocks take when it begins, and nine tenths of the free space
 
-What is needed last is given back first: sets that this process does not read, then blocks by when the known order of
-rows needs them next (Belady 1966: with the future known nothing is better). Never one that a plan at hand, of any
-process, still needs; but what a plan of this process will need later makes room for what it needs now.
+The blocks that are needed last are given back first: those of sets that this process does not read, then by when the
+known order of rows needs them next (Belady 1966: optimal, as the future is known). A block that a current plan of any
+process needs is never given back, except that what a plan of this process needs later makes room for what it needs now.
 """
 
 import os
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tokenmill.remote.block_state import THERE, UNSURE
 from tokenmill.remote.cache import Cache
 from tokenmill.remote.caches import cache_in, forget
-from tokenmill.remote.marks import THERE, UNSURE
 from tokenmill.store.files import read_json
 from tokenmill.store.shards import DTYPES
 from tokenmill.store.token_sets import entry_of
@@ -29,20 +29,20 @@ A_SHARE = 64  # of the budget that is given back at once
 NEVER = 1 << 40  # windows from now
 
 
-_said: dict[Path, int] = {}  # bytes that blocks under a root may take, as the user said last
+_said: dict[Path, int] = {}  # the limit of each root that the user gave last, in bytes
 
 
 def say_limit(root: Path, limit: int) -> None:
-    """Has blocks of all sets under a root take at most so many bytes, from now on."""
+    """Limits the bytes that blocks of all sets under a root take, from now on."""
     _said[root] = limit
 
 
 class NoRoom(OSError):
-    """There is no room, and nothing may be given back now."""
+    """There is no room, and no block can be given back now."""
 
 
 class Budget:
-    """The room that blocks of all sets under `root` may take together: `limit` bytes."""
+    """The disk space for blocks of all sets under `root` together: `limit` bytes."""
 
     def __init__(self, root: Path):
         self.root, self.caches = root, dict[Path, Cache]()  # by their folders; put in whole, as threads go through it
@@ -53,7 +53,7 @@ class Budget:
 
     @property
     def limit(self) -> int:
-        """As say_limit says; else what is there when it is asked for first, and nine tenths of what is free then."""
+        """The limit of say_limit; else the bytes in use at the first call, and nine tenths of what was free then."""
         if self.root in _said:
             return _said[self.root]
         if self._free is None:
@@ -62,19 +62,19 @@ class Budget:
         return self._free
 
     def add(self, cache: Cache) -> None:
-        """Counts a cache of this process at once, and not when it is looked for."""
+        """Counts a cache of this process from now on, without waiting for the next look."""
         if self.caches.get(cache.folder) is not cache and not cache.closed:
             self.caches = {**self.caches, cache.folder: cache}
 
     def used(self) -> int:
-        """Bytes of blocks under the root, by whatever process."""
+        """Bytes of blocks under the root, from all processes."""
         if time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
             self._look()
         return sum(cache.size() for cache in self.caches.values())
 
     def _look(self) -> None:
-        """Takes note of sets that others have begun, and of those that were deleted."""
+        """Notes sets that other processes have begun, and sets that were deleted."""
         found = {folder: cache for folder, cache in self.caches.items() if cache.is_in_its_folder()}
         for gone in [cache for folder, cache in self.caches.items() if folder not in found]:
             forget(gone)
@@ -84,13 +84,13 @@ class Budget:
                 entries = [entry_of(listed) for listed in manifest["shards"]]
                 found[folder] = cache_in(folder, entries, DTYPES[manifest["dtype"]].itemsize)
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # begun just now, or nothing of ours
+                continue  # begun just now, or not a cache
         self.caches = found
 
     def make_room(self, size: int, due: int | None, full: bool = False) -> None:
-        """Has room for `size` bytes, which are counted already, and are needed in `due` windows (None: now).
+        """Makes room for `size` bytes, which are counted already, and are needed in `due` windows (None: now).
 
-        With `full` the disk itself has none. NoRoom where nothing that is needed later may be given back.
+        `full` says that the disk itself is full. NoRoom if there is nothing that is needed later.
         """
         with self._lock:
             self._left -= size
@@ -103,17 +103,17 @@ class Budget:
             self._left = max(0, self._left_of - self.used()) // 16  # as others fill it too
 
     def _give_back(self, size: int, due: int | None) -> None:
-        """Gives back at least `size` bytes, and a share of the budget where that is idle."""
+        """Gives back at least `size` bytes, and a share of the budget if no plan needs it."""
         left, more = size, max(size, self.limit // A_SHARE)
         for cache, block, idle in self._candidates(due):
             if left <= 0 and not (idle and more > 0):
                 return
             try:
                 given = cache.give_back(block)
-            except FileNotFoundError:  # deleted since, or another's: looked at anew
+            except FileNotFoundError:  # deleted or replaced since: look again
                 self._looked, given = -LOOK_SECONDS, True
             if given:
-                at = cache.blocks.place(block)
+                at = cache.blocks.span(block)
                 left, more = left - (at.stop - at.start), more - (at.stop - at.start)
         if left > 0:
             raise NoRoom(
@@ -122,8 +122,8 @@ class Budget:
             )
 
     def _candidates(self, due: int | None) -> Iterator[tuple[Cache, int, bool]]:
-        """(cache, block, whether no plan needs it) of what may be given back for what is needed in `due` windows,
-        best first.
+        """(cache, block, whether no plan needs it) of blocks that can make room for what is needed in `due` windows,
+        the best first.
         """
         caches = list(self.caches.values())
         found = [_candidates_of(cache, due) for cache in caches]
@@ -134,7 +134,7 @@ class Budget:
 
 
 def _candidates_of(cache: Cache, due: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """(blocks, keys): what is given back first has the greatest key, and one above NEVER where no plan needs it."""
+    """(blocks, keys): the greatest key is given back first. A key above NEVER means that no plan needs the block."""
     next_use, there = _next_use(cache), _is_there(cache)
     needed = np.zeros(cache.blocks.count, bool)
     needed[cache.needed()] = True
@@ -150,7 +150,7 @@ def _is_there(cache: Cache) -> np.ndarray:
 
 
 def _next_use(cache: Cache) -> np.ndarray:
-    """In how many windows each block is needed next, by the loaders of this process: (count,) int64."""
+    """In how many windows the loaders of this process need each block next: (count,) int64."""
     found = np.full(cache.blocks.count, NEVER, np.int64)
     for order in cache.orders():
         np.minimum(found, order.next_use(cache.blocks), out=found)

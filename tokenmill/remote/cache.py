@@ -1,15 +1,16 @@
-"""One token set's folder on this machine's disk: blocks of its shards, each checked before it is written.
+"""The cache of one token set in a folder on this disk: blocks of its shards, each checked before it is written.
 
     CACHE/<manifest's digest>/
-        manifest.json, tokenizer.json, token_bytes.npy      as they lie in the set
-        shards/a.000.bin          of its full size, with holes where blocks are not there
+        manifest.json, tokenizer.json, token_bytes.npy      as in the set
+        shards/a.000.bin          of its full size, with holes where blocks are missing
         shards/a.000.idx, .json   whole, once a window needs them
-        blocks                    which blocks are there (marks.py)
-        claims                    who fetches what, who needs what (claims.py); always empty
+        shards/a.000.<column>     an optional column, whole, once it is opened
+        blocks                    which blocks are there (block_state.py)
+        claims                    who fetches what, who needs what (block_locks.py); always empty
 
-A block is fetched, its CRC-32 compared in memory, written at its place, and then noted. So a process that is killed
-loses the block at hand, and whatever else happens to two that fetch the same, both write the same bytes. Any number of
-processes share the folder, and none of them is told of the others.
+A block is fetched, its CRC-32 is compared in memory, it is written at its offset, and then marked as there. So a killed
+process loses only the blocks it was fetching, and two processes that fetch the same block write the same bytes. Any
+number of processes can share the folder without knowing of each other.
 """
 
 import contextlib
@@ -26,18 +27,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tokenmill.remote.addresses import remote_name
-from tokenmill.remote.blocks import Block, Blocks
-from tokenmill.remote.claims import FILES, Claims
-from tokenmill.remote.http import WHOLE
-from tokenmill.remote.marks import ABSENT, COMING, THERE, UNSURE, Marks
-from tokenmill.remote.places import Place, read
-from tokenmill.store.files import parse_json, read_bounded, remove_temporary_files, write_file
+from tokenmill.addresses import remote_name
+from tokenmill.remote.backends import Backend, read
+from tokenmill.remote.block_locks import FILES, Claims
+from tokenmill.remote.block_state import ABSENT, COMING, THERE, UNSURE, Marks
+from tokenmill.remote.blocks import Blocks, BlockSpan
+from tokenmill.remote.http_backend import WHOLE
+from tokenmill.store.columns import OFFSETS, TOKENS, checksums_of, columns_of
+from tokenmill.store.files import AtomicFile, parse_json, read_bounded, read_json, remove_temporary_files, write_file
 from tokenmill.store.names import require_inside
-from tokenmill.store.shards import OFFSET, ShardEntry, shard_path
+from tokenmill.store.shards import ShardEntry, shard_path
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-TRIES = 3  # of a block whose bytes are wrong
+TRIES = 3  # of a block, or a file, whose bytes are wrong
+PART_BYTES = 32 << 20  # of a file that is fetched whole: what is asked for at once
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # Linux's numbers
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -45,13 +48,13 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class Need:
-    """Blocks that a plan needs, in the order in which it does, in `due()` windows; as long as the object is there."""
+    """Blocks that a plan needs, in order, in `due()` windows. They are needed for as long as the object exists."""
 
     def __init__(self, blocks: np.ndarray, due: Callable[[], int]):
         self.blocks, self.due = blocks, due
 
 
-class Order(Protocol):
+class NextUse(Protocol):
     """When a loader needs each block next."""
 
     def next_use(self, blocks: Blocks) -> np.ndarray:
@@ -60,16 +63,16 @@ class Order(Protocol):
 
 
 class Cache:
-    """The blocks of a set of shards, from a place, in a folder. Fetching is the fetcher's (fetcher.py), in its threads.
+    """The blocks of a set's shards in a folder, which come from a backend. The threads of fetcher.py do the fetching.
 
-    Without a place it only tells what is there. ValueError or OSError where the folder is of something else, or cannot
+    Without a backend it only says what is there. ValueError or OSError if the folder holds something else, or cannot
     be written.
     """
 
     def __init__(
-        self, folder: Path, entries: list[ShardEntry], itemsize: int, place: Place | None, subfolders: int = 0
+        self, folder: Path, entries: list[ShardEntry], itemsize: int, backend: Backend | None, subfolders: int = 0
     ):
-        self.folder, self.entries, self.place, self.subfolders = folder, entries, place, subfolders
+        self.folder, self.entries, self.backend, self.subfolders = folder, entries, backend, subfolders
         (folder / "shards").mkdir(parents=True, exist_ok=True)
         require_inside(folder, folder / "shards" / "file")
         self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # this one, whatever follows it
@@ -82,7 +85,7 @@ class Cache:
         self.marks, self.claims = Marks(folder / "blocks", self.blocks.count), Claims(folder / "claims")
         self.failed: dict[int, Exception] = {}  # why a block, or FILES + a shard, could not be had
         self._needs: list[weakref.ref[Need]] = []
-        self._orders: list[weakref.ref[Order]] = []
+        self._orders: list[weakref.ref[NextUse]] = []
         self._checksums: dict[int, np.ndarray] = {}  # of the shards whose small files are there: CRC-32 of each block
         self.no_room: OSError | None = None  # why nothing could come of late
         self._pid = os.getpid()
@@ -90,46 +93,47 @@ class Cache:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Blocks that a killed process was fetching are not there."""
+        """Marks blocks that a killed process was fetching as missing."""
         for block in np.flatnonzero(self.marks.states() == COMING).tolist():
             if self.claims.take(block):
                 self.marks.set(block, ABSENT)
                 self.claims.release(block)
 
     def after_fork(self) -> None:
-        """A child has no claims, no plans, and no errors to tell."""
+        """A child process begins without claims, plans and errors."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self.failed, self._needs = {}, []
             self.claims.after_fork()
 
     def close(self) -> None:
-        """Lets go of its claims. Nothing is fetched any more."""
+        """Releases its claims. Nothing is fetched from now on."""
         self.closed = True
         self.claims.close()
 
     # ------------------------------------------------------------------------ what is there
 
     def is_in_its_folder(self) -> bool:
-        """Whether the folder is still the one that this is of, and was not deleted since."""
+        """Whether the folder is still the same one, and was not deleted since."""
         return self.marks.is_at(self.folder / "blocks")
 
     def missing(self, numbers: np.ndarray) -> np.ndarray:
-        """Those of some blocks, or FILES + shards, that are not there."""
+        """Which of some blocks, or of the small files of shards (FILES + shard), are missing."""
         small = numbers >= FILES
         lacking = [number for number in numbers[small].tolist() if number - FILES not in self._checksums]
         blocks = numbers[~small]
         found = blocks[self.marks.words[blocks] & 3 != THERE]
         return np.concatenate([np.array(lacking, np.int64), found]) if lacking else found
 
-    def add(self, what: "Need | Order") -> None:
-        """Takes note of what a loader needs, or in which order, as long as that object is there."""
+    def add(self, what: "Need | NextUse") -> None:
+        """Notes what a loader needs, or in which order, for as long as that object exists."""
         (self._needs if isinstance(what, Need) else self._orders).append(weakref.ref(what))  # type: ignore[arg-type]
 
     def look_at_files(self, shard: str) -> None:
-        """Whether a shard's files are still there; where not, `missing` says so from now on."""
+        """Looks for the files of a shard. If one is gone, `missing` says so from now on."""
         number = self.number[shard]
-        sizes = {"bin": self.bytes_of(shard), "idx": (self.entries[number].documents + 1) * OFFSET.itemsize}
+        entry = self.entries[number]
+        sizes = {"bin": self.bytes_of(shard), "idx": OFFSETS.size(entry.documents, entry.tokens)}
         for suffix, size in sizes.items():
             try:
                 if os.stat(self._path(number, suffix)).st_size == size:
@@ -148,28 +152,28 @@ class Cache:
         return np.arange(first, last)
 
     def doubt(self, shard: str) -> None:
-        """Takes no block of a shard for being there."""
+        """Marks all blocks of a shard as missing."""
         self.marks.set(self.blocks_of(shard), ABSENT)
 
     def needed(self) -> np.ndarray:
-        """The blocks that plans of this process need: ascending, each once."""
+        """The blocks that plans of this process need: unique, ascending."""
         return np.unique(np.concatenate([np.zeros(0, np.int64), *(need.blocks for need in _living(self._needs))]))
 
-    def orders(self) -> "list[Order]":
+    def orders(self) -> "list[NextUse]":
         """The orders of this process's loaders."""
         return _living(self._orders)
 
     def size(self) -> int:
-        """Bytes of the blocks that are there, or on their way."""
+        """Bytes of the blocks that are there or being fetched."""
         return self.blocks.size_of(self.marks.states() != ABSENT)
 
     # ------------------------------------------------------------------------ fetching, in the fetcher's threads
 
     def fetch(self, number: int, make_room: Any, pause_for: Callable[[float], None] = time.sleep) -> bool:
-        """Has a block there, or the small files of the shard FILES + n; False where somebody else is at it.
+        """Fetches a block, or the small files of shard n for FILES + n. Returns False if another process does it now.
 
-        `make_room()` is called before bytes come, `pause_for(seconds)` before another try. OSError or ValueError, with
-        the address, where it cannot be had.
+        `make_room()` is called before bytes are fetched, `pause_for(seconds)` before another try. OSError or
+        ValueError, with the address, if it cannot be fetched.
         """
         if self.closed or not self.is_in_its_folder():
             raise deleted(self.folder)
@@ -187,7 +191,7 @@ class Cache:
             self.claims.release(number)
 
     def _fetch_block(self, block: int, make_room: Any, pause_for: Callable[[float], None]) -> None:
-        at = self.blocks.place(block)
+        at = self.blocks.span(block)
         if at.shard not in self._checksums:
             self._fetch_files(at.shard, pause_for)
         if self.marks.state(block) == UNSURE and self._crc(self._read_back(at)) == self._expected(at):
@@ -202,23 +206,23 @@ class Cache:
             raise
         self.marks.set(block, THERE)
 
-    def _verified(self, at: Block, pause_for: Callable[[float], None]) -> bytes:
-        """A block's bytes, of the right CRC-32. OSError where they are wrong three times."""
-        assert self.place is not None, "a cache without a place fetches nothing"
+    def _verified(self, at: BlockSpan, pause_for: Callable[[float], None]) -> bytes:
+        """The bytes of a block, with the right CRC-32. OSError if it is wrong three times."""
+        assert self.backend is not None, "a cache without a backend fetches nothing"
         name, expected, found = self._name(at.shard, "bin"), self._expected(at), 0
         for number in range(TRIES):
-            data = read(self.place, name, at.start, at.stop, number > 0, pause_for)
+            data = read(self.backend, name, at.start, at.stop, number > 0, pause_for)
             found = self._crc(data)
             if found == expected:
                 return data
         raise OSError(
-            f"{self.place.told(name)}: bytes {at.start:,} to {at.stop - 1:,} (block {at.number}): expected CRC-32 "
+            f"{self.backend.display(name)}: bytes {at.start:,} to {at.stop - 1:,} (block {at.number}): expected CRC-32 "
             f"{expected:08x}, found {found:08x}, {TRIES} times on fresh connections: damaged there, or replaced since "
             "the set's manifest was written; `tokenmill push --again` sends it again, or name the set as it is now"
         )
 
-    def _write(self, at: Block, data: bytes, make_room: Any) -> None:
-        """Writes a block at its place. On a disk that is full others are given back first, and it is tried again."""
+    def _write(self, at: BlockSpan, data: bytes, make_room: Any) -> None:
+        """Writes a block at its offset. If the disk is full, other blocks are given back, and it is tried again."""
         path = self._path(at.shard, "bin")
         try:
             self._write_at(at, data)
@@ -233,13 +237,13 @@ class Cache:
                 self._write_at(at, data)
             except OSError as again:
                 self._punch(at)
-                told = (
+                message = (
                     f"{path}: cannot be written ({error.strerror}), and blocks that are there are all needed by plans "
                     "at hand; free some disk, or name another cache_dir"
                 )
-                raise full_disk(error.errno, told) from again
+                raise full_disk(error.errno, message) from again
 
-    def _write_at(self, at: Block, data: bytes) -> None:
+    def _write_at(self, at: BlockSpan, data: bytes) -> None:
         start, left = at.start, memoryview(data)
         with self._opened(at.shard) as descriptor:
             while left:
@@ -248,13 +252,13 @@ class Cache:
             if os.fstat(descriptor).st_nlink == 0:
                 raise deleted(self._path(at.shard, "bin"))
 
-    def _read_back(self, at: Block) -> bytes:
+    def _read_back(self, at: BlockSpan) -> bytes:
         with self._opened(at.shard) as descriptor:
             return os.pread(descriptor, at.stop - at.start, at.start)
 
     @contextlib.contextmanager
     def _opened(self, shard: int, more: int = 0) -> Iterator[int]:
-        """A shard's file in this very folder: not in one that was put in its place."""
+        """Opens the file of a shard in this folder, and not in another one that replaced it."""
         name = f"shards/{self.entries[shard].name}.bin"
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | more, 0o666, dir_fd=self._directory)
@@ -273,68 +277,93 @@ class Cache:
     def _crc(self, data: bytes) -> int:
         return zlib.crc32(data)
 
-    def _expected(self, at: Block) -> int:
+    def _expected(self, at: BlockSpan) -> int:
         return int(self._checksums[at.shard][at.number])
 
     # ------------------------------------------------------------------------ small files
 
     def _fetch_files(self, shard: int, pause_for: Callable[[float], None]) -> None:
-        """A shard's record and offsets, from the folder or the place; and the file that its blocks come into."""
+        """Reads the record and offsets of a shard, from the folder or the backend, and makes a file for its blocks."""
         entry = self.entries[shard]
         record = self._record(self._local(shard, "json"), entry)
         if record is None:
-            assert self.place is not None, "a cache without a place fetches nothing"
+            assert self.backend is not None, "a cache without a backend fetches nothing"
             name = self._name(shard, "json")
-            data = read(self.place, name, pause_for=pause_for)
+            data = read(self.backend, name, pause_for=pause_for)
             record = self._record(data, entry)
             if record is None:
                 raise ValueError(
-                    f"{self.place.told(name)}: expected the record of the shard that the manifest lists, with "
+                    f"{self.backend.display(name)}: expected the record of the shard that the manifest lists, with "
                     f"SHA-256 {entry.bin_sha256[:16]}..., found another; the set is being replaced, or was damaged: "
                     "`tokenmill push --again` sends it again"
                 )
             write_file(self._path(shard, "json"), data, durable=False)
-        if not self._are_offsets(self._local(shard, "idx"), entry):
-            self._fetch_offsets(shard, entry, pause_for)
+        offsets = self._local(shard, OFFSETS.suffix)
+        if offsets is None or hashlib.sha256(offsets).hexdigest() != entry.idx_sha256:
+            self._fetch_whole(shard, OFFSETS.suffix, record[OFFSETS.suffix], pause_for)
         self._make_sparse(shard)
         self._checksums[shard] = np.array(record["bin"]["crc32"], np.uint32)
 
-    def _fetch_offsets(self, shard: int, entry: ShardEntry, pause_for: Callable[[float], None]) -> None:
-        assert self.place is not None, "a cache without a place fetches nothing"
-        name, data = self._name(shard, "idx"), b""
-        size = (entry.documents + 1) * OFFSET.itemsize
+    def column(self, name: str, suffix: str) -> Path:
+        """The path of an optional column of a shard whose record is there.
+
+        It is fetched whole when it is first asked for, and its SHA-256 is compared. It stays, and does not count
+        towards the limit of the cache. OSError or ValueError, with the address, if it cannot be fetched.
+        """
+        shard = self.number[name]
+        path, record = self._path(shard, suffix), read_json(self._path(shard, "json"), "shard")
+        if suffix not in columns_of(record):
+            raise ValueError(f"{path}: the record of the shard lists no such column")
+        checksums = checksums_of(record, suffix)
+        if not path.exists() or path.stat().st_size != checksums["bytes"]:
+            self._fetch_whole(shard, suffix, checksums, time.sleep, durable=True)  # as it is not read again to check it
+        return path
+
+    def _fetch_whole(
+        self,
+        shard: int,
+        suffix: str,
+        checksums: dict[str, Any],
+        pause_for: Callable[[float], None],
+        durable: bool = False,
+    ) -> None:
+        """Fetches a column, some MB at a time. OSError if its SHA-256 is wrong three times."""
+        assert self.backend is not None, "a cache without a backend fetches nothing"
+        name, size, expected, found = self._name(shard, suffix), checksums["bytes"], checksums["sha256"], ""
         for number in range(TRIES):
-            data = read(self.place, name, 0, size, number > 0, pause_for)
-            if self._are_offsets(data, entry):
-                write_file(self._path(shard, "idx"), data, durable=False)
-                return
+            with AtomicFile(self._path(shard, suffix), durable) as file:
+                for first in range(0, size, PART_BYTES):
+                    part = (first, min(first + PART_BYTES, size))
+                    file.write(read(self.backend, name, *part, number > 0, pause_for))
+                found = file.facts()["sha256"]
+                if found == expected:
+                    return self._commit(file)
         raise OSError(
-            f"{self.place.told(name)}: expected SHA-256 {entry.idx_sha256}, found "
-            f"{hashlib.sha256(data).hexdigest()}, {TRIES} times: damaged there, or replaced; "
-            "`tokenmill push --again` sends it again"
+            f"{self.backend.display(name)}: expected SHA-256 {expected}, found {found}, {TRIES} times: damaged "
+            "there, or replaced; `tokenmill push --again` sends it again"
         )
 
+    def _commit(self, file: AtomicFile) -> None:
+        try:
+            file.commit()
+        except FileNotFoundError as error:
+            raise deleted(file.path) from error
+
     def _record(self, data: bytes | None, entry: ShardEntry) -> dict[str, Any] | None:
-        """A shard's record, where these bytes are that of the shard that the manifest lists."""
+        """The record of a shard; None if these bytes are not the record of the shard that the manifest lists."""
         if data is None:
             return None
         try:
             record = parse_json(data, entry.name, "shard")
-            bin, idx = record["bin"], record["idx"]
-            right = (entry.name, entry.bin_sha256, entry.idx_sha256, self.bytes_of(entry.name))
-            blocks = len(self.blocks_of(entry.name))
-            found = (record["name"], bin["sha256"], idx["sha256"], bin["bytes"])
-            return record if found == right and len(bin["crc32"]) == blocks else None
+            size = checksums_of(record, TOKENS.suffix)["bytes"]  # with which its CRC-32s agree
+            return record if entry.is_of(record) and size == self.bytes_of(entry.name) else None
         except (ValueError, KeyError, TypeError):
             return None
 
-    def _are_offsets(self, data: bytes | None, entry: ShardEntry) -> bool:
-        return data is not None and hashlib.sha256(data).hexdigest() == entry.idx_sha256
-
     def _make_sparse(self, shard: int) -> None:
-        """Gives a shard's file its size. One that was deleted or cut has no blocks any more, and gives a new era.
+        """Gives the file of a shard its size. If it was deleted or cut, its blocks are missing, and a new era begins.
 
-        It is never made smaller: somebody may have it mapped.
+        It is never made smaller, as another process may have it mapped.
         """
         with self._opened(shard, os.O_CREAT) as descriptor:
             if os.fstat(descriptor).st_size < (size := int(self.blocks.bytes[shard])):
@@ -344,8 +373,8 @@ class Cache:
     # ------------------------------------------------------------------------ giving back
 
     def give_back(self, block: int) -> bool:
-        """Makes a hole where a block was, unless another process needs it, or somebody is at it. The caller knows that
-        this process does not need it. OSError where the file system makes no holes.
+        """Punches a hole where a block was, unless another process needs or fetches it. The caller knows that this
+        process does not need it. OSError if the file system cannot punch holes.
         """
         if self.closed or not self.claims.take(block):
             return False
@@ -354,14 +383,14 @@ class Cache:
                 return False
             try:
                 self.marks.set(block, ABSENT)  # first: who reads it now looks again
-                self._punch(self.blocks.place(block))
+                self._punch(self.blocks.span(block))
                 return True
             finally:
                 self.claims.given_back(block)
         finally:
             self.claims.release(block)
 
-    def _punch(self, at: Block) -> None:
+    def _punch(self, at: BlockSpan) -> None:
         path = self._path(at.shard, "bin")
         with self._opened(at.shard) as descriptor:
             if _libc.fallocate(descriptor, PUNCH_HOLE | KEEP_SIZE, at.start, at.stop - at.start):
@@ -375,7 +404,7 @@ class Cache:
     # ------------------------------------------------------------------------ names
 
     def name(self, shard: str, suffix: str) -> str:
-        """Where a shard's file lies under the address."""
+        """The name of a shard's file under the address."""
         return remote_name(self.subfolders, shard, suffix)
 
     def _name(self, shard: int, suffix: str) -> str:
@@ -392,21 +421,21 @@ class Cache:
 
 
 def deleted(path: Path) -> FileNotFoundError:
-    """The error of a file of the cache that somebody took away."""
+    """The error for a file of the cache that was deleted."""
     return FileNotFoundError(
         f"{path}: deleted or cut while it was in use; leave the cache alone while a run uses it, and resume"
     )
 
 
-def full_disk(number: int | None, told: str) -> OSError:
-    """The error of a disk that has no room."""
-    error = OSError(told)
+def full_disk(number: int | None, message: str) -> OSError:
+    """The error for a full disk."""
+    error = OSError(message)
     error.errno = number
     return error
 
 
 def _living(references: "list[weakref.ref[Any]]") -> list[Any]:
-    """What is still there; forgets the others. Several threads may ask, and add."""
+    """The objects that still exist; forgets the others. Several threads may call this and add to the list."""
     found = [(reference, reference()) for reference in list(references)]
     for reference, there in found:
         if there is None:

@@ -1,15 +1,15 @@
-"""The caches of this process: one for each folder, however often and by whichever name a set there is opened.
+"""The caches of this process: one for each folder, no matter how often or under which name a set is opened.
 
-Two would not know of each other: the kernel lets a process take its own locks twice, and lets go of all that it has on
-a file as soon as it closes it once (POSIX record locks).
+Two caches of one folder would not know of each other: with POSIX record locks, a process can take its own locks twice,
+and loses all locks on a file as soon as it closes one descriptor of it.
 """
 
 import os
 import threading
 from pathlib import Path
 
+from tokenmill.remote.backends import Backend
 from tokenmill.remote.cache import Cache
-from tokenmill.remote.places import Place
 from tokenmill.store.shards import ShardEntry
 
 _caches: dict[Path, Cache] = {}
@@ -17,11 +17,11 @@ _lock = threading.Lock()
 
 
 def cache_in(
-    folder: Path, entries: list[ShardEntry], itemsize: int, place: Place | None = None, subfolders: int = 0
+    folder: Path, entries: list[ShardEntry], itemsize: int, backend: Backend | None = None, subfolders: int = 0
 ) -> Cache:
-    """The cache in a folder; it fetches from the place that was named last. Raises what Cache does.
+    """The cache in a folder; it fetches from the backend that was named last. Raises what Cache does.
 
-    Where the folder was deleted since, a new one: what still uses the old is told so when it needs another block.
+    If the folder was deleted, this is a new cache; whoever uses the old one gets an error at its next block.
     """
     with _lock:
         found = _caches.get(folder)
@@ -29,15 +29,15 @@ def cache_in(
             found.close()
             found = None
         if found is None:
-            found = _caches[folder] = Cache(folder, entries, itemsize, place, subfolders)
-        if place is not None:
-            found.place, found.subfolders = place, subfolders
+            found = _caches[folder] = Cache(folder, entries, itemsize, backend, subfolders)
+        if backend is not None:
+            found.backend, found.subfolders = backend, subfolders
         found.after_fork()
         return found
 
 
 def forget(cache: Cache) -> None:
-    """Lets go of a cache: its folder is going to be deleted."""
+    """Closes a cache whose folder is going to be deleted."""
     with _lock:
         if _caches.get(cache.folder) is cache:
             del _caches[cache.folder]

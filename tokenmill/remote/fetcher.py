@@ -1,10 +1,10 @@
-"""The threads that fetch blocks: what is waited for first, then what plans will need, in their order.
+"""The threads that fetch blocks: first what a caller waits for, then what plans will need, in their order.
 
     fetcher().require(cache, blocks)        waits until these are there
-    fetcher().expect(cache, need)           has what a plan needs fetched, as long as the plan is there
+    fetcher().expect(cache, need)           fetches what a plan needs, for as long as the plan exists
 
-One for each process, begun when something is asked for first; a fork begins its own. Nothing that a Ctrl-C could leave
-half done is shared with the callers: C's queues alone, and a caller that waits looks again and again.
+There is one fetcher for each process, which begins with the first request; a fork begins its own. Threads and callers
+share only queues that are written in C, which a Ctrl-C cannot leave half done, and a caller that waits polls.
 """
 
 import _thread
@@ -21,11 +21,11 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
+from tokenmill.cancellation import Cancelled, raise_if_cancelled
+from tokenmill.remote.block_locks import FILES
 from tokenmill.remote.budget import Budget, NoRoom
 from tokenmill.remote.cache import FULL, Cache, Need
-from tokenmill.remote.claims import FILES
 from tokenmill.store.files import BLOCK_BYTES
-from tokenmill.waits import Unwanted, require_wanted
 
 THREADS = 32  # requests on their way at once, but for those of a server that is in trouble
 ASK_AGAIN_SECONDS = 0.25  # for what another process is at, which may have been killed since
@@ -93,7 +93,7 @@ class Fetcher:
     def require(self, cache: Cache, numbers: np.ndarray) -> None:
         """Waits until blocks, and the small files of shards (FILES + n), are there. Raises why one cannot be had.
 
-        OSError or ValueError with its address; ConnectionError after eight minutes; Unwanted (waits.py).
+        OSError or ValueError with its address; ConnectionError after eight minutes; Cancelled (waits.py).
         """
         missing = cache.missing(numbers)
         if not len(missing):
@@ -107,7 +107,7 @@ class Fetcher:
             for number in missing.tolist():
                 if (error := cache.failed.pop(number, None)) is not None:
                     raise error
-            require_wanted()
+            raise_if_cancelled()
             now = time.monotonic()
             if now - began > WAIT_SECONDS:
                 raise cache.no_room or ConnectionError(self._waited_in_vain(cache, missing))
@@ -138,9 +138,9 @@ class Fetcher:
 
     def _waited_in_vain(self, cache: Cache, missing: np.ndarray) -> str:
         number = int(missing[0])
-        shard = number - FILES if number >= FILES else cache.blocks.place(number).shard
+        shard = number - FILES if number >= FILES else cache.blocks.span(number).shard
         name = f"shards/{cache.entries[shard].name}"
-        where = cache.place.told(name) if cache.place is not None else name
+        where = cache.backend.display(name) if cache.backend is not None else name
         return (
             f"{where}: waited {WAIT_SECONDS:.0f} s for {len(missing):,} blocks of it and others that another process "
             f"of this machine fetches, or for room in {cache.folder.parent}, and they did not come; look at that "
@@ -228,7 +228,7 @@ class Fetcher:
             """Another thread takes over, so that what others ask of healthy servers goes on."""
             nonlocal troubled
             if cache.closed or (walk is not None and walk.is_over):
-                raise Unwanted("nobody waits for it")
+                raise Cancelled("nobody waits for it")
             with self._lock:
                 if not troubled:
                     troubled = True
@@ -241,7 +241,7 @@ class Fetcher:
             due = None if walk is None else walk.due
             cache.fetch(number, partial(self.budget(cache).make_room, BLOCK_BYTES, due), pause_for)
         except NoRoom as error:
-            cache.no_room = error  # which who waits is told when his patience ends: others may give some back
+            cache.no_room = error  # reported when the caller stops waiting: others may give some back
             if walk is not None:
                 walk.again(number)
             else:

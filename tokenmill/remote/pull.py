@@ -1,8 +1,9 @@
-"""A whole token set from an address into a folder, which is then as if it had been prepared there.
+"""Fetches a whole token set from an address into a folder, which is then as if it had been prepared there.
 
-Blocks come as for training (fetcher.py), into a folder beside the shards. A shard whose blocks are all there is read
-once more, its SHA-256 compared, and moved to its place; the manifest is written last. So an interrupted pull goes on
-with the next block, and what is there already, of a set that has grown, stays.
+Blocks come as for training (fetcher.py), into a folder beside the shards. Once all blocks of a shard are there, its
+tokens are read once more, their SHA-256 is compared, and its files are moved to their places. Optional columns are
+fetched whole and compared in the same way. The manifest is written last. So an interrupted pull continues with the next
+block, and of a set that has grown only the new shards are fetched.
 """
 
 import contextlib
@@ -16,8 +17,8 @@ from typing import Any
 from tokenmill.remote.cache import Need
 from tokenmill.remote.caches import forget
 from tokenmill.remote.fetcher import fetcher
-from tokenmill.remote.places import place_of, read
 from tokenmill.remote.sets import Kept, RemoteTokenSet, manifest_at
+from tokenmill.store.columns import columns_of
 from tokenmill.store.files import (
     LARGEST,
     locked,
@@ -37,9 +38,10 @@ TOLD_BLOCKS = 16  # that come before their bytes are counted
 
 
 def pull(address: str, folder: Path, progress: Callable[[int, int], None] = lambda shards, size: None) -> int:
-    """Has the set there: how many shards came. `progress` is called with shards and bytes since the last call.
+    """Fetches a set into a folder. Returns how many shards came.
 
-    FileNotFoundError where there is none; FileExistsError where the folder has another set; what reading one raises.
+    `progress` is called with the shards and bytes since the last call. FileNotFoundError if there is no set;
+    FileExistsError if the folder has another one; what reading a set raises.
     """
     manifest_at(address)  # before anything is made here
     with locked(folder):
@@ -75,21 +77,18 @@ def _require_same_set(folder: Path, token_set: RemoteTokenSet) -> None:
         raise FileExistsError(f"{folder}: is there already, of another tokenizer; name a new folder")
     if not token_set.knows(there.digest):
         raise FileExistsError(
-            f"{folder}: is there already, with manifest {there.digest}, which {token_set.told} never had; name a new "
-            "folder"
+            f"{folder}: is there already, with manifest {there.digest}, which {token_set.display_name} never had; name "
+            "a new folder"
         )
 
 
 def _is_there(folder: Path, entry: ShardEntry) -> bool:
     record = finished_record(folder, entry.name)
-    return record is not None and (record["bin"]["sha256"], record["idx"]["sha256"]) == (
-        entry.bin_sha256,
-        entry.idx_sha256,
-    )
+    return record is not None and entry.is_of(record)
 
 
 def _put_back(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path) -> None:
-    """A file of a shard whose moving was interrupted."""
+    """Moves files of a shard back to the incoming ones, if moving them was interrupted."""
     for suffix, size in (("bin", token_set.cache.bytes_of(entry.name)), ("idx", (entry.documents + 1) * 8)):
         here, there = shard_path(folder, entry.name, suffix), shard_path(token_set.path, entry.name, suffix)
         if here.exists() and here.stat().st_size == size and not there.exists():
@@ -109,7 +108,7 @@ def _take(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path, progress: 
     for first in range(0, len(blocks), TOLD_BLOCKS):
         some = blocks[first : first + TOLD_BLOCKS]
         fetcher().require(token_set.cache, some)
-        progress(0, sum(at.stop - at.start for at in map(token_set.cache.blocks.place, some.tolist())))
+        progress(0, sum(at.stop - at.start for at in map(token_set.cache.blocks.span, some.tolist())))
     path = shard_path(token_set.path, entry.name, "bin")
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -117,30 +116,27 @@ def _take(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path, progress: 
     if found != entry.bin_sha256:
         token_set.cache.doubt(entry.name)
         raise OSError(
-            f"{token_set.told}: shard {entry.name}: expected SHA-256 {entry.bin_sha256}, found {found}, though each "
-            "block had the CRC-32 of its record when it came: run again to fetch it anew, and where that does not "
+            f"{token_set.display_name}: shard {entry.name}: expected SHA-256 {entry.bin_sha256}, found {found}, though "
+            "each block had the CRC-32 of its record when it came: run again to fetch it anew, and where that does not "
             "help `tokenmill push --again`: it was damaged before it was sent"
         )
-    record = token_set.record(entry)
-    if "ids" in record:
-        data = read(place_of(token_set.address), token_set.cache.name(entry.name, "ids"))
-        if hashlib.sha256(data).hexdigest() != record["ids"]["sha256"]:
-            raise OSError(f"{token_set.told}: shard {entry.name}: its ids are not what its record says: `push --again`")
-        write_file(shard_path(folder, entry.name, "ids"), data)
-    for suffix in ("bin", "idx", "json"):
+    columns = columns_of(token_set.record(entry))
+    for suffix in (name for name, column in columns.items() if column.optional):
+        token_set.column_path(entry, suffix)
+    for suffix in (*columns, "json"):
         os.replace(shard_path(token_set.path, entry.name, suffix), shard_path(folder, entry.name, suffix))
 
 
 def _close(token_set: RemoteTokenSet, folder: Path) -> None:
-    """Makes the shards a token set."""
+    """Writes what makes the shards a token set, the manifest last."""
     for name in ("tokenizer.json", "token_bytes.npy"):
         write_file(folder / name, token_set.file(name).read_bytes())
-    manifest = _as_it_is_here(token_set.path / "manifest.json", token_set.told)
+    manifest = _as_it_is_here(token_set.path / "manifest.json", token_set.display_name)
     kept = kept_manifest(folder, token_set.digest)
     kept.parent.mkdir(exist_ok=True)
     for digest in token_set.digests():
         if digest != token_set.digest and token_set.knows(digest):
-            earlier = _as_it_is_here(kept_manifest(token_set.path, digest), token_set.told)
+            earlier = _as_it_is_here(kept_manifest(token_set.path, digest), token_set.display_name)
             write_json(kept_manifest(folder, digest), earlier)
     if (folder / "manifest.json").exists():
         former = TokenSet(folder)
@@ -151,6 +147,6 @@ def _close(token_set: RemoteTokenSet, folder: Path) -> None:
 
 
 def _as_it_is_here(path: Path, what: str) -> dict[str, Any]:
-    """A manifest without what is said of its address."""
+    """A manifest without the keys that are about its address."""
     manifest = parse_json(read_bounded(path, LARGEST, "a manifest"), what, "tokens")
     return {key: value for key, value in manifest.items() if key not in ("subfolders", "earlier")}

@@ -1,8 +1,8 @@
-"""A token set to an address: shards first, manifest and card last, so that readers see the old set or the new one.
+"""Sends a token set to an address: shards first, manifest and card last, so that readers see the old set or the new.
 
-A shard's record is sent after its tokens and offsets. So a shard is there where its record is, says the same SHA-256,
-and its files have their sizes: one that is there is not sent again, but with `again`, and a push that was interrupted
-goes on when it is run again.
+The record of a shard is sent after its columns. So a shard is there if its record is there with the same SHA-256s, and
+its files have the right sizes. Such a shard is not sent again, except with `again`, and an interrupted push continues
+where it stopped.
 """
 
 import hashlib
@@ -12,21 +12,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tokenmill.remote.addresses import remote_name
-from tokenmill.remote.places import Place, read
-from tokenmill.remote.sending import Item, Sink
+from tokenmill.addresses import remote_name
+from tokenmill.remote.backends import Backend, read
+from tokenmill.remote.writers import Item, Sink
+from tokenmill.store.columns import checksums_of, columns_of
 from tokenmill.store.files import parse_json, read_json
-from tokenmill.store.shards import ShardEntry, shard_path, suffixes_of
+from tokenmill.store.shards import ShardEntry, shard_path
 from tokenmill.store.token_sets import TokenSet, digest_of
 
 THREADS = 8
-FILES_A_SHARD = 4
-SUBFOLDERS = 256  # where one folder may not hold all
+FILES_A_SHARD = 4  # tokens, offsets, ids and the record; other columns come on top
+SUBFOLDERS = 256  # if one folder cannot hold all files
 
 
-def subfolders_for(shards: int, most: int) -> int:
-    """How many folders below shards/ so many shards need, where a folder may hold `most` files."""
-    return 0 if shards * FILES_A_SHARD < most else SUBFOLDERS
+def subfolders_for(entries: Sequence[ShardEntry], most: int) -> int:
+    """How many folders below shards/ these shards need, if a folder can hold `most` files; 0 for none."""
+    files = sum(FILES_A_SHARD + len(entry.columns) for entry in entries)
+    return 0 if files < most else SUBFOLDERS
 
 
 def push(
@@ -36,18 +38,18 @@ def push(
     again: bool = False,
     progress: Callable[[int, int], None] = lambda shards, size: None,
 ) -> int:
-    """Sends what is missing of a set, and then its manifest: how many shards were sent.
+    """Sends the missing shards of a set, and then its manifest. Returns how many shards were sent.
 
-    `progress` is called with shards and bytes that are there since the last call. ValueError where a shard is damaged
-    here; FileExistsError where another set is there; what Sink.put raises where one cannot be sent.
+    `progress` is called with the shards and bytes that arrived since the last call. ValueError if a shard is damaged on
+    this disk; FileExistsError if there is another set at the address; what Sink.put raises if a file cannot be sent.
     """
-    _require_no_other(token_set, sink.place)
+    _require_no_other(token_set, sink.backend)
     sizes = {} if again else sink.sizes()
     entries = token_set.entries
-    subfolders = subfolders_for(len(entries), sink.most_in_a_folder)
+    subfolders = subfolders_for(entries, sink.most_in_a_folder)
     todo: list[ShardEntry] = []
     with ThreadPoolExecutor(THREADS) as threads:
-        there = threads.map(lambda entry: _is_there(entry, sizes, sink.place, subfolders), entries)
+        there = threads.map(lambda entry: _is_there(entry, sizes, sink.backend, subfolders), entries)
         for entry, known in zip(entries, there, strict=True):
             if known:
                 progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
@@ -68,47 +70,49 @@ def push(
     return len(todo)
 
 
-def _require_no_other(token_set: TokenSet, place: Place) -> None:
-    """FileExistsError where the manifest there is none that this set has, or has had."""
+def _require_no_other(token_set: TokenSet, backend: Backend) -> None:
+    """FileExistsError if the manifest at the address is not one that this set has, or has had."""
     try:
-        there = parse_json(read(place, "manifest.json"), place.told("manifest.json"), "tokens")
+        there = parse_json(read(backend, "manifest.json"), backend.display("manifest.json"), "tokens")
     except FileNotFoundError:
         return
     if (digest := digest_of(there)) not in {token_set.digest, *token_set.digests()}:
         raise FileExistsError(
-            f"{place.told('manifest.json')}: is of another token set, {there['dataset']} with manifest {digest}, which "
-            f"{token_set.path} never was; push to another address, or delete that one first"
+            f"{backend.display('manifest.json')}: is of another token set, {there['dataset']} with manifest {digest}, "
+            f"which {token_set.path} never was; push to another address, or delete that one first"
         )
 
 
-def _is_there(entry: ShardEntry, sizes: dict[str, int], place: Place, subfolders: int) -> bool:
+def _is_there(entry: ShardEntry, sizes: dict[str, int], backend: Backend, subfolders: int) -> bool:
     if (name := remote_name(subfolders, entry.name, "json")) not in sizes:
         return False
     try:
-        record = parse_json(read(place, name), entry.name, "shard")
-        same = (record["bin"]["sha256"], record["idx"]["sha256"]) == (entry.bin_sha256, entry.idx_sha256)
-        files = [(remote_name(subfolders, entry.name, suffix), suffix) for suffix in suffixes_of(record)]
-        return same and all(sizes.get(file) == record[suffix]["bytes"] for file, suffix in files)
+        record = parse_json(read(backend, name), entry.name, "shard")
+        files = {suffix: remote_name(subfolders, entry.name, suffix) for suffix in columns_of(record)}
+        same_sizes = all(sizes.get(file) == checksums_of(record, suffix)["bytes"] for suffix, file in files.items())
+        return entry.is_of(record) and same_sizes
     except (FileNotFoundError, ValueError, KeyError):
         return False
 
 
 def shard_items(token_set: TokenSet, entry: ShardEntry, subfolders: int = 0) -> list[Item]:
-    """A shard's files, the record last. ValueError where one is not what was written."""
+    """The files of a shard, the record last. ValueError if one is damaged."""
     record = token_set.record(entry)
-    if (record["bin"]["sha256"], record["idx"]["sha256"]) != (entry.bin_sha256, entry.idx_sha256):
-        raise ValueError(f"{token_set.told}: the record of shard {entry.name} is of another than the manifest lists")
+    if not entry.is_of(record):
+        raise ValueError(
+            f"{token_set.display_name}: the record of shard {entry.name} is not of the shard that is listed"
+        )
     return items_of(token_set.path, record, subfolders)
 
 
 def items_of(folder: Path, record: dict[str, Any], subfolders: int = 0) -> list[Item]:
-    """The files of a shard with this record, the record last. ValueError where one is not what was written."""
+    """The files of the shard with this record, the record last. ValueError if one is damaged."""
     shard, items = record["name"], list[Item]()
-    for suffix in suffixes_of(record):
+    for suffix in columns_of(record):
         path = shard_path(folder, shard, suffix)
         with open(path, "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
-        expected = record[suffix]["sha256"]
+        expected = checksums_of(record, suffix)["sha256"]
         if found != expected:
             raise ValueError(
                 f"{path}: expected SHA-256 {expected}, found {found}: damaged; `tokenmill verify --drop-bad` takes the "
@@ -119,7 +123,7 @@ def items_of(folder: Path, record: dict[str, Any], subfolders: int = 0) -> list[
 
 
 def closing_items(token_set: TokenSet, subfolders: int, card: bytes | None) -> list[Item]:
-    """What makes the shards at an address a token set: the manifest comes last."""
+    """The files that make the shards at an address a token set, the manifest last."""
     folder = token_set.path
     kept = [path for path in sorted((folder / "manifests").glob("*.json")) if path.stem != token_set.digest]
     items: list[Item] = [(name, folder / name) for name in ("tokenizer.json", "token_bytes.npy")]
@@ -132,7 +136,7 @@ def closing_items(token_set: TokenSet, subfolders: int, card: bytes | None) -> l
 
 
 def _manifest(path: Path, subfolders: int, earlier: Sequence[str] = ()) -> bytes:
-    """A manifest that says where its shards lie, and which manifests came before: not every place can be listed."""
+    """A manifest that also says where its shards are, and which manifests came before, as some backends cannot list."""
     manifest: dict[str, Any] = read_json(path, "tokens")
     more = {"subfolders": subfolders, "earlier": list(earlier)}
     said = {key: value for key, value in more.items() if value}

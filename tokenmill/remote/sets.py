@@ -1,10 +1,11 @@
-"""A token set that lies elsewhere, as one on this disk: the same manifest, the same shards, blocks as they are needed.
+"""A token set at an address, used like one on this disk: the same manifest and shards, fetched as they are needed.
 
     token_set = open_set("s3://bucket/tokens/web")        its manifest is read, nothing else
     shard = token_set.open(entry)                         its offsets and record are fetched
-    shard.read(0, 2049)                                   the blocks under these tokens are fetched, and copied
+    shard.read(0, 2049)                                   the blocks of these tokens are fetched, and copied
+    shard.column("mask")                                  an optional column is fetched whole, and mapped
 
-Windows (batches/window_rows.py) ask for many at once, ahead of time.
+Windows (feed/window_rows.py) ask for many blocks at once, ahead of time.
 """
 
 import os
@@ -14,21 +15,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tokenmill.addresses import cache_root, display_address, name_of, named
 from tokenmill.checks import whole_number
-from tokenmill.remote.addresses import cache_root, name_of, named, told
+from tokenmill.remote.backends import backend_of, read
+from tokenmill.remote.block_locks import FILES
 from tokenmill.remote.budget import say_limit
 from tokenmill.remote.cache import Cache, Need, deleted
 from tokenmill.remote.caches import cache_in
-from tokenmill.remote.claims import FILES
 from tokenmill.remote.fetcher import fetcher
-from tokenmill.remote.places import place_of, read
 from tokenmill.store.files import BLOCK_BYTES, parse_json, write_file
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet, digest_of, kept_manifest
 
 
 class Kept(NamedTuple):
-    """Where blocks are kept, and how many bytes they may take: None for the default of each."""
+    """The folder that keeps blocks, and how many bytes they may take: None for the default of each."""
 
     folder: str | os.PathLike[str] | None = None
     bytes: int | None = None
@@ -38,33 +39,34 @@ KEPT = Kept()
 
 
 def open_set(tokens: str | os.PathLike[str], kept: Kept = KEPT) -> TokenSet:
-    """The token set of a folder or an address. Raises what TokenSet does; where it lies elsewhere also
-    ConnectionError, PermissionError or OSError, with the address.
+    """The token set of a folder or an address. Raises what TokenSet does; for an address also ConnectionError,
+    PermissionError or OSError.
     """
     where = named(tokens)
     return TokenSet(where) if isinstance(where, Path) else RemoteTokenSet(where, kept)
 
 
 def manifest_at(address: str) -> tuple[bytes, dict[str, Any]]:
-    """The manifest of the set at an address, as it is there now: its bytes, and what they say.
+    """The manifest at an address, as it is now: its bytes, and its content.
 
-    FileNotFoundError where there is none; what else reading raises.
+    FileNotFoundError if there is none, and what else reading raises.
     """
-    place = place_of(address)
+    backend = backend_of(address)
     try:
-        data = read(place, "manifest.json")
+        data = read(backend, "manifest.json")
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{told(address)}: expected a finished token set, found no manifest.json: {error}; check the address"
+            f"{display_address(address)}: expected a finished token set, found no manifest.json: {error}; "
+            "check the address"
         ) from error
-    return data, parse_json(data, place.told("manifest.json"), "tokens")
+    return data, parse_json(data, backend.display("manifest.json"), "tokens")
 
 
 def _cache_of(folder: Path, token_set: TokenSet, kept: Kept) -> Cache:
     if kept.bytes is not None:
         say_limit(folder.parent, whole_number("cache_bytes", kept.bytes, 1))
-    place, subfolders = place_of(token_set.address), int(token_set.manifest.get("subfolders", 0))
-    return cache_in(folder, token_set.entries, token_set.numpy_dtype.itemsize, place, subfolders)
+    backend, subfolders = backend_of(token_set.address), int(token_set.manifest.get("subfolders", 0))
+    return cache_in(folder, token_set.entries, token_set.numpy_dtype.itemsize, backend, subfolders)
 
 
 class RemoteTokenSet(TokenSet):
@@ -83,69 +85,72 @@ class RemoteTokenSet(TokenSet):
         self.cache = _cache_of(self.path, self, kept)
 
     @property
-    def told(self) -> str:
-        """Its address, as it may be shown."""
-        return told(self.address)
+    def display_name(self) -> str:
+        """Its address, to be shown."""
+        return display_address(self.address)
 
     @property
     def name(self) -> str:
         return name_of(self.address)
 
     def file(self, name: str) -> Path:
-        """One of its small files, fetched when it is asked for first."""
+        """The path of one of its small files, which is fetched when it is first asked for."""
         path = self.path / name
         if not path.exists():
-            shard, dot, suffix = name.removeprefix("shards/").rpartition(".")
-            there = self.cache.name(shard, suffix) if name.startswith("shards/") else name
-            write_file(path, read(place_of(self.address), there), durable=False)
+            write_file(path, read(backend_of(self.address), name), durable=False)
         return path
 
+    def column_path(self, entry: ShardEntry, suffix: str) -> Path:
+        """The path of an optional column in the cache, which is fetched, and checked, when it is first asked for."""
+        self.bring([entry])
+        return self.cache.column(entry.name, suffix)
+
     def bring(self, entries: list[ShardEntry]) -> None:
-        """Has the offsets and records of shards there."""
+        """Fetches the offsets and records of shards."""
         numbers = np.array([FILES + self.cache.number[entry.name] for entry in entries], np.int64)
         fetcher().require(self.cache, numbers)
 
     def open(self, entry: ShardEntry) -> "RemoteShard":
-        """Maps a shard, with holes where blocks are not there."""
+        """Maps a shard, with holes where blocks are missing."""
         self.cache.look_at_files(entry.name)
         self.bring([entry])
         return RemoteShard(self.path, entry, self.dtype, self.cache)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
-        """What was written down when the shard was made."""
+        """The record of a shard, which is fetched if needed."""
         self.bring([entry])
         return super().record(entry)
 
     def digests(self) -> list[str]:
-        """The manifests that it has had, as the newest tells."""
+        """The digests of the manifests that it has had, from the newest one."""
         return sorted({*self.manifest.get("earlier", []), self.digest})
 
     def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
         path = kept_manifest(self.path, digest)
         if not path.exists():
             try:
-                data = read(place_of(self.address), f"manifests/{digest}.json")
+                data = read(backend_of(self.address), f"manifests/{digest}.json")
             except FileNotFoundError:
                 return None
-            found = digest_of(parse_json(data, self.told, "tokens"))
+            found = digest_of(parse_json(data, self.display_name, "tokens"))
             if found != digest:
                 raise ValueError(
-                    f"{self.told}: manifests/{digest}.json: expected the manifest with this digest, found {found}; "
-                    "`tokenmill push` sends it again"
+                    f"{self.display_name}: manifests/{digest}.json: expected the manifest with this digest, found "
+                    f"{found}; `tokenmill push` sends it again"
                 )
             _make(path.parent)
             write_file(path, data, durable=False)
         return super()._kept_manifest(digest)
 
     def _require_still_there(self, entry: ShardEntry) -> None:
-        """A shard that the newest manifest does not list: its record is compared when it is opened."""
+        """Does nothing: the record of a shard is compared when it is opened."""
 
     def _taken(self, manifest: dict[str, Any]) -> "TokenSet":
-        """As it was; its blocks are those of the set as it is, where that has all its shards."""
+        """The set as it was. It shares the cache of the current set if that has all its shards."""
         was = super()._taken(manifest)
         assert isinstance(was, RemoteTokenSet)
-        now = {(entry.name, entry.bin_sha256) for entry in self.entries}
-        if not {(entry.name, entry.bin_sha256) for entry in was.entries} <= now:
+        now = {(entry.name, entry.sha256) for entry in self.entries}
+        if not {(entry.name, entry.sha256) for entry in was.entries} <= now:
             was.path = self.path.with_name(was.digest)
             _make(was.path)
             data = kept_manifest(self.path, was.digest).read_bytes()
@@ -177,11 +182,14 @@ class RemoteShard(Shard):
             yield self.read(begin, begin + size)
         del need
 
+    def _column_path(self, suffix: str) -> Path:
+        return self.cache.column(self.entry.name, suffix)
+
     def is_there(self, begin: int, end: int) -> bool:
         return not len(self.cache.missing(self._blocks(begin, end)))
 
     def _blocks(self, begin: int, end: int) -> np.ndarray:
-        """The blocks under tokens."""
+        """The blocks that tokens `begin` to `end` are in."""
         size, first = self.tokens.itemsize, int(self.cache.blocks.first[self.number])
         end = min(end, len(self.tokens))
         if begin >= end:
@@ -189,9 +197,7 @@ class RemoteShard(Shard):
         return np.arange(first + begin * size // BLOCK_BYTES, first + (end * size - 1) // BLOCK_BYTES + 1)
 
     def require_unchanged(self) -> None:
-        """FileNotFoundError where the file in the cache was deleted or cut; its blocks are looked at when they are
-        read.
-        """
+        """FileNotFoundError if the file in the cache was deleted or cut. Its blocks are checked when they are read."""
         try:
             found = os.stat(self.path)
         except FileNotFoundError as error:
@@ -201,7 +207,7 @@ class RemoteShard(Shard):
 
 
 def while_there(cache: Cache, blocks: np.ndarray, copy: Any) -> Any:
-    """What copy() gives while blocks are there: waits for them, and copies again where one was given back meanwhile."""
+    """Waits for blocks, and returns copy(); copies again if a block was given back meanwhile."""
     while True:
         fetcher().require(cache, blocks)
         before = cache.marks.words[blocks]

@@ -1,17 +1,18 @@
-"""Lengths to rows: which piece of which document lies where, and in which order rows come.
+"""Pure functions of numbers: which pieces make up each row, and in which order rows come.
 
-Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers. Pure: no file, no token, no tensor.
+Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers.
 
-    windows       slices of all shards, taken in windows: the order of an epoch
-    packing       best-fit rows of a window, from lengths; filler: what closes them
-    cuts          rows cut from a token stream, ignoring documents
-    repack        the rows of a window that was begun with rows of another length
+    windows       the slices of all shards, taken in windows: the order of an epoch
+    packing       best-fit rows of a window; filler: fills the gaps at the ends of rows
+    concat        rows cut from a token stream, without regard to documents
     nanochat      nanochat's rule, pick for pick
-    order         random orders that mean the same years later
-    weights       made whole, from sizes, fitted to caps; turns: whose turn it is by them
-    mixed         the rows of several sources in one order, by weights that change on the way; segments: what it is in
-    stream        which rows come next for a rank; skipped: which do not
-    position      what a checkpoint knows of it
+    packers       how each packing plans a window, even if its first rows had another length
+    packings      the registry: what the rest of the code needs to know about each packing
+    order         random orders that mean the same in every NumPy version
+    weights       weights as whole numbers, from sizes, and fitted to caps; interleave: whose turn it is
+    row_stream    the rows of one token set in order; skip_rows: the rows to leave out
+    mixed_stream  the rows of several sources in one order; segments: stretches of it with the same weights
+    position      what a checkpoint stores about all of this, whichever version wrote it
 
-It must never know a token set: that is why it can be tested against a slow reference in a few lines.
+It must never import another wing: no file, no token, no tensor. Tests compare it with slow references of a few lines.
 """

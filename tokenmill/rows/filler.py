@@ -1,7 +1,8 @@
-"""What closes the rows that a packing leaves open: beginnings of documents that also stand whole elsewhere.
+"""Fills the gaps at the ends of rows with copies of documents' beginnings, which are also in other rows in full.
 
-A gap of 6 tokens, documents of 9 and 2 that are not in the row: the first 6 tokens of the one of 9. Where all others
-are shorter than the gap: the longest that is not in the row, then the next, until it is closed.
+With a gap of 6 tokens, and documents of 9 and 2 tokens that are not in the row, the filler is the first 6 tokens of the
+document of 9. If all other documents are shorter than the gap, it is the longest that is not in the row, then the next
+one, until the gap is filled.
 """
 
 from collections.abc import Iterator
@@ -23,55 +24,55 @@ class Fillers(NamedTuple):
 def fill_gaps(
     lengths: np.ndarray, row: np.ndarray, document: np.ndarray, free: np.ndarray, seed: tuple[int, ...]
 ) -> Fillers:
-    """Closes the rows that have `free` tokens left; `row` and `document` are of each piece, rows ascending.
+    """Fills the rows that have `free` tokens left. `row` and `document` are those of each piece; `row` ascends.
 
-    Takes the beginning of a random document of at least as many tokens as the gap that is not in the row. Where there
-    is none, the longest that are not; only a row that holds every document repeats one.
+    The filler is the beginning of a random document that is at least as long as the gap and not in the row. If there is
+    none, the longest documents that are not in the row are used. Only a row that holds every document repeats one.
     """
     rows = np.flatnonzero(free)
     by_length = stable_order(lengths)
     ascending = lengths[by_length]
-    luck = random_bits(len(rows), "filler", *seed)
-    others, lucky = _lucky_documents(by_length, ascending, free[rows], luck, rows, row, document)
+    bits = random_bits(len(rows), "filler", *seed)
+    others, usable = _drawn_documents(by_length, ascending, free[rows], bits, rows, row, document)
     first, last = np.searchsorted(row, rows, "left"), np.searchsorted(row, rows, "right")
     searched: list[tuple[int, int, int]] = []
-    for i in np.flatnonzero(~lucky).tolist():
+    for i in np.flatnonzero(~usable).tolist():
         inside = set(document[first[i] : last[i]].tolist())
         gap = int(free[rows[i]])
-        for other, taken in _search(by_length, ascending, gap, inside, int(luck[i])):
+        for other, taken in _search(by_length, ascending, gap, inside, int(bits[i])):
             searched.append((int(rows[i]), other, taken))
-    found = np.stack([rows, others, free[rows]])[:, lucky].astype(document.dtype)
+    found = np.stack([rows, others, free[rows]])[:, usable].astype(document.dtype)
     more = np.array(searched, dtype=document.dtype).reshape(-1, 3).T
     return Fillers(*np.concatenate([found, more], axis=1))
 
 
-def _lucky_documents(
+def _drawn_documents(
     by_length: np.ndarray,
     ascending: np.ndarray,
     gaps: np.ndarray,
-    luck: np.ndarray,
+    bits: np.ndarray,
     rows: np.ndarray,
     row: np.ndarray,
     document: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The random document of at least the gap's tokens for each of `rows`, and whether it is not in the row already."""
+    """A random document, at least as long as the gap, for each of `rows`, and whether it is not in the row yet."""
     long_enough = np.searchsorted(ascending, gaps)
     candidates = len(by_length) - long_enough
-    drawn = (luck % np.maximum(candidates, 1).astype(np.uint64)).astype(np.int64)
+    drawn = (bits % np.maximum(candidates, 1).astype(np.uint64)).astype(np.int64)
     others = by_length[np.minimum(long_enough + drawn, len(by_length) - 1)]
-    lucky = candidates > 0
+    usable = candidates > 0
     gap = np.full(row.max(initial=-1) + 1, -1)  # which of `rows` each row is
     gap[rows] = np.arange(len(rows))
-    beside = np.flatnonzero(gap[row] >= 0)  # the pieces in these rows
-    gap_of = gap[row[beside]]  # which of `rows` each of them lies in
-    lucky[gap_of[document[beside] == others[gap_of]]] = False
-    return others, lucky
+    pieces = np.flatnonzero(gap[row] >= 0)  # the pieces in these rows
+    gap_of = gap[row[pieces]]  # which of `rows` each of them is in
+    usable[gap_of[document[pieces] == others[gap_of]]] = False
+    return others, usable
 
 
 def _search(
     by_length: np.ndarray, ascending: np.ndarray, gap: int, inside: set[int], bits: int
 ) -> Iterator[tuple[int, int]]:
-    """Documents that close a gap, and the tokens taken of each: one of at least `gap` tokens, else the longest."""
+    """Documents that fill a gap, with the tokens taken of each: one as long as the gap, or else the longest ones."""
     long_enough = int(np.searchsorted(ascending, gap))
     candidates = len(by_length) - long_enough
     for step in range(min(candidates, len(inside) + 1)):
@@ -80,7 +81,7 @@ def _search(
             yield other, gap
             return
     while gap:
-        for place in range(len(by_length) - 1, -1, -1):  # each is looked at once
+        for place in range(len(by_length) - 1, -1, -1):  # from the longest on
             other, length = int(by_length[place]), int(ascending[place])
             if other in inside:
                 continue

@@ -1,27 +1,27 @@
 """nanochat's BOS best-fit rule, pick for pick, from document lengths alone.
 
-A buffer is refilled before each pick while it has fewer than 1,000 documents. A row of `row_len` takes the longest
-buffered document that fits, the first of equals, again and again; when none fits, the beginning of the shortest
-closes the row and the rest of that document is dropped. (nanochat, `dataloader.py`.)
+Before each pick, a buffer is refilled while it has fewer than 1,000 documents. A row of `row_len` takes the longest
+buffered document that fits, the first of equals, again and again. When none fits, the beginning of the shortest
+document fills the row, and the rest of that document is dropped. (nanochat, `dataloader.py`.)
 
-nanochat scans its buffer for each pick. Here it is one sorted list of whole numbers, bisected:
+nanochat scans its buffer for each pick. Here the buffer is one sorted list of whole numbers, with binary search:
 
     key = length << 64 | (2**64 - 1 - place)          place: a whole number that grows from document to document
     buffer, in order of arrival      5a 3b 5c 2d
-    sorted keys                      2d 3b 5c 5a      of equals the first to come is the last in the list
-    room for 6: the last key below 7 << 64 is 5a;  room for 1: nothing; the shortest is 2d
+    sorted keys                      2d 3b 5c 5a      of equals, the first to arrive is the last in the list
+    room for 6: the last key below 7 << 64 is 5a;  room for 1: nothing fits; the shortest is 2d
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator
 
 BUFFER_DOCUMENTS, REFILL_DOCUMENTS = 1000, 128
-LENGTH = 64  # bits below a key's length
+LENGTH = 64  # bits of a key below the length
 PLACE = (1 << LENGTH) - 1
 
 
 class BestFitBuffer:
-    """Picks documents for rows. `refills` are lists of (length, place), places increasing."""
+    """Picks documents for rows. `refills` are lists of (length, place), with increasing places."""
 
     def __init__(self, refills: Iterator[list[tuple[int, int]]], row_len: int):
         self.refills, self.row_len = refills, row_len

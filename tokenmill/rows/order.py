@@ -1,11 +1,11 @@
 """Random orders that mean the same years later: a stable argsort of a bit generator's raw output.
 
-    permutation(5, "rows", 1337, 0)       the same five numbers in the same order, in every NumPy
+    permutation(5, "rows", 1337, 0)      the same five numbers in the same order, in every NumPy
 
-The bits are Philox's (Salmon et al., 2011) under a key hashed from whole numbers and names. NumPy keeps that stream
-for ever, which it does not promise of `Generator.permutation`.
+The bits are those of Philox (Salmon et al., 2011) with a key hashed from whole numbers and names. NumPy guarantees that
+stream, but not that of `Generator.permutation`.
 
-NumPy's stable sort of uint16 is a radix sort, six times faster than its sorts of wider numbers. So wider ones are
+NumPy's stable sort of uint16 is a radix sort, six times faster than its sorts of wider numbers. So wider numbers are
 sorted 16 bits at a time, the least significant first:
 
     21 13 11 23     by the ones 21 11 13 23     by the tens 11 13 21 23
@@ -27,17 +27,20 @@ def random_bits(count: int, *key: int | str) -> np.ndarray:
 
 
 def number_of(name: str) -> int:
-    """A name as a number for a key: 0 for no name."""
+    """A name as a number for a key; 0 for the empty name."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") if name else 0
 
 
 def random_digits(count: int, *key: int | str) -> np.ndarray:
-    """`count` random uint16, the upper bits of `random_bits`: enough to shuffle a few things."""
+    """`count` random uint16, the upper bits of `random_bits`; enough to shuffle within small groups."""
     return (random_bits(count, *key) >> np.uint64(64 - DIGIT)).astype(np.uint16)
 
 
 def permutation(count: int, *key: int | str) -> np.ndarray:
-    """The numbers below `count` in an order drawn from key, a stable argsort of its bits: (count,) int64."""
+    """The numbers below `count` in a random order that depends on the key: (count,) int64.
+
+    It is a stable argsort of `random_bits`.
+    """
     bits = random_bits(count, *key)
     upper = bits >> np.uint64(DIGIT)
     order = stable_order(upper)
@@ -46,10 +49,10 @@ def permutation(count: int, *key: int | str) -> np.ndarray:
 
 
 def stable_order(numbers: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
-    """A stable argsort of whole numbers from 0 on: (count,) int64. `among` is an order to begin with, for ties."""
+    """A stable argsort of whole numbers from 0: (count,) int64. `among` is an order that breaks ties."""
     order, left = among, int(numbers.max(initial=0))
     for shift in range(0, max(left.bit_length(), 1), DIGIT):
-        digit = (numbers >> numbers.dtype.type(shift)).astype(np.uint16)  # the bits above fall off
+        digit = (numbers >> numbers.dtype.type(shift)).astype(np.uint16)  # the cast drops the bits above
         order = np.argsort(digit, kind="stable") if order is None else order[np.argsort(digit[order], kind="stable")]
     assert order is not None, "at least one digit was sorted by"
     return order

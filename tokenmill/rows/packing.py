@@ -1,23 +1,23 @@
-"""Document lengths -> rows. Pure: numbers in, numbers out, no token is touched.
+"""From document lengths to rows. Pure: numbers in, numbers out, and no token is touched.
 
-A row is `row_len = seq_len + 1` tokens and begins with BOS. `plan_rows` packs the documents of one window
-(windows.py) best-fit and drops nothing. With row_len 8 and documents of 11, 5, 3, 3 and 2 tokens (BOS counted):
+A row is `row_len = seq_len + 1` tokens and begins with BOS. `plan_rows` packs the documents of one window (windows.py)
+best-fit and drops nothing. With row_len 8 and documents of 11, 5, 3, 3 and 2 tokens, including BOS:
 
-    11 is longer than a row: its first 8 tokens fill one, the other 3 join the pool
+    11 is longer than a row: its first 8 tokens fill a row, and the other 3 join the pool
        behind an inserted BOS, as a piece of 4
     the pool holds 5 4 3 3 2; each row takes the longest that fits, again and again:
        8 | 5 3 | 4 3 + 1 free | 2 + 6 free
     free space is filled with copies of documents' beginnings (filler.py)
 
-The rule is first-fit decreasing over all pieces (D. S. Johnson, "Near-optimal bin packing
-algorithms", 1973; for training rows Ding et al., "Fewer truncations improve language modeling",
-2024). It runs on sizes, not on documents: a count per size, and a sorted list of the sizes that
-are left, bisected. Which document each pick was is found afterwards: the k-th pick of a size is the
-k-th piece of that size, in an order drawn from the seed. As picks go from long to short, rows come
-out sorted by length, so they are shuffled at the end, and the pieces within each row too.
+The rule is first-fit decreasing over all pieces (D. S. Johnson, "Near-optimal bin packing algorithms", 1973; for
+training rows Ding et al., "Fewer truncations improve language modeling", 2024). It runs on sizes, not on documents: it
+keeps a count per size, and a sorted list of the remaining sizes for binary search. Afterwards, picks are assigned to
+documents: the k-th pick of a size is the k-th piece of that size, in an order that depends on the seed. Picks go from
+long to short, so rows come out sorted by length. They are therefore shuffled at the end, and so are the pieces within
+each row.
 
-Where there are few pieces of a size the same ones would meet at every epoch. So a row's second pick is drawn
-from about the CLOSE longest pieces that fit; later picks close what gap that leaves.
+If there are few pieces of each size, the same pieces would meet in every epoch. A row's second pick is then drawn from
+about the CLOSE longest pieces that fit, and later picks fill the gap that this leaves.
 """
 
 import sys
@@ -36,11 +36,11 @@ from tokenmill.rows.order import permutation, random_bits, random_digits, stable
 Lengths = Sequence[int] | np.ndarray
 LongDocuments = Literal["split", "crop"]
 LONG_DOCUMENTS = get_args(LongDocuments)
-CLOSE = 24  # pieces that a row's second pick is drawn from
+CLOSE = 24  # about how many pieces a row's second pick is drawn from
 
 
 class Stretches(NamedTuple):
-    """Stretches of documents: `length` tokens of `document` from its token `start` on. Each (count,), of one type."""
+    """Stretches of documents: `length` tokens of `document` from its token `start` on. Each (count,), of one dtype."""
 
     document: np.ndarray
     start: np.ndarray
@@ -49,11 +49,10 @@ class Stretches(NamedTuple):
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Which piece of which document lies where in some rows.
+    """Which piece of which document is where in some rows.
 
-    Row r holds the pieces row_offsets[r] : row_offsets[r + 1]. Piece p is
-    `length[p]` tokens of document `document[p]` from its token `start[p]` on; where `bos[p]`,
-    a BOS is inserted before them and not counted in `length`.
+    Row r holds the pieces row_offsets[r] : row_offsets[r + 1]. Piece p is `length[p]` tokens of document `document[p]`
+    from its token `start[p]` on. If `bos[p]`, a BOS is inserted before them, which `length` does not count.
     """
 
     row_len: int
@@ -62,17 +61,17 @@ class RowPlan:
     start: np.ndarray  # (num_pieces,) int32 or int64
     length: np.ndarray  # (num_pieces,) int32 or int64
     bos: np.ndarray  # (num_pieces,) bool
-    filler: np.ndarray  # (num_pieces,) bool: a copy that closes a row
+    filler: np.ndarray  # (num_pieces,) bool: a copy that fills the end of a row
 
     @property
     def num_rows(self) -> int:
         return len(self.row_offsets) - 1
 
     def kept_in(self, rows: np.ndarray) -> np.ndarray:
-        """Which pieces these rows hold, fillers apart: (num_pieces,) bool."""
-        wanted = np.zeros(self.num_rows, dtype=bool)
-        wanted[rows] = True
-        return np.asarray(np.repeat(wanted, np.diff(self.row_offsets)) & ~self.filler)
+        """Which pieces these rows hold, without filler: (num_pieces,) bool."""
+        chosen = np.zeros(self.num_rows, dtype=bool)
+        chosen[rows] = True
+        return np.asarray(np.repeat(chosen, np.diff(self.row_offsets)) & ~self.filler)
 
 
 def plan_rows(
@@ -83,13 +82,12 @@ def plan_rows(
     seed: int | tuple[int, ...],
     left: Stretches | None = None,
 ) -> RowPlan:
-    """Packs documents of `lengths` tokens (BOS counted) into rows of exactly `row_len` tokens.
+    """Packs documents of `lengths` tokens (including BOS) into rows of exactly `row_len` tokens.
 
-    `long_documents` says what becomes of a document longer than a row: "split" cuts it into
-    pieces that fill rows and a last one for the pool, so that every token of every document
-    stands in exactly one piece that is not filler; "crop" keeps its first `row_len` tokens.
-    No document that fits a row is ever cut. `seed` is an int or a tuple of ints. Where stretches of the documents
-    are `left`, these are packed and not the documents, but for filler.
+    `long_documents` decides about a document that is longer than a row. "split" cuts it into pieces that fill rows and
+    a last one for the pool, so that every token of every document is in exactly one piece that is not filler. "crop"
+    keeps its first `row_len` tokens. A document that fits into a row is never cut. `seed` is an int or a tuple of ints.
+    If `left` is given, these stretches are packed instead of whole documents; filler still comes from whole documents.
 
     Raises ValueError for a row_len under 2, lengths under 1, or an unknown `long_documents`.
     """
@@ -128,19 +126,19 @@ def count_rows(
     seed: int | tuple[int, ...],
     left: Stretches | None = None,
 ) -> int:
-    """The rows that `plan_rows` plans, at a fifth of its cost."""
+    """The number of rows that `plan_rows` plans, at a fifth of its cost."""
     seed = seed if isinstance(seed, tuple) else (seed,)
     _, size = _pieces(_narrow(lengths), row_len, long_documents, left)
     return len(_pick_sizes(size, row_len, seed)[1]) - 1
 
 
 def whole_documents(lengths: np.ndarray) -> Stretches:
-    """All of every document."""
+    """Every document as one stretch."""
     return Stretches(np.arange(len(lengths), dtype=lengths.dtype), np.zeros_like(lengths), lengths)
 
 
 def _narrow(lengths: Lengths) -> np.ndarray:
-    """Lengths as int32 where all fit, as those of a window do: half the memory, and quicker."""
+    """Lengths as int32 if all tokens fit, as those of a window do: half the memory, and faster."""
     wide = np.asarray(lengths, dtype=np.int64)
     return wide.astype(np.int32) if wide.sum() < 1 << 31 else wide
 
@@ -148,7 +146,7 @@ def _narrow(lengths: Lengths) -> np.ndarray:
 def _pieces(
     lengths: np.ndarray, row_len: int, long_documents: LongDocuments, left: Stretches | None
 ) -> tuple[Stretches, np.ndarray]:
-    """The pieces to be packed, and what each takes in a row: its tokens and an inserted BOS."""
+    """The pieces to pack, and the size of each in a row: its tokens plus an inserted BOS."""
     _check(lengths, row_len, long_documents)
     pieces = _cut(whole_documents(lengths) if left is None else left, row_len, long_documents)
     return pieces, pieces.length + (pieces.start > 0)
@@ -164,10 +162,10 @@ def _check(lengths: np.ndarray, row_len: int, long_documents: LongDocuments) -> 
 
 
 def _cut(stretches: Stretches, row_len: int, long_documents: LongDocuments) -> Stretches:
-    """The stretches in pieces of at most a row, those that begin inside a document with room for an inserted BOS."""
+    """The stretches cut into pieces of at most a row, with room for BOS if a piece begins inside a document."""
     document, start, length = stretches
-    body = row_len - 1  # tokens of a piece whose first place goes to the inserted BOS
-    first = (row_len - (start > 0)).astype(length.dtype)  # tokens of a stretch's first piece, at most
+    body = row_len - 1  # most tokens of a piece after an inserted BOS
+    first = (row_len - (start > 0)).astype(length.dtype)  # most tokens of a stretch's first piece
     rest = np.maximum(length - first, 0)
     if long_documents == "crop" or not rest.any():
         return Stretches(document, start, np.minimum(length, first))
@@ -183,28 +181,29 @@ def _cut(stretches: Stretches, row_len: int, long_documents: LongDocuments) -> S
 def _pick_sizes(size: np.ndarray, row_len: int, seed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """First-fit decreasing on sizes: (picks, row_offsets), the sizes picked, row after row.
 
-    A row's sizes are picked once for as many rows as there are pieces for: while none of its sizes
-    runs out, the next row is the same. Not so where there are few pieces of a size, and the second pick is drawn.
+    A row's sizes are picked once for as many rows as there are pieces for: as long as none of its sizes runs out, the
+    next row is the same. If there are few pieces of a size, the second pick is drawn, and each row is picked
+    separately.
     """
     numbers = np.bincount(size, minlength=row_len + 1)
     full = int(numbers[row_len])  # a piece that fills a row needs no search
     sizes = np.flatnonzero(numbers[:row_len]).tolist()  # the sizes that are left, ascending
-    counts, left, luck = numbers.tolist(), len(size) - full, _luck(seed)
-    picks, in_row = array("i", [row_len]) * full, array("i", [1]) * full  # and how many each row has
+    counts, left, draws = numbers.tolist(), len(size) - full, _draws(seed)
+    picks, in_row = array("i", [row_len]) * full, array("i", [1]) * full  # the sizes, and how many each row has
     while sizes:
-        close = CLOSE * len(sizes) // left  # in so many sizes there are about CLOSE pieces
+        close = CLOSE * len(sizes) // left  # this many sizes have about CLOSE pieces
         if close > 1:
-            row, rows = _drawn_row(sizes, counts, row_len, close, next(luck)), 1
+            row, rows = _drawn_row(sizes, counts, row_len, close, next(draws)), 1
         else:
-            row, rows = _rows(sizes, counts, row_len)
+            row, rows = _equal_rows(sizes, counts, row_len)
         picks.extend(array("i", row) * rows)
         in_row.extend(array("i", [len(row)]) * rows)
         left -= len(row) * rows
     return np.array(picks, np.int32), np.concatenate([[0], np.cumsum(in_row, dtype=np.int64)])
 
 
-def _rows(sizes: list[int], counts: list[int], row_len: int) -> tuple[list[int], int]:
-    """The sizes of the next row, the longest that fits again and again, and how many rows are the same."""
+def _equal_rows(sizes: list[int], counts: list[int], row_len: int) -> tuple[list[int], int]:
+    """The sizes of the next row, always the longest that fits, and how many rows have the same sizes."""
     free, fit, row, rows, used = row_len, len(sizes), [], sys.maxsize, []
     while fit := bisect_right(sizes, free, 0, fit):
         fit -= 1
@@ -221,8 +220,8 @@ def _rows(sizes: list[int], counts: list[int], row_len: int) -> tuple[list[int],
     return row, rows
 
 
-def _drawn_row(sizes: list[int], counts: list[int], row_len: int, close: int, luck: int) -> list[int]:
-    """The sizes of the next row, the second one of the `close` longest that fit, as `luck` draws."""
+def _drawn_row(sizes: list[int], counts: list[int], row_len: int, close: int, draw: int) -> list[int]:
+    """The sizes of the next row; the random number `draw` picks the second one among the `close` longest that fit."""
     row, at, free = [], len(sizes) - 1, row_len
     while at >= 0:
         size = sizes[at]
@@ -235,12 +234,12 @@ def _drawn_row(sizes: list[int], counts: list[int], row_len: int, close: int, lu
             del sizes[at]
         at = bisect_right(sizes, free) - 1
         if close and at >= 0:
-            at, close = max(0, at - luck % close), 0  # drawn once
+            at, close = max(0, at - draw % close), 0  # only once
     return row
 
 
-def _luck(seed: tuple[int, ...]) -> Iterator[int]:
-    """Random numbers without end, drawn some at a time."""
+def _draws(seed: tuple[int, ...]) -> Iterator[int]:
+    """An endless stream of random numbers, generated in batches."""
     for part in count():
         yield from random_bits(4096, "close", part, *seed).tolist()
 
@@ -248,7 +247,7 @@ def _luck(seed: tuple[int, ...]) -> Iterator[int]:
 def _shuffle(
     row: np.ndarray, filler: np.ndarray, num_rows: int, seed: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shuffles rows, and pieces within a row, fillers last: (order of the pieces, row_offsets)."""
+    """Shuffles rows, and pieces within a row with fillers last: (order of the pieces, row_offsets)."""
     place = np.empty(num_rows, dtype=np.int32)  # where each row goes
     place[permutation(num_rows, "rows", *seed)] = np.arange(num_rows, dtype=np.int32)
     new_row = place[row]

@@ -1,31 +1,45 @@
-"""What a checkpoint knows of the data: the next row, and what must match for that to mean anything.
+"""Position: what a checkpoint stores about the data: the next row, and what must match for it to have a meaning.
 
-identity    version 2, fingerprint 1bd4..., split train, packing best_fit, long_documents split, shuffle true, seed 1337
-place       manifest 57ab..., seq_len 2048, epoch 0, window 3, row 512
-pasts       [[0, 3, [4096, 200]]] where the length of rows changed within window 3 of epoch 0 (repack.py), else []
-began       2048; 4096 where an epoch of concat began with rows of that length
-skip_rows   ["0:4:100-163"], or []
-tokens_seen 25165824, of all ranks, since training began
+    version 3, fingerprint 1bd4..., split train, packing best_fit, long_documents split, shuffle true, seed 1337
+    seq_len 2048, tokens_seen 25165824            of all ranks, since training began
+    turns 12288, asked 83ab...                    of the current segment: its turns, and a hash of its weights' inputs
+    segments {tokens, seq_len, weights, places}   one list each, an item for every segment since training began
+    sources  {name, manifest, seq_len, epoch, window, row, ...}      one list each, an item for every source
 
-All keys are always there, and no value is a dict: torch.distributed.checkpoint loads the keys that a fresh loader's
-position has, and no others, and a list as one value, however long.
+One token set is one source, named "". The columns of a source:
+
+    manifest, seq_len, epoch, window, row         its cursor; with nanochat, row counts the rows of each rank
+    pasts       [[0, 3, [4096, 200]]] if the row length changed within window 3 of epoch 0 (packers.py), else []
+    began       2048; 4096 if an epoch of concat began with rows of that length
+    skip_rows   ["0:4:100-163"], or []
+    tokens_seen, rows, segment_tokens             how much of it was used, in all and in the current segment
+    drawn_from  the name that its random orders depend on
+
+The keys are the same for every loader, and tables are stored by column. torch.distributed.checkpoint needs that: it
+loads exactly the keys that a new loader's position has, and it loads a list as one value, whatever its length.
+
+`upgrade` converts positions of tokenmill 0.3.0, which had two formats, to this one.
 """
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenmill.checks import LARGEST, LONGEST_ROW, whole_number
-from tokenmill.rows.repack import Past
-from tokenmill.rows.skipped import Skipped, format_ranges, format_skipped, parse_ranges, parse_skipped
+from tokenmill.rows.packers import Past
+from tokenmill.rows.skip_rows import Skipped, format_ranges, format_skipped, parse_ranges, parse_skipped
 
-VERSION = 2
+VERSION = 3
 ALWAYS = ("version", "fingerprint", "split", "packing")
-# of some loaders
+OF_RUN = ("seq_len", "tokens_seen", "turns", "asked", "segments", "sources")
+# only in the positions of some loaders
 IDENTITIES = ("long_documents", "shuffle", "seed", "world_size", "rows_a_call", "worker", "workers", "window_tokens")
+# of each source: its cursor, and how much of it was used
+OF_SPLIT = ("manifest", "seq_len", "epoch", "window", "row", "began", "pasts", "skip_rows", "tokens_seen")
+OF_SOURCE = ("name", *OF_SPLIT, "drawn_from", "rows", "segment_tokens")
 
-Pasts = Mapping[tuple[int, int], Sequence[Past]]  # of (epoch, window)
+Pasts = Mapping[tuple[int, int], Sequence[Past]]  # by (epoch, window)
 
 
 def identity_of(fingerprint: str, split: str, packing: str, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,17 +47,53 @@ def identity_of(fingerprint: str, split: str, packing: str, order: Mapping[str, 
     return {"version": VERSION, "fingerprint": fingerprint, "split": split, "packing": packing, **order}
 
 
+def columns(names: Iterable[str], lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """A table stored by column, from lines that have these names as keys."""
+    lines = list(lines)
+    return {name: [line[name] for line in lines] for name in names}
+
+
+def upgrade(state: Any) -> dict[str, Any]:
+    """Converts a position of any version to the current format. Raises ValueError if it is not a position.
+
+    A position of an unknown version, or of one with another order of rows, is returned unchanged: `require_identity`
+    then rejects it.
+    """
+    if not isinstance(state, dict):
+        raise ValueError(f"expected a position, the dict that state_dict made, found {state!r}")
+    position: dict[str, Any] = state
+    if position.get("version") != 2:
+        return position
+    position = position | {"version": 3}
+    if "sources" in position:
+        return position
+    if missing := {"manifest", "seq_len", "tokens_seen"} - position.keys():
+        raise ValueError(f"{', '.join(sorted(missing))} is missing from the position; state_dict did not make it")
+    per_rank = "rows" in position
+    seq_len = whole_number("seq_len of the position", position["seq_len"], 1, LONGEST_ROW)
+    tokens = whole_number("tokens_seen of the position", position["tokens_seen"], 0)
+    cursor = {"epoch": 0, "window": 0, "row": position["rows"]} if per_rank else {}
+    line = {key: position[key] for key in OF_SPLIT if key in position} | cursor
+    if missing := set(OF_SPLIT) - line.keys():
+        raise ValueError(f"{', '.join(sorted(missing))} is missing from the position; state_dict did not make it")
+    line |= {"name": "", "drawn_from": "", "rows": tokens // seq_len, "segment_tokens": 0}
+    strict = {"mixture": position["manifest"]} if per_rank or "workers" in position else {}
+    own = {key: value for key, value in position.items() if key not in (*OF_SPLIT, "rows")}
+    run = {"seq_len": seq_len, "tokens_seen": tokens, "turns": 0, "asked": "", "segments": {}}
+    return own | strict | run | {"sources": columns(OF_SOURCE, [line])}
+
+
 @dataclass(frozen=True)
 class Position:
-    """A position without its identity. Windows are (epoch, window of the epoch)."""
+    """The position of one source, without its identity. Windows are (epoch, window of the epoch)."""
 
     manifest: str
     seq_len: int
-    place: dict[str, int]  # epoch, window, row; with nanochat rows
+    place: dict[str, int]  # epoch, window, row
     tokens_seen: int
     skipped: Skipped
     pasts: Pasts
-    began: int | None = None  # the seq_len that the epoch began with, where it is another, and rows are cut by it
+    began: int | None = None  # the seq_len that an epoch of `concat` began with, if it was another
 
     @property
     def window(self) -> tuple[int, int]:
@@ -51,99 +101,94 @@ class Position:
 
     @property
     def begins_epoch(self) -> bool:
-        """Whether no row of its epoch was dealt."""
-        gone = any(past.dealt for past in self.pasts.get(self.window, ()))
-        return not (self.place["window"] or self.place["row"] or gone)
+        """Whether no row of the current epoch was used."""
+        used = any(past.used for past in self.pasts.get(self.window, ()))
+        return not (self.place["window"] or self.place["row"] or used)
 
-    def as_dict(self, identity: dict[str, Any]) -> dict[str, Any]:
-        """A position, of plain numbers and texts."""
-        told = identity | {"manifest": self.manifest, "seq_len": self.seq_len} | self.place
+    def as_dict(self) -> dict[str, Any]:
+        """The columns OF_SPLIT, as plain numbers and strings."""
+        cursor = {"manifest": self.manifest, "seq_len": self.seq_len} | self.place
         began = self.seq_len if self.began is None else self.began
-        left = {"began": began, "pasts": _format_pasts(self.pasts), "skip_rows": format_skipped(self.skipped)}
-        return told | left | {"tokens_seen": self.tokens_seen}
+        changes = {"began": began, "pasts": _format_pasts(self.pasts), "skip_rows": format_skipped(self.skipped)}
+        return cursor | changes | {"tokens_seen": self.tokens_seen}
 
     def skipping(self, skipped: Skipped) -> "Position":
-        """The same place, with other rows left out from here on; in a window that was packed anew, besides."""
+        """The same place, but skipping these rows from here on. A window that was packed again keeps its past."""
         here = self.pasts.get(self.window, ())
-        pasts = {self.window: here} if any(past.dealt for past in here) else {}
+        pasts = {self.window: here} if any(past.used for past in here) else {}
         return replace(self, skipped=skipped, pasts=pasts)
 
     def at_length(self, seq_len: int, cut: bool) -> "Position":
-        """The same place where rows are `seq_len` + 1 from here on: what is left of the window is packed anew.
+        """The same place with rows of `seq_len` + 1 from here on: what is left of the window is packed again.
 
-        Rows that are to be skipped were named at the old length, so their windows have a past of it too. Rows that
-        are `cut` (concat) go over the ends of slices, so all windows of an epoch are first cut as its first one was.
+        Rows to skip were named at the old length, so their windows get a past with that length too. Rows that are `cut`
+        (concat) continue past the ends of slices, so all windows of an epoch are first cut as the first one was.
         """
         if seq_len == self.seq_len:
             return self
         pasts, row = {window: list(past) for window, past in self.pasts.items()}, self.place["row"]
-        gone = {window: ranges for window, ranges in self.skipped.items() if window >= self.window}
-        for window in gone.keys() | ({self.window} if row else set()):
-            dealt = row if window == self.window else 0
+        skipped = {window: ranges for window, ranges in self.skipped.items() if window >= self.window}
+        for window in skipped.keys() | ({self.window} if row else set()):
+            used = row if window == self.window else 0
             first = [] if self.began is None or window[0] != self.place["epoch"] else [Past(self.began + 1, 0)]
-            pasts.setdefault(window, first).append(Past(self.seq_len + 1, dealt, tuple(gone.get(window, ()))))
+            pasts.setdefault(window, first).append(Past(self.seq_len + 1, used, tuple(skipped.get(window, ()))))
         place = self.place | {"row": 0}
-        begun = not self.begins_epoch or any(window[0] == place["epoch"] for window in gone)
+        begun = not self.begins_epoch or any(window[0] == place["epoch"] for window in skipped)
         began = (self.began or self.seq_len) if cut and begun else None
         began = None if began == seq_len else began
         return replace(self, seq_len=seq_len, place=place, skipped={}, pasts=pasts, began=began)
 
-    def still_to_come(self) -> "Position":
-        """Without the pasts of windows that are done."""
+    def without_done_windows(self) -> "Position":
+        """The same position without the pasts of windows that are done."""
         return replace(self, pasts={window: past for window, past in self.pasts.items() if window >= self.window})
 
 
 def cut_by(epoch: int, began: tuple[int, int] | None, pasts: Pasts) -> int | None:
-    """The row length by which all windows of an epoch of cut rows are cut first; None for that of its rows."""
+    """The row length that first cuts all windows of an epoch of `concat`; None if it is that of the current rows."""
     if began is not None and began[0] == epoch:
         return began[1]
     return next((past[0].row_len for window, past in sorted(pasts.items()) if window[0] == epoch and past), None)
 
 
-def begun_anew(pasts: Pasts, epoch: int) -> Pasts:
-    """What stays where an epoch is begun from its first row: rows to be skipped, as they were named first."""
-    stay = {window: past for window, past in pasts.items() if window[0] > epoch}
+def pasts_after_restart(pasts: Pasts, epoch: int) -> Pasts:
+    """The pasts that remain if an epoch is begun from its first row: only rows to skip, as they were first named."""
+    remaining = {window: past for window, past in pasts.items() if window[0] > epoch}
     for window, (first, *_) in pasts.items():
         if window[0] == epoch and first.skipped:
-            stay[window] = [Past(first.row_len, 0, first.skipped)]
-    return stay
+            remaining[window] = [Past(first.row_len, 0, first.skipped)]
+    return remaining
 
 
-def read_position(state: dict[str, Any], identity: dict[str, Any], keys: Sequence[str], where: object) -> Position:
-    """A position that `as_dict` made, with a place of these keys.
-
-    ValueError, naming both values, where it is of another identity than that of a loader of `where`.
-    """
-    require_identity(state, identity, where)
-    if missing := {"manifest", "seq_len", "tokens_seen", "began", "pasts", "skip_rows", *keys} - state.keys():
-        raise ValueError(
-            f"{', '.join(sorted(missing))} is missing from the position; it is not one that state_dict made"
-        )
-    if not all(isinstance(state[key], list | tuple) for key in ("pasts", "skip_rows")):
-        raise ValueError("pasts and skip_rows of the position must be lists; it is not one that state_dict made")
-    seq_len = whole_number("seq_len of the position", state["seq_len"], 1, LONGEST_ROW)
-    began = whole_number("began of the position", state["began"], 1, LONGEST_ROW)
+def read_position(part: Mapping[str, Any]) -> Position:
+    """The position of a source from its columns. Raises ValueError if `as_dict` did not make them."""
+    if missing := set(OF_SPLIT) - part.keys():
+        raise ValueError(f"{', '.join(sorted(missing))} is missing from the position; state_dict did not make it")
+    if not all(isinstance(part[key], list | tuple) for key in ("pasts", "skip_rows")):
+        raise ValueError("pasts and skip_rows of the position must be lists; state_dict did not make it")
+    seq_len = whole_number("seq_len of the position", part["seq_len"], 1, LONGEST_ROW)
+    began = whole_number("began of the position", part["began"], 1, LONGEST_ROW)
     return Position(
-        str(state["manifest"]),
+        str(part["manifest"]),
         seq_len,
-        {key: whole_number(f"{key} of the position", state[key], 0) for key in keys},
-        whole_number("tokens_seen of the position", state["tokens_seen"], 0),
-        parse_skipped(state["skip_rows"]),
-        _parse_pasts(state["pasts"]),
+        {key: whole_number(f"{key} of the position", part[key], 0) for key in ("epoch", "window", "row")},
+        whole_number("tokens_seen of the position", part["tokens_seen"], 0),
+        parse_skipped(part["skip_rows"]),
+        _parse_pasts(part["pasts"]),
         None if began == seq_len else began,
     )
 
 
 def require_identity(state: dict[str, Any], identity: dict[str, Any], where: object) -> None:
-    """ValueError, naming both values, where a position is of another identity than that of a loader of `where`."""
+    """Raises ValueError, with both values, if a position does not have the identity of a loader of `where`."""
     if "loaders" in state:
         raise ValueError(
             "this is the state of get_batch's loaders, for tokenmill.load_state_dict; "
             'the position of one of them is json.loads(state["loaders"][0])'
         )
-    if missing := [key for key in ALWAYS if key in identity and key not in state]:
+    needed = (*ALWAYS, *OF_RUN) if state.get("version") == VERSION else ALWAYS
+    if missing := [key for key in needed if key not in state]:
         raise ValueError(
-            f"{', '.join(missing)} is missing from the position; it is not one that state_dict of such a loader made"
+            f"{', '.join(missing)} is missing from the position; state_dict of this kind of loader did not make it"
         )
     for key in [*identity, *(key for key in IDENTITIES if key in state and key not in identity)]:
         if state.get(key) != identity.get(key):
@@ -156,31 +201,31 @@ def require_identity(state: dict[str, Any], identity: dict[str, Any], where: obj
 def _advice(key: str, found: Any) -> str:
     if key == "version" and isinstance(found, int):
         if found > VERSION:
-            return "it was made by a newer tokenmill, so load it with that"
-        return "its rows came in another order (shard by shard): go on with tokenmill 0.2.0, or begin anew"
+            return "a newer tokenmill made it, so load it with that version"
+        return "its rows came in another order (shard by shard): continue with tokenmill 0.2.0, or start again"
     if key == "window_tokens":
-        return "its windows are of another size: give a cache_bytes that holds two of them (docs/remote.md)"
+        return "its windows have another size: pass a cache_bytes that holds two of them (docs/remote.md)"
     return "load it with the settings and token set that it was saved with"
 
 
 def _format_pasts(pasts: Pasts) -> list[list[Any]]:
     return [
-        [*window, *([past.row_len - 1, past.dealt, *format_ranges(past.skipped)] for past in many)]
+        [*window, *([past.row_len - 1, past.used, *format_ranges(past.skipped)] for past in many)]
         for window, many in sorted(pasts.items())
     ]
 
 
-def _parse_pasts(told: list[list[Any]]) -> Pasts:
+def _parse_pasts(pasts: list[list[Any]]) -> Pasts:
     def number(value: Any, smallest: int = 0, largest: int = LARGEST) -> int:
         return whole_number("a number in the pasts of the position", value, smallest, largest)
 
-    def past(seq_len: Any, dealt: Any, *texts: Any) -> Past:
-        return Past(number(seq_len, 1, LONGEST_ROW) + 1, number(dealt), tuple(parse_ranges(texts)))
+    def past(seq_len: Any, used: Any, *texts: Any) -> Past:
+        return Past(number(seq_len, 1, LONGEST_ROW) + 1, number(used), tuple(parse_ranges(texts)))
 
     try:
-        return {(number(epoch), number(window)): [past(*one) for one in many] for epoch, window, *many in told}
+        return {(number(epoch), number(window)): [past(*one) for one in many] for epoch, window, *many in pasts}
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"pasts of the position must be as state_dict makes them, [[epoch, window, [seq_len, dealt, rows ...]]]: "
+            f"pasts of the position must be as state_dict makes them, [[epoch, window, [seq_len, used, rows ...]]]: "
             f"{error}"
         ) from error

@@ -1,10 +1,10 @@
-"""What a mixture's run is made of: stages, segments, and where everything stands; numbers and names alone.
+"""The parts of a mixture's run: stages, segments, and the state of its sources, as numbers and names.
 
-Stage       weights that hold from a number of tokens on, as the user says
-Segment     turns by one pattern, from where the sources were: what a stage, or a change, begins
-Track       what one source gives in a segment
-Turn        a place in the rows: before a turn of a segment
-Standing    where each source stands there; worked out of tracks when somebody asks (mixed.py deals)
+Stage           weights from a number of tokens on, as the user gives them
+Segment         turns by one pattern; a new stage or a change of settings begins a new one
+SourceTrack     the rows that one source gives in a segment
+Turn            a place in the rows: before a turn of a segment
+MixtureState    the cursors of all sources; worked out from tracks when somebody asks (mixed_stream.py)
 """
 
 from bisect import bisect_left
@@ -14,60 +14,61 @@ from fractions import Fraction
 from operator import itemgetter
 from typing import NamedTuple
 
-from tokenmill.rows.stream import Place, Rows, RowStream
-from tokenmill.rows.turns import Pattern
+from tokenmill.rows.interleave import Pattern
+from tokenmill.rows.row_stream import Cursor, Rows, RowStream
 
 
 class Stage(NamedTuple):
-    """Weights that hold from a number of tokens on, those of all sources together."""
+    """Weights from a number of tokens on, counted over all sources together."""
 
     begin: int
     weights: Mapping[str, Fraction]
 
 
-class Served(NamedTuple):
-    """Where a source stands, and what of it was dealt in all."""
+class SourceState(NamedTuple):
+    """A source's cursor, and how much of it was used in all."""
 
-    place: Place = Place()
+    place: Cursor = Cursor()
     rows: int = 0
     tokens: int = 0
 
 
-class Line(NamedTuple):
-    """A segment's beginning: after how many tokens, rows of what length, whole weights, where each source stood."""
+class SegmentStart(NamedTuple):
+    """How a segment begins: after how many tokens, with which seq_len, whole-number weights, and cursors."""
 
     tokens: int
     seq_len: int
     weights: Mapping[str, int]
-    places: Mapping[str, Place]
+    places: Mapping[str, Cursor]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a mixture stands: before its first row, or in the segment of the last of its `lines`, after `turns`.
+class MixtureState:
+    """The state of a mixture: before its first row, or after `turns` of the last of its `segments`.
 
-    `asked` is that which the segment's weights followed from: where it is still the same, the segment goes on.
+    `weights_key` is a hash of what that segment's weights followed from. If it is still the same, the segment
+    continues.
     """
 
-    sources: Mapping[str, Served]
+    sources: Mapping[str, SourceState]
     tokens_seen: int = 0
-    asked: str = ""
+    weights_key: str = ""
     turns: int = 0
-    lines: Sequence[Line] = ()
+    segments: Sequence[SegmentStart] = ()
 
-    def standing(self) -> "Standing":
-        """Itself: a place of a mixture is anything that has a standing."""
+    def mixture_state(self) -> "MixtureState":
+        """Itself. A place of a mixture is anything that has a `mixture_state()`."""
         return self
 
 
-class Track:
-    """What a source gives in a segment: stretches of rows, found as far as somebody asked."""
+class SourceTrack:
+    """The rows that a source gives in a segment, found as far as somebody asked."""
 
-    def __init__(self, count: int, place: Place):
+    def __init__(self, count: int, place: Cursor):
         self._begin, self._place = count, place
-        # each with the source's rows in the segment after it, and the place; one that goes on is replaced at once, as
-        # another thread may read
-        self._stretches: list[tuple[int, Rows, Place]] = []
+        # (rows of the segment up to and including this stretch, the stretch, the cursor after it); a stretch that grows
+        # is replaced in one assignment, because another thread may read it
+        self._stretches: list[tuple[int, Rows, Cursor]] = []
 
     @property
     def count(self) -> int:
@@ -75,14 +76,14 @@ class Track:
         return self._stretches[-1][0] if self._stretches else self._begin
 
     def reach(self, count: int, stream: RowStream) -> int:
-        """Asks the stream for rows until `count` are known; how many are, fewer where it has no more."""
+        """Asks the stream for rows until `count` are known. Returns how many are; fewer if the stream ends."""
         if count > self.count:
             for some, after in stream.walk(count - self.count):
                 self._add(some, after)
                 stream.place = after
         return min(count, self.count)
 
-    def _add(self, some: Rows, after: Place) -> None:
+    def _add(self, some: Rows, after: Cursor) -> None:
         end, last = self.count + len(some.numbers), self._stretches[-1][1] if self._stretches else None
         if last is not None and last[:2] == some[:2] and last.numbers.stop == some.numbers.start:
             joined = some._replace(numbers=range(last.numbers.start, some.numbers.stop))
@@ -93,16 +94,16 @@ class Track:
     def _index(self, count: int) -> int:
         return bisect_left(self._stretches, count, key=itemgetter(0))
 
-    def place(self, count: int) -> Place:
-        """Where the source stands after `count` rows of the segment."""
+    def place(self, count: int) -> Cursor:
+        """The source's cursor after `count` rows of the segment."""
         if count == self._begin:
             return self._place
         end, some, after = self._stretches[self._index(count)]
         left = end - count
-        return Place(some.epoch, some.window, some.numbers.stop - left) if left else after
+        return Cursor(some.epoch, some.window, some.numbers.stop - left) if left else after
 
     def rows(self, first: int, last: int) -> Iterator[tuple[int, Rows]]:
-        """The stretches that rows `first` to before `last` lie in, whole, each with the number of its first row."""
+        """The whole stretches that contain rows `first` to `last` - 1, each with the number of its first row."""
         for index in range(self._index(first + 1), len(self._stretches)):
             end, some, _ = self._stretches[index]
             begin = end - len(some.numbers)
@@ -113,35 +114,35 @@ class Track:
 
 @dataclass
 class Segment:
-    """Turns by one pattern, from where the sources were. `entered` is where it was begun, or resumed."""
+    """Turns by one pattern. `initial_state` is the state with which it was begun or resumed."""
 
-    entered: Standing
+    initial_state: MixtureState
     pattern: Pattern
-    end: int | None  # the turn with which it is over, as far as is known
-    tracks: dict[str, Track] = field(init=False)
+    end: int | None  # the turn at which it ends, if known
+    tracks: dict[str, SourceTrack] = field(init=False)
 
     def __post_init__(self) -> None:
-        counts = self.pattern.counts(self.entered.turns)
+        counts = self.pattern.counts(self.initial_state.turns)
         self.tracks = {
-            name: Track(count, self.entered.sources[name].place)
+            name: SourceTrack(count, self.initial_state.sources[name].place)
             for name, count in zip(self.pattern.names, counts, strict=True)
         }
         self._counts = counts
 
     @property
-    def line(self) -> Line:
-        return self.entered.lines[-1]
+    def start(self) -> SegmentStart:
+        return self.initial_state.segments[-1]
 
-    def standing(self, turn: int) -> Standing:
-        """Where the mixture stands before a turn that was taken."""
-        served = dict(self.entered.sources)
+    def mixture_state(self, turn: int) -> MixtureState:
+        """The state before a turn, which must have been taken."""
+        served = dict(self.initial_state.sources)
         counts = self.pattern.counts(turn)
         for name, before, count in zip(self.pattern.names, self._counts, counts, strict=True):
             was, more = served[name], count - before
             place = self.tracks[name].place(count)
-            served[name] = Served(place, was.rows + more, was.tokens + more * self.line.seq_len)
-        seen = self.entered.tokens_seen + (turn - self.entered.turns) * self.line.seq_len
-        return replace(self.entered, sources=served, tokens_seen=seen, turns=turn)
+            served[name] = SourceState(place, was.rows + more, was.tokens + more * self.start.seq_len)
+        seen = self.initial_state.tokens_seen + (turn - self.initial_state.turns) * self.start.seq_len
+        return replace(self.initial_state, sources=served, tokens_seen=seen, turns=turn)
 
 
 class Span(NamedTuple):
@@ -161,6 +162,6 @@ class Turn(NamedTuple):
     segment: Segment
     number: int
 
-    def standing(self) -> Standing:
-        """Where the mixture stands there."""
-        return self.segment.standing(self.number)
+    def mixture_state(self) -> MixtureState:
+        """The state at this place."""
+        return self.segment.mixture_state(self.number)

@@ -1,10 +1,11 @@
-"""The weights of a mixture: made whole, taken from sizes, fitted to caps.
+"""The weights of a mixture: as whole numbers, from sizes, and fitted to caps.
 
     whole_weights({"web": 0.6, "code": 0.25, "math": 0.15})     code 5, math 3, web 12: exact, of 20 turns
     powers({"web": 900, "code": 100}, temperature=2)            3 to 1: sizes to the power of 1 / temperature
     fit({"web": 1, "math": 1}, {"math": 10}, 100)               web 90, math 10: what math has no room for goes to web
 
-Weights are shares of tokens. All rows of a run hold as many tokens, so they are shares of rows: turns (turns.py).
+Weights are shares of tokens. All rows of a run hold the same number of tokens, so weights are also shares of rows, and
+of turns (interleave.py).
 """
 
 import math
@@ -14,26 +15,26 @@ from fractions import Fraction
 from numbers import Rational, Real
 from typing import Any
 
-TURNS = 1 << 16  # of a pattern at most
+TURNS = 1 << 16  # most turns of a pattern
 
 
 def exact(name: str, value: Any) -> Fraction:
-    """A positive number of any library, without rounding: 0.1 is a tenth. ValueError for anything else."""
+    """A positive number of any library as an exact fraction: 0.1 is a tenth. ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         raise ValueError(f"{name} must be a positive number, not {value!r}")
     if value <= 0 or not (isinstance(value, Rational) or math.isfinite(value)):
-        raise ValueError(f"{name} must be a positive number, not {value}; leave out what is not to be used")
+        raise ValueError(f"{name} must be a positive number, not {value}; leave out what you do not want to use")
     if isinstance(value, Rational):  # whole numbers too
         return Fraction(int(value.numerator), int(value.denominator))
     return Fraction(str(value))
 
 
 def whole_weights(weights: Mapping[str, Any]) -> dict[str, int]:
-    """Whole numbers in the same ratio, by name, of a sum of at most TURNS.
+    """Whole numbers in the same ratio, by name, with a sum of at most TURNS.
 
-    Exact where there are such; else each gets its share of TURNS rounded down, and those that lost most by that, ties
-    by name, one more: no share is off by more than 1 / TURNS of the whole. ValueError for a weight that is no positive
-    number, or that would become nothing.
+    They are exact if such numbers exist. Otherwise each weight gets its share of TURNS rounded down, and those that
+    lost most get one more, ties by name, so that no share is off by more than 1 / TURNS of the whole. Raises ValueError
+    for a weight that is not a positive number, or that would round to zero.
     """
     shares = {name: exact(f"the weight of {name!r}", weights[name]) for name in sorted(weights)}
     if not shares:
@@ -52,7 +53,7 @@ def whole_weights(weights: Mapping[str, Any]) -> dict[str, int]:
         if not number:
             raise ValueError(
                 f"the weight of {name!r} is {float(shares[name] / total):.1e} of the whole, less than the smallest "
-                f"share that a mixture can keep, 1 / {TURNS:,}; leave it out, raise it, or join small sources in one"
+                f"share that a mixture can keep, 1 / {TURNS:,}; leave it out, raise it, or join small sources into one"
             )
     return _lowest(whole)
 
@@ -63,9 +64,9 @@ def _lowest(whole: dict[str, int]) -> dict[str, int]:
 
 
 def powers(sizes: Mapping[str, Any], temperature: float = 1.0) -> dict[str, float]:
-    """Weights from sizes, to the power of 1 / temperature: 1 keeps the sizes, higher ones favour small sources.
+    """Weights from sizes, to the power of 1 / temperature: 1 keeps the sizes, higher temperatures favor small sources.
 
-    (Arivazhagan et al., 2019; mT5's alpha is 1 / temperature.) ValueError for what is no positive number.
+    (Arivazhagan et al., 2019; mT5's alpha is 1 / temperature.) Raises ValueError for a number that is not positive.
     """
     power = 1 / exact("temperature", temperature)
     found = {name: exact(f"the size of {name!r}", size) for name, size in sizes.items()}
@@ -74,10 +75,10 @@ def powers(sizes: Mapping[str, Any], temperature: float = 1.0) -> dict[str, floa
 
 
 def fit(weights: Mapping[str, Any], room: Mapping[str, Fraction], tokens: Fraction) -> dict[str, Fraction]:
-    """How many of `tokens` each source gives, by weight, none more than it has `room` for; the others take the rest.
+    """Shares `tokens` among sources by weight. None gets more than it has `room` for; the others get the rest.
 
-    What goes over is given to the others by their weights, again and again until all fit; of equal weights that is
-    UniMax (Chung et al., 2023). ValueError where there is not so much room.
+    The excess goes to the others by their weights, again and again until everything fits. With equal weights this is
+    UniMax (Chung et al., 2023). Raises ValueError if the sources together have too little room.
     """
     open_ = {name: exact(f"the weight of {name!r}", weight) for name, weight in weights.items()}
     given: dict[str, Fraction] = {}

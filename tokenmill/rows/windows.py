@@ -1,14 +1,14 @@
 """Slices of shards, taken in windows from all over a split: the order of an epoch, from the shards' sizes alone.
 
-Slice k of a shard is what begins in its tokens k S to (k + 1) S, S = 2^20. An epoch permutes all slices of the split
-and takes them in windows of about 2^28 tokens, whose documents are packed together. With S = 4 and windows of 8:
+Slice k of a shard is what begins in its tokens k S to (k + 1) S, with S = 2^20. An epoch permutes all slices of the
+split and takes them in windows of about 2^28 tokens, whose documents are packed together. With S = 4 and windows of 8:
 
     shards of 10, 4 and 2 tokens    slices  a0 a1 a2  b0  c0      of 4, 4, 2, 4 and 2 tokens: 16, so two windows
-    in an order drawn from a key            a2 b0 c0 | a1 a0      the cut nearest to 8 tokens each
+    in a random order                       a2 b0 c0 | a1 a0      cut where it is nearest to 8 tokens each
 
-So a batch is a sample of all places of a window, and these of all places of the split; a split of less than a window
-is shuffled whole, and a disk reads stretches of 2 MB. (Levanter measured what it costs to take neighbours instead:
-marin issue 2917.)
+So a batch is a sample of all places of a window, and a window is a sample of all places of the split. A split smaller
+than a window is shuffled as a whole. A disk still reads stretches of 2 MB. (Levanter measured what taking neighboring
+slices costs instead: marin issue 2917.)
 """
 
 from collections.abc import Sequence
@@ -20,42 +20,44 @@ import numpy as np
 from tokenmill.rows.order import permutation
 
 
-class Grain(NamedTuple):
-    """How finely a split is shuffled, in tokens. Positions mean nothing under another."""
+class WindowSize(NamedTuple):
+    """How finely a split is shuffled, in tokens. A position is only valid for one window size."""
 
     slice: int = 1 << 20
     window: int = 1 << 28
 
 
-GRAIN = Grain()
+DEFAULT_WINDOW_SIZE = WindowSize()
 
 
 @dataclass(frozen=True)
 class Window:
     """Slices, in the order of their shards: slice i is what begins in tokens begin[i] to end[i] of shard[i]."""
 
-    shard: np.ndarray  # (num_slices,) int64: the shard's place in the split
+    shard: np.ndarray  # (num_slices,) int64: the shard's number in the split
     begin: np.ndarray  # (num_slices,) int64
     end: np.ndarray  # (num_slices,) int64
 
 
 class Epoch:
-    """The windows of one epoch: of shards of `shard_tokens`, permuted by `key`, or without one in order."""
+    """The windows of one epoch of shards of `shard_tokens`, permuted by `key`, or in order if there is no key."""
 
-    def __init__(self, shard_tokens: Sequence[int] | np.ndarray, key: tuple[int | str, ...] | None, grain: Grain):
-        self._tokens, self._grain = np.asarray(shard_tokens, dtype=np.int64), grain
-        slices = -(-self._tokens // grain.slice)
-        self._first = np.concatenate([[0], np.cumsum(slices)])  # of each shard, its first slice
+    def __init__(
+        self, shard_tokens: Sequence[int] | np.ndarray, key: tuple[int | str, ...] | None, window_size: WindowSize
+    ):
+        self._tokens, self._window_size = np.asarray(shard_tokens, dtype=np.int64), window_size
+        slices = -(-self._tokens // window_size.slice)
+        self._first = np.concatenate([[0], np.cumsum(slices)])  # the first slice of each shard
         count, total = int(self._first[-1]), int(self._tokens.sum())
         order = np.arange(count) if key is None else permutation(count, "slices", *key)
         self._order = order.astype(np.int32 if count < 1 << 31 else np.int64)
-        windows = max(1, round(total / grain.window))
-        stretch = np.full(count, grain.slice)  # tokens of each slice
-        there = slices > 0
-        stretch[self._first[1:][there] - 1] = (self._tokens - (slices - 1) * grain.slice)[there]
+        windows = max(1, round(total / window_size.window))
+        stretch = np.full(count, window_size.slice)  # tokens of each slice
+        not_empty = slices > 0
+        stretch[self._first[1:][not_empty] - 1] = (self._tokens - (slices - 1) * window_size.slice)[not_empty]
         done = np.cumsum(stretch[order])
-        cuts = [total * number // windows for number in range(windows + 1)]  # Python's numbers: no limit
-        self._cuts = np.searchsorted(done, cuts, side="right")  # the slices that are done by then
+        cuts = [total * number // windows for number in range(windows + 1)]  # Python's numbers do not overflow
+        self._cuts = np.searchsorted(done, cuts, side="right")  # the number of slices before each cut
         self._cuts[0], self._cuts[-1] = 0, count
         self.tokens = np.diff(np.concatenate([[0], done])[self._cuts])  # of each window
 
@@ -66,14 +68,14 @@ class Epoch:
         """The slices of a window."""
         slices = np.sort(self._order[self._cuts[number] : self._cuts[number + 1]].astype(np.int64))
         shard = np.searchsorted(self._first, slices, side="right") - 1
-        begin = (slices - self._first[shard]) * self._grain.slice
-        return Window(shard, begin, np.minimum(begin + self._grain.slice, self._tokens[shard]))
+        begin = (slices - self._first[shard]) * self._window_size.slice
+        return Window(shard, begin, np.minimum(begin + self._window_size.slice, self._tokens[shard]))
 
     def slices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All slices, shard after shard: (shard, begin, end), each (num_slices,) int64."""
         shard = np.repeat(np.arange(len(self._tokens)), np.diff(self._first))
-        begin = (np.arange(len(shard)) - self._first[shard]) * self._grain.slice
-        return shard, begin, np.minimum(begin + self._grain.slice, self._tokens[shard])
+        begin = (np.arange(len(shard)) - self._first[shard]) * self._window_size.slice
+        return shard, begin, np.minimum(begin + self._window_size.slice, self._tokens[shard])
 
     def windows_of_slices(self) -> np.ndarray:
         """The window of each slice, shard after shard: (num_slices,) int64."""
@@ -82,6 +84,6 @@ class Epoch:
         return found
 
     def window_of(self, shard: int, token: int) -> int:
-        """The window that a shard's token is in, or what begins there."""
-        place = int(np.flatnonzero(self._order == self._first[shard] + token // self._grain.slice)[0])
+        """The window of the slice that contains this token of a shard."""
+        place = int(np.flatnonzero(self._order == self._first[shard] + token // self._window_size.slice)[0])
         return int(np.searchsorted(self._cuts, place, side="right")) - 1

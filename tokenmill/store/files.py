@@ -2,7 +2,7 @@
 
 Everything tokenmill writes goes to a temporary name in the same folder, is flushed to disk and
 renamed, so that a crash at any instant leaves the old file, the new one, or a `.tmp` that nothing
-reads. The JSON among them says its format and version first.
+reads. JSON files begin with their format and version.
 """
 
 import contextlib
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 TEMPORARY = ".tmp"
-LARGEST_JSON = {"tokenizer": 256 << 20}  # bytes; of all others:
-CALLED = {  # each kind of JSON, in a sentence
+LARGEST = 64 << 20  # bytes of a JSON file: a manifest of 180,000 shards
+LARGEST_JSON = {"tokenizer": 256 << 20}  # of kinds that may be larger
+CALLED = {  # what error messages call each kind of JSON
     "tokens": "the manifest of a token set",
     "shard": "the record of a shard",
     "files": "the list of a hub's files",
@@ -38,13 +39,12 @@ CALLED = {  # each kind of JSON, in a sentence
     "plan": "the plan of a file",
     "counts": "the counts of rows",
 }
-LARGEST = 64 << 20  # a manifest of 180,000 shards
-OLD_SECONDS = 86_400  # a temporary file that nobody has written to since is nobody's
-BLOCK_BYTES = 1 << 20  # of which each has a CRC-32
+OLD_SECONDS = 86_400  # after which a temporary file that nobody writes to is removed
+BLOCK_BYTES = 1 << 20  # every block of a file has its own CRC-32
 
 
 class Checksums:
-    """A file's bytes, SHA-256, and the CRC-32 of each MiB, which tells where damage is (verify.py)."""
+    """The size and SHA-256 of a file, and the CRC-32 of each MiB, which shows where damage is (verify.py)."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -52,7 +52,7 @@ class Checksums:
         self._digest = hashlib.sha256()
 
     def update(self, data: "Buffer") -> None:
-        """Takes the next bytes, of any contiguous buffer."""
+        """Adds the next bytes, from any contiguous buffer."""
         left = memoryview(data).cast("B")
         self._digest.update(left)
         while len(left):
@@ -69,20 +69,21 @@ class Checksums:
 
 
 class AtomicFile:
-    """A file that appears at `path` whole and on disk, with its checksums known, or not at all.
+    """A file that appears at `path` whole and on disk, with known checksums, or not at all.
 
-    One that is not `durable` may be gone after a power cut: for what can be had again, and is checked when it is read.
+    A file that is not `durable` may be lost or damaged by a power cut: use it for what can be fetched again and is
+    checked when it is read.
     """
 
     def __init__(self, path: Path, durable: bool = True):
         self.path, self._durable, self._checksums = path, durable, Checksums()
-        # a name of its own: the dying worker of a killed run may still be writing the same shard
+        # a unique name: the dying worker of a killed run may still be writing the same shard
         self._temporary = path.with_name(f"{path.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
         try:
             self._file = open(self._temporary, "wb")  # noqa: SIM115 (closed by commit or discard)
         except OSError as error:
-            told = f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
-            raise _os_error(error, told) from error
+            message = f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
+            raise _os_error(error, message) from error
 
     def write(self, data: "Buffer") -> None:
         with self._naming_the_file():
@@ -91,12 +92,12 @@ class AtomicFile:
 
     @contextlib.contextmanager
     def _naming_the_file(self) -> Iterator[None]:
-        """An error of writing, a full disk for one, says where."""
+        """An error while writing, for example a full disk, names the file."""
         try:
             yield
         except OSError as error:
-            told = f"{self.path}: cannot be written ({error.strerror}); make room, or mend that, and run again"
-            raise _os_error(error, told) from error
+            message = f"{self.path}: cannot be written ({error.strerror}); make room, or mend that, and run again"
+            raise _os_error(error, message) from error
 
     def commit(self) -> dict[str, Any]:
         """Makes the file count; returns its {"bytes", "sha256", "crc32"}."""
@@ -111,6 +112,10 @@ class AtomicFile:
         os.replace(self._temporary, self.path)
         if self._durable:
             self._keep_the_name()
+        return self.facts()
+
+    def facts(self) -> dict[str, Any]:
+        """The {"bytes", "sha256", "crc32"} of what was written so far."""
         return self._checksums.facts()
 
     def _keep_the_name(self) -> None:
@@ -122,7 +127,7 @@ class AtomicFile:
             os.close(folder)
 
     def discard(self) -> None:
-        """Removes what is not committed; does nothing after `commit`."""
+        """Removes the file if it is not committed."""
         try:
             self._file.close()
         finally:
@@ -136,21 +141,21 @@ class AtomicFile:
 
 
 def write_file(path: Path, data: "Buffer", durable: bool = True) -> dict[str, Any]:
-    """Writes data (bytes or a contiguous array) to path in one rename: its {"bytes", "sha256", "crc32"}."""
+    """Writes data (bytes or a contiguous array) to path in one rename; returns its {"bytes", "sha256", "crc32"}."""
     with AtomicFile(path, durable) as file:
         file.write(data)
         return file.commit()
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes value as JSON in one rename; a file that says the same already stays untouched."""
+    """Writes value as JSON in one rename; a file with the same content stays untouched."""
     data = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
     if not (path.exists() and path.read_bytes() == data):
         write_file(path, data)
 
 
 def read_json(path: Path, kind: str) -> dict[str, Any]:
-    """Reads what `write_json` wrote; FileNotFoundError, or ValueError where it is no such file of this version."""
+    """Reads what `write_json` wrote. FileNotFoundError, or ValueError if it is of another kind or version."""
     try:
         data = read_bounded(path, LARGEST_JSON.get(kind, LARGEST), CALLED[kind])
     except FileNotFoundError as error:
@@ -159,7 +164,7 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
 
 
 def read_bounded(path: Path, most: int, what: str) -> bytes:
-    """A file that is read whole. ValueError where it is none, as a pipe, or one of more than `most` bytes."""
+    """Reads a whole file. ValueError if it is not a regular file, for example a pipe, or has over `most` bytes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
@@ -175,7 +180,7 @@ def read_bounded(path: Path, most: int, what: str) -> bytes:
 
 
 def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
-    """What the bytes of such a file say. ValueError where they are of none of this version, or say what none can."""
+    """Parses the bytes of a JSON file. ValueError if they are of another kind or version, or their content is wrong."""
     try:
         value: dict[str, Any] = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -196,21 +201,21 @@ def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
     return value
 
 
-def _no_number(told: str) -> None:
-    raise ValueError(f"{told} is no number")
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not a number")
 
 
 def header(kind: str) -> dict[str, Any]:
-    """What every JSON file of the format begins with."""
+    """The first keys of every JSON file."""
     return {"format": f"tokenmill-{kind}", "version": VERSION}
 
 
 @contextlib.contextmanager
 def locked(folder: Path, shared: bool = False) -> Iterator[None]:
-    """Makes the folder and keeps other processes that change it out; the lock dies with its process.
+    """Makes the folder, and locks it against other processes that change it. The lock ends with its process.
 
-    `shared` lets in others that share. OSError where another keeps this one out; ValueError where a folder in it is a
-    link that leads out of it: what is written and deleted there would be somebody else's.
+    A `shared` lock admits others that are shared. OSError if another process holds the lock; ValueError if a folder
+    inside is a link that leads out of it, as files written and deleted there would be somebody else's.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -232,9 +237,9 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
 
 
 def remove_temporary_files(*folders: Path) -> None:
-    """Clears what killed runs left in these folders: of processes of this machine that are gone, and of days ago.
+    """Removes what killed runs left in these folders: files of this machine's dead processes, and files over a day old.
 
-    Not what another machine writes just now: where locks do nothing, as on some network disks, it may be at work here.
+    It keeps recent files of other machines: on file systems without working locks they may be writing right now.
     """
     for folder in folders:
         for path in folder.glob(f"*{TEMPORARY}"):
@@ -252,6 +257,10 @@ def _is_left_over(path: Path) -> bool:
 
 
 def _is_alive(process: int) -> bool:
+    """Whether a process can still write. A killed one that nobody has waited for (a zombie) cannot."""
+    with contextlib.suppress(OSError):  # not on Linux, or it has gone
+        if Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX":
+            return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -263,12 +272,12 @@ def _is_alive(process: int) -> bool:
 
 @functools.cache
 def _machine() -> str:
-    """What tells this machine from others that share its disks."""
+    """Identifies this machine among those that share its disks."""
     return hashlib.sha256(f"{socket.gethostname()} {uuid.getnode()}".encode()).hexdigest()[:8]
 
 
-def _os_error(error: OSError, told: str) -> OSError:
-    """The same error, as told."""
-    other = type(error)(told)
+def _os_error(error: OSError, message: str) -> OSError:
+    """The same error, with another message."""
+    other = type(error)(message)
     other.errno = error.errno
     return other

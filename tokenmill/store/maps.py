@@ -31,9 +31,9 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
-    """All numbers of a file: (size // itemsize,), read-only. OSError where it cannot be opened or mapped.
+    """All numbers of a file: (size // itemsize,), read-only. OSError if it cannot be opened or mapped.
 
-    Where a process has no more maps to give (vm.max_map_count; shards of a few kilobytes), the file is read instead.
+    If the process has no more maps (vm.max_map_count, with many shards of a few kilobytes), the file is read instead.
     """
     unmap_dropped()
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
@@ -57,7 +57,7 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 class _Map(weakref.ref["ctypes.Array[ctypes.c_char]"]):
-    """A mapped file, as long as an array of it is there."""
+    """A mapped file, for as long as an array of it exists."""
 
     address: int
     size: int
@@ -69,7 +69,7 @@ _dropped: deque[_Map] = deque()
 
 
 def unmap_dropped() -> None:
-    """Gives back the maps that no array is of any more."""
+    """Unmaps the files whose last array is gone."""
     while _dropped:
         with contextlib.suppress(IndexError):  # another thread took the last
             gone = _dropped.popleft()
@@ -78,9 +78,9 @@ def unmap_dropped() -> None:
 
 
 def read_ahead(numbers: np.ndarray, wait: bool) -> None:
-    """Has the kernel read what lies under a part of a mapped file; with `wait`, until it is there.
+    """Asks the kernel to read a part of a mapped file ahead; with `wait`, until it is in memory.
 
-    It is advice: where the kernel does not take it, the first to touch the numbers waits for them.
+    This is advice. If the kernel ignores it, whoever touches the numbers first waits for them.
     """
     _advise(numbers, WILL_NEED)  # in large reads
     if wait:
@@ -88,7 +88,7 @@ def read_ahead(numbers: np.ndarray, wait: bool) -> None:
 
 
 def read_here_and_there(numbers: np.ndarray) -> None:
-    """Tells the kernel that no neighbours come next: for each row it would read as much as 8 MB around it."""
+    """Tells the kernel that access is random: otherwise it reads as much as 8 MB around each row."""
     _advise(numbers, RANDOM)
 
 

@@ -1,10 +1,10 @@
-"""Names that come from others, in manifests, records, listings and tokenizers: plain, and of what lies inside.
+"""Checks names that come from others, in manifests, records, listings and tokenizers.
 
     plain("shard", "shard_00000.000")           one part of a path; ValueError for "../../home/model"
-    plain_path("file", "data/a.parquet")        such parts under a folder
-    require_inside(folder, path)                where a link leads out of it, ValueError: before anything is deleted
+    plain_path("file", "data/a.parquet")        such parts below a folder
+    require_inside(folder, path)                ValueError if a link leads out of the folder, before anything is deleted
 
-A name is checked where it enters (schema.py, hub listings, tokenizers), so that whatever is made of it stays in the
+A name is checked where it comes in (schema.py, hub listings, tokenizers), so that every path made from it stays in the
 folder that the user named.
 """
 
@@ -18,7 +18,7 @@ NOT_SHOWN = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters
 
 
 def is_plain(name: object) -> bool:
-    """Whether this can be one part of a path, and be shown."""
+    """Whether this can be one part of a path, and can be shown."""
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or len(name) > LONGEST:
         return False
     if name.isascii():
@@ -27,26 +27,26 @@ def is_plain(name: object) -> bool:
 
 
 def is_shown(character: str) -> bool:
-    """Whether a character is one to see, and not one that moves, hides or turns what stands beside it."""
+    """Whether a character is visible, and does not move, hide or reverse the text beside it."""
     return character not in BIDI and unicodedata.category(character) not in NOT_SHOWN
 
 
 def plain(what: str, name: object) -> str:
-    """The name. ValueError where it is none that can be one part of a path."""
+    """The name. ValueError if it cannot be one part of a path."""
     if not is_plain(name):
         raise ValueError(f"{what} must be a plain name, without `/` or control characters, not {ascii(name)[:200]}")
     return str(name)
 
 
 def plain_path(what: str, path: object) -> str:
-    """The path. ValueError where it is not parts of plain names, below some folder."""
+    """The path. ValueError if it is not made of plain names below a folder."""
     if not isinstance(path, str) or not all(map(is_plain, path.split("/"))):
         raise ValueError(f"{what} must be a path of plain names below a folder, not {ascii(path)[:200]}")
     return path
 
 
 def require_inside(folder: Path, path: Path) -> None:
-    """ValueError where the folder of `path` is not inside `folder`, as links have it. The last part may be a link."""
+    """ValueError if the folder of `path` is not inside `folder`, after following links. `path` itself may be a link."""
     real, root = os.path.realpath(path.parent), os.path.realpath(folder)
     if os.path.commonpath([real, root]) != root:
         raise ValueError(f"{path}: lies outside of {folder}, in {real}, by a link; nothing is deleted or written there")

@@ -1,9 +1,9 @@
-"""What the JSON files of the format may say: the one place where it is checked, whoever wrote them.
+"""Checks the content of the JSON files of the format, in one place, whoever wrote them.
 
-    check("tokens", manifest)      ValueError that says where in it, what was expected, and what was found
+    check("tokens", manifest)      ValueError that says which key, what was expected, and what was found
 
-Types, ranges, known splits, names that stay in their folder (names.py), checksums of the right form, and sizes that
-agree with counts. What sums up over files is `tokenmill verify`'s.
+It checks types, ranges, splits, names that stay in their folder (names.py), the form of checksums, and sizes that
+agree with counts. `tokenmill verify` checks sums over several files.
 """
 
 import re
@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tokenmill.checks import LARGEST
+from tokenmill.store.columns import COLUMNS, Column, checksums_of, columns_of
 from tokenmill.store.names import is_plain, plain, plain_path
 
 SPLITS = ("train", "val")
-SIZES = {"uint16": 2, "uint32": 4}
+TOKEN_TYPES = ("uint16", "uint32")
 MOST_IDS = 1 << 24  # of a vocabulary: token_bytes.npy has 4 bytes for each
-BLOCK, OFFSET = 1 << 20, 8  # bytes
+BLOCK = 1 << 20  # bytes
 DIGESTS = re.compile("(?:[0-9a-f]{64})*")
 LATER_COUNTS = (
     "null_documents",
@@ -27,6 +28,7 @@ LATER_COUNTS = (
     "oversized_documents",
 )  # old sets lack
 LISTED = {"name", "split", "source", "documents", "tokens", "text_bytes", "bin_sha256", "idx_sha256"}
+LISTED_IF_ANY = {"more_sources", "columns"}
 
 
 def dtype_name(vocab_size: int) -> str:
@@ -35,11 +37,11 @@ def dtype_name(vocab_size: int) -> str:
 
 
 class _Wrong(ValueError):
-    """What is wrong with a file, without its name."""
+    """An error in a file, without the file's name."""
 
 
 def check(kind: str, value: dict[str, Any]) -> None:
-    """ValueError where a JSON file of this kind says what none can."""
+    """ValueError if this is not the content of a JSON file of this kind."""
     try:
         CHECKS[kind](value)
     except _Wrong:
@@ -96,7 +98,7 @@ def _manifest(manifest: dict[str, Any]) -> None:
     _list("dropped", manifest.get("dropped", []))
     for dropped in manifest.get("dropped", []):
         _count("dropped: place", dropped["place"])
-    _entries([{key: told for key, told in one.items() if key != "place"} for one in manifest.get("dropped", [])])
+    _entries([{key: value for key, value in one.items() if key != "place"} for one in manifest.get("dropped", [])])
     if "hub" in manifest:
         _listing(manifest["hub"])
     for digest in manifest.get("earlier", []):
@@ -105,33 +107,38 @@ def _manifest(manifest: dict[str, Any]) -> None:
 
 
 def _entries(entries: list[dict[str, Any]]) -> None:
-    """Shards as a manifest lists them: by columns, as there may be 100,000."""
+    """The shards in a manifest: key by key, as there may be 100,000 of them."""
     for entry in entries:
-        if entry.keys() != LISTED and entry.keys() - {"more_sources"} != LISTED:
+        if entry.keys() != LISTED and entry.keys() - LISTED_IF_ANY != LISTED:
             _require(False, "a shard of the list", f"{', '.join(sorted(LISTED))}", sorted(entry))
-    names = _column(entries, "name", is_plain, "a plain name, without `/` or control characters")
+    names = _values(entries, "name", is_plain, "a plain name, without `/` or control characters")
     many = [name for name, count in Counter(names).items() if count > 1]
     if many:
         raise _Wrong(f"lists shard {many[0]} twice; prepare or convert it anew")
-    _column(entries, "split", SPLITS.__contains__, " or ".join(SPLITS))
-    _column(entries, "source", _is_text, "a text")
+    _values(entries, "split", SPLITS.__contains__, " or ".join(SPLITS))
+    _values(entries, "source", _is_text, "a text")
     for key in ("documents", "tokens", "text_bytes"):
-        _column(entries, key, _is_count, "a whole number")
+        _values(entries, key, _is_count, "a whole number")
     for key in ("bin_sha256", "idx_sha256"):
-        _column(entries, key, _is_digest, "64 hex digits")
+        _values(entries, key, _is_digest, "64 hex digits")
     for entry in entries:
         if "more_sources" in entry:
             _list("more_sources", entry["more_sources"])
             for source in entry["more_sources"]:
                 _text("more_sources", source)
+        if "columns" in entry:
+            _require(len(entry["columns"]) > 0, "columns of a shard", "a column or more", entry["columns"])
+            for suffix, sha256 in entry["columns"].items():
+                _described(suffix, "uint8", "token")
+                _digest(f"{suffix} of a shard", sha256)
 
 
-def _column(entries: list[dict[str, Any]], key: str, is_right: Callable[[Any], bool], expected: str) -> list[Any]:
-    column = [entry[key] for entry in entries]
-    if not all(map(is_right, column)):
-        wrong = next(value for value in column if not is_right(value))
+def _values(entries: list[dict[str, Any]], key: str, is_right: Callable[[Any], bool], expected: str) -> list[Any]:
+    values = [entry[key] for entry in entries]
+    if not all(map(is_right, values)):
+        wrong = next(value for value in values if not is_right(value))
         _require(False, f"{key} of a shard", expected, wrong)
-    return column
+    return values
 
 
 def _is_text(value: object) -> bool:
@@ -151,28 +158,39 @@ def _is_digest(value: object) -> bool:
 
 def _record(record: dict[str, Any]) -> None:
     plain("name", record["name"])
-    _require(record["dtype"] in SIZES, "dtype", " or ".join(SIZES), record["dtype"])
+    _require(record["dtype"] in TOKEN_TYPES, "dtype", " or ".join(TOKEN_TYPES), record["dtype"])
     for key in ("documents", "tokens", "text_bytes"):
         _count(key, record[key])
     for key in LATER_COUNTS:
         _count(key, record.get(key, 0))
     _digest("fingerprint", record["fingerprint"])
     _count("max_document_bytes", record.get("max_document_bytes", 1), 1)
-    sizes = {"bin": record["tokens"] * SIZES[record["dtype"]], "idx": (record["documents"] + 1) * OFFSET}
-    for suffix in ("bin", "idx", *(("ids",) if "ids" in record else ())):
-        _checksums(suffix, record[suffix], sizes.get(suffix))
+    for suffix, facts in record.get("columns", {}).items():
+        _described(suffix, facts["dtype"], facts["per"])
+    for suffix, column in columns_of(record).items():
+        _checksums(suffix, checksums_of(record, suffix), column.size(record["documents"], record["tokens"]))
     _sources(record["source"], record["documents"])
 
 
-def _checksums(suffix: str, told: dict[str, Any], size: int | None) -> None:
-    _count(f"{suffix}: bytes", told["bytes"])
+def _described(suffix: str, dtype: object, per: object) -> None:
+    """An optional column, whether it is registered or not."""
+    right = suffix not in COLUMNS or COLUMNS[suffix].described
+    _require(right and per in ("token", "document"), f"column {ascii(suffix)[:40]}", "an optional one", per)
+    try:
+        Column(suffix, dtype, per)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise _Wrong(str(error)) from error
+
+
+def _checksums(suffix: str, facts: dict[str, Any], size: int | None) -> None:
+    _count(f"{suffix}: bytes", facts["bytes"])
     if size is not None:
-        _require(told["bytes"] == size, f"{suffix}: bytes", f"{size:,}, as its counts say", told["bytes"])
-    _digest(f"{suffix}: sha256", told["sha256"])
-    _list(f"{suffix}: crc32", told["crc32"])
-    blocks = -(-told["bytes"] // BLOCK)
-    right = len(told["crc32"]) == blocks and all(type(one) is int and 0 <= one < 1 << 32 for one in told["crc32"])
-    _require(right, f"{suffix}: crc32", f"{blocks:,} numbers of 32 bits", told["crc32"])
+        _require(facts["bytes"] == size, f"{suffix}: bytes", f"{size:,}, as its counts say", facts["bytes"])
+    _digest(f"{suffix}: sha256", facts["sha256"])
+    _list(f"{suffix}: crc32", facts["crc32"])
+    blocks = -(-facts["bytes"] // BLOCK)
+    right = len(facts["crc32"]) == blocks and all(type(one) is int and 0 <= one < 1 << 32 for one in facts["crc32"])
+    _require(right, f"{suffix}: crc32", f"{blocks:,} numbers of 32 bits", facts["crc32"])
 
 
 def _sources(source: dict[str, Any], documents: int) -> None:
@@ -220,8 +238,8 @@ def _tokenizer(whole: dict[str, Any]) -> None:
         _ids("ranks", whole["ranks"])
 
 
-def _ids(what: str, told: dict[str, Any]) -> None:
-    for token, id in told.items():
+def _ids(what: str, ids: dict[str, Any]) -> None:
+    for token, id in ids.items():
         _count(f"{what}: {ascii(token)[:60]}", id, 0, MOST_IDS - 1)
 
 

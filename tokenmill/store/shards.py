@@ -1,136 +1,71 @@
 """The bytes of one shard on disk; nothing else knows the format.
 
-A shard is three files in a token set's folder (token_sets.py); three documents of 4, 2 and 3 tokens
-(BOS counted, here 50256) look like this:
+A shard is at least three files in a token set's folder (token_sets.py). Three documents of 4, 2 and 3 tokens
+(counting BOS, here 50256) look like this:
 
     shards/shard_00000.000.bin   50256 15496 995 0  50256 40  50256 64 65   little-endian uint16
     shards/shard_00000.000.idx   0 4 6 9                                    little-endian uint64
     shards/shard_00000.000.json  the record: source, counts, sizes, checksums; its rename makes the shard count
 
-and, where preparing was asked to keep them, shards/shard_00000.000.ids: the publisher's own id of each document, a
-line of JSON each.
+Optional columns (columns.py) are further files, for instance shards/shard_00000.000.ids: the publisher's own id of
+each document, as JSON, one a line.
 
-Files appear whole or not at all (files.py). Nothing in them depends on time, machine or number of
-workers: the same input gives the same bytes.
+Files appear whole or not at all (files.py). Nothing in them depends on time, machine or number of workers: the same
+input gives the same bytes.
 
-Left out: reading text, tokenizing, and which file is in which split.
+shard_writer.py writes a shard, here it is mapped. Left out: reading text, tokenizing, and which file is in which split.
 """
 
 import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tokenmill.once import once
-from tokenmill.store.files import AtomicFile, header, read_json, write_file, write_json
+from tokenmill.cached import cached_property
+from tokenmill.store.columns import OFFSETS, TOKENS, Column, checksums_of, columns_of, listed_sha256
+from tokenmill.store.files import read_bounded, read_json
 from tokenmill.store.maps import map_file
 from tokenmill.store.schema import LATER_COUNTS
 
 Split = Literal["train", "val"]
 SPLITS = get_args(Split)
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-OFFSET = np.dtype("<u8")
-# what was left out is counted too: null and empty documents, broken lines; repaired: what was not UTF-8 became U+FFFD
+OFFSET = OFFSETS.numpy_dtype
+# what was left out is counted too: null and empty documents, broken lines. Repaired: invalid UTF-8 became U+FFFD
 TEXT_COUNTS = ("text_bytes", *LATER_COUNTS)
 COUNTS = ("documents", "tokens", *TEXT_COUNTS)
 
 
-class ShardWriter:
-    """Writes one shard, a few documents at a time. Nothing counts before `finish`.
-
-    with ShardWriter(folder, "shard_00000.000", "uint16") as writer:
-        writer.write(tokens, lengths)
-        writer.finish({"source": ...})
-    """
-
-    def __init__(self, folder: Path, name: str, dtype: str, with_ids: bool = False):
-        self.folder, self.name, self.dtype = folder, name, dtype
-        self.num_documents = self.num_tokens = 0
-        self._lengths = [np.zeros(1, dtype=OFFSET)]
-        (folder / "shards").mkdir(exist_ok=True)
-        self._bin = AtomicFile(shard_path(folder, name, "bin"))
-        self._ids = AtomicFile(shard_path(folder, name, "ids")) if with_ids else None
-
-    def write(self, tokens: np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
-        """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
-        self._bin.write(np.ascontiguousarray(tokens, dtype=DTYPES[self.dtype]).data)
-        self._lengths.append(np.asarray(lengths, dtype=OFFSET))
-        self.num_documents += len(lengths)
-        self.num_tokens += len(tokens)
-
-    def write_ids(self, ids: Iterable[object]) -> None:
-        """Appends what the publisher calls the documents, a line of JSON each."""
-        assert self._ids is not None, "a writer with ids"
-        lines = (json.dumps(id, ensure_ascii=False, default=str) + "\n" for id in ids)
-        self._ids.write("".join(lines).encode("utf-8", "replace"))
-
-    def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Makes the shard count; returns its record: the counts, the checksums, and `facts`."""
-        offsets = np.cumsum(np.concatenate(self._lengths), dtype=OFFSET)
-        assert offsets[-1] == self.num_tokens, "the lengths do not add up to the tokens"
-        record = header("shard") | {
-            "name": self.name,
-            "dtype": self.dtype,
-            "documents": self.num_documents,
-            "tokens": self.num_tokens,
-            **facts,
-            "bin": self._bin.commit(),
-            "idx": write_file(shard_path(self.folder, self.name, "idx"), offsets.data),
-        }
-        if self._ids is not None:
-            record["ids"] = self._ids.commit()
-        write_json(shard_path(self.folder, self.name, "json"), record)
-        return record
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.discard()
-
-    def discard(self) -> None:
-        """Leaves nothing of a shard that is not finished."""
-        self._bin.discard()
-        if self._ids is not None:
-            self._ids.discard()
-
-
 def shard_path(folder: Path, name: str, suffix: str) -> Path:
-    """Where a shard's `bin`, `idx` or `json` lies in a token set."""
+    """The path of a shard's record (`json`), or of one of its columns, in a token set."""
     return folder / "shards" / f"{name}.{suffix}"
 
 
 def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
-    """The record of a shard that is done, or None: no record, or files of another size than it says."""
+    """The record of a finished shard. None if there is no record, or a file is missing or of another size."""
     path = shard_path(folder, name, "json")
     if not path.exists():
         return None
     record = read_json(path, "shard")
     if record["name"] != name:
         raise ValueError(f"{path}: expected the record of shard {name}, found that of {record['name']}; delete it")
-    files = [(shard_path(folder, name, suffix), record[suffix]["bytes"]) for suffix in suffixes_of(record)]
-    return record if all(f.exists() and f.stat().st_size == size for f, size in files) else None
-
-
-def suffixes_of(record: dict[str, Any]) -> tuple[str, ...]:
-    """The files that a shard has beside its record."""
-    return ("bin", "idx", "ids") if "ids" in record else ("bin", "idx")
+    sizes = {shard_path(folder, name, suffix): checksums_of(record, suffix)["bytes"] for suffix in columns_of(record)}
+    return record if all(path.exists() and path.stat().st_size == size for path, size in sizes.items()) else None
 
 
 def sources_of(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a record says of each source file that its shard was made of."""
+    """What a record says about each source file of its shard."""
     several: list[dict[str, Any]] = record["source"].get("files", [])
     return several or [record["source"]]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """What the manifest says of one shard."""
+    """What the manifest says about one shard."""
 
     name: str
     split: Split
@@ -141,6 +76,16 @@ class ShardEntry:
     bin_sha256: str
     idx_sha256: str
     more_sources: tuple[str, ...] = ()  # the others
+    columns: tuple[tuple[str, str], ...] = ()  # (suffix, SHA-256) of the optional columns, by name
+
+    @property
+    def sha256(self) -> tuple[tuple[str, str], ...]:
+        """(suffix, SHA-256) of every column that the manifest lists, in the form of `listed_sha256`."""
+        return ((TOKENS.suffix, self.bin_sha256), (OFFSETS.suffix, self.idx_sha256), *self.columns)
+
+    def is_of(self, record: dict[str, Any]) -> bool:
+        """Whether a record is of this shard, with the same content."""
+        return self.name == record["name"] and self.sha256 == listed_sha256(record)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -149,10 +94,10 @@ class ShardEntry:
 
 
 class Shard:
-    """One shard, memory-mapped: `tokens` (num_tokens,), `offsets` (num_documents + 1,).
+    """One shard, memory-mapped: `tokens` (num_tokens,), `offsets` (num_documents + 1,), and `column(name)`.
 
-    Raises FileNotFoundError or ValueError where the files are not what the manifest says. The ends of
-    the offsets are checked when a shard is opened, that they increase when lengths are read.
+    Raises FileNotFoundError or ValueError if the files are not what the manifest says. The first and last offset are
+    checked when a shard is opened; that offsets increase is checked when lengths are read.
     """
 
     def __init__(self, folder: Path, entry: ShardEntry, dtype: str):
@@ -164,13 +109,13 @@ class Shard:
         if (int(self.offsets[0]), int(self.offsets[-1])) != (0, entry.tokens):
             raise self._damaged_offsets()
 
-    @once
+    @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each document, BOS counted: (num_documents,) int64."""
+        """Tokens of each document, including BOS: (num_documents,) int64."""
         return self.lengths_of(0, self.entry.documents)
 
     def documents_between(self, begin: int, end: int) -> tuple[int, int]:
-        """The documents whose first tokens lie from token `begin` to `end`: (first, one after the last)."""
+        """The documents whose first tokens are in `begin` to `end`: (first, one after the last)."""
         if (begin, end) == (0, self.entry.tokens):
             return 0, self.entry.documents
         ends = np.array([begin, end], OFFSET)  # of one type, or all offsets are converted
@@ -185,7 +130,7 @@ class Shard:
         return lengths
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Tokens `begin` to `end`: (end - begin,). All but what rows are joined of (batches/table.py) reads by this."""
+        """Tokens `begin` to `end`: (end - begin,). Only the hot path (feed/row_table.py) reads in another way."""
         found: np.ndarray = self.tokens[begin:end]
         return found
 
@@ -193,14 +138,46 @@ class Shard:
         """All tokens, `size` at a time."""
         return in_blocks(self.tokens, size)
 
+    def column(self, suffix: str) -> np.ndarray:
+        """An optional column of numbers, memory-mapped: (num_tokens,) or (num_documents,), as its record says.
+
+        ValueError if the shard has no such column, or its file has another size; FileNotFoundError if the file is gone.
+        """
+        column, _ = self._column(suffix)
+        return _map(
+            self._column_path(suffix), column.numpy_dtype, column.count(self.entry.documents, self.entry.tokens)
+        )
+
+    def lines(self, suffix: str) -> list[str]:
+        """An optional column of text: the lines of its file. Each is JSON."""
+        _, size = self._column(suffix)
+        path = self._column_path(suffix)
+        _require_size(path, size)
+        text = read_bounded(path, size, f"column {suffix}").decode("utf-8", "replace")
+        return text.split("\n")[:-1]  # splitlines() would also split at U+2028, which a line may hold
+
+    def _column(self, suffix: str) -> tuple[Column, int]:
+        """What the record says about an optional column, and its size in bytes."""
+        path = self.path.with_suffix(".json")
+        record = read_json(path, "shard")
+        if not self.entry.is_of(record):
+            raise ValueError(f"{path}: expected the record of the shard that the manifest lists, found another one's")
+        known = {name: column for name, column in columns_of(record).items() if column.optional}
+        if suffix not in known:
+            raise ValueError(f"{path}: has no column {suffix!r}; optional columns here: {', '.join(known) or 'none'}")
+        return known[suffix], checksums_of(record, suffix)["bytes"]
+
+    def _column_path(self, suffix: str) -> Path:
+        return self.path.with_suffix(f".{suffix}")
+
     def is_there(self, begin: int, end: int) -> bool:
-        """Whether tokens `begin` to `end` are on this disk: of a file here they always are."""
+        """Whether tokens `begin` to `end` are on this disk: those of a local file always are."""
         return True
 
     def require_unchanged(self) -> None:
-        """ValueError where the tokens' file is no longer the one that was opened, nor one of the same bytes.
+        """ValueError if the file of the tokens was replaced since it was opened, by one with other bytes.
 
-        Reading past the end of a mapped file that was truncated kills a process, so this comes first.
+        Reading past the end of a truncated mapped file kills a process, so this comes first.
         """
         found = _stamp(self.path)
         if found == self.stamp:
@@ -225,7 +202,7 @@ class Shard:
 
 
 class Stamp(NamedTuple):
-    """What changes where a file is written to, truncated or replaced."""
+    """What changes when a file is written to, truncated or replaced."""
 
     inode: int
     size: int
@@ -234,19 +211,27 @@ class Stamp(NamedTuple):
 
 def _map(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
     """Maps exactly `count` numbers of a file, read-only."""
-    advice = "the shard is damaged; delete its .json record and prepare again"
-    try:
-        numbers = map_file(path, dtype) if os.path.getsize(path) == count * dtype.itemsize else None
-        if numbers is None or len(numbers) != count:
-            found = os.path.getsize(path)
-            raise ValueError(f"{path}: expected {count * dtype.itemsize:,} bytes, found {found:,}; {advice}")
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}") from error
+    size = count * dtype.itemsize
+    _require_size(path, size)
+    numbers = map_file(path, dtype)
+    if len(numbers) != count:
+        _require_size(path, size)
     return numbers
 
 
+def _require_size(path: Path, expected: int) -> None:
+    """FileNotFoundError or ValueError if a file of a shard is missing, or has another size."""
+    advice = "the shard is damaged; delete its .json record and prepare again"
+    try:
+        found = os.path.getsize(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}") from error
+    if found != expected:
+        raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
+
+
 def _stamp(path: Path) -> Stamp | None:
-    """None where the file is gone."""
+    """None if the file is gone."""
     try:
         stat = os.stat(path)
     except FileNotFoundError:
@@ -255,6 +240,6 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def in_blocks(tokens: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Tokens, `size` at a time, so that a shard is never in memory as a whole."""
+    """Tokens, `size` at a time, so that a whole shard is never in memory."""
     for first in range(0, len(tokens), size):
         yield tokens[first : first + size]

@@ -4,11 +4,12 @@ manifest.json       the shards in order, each with its split, counts and checksu
 manifests/          every manifest that ever was, <digest>.json: a position names the one that its epoch goes over
 tokenizer.json      the whole tokenizer
 token_bytes.npy     bytes of text that each token id stands for, 0 for special tokens
-shards/             three files a shard (shards.py)
+shards/             three files a shard, and its optional columns (shards.py, columns.py)
 """
 
 import copy
 import hashlib
+import io
 import os
 import re
 import time
@@ -17,9 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tokenmill.amounts import counted
+import numpy as np
+
 from tokenmill.checks import one_of
-from tokenmill.store.files import header, read_json, write_json
+from tokenmill.humanize import counted
+from tokenmill.store.columns import OFFSETS, TOKENS, described_sha256
+from tokenmill.store.files import header, read_json, write_file, write_json
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import (
     COUNTS,
@@ -47,8 +51,8 @@ def write_manifest(
 ) -> None:
     """Makes the folder a token set. `shards` are (record, split) in their order; the rest is summed up.
 
-    `origin` is what is known of where the source files are from, `dropped` are shards that were found damaged, and
-    the places in the list that each had, were those before it there.
+    `origin` says where the source files are from. `dropped` are shards that were found damaged, each with its index in
+    the list before it was taken out.
     """
     records = [record for record, _ in shards]
     manifest = header("tokens") | {
@@ -60,14 +64,21 @@ def write_manifest(
         **({"dropped": [{"place": place} | _listed(entry) for place, entry in dropped]} if dropped else {}),
         "shards": [_listed(_entry(record, split)) for record, split in shards],
     }
-    if (folder / "manifest.json").exists():  # one that was written before manifests were kept
+    if (folder / "manifest.json").exists():  # from before manifests were kept
         _keep(folder, read_json(folder / "manifest.json", "tokens"))
     _keep(folder, manifest)
     write_json(folder / "manifest.json", manifest)
 
 
+def write_token_bytes(folder: Path, token_bytes: np.ndarray) -> None:
+    """Writes how many bytes of text each token id stands for: (vocab_size,)."""
+    data = io.BytesIO()
+    np.save(data, token_bytes)
+    write_file(folder / "token_bytes.npy", data.getvalue())
+
+
 def _keep(folder: Path, manifest: dict[str, Any]) -> None:
-    """Writes a manifest among those that ever were; one that is there already stays as it is."""
+    """Writes a manifest into manifests/; one that is there already stays as it is."""
     path = kept_manifest(folder, digest_of(manifest))
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -75,16 +86,17 @@ def _keep(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def kept_manifest(folder: Path, digest: str) -> Path:
-    """Where a manifest is kept. ValueError where this is no digest: a position or a manifest said so."""
+    """The path of a manifest in manifests/. ValueError if this is not a digest, as positions come from others."""
     if not re.fullmatch("[0-9a-f]{16}", digest):
         raise ValueError(f"expected the digest of a manifest, 16 hex digits, found {digest!r}")
     return folder / "manifests" / f"{digest}.json"
 
 
 def digest_of(manifest: dict[str, Any]) -> str:
-    """16 hex digits that change when any token, document or split of a set does, or the order of its shards."""
+    """16 hex digits that change when any token, document, listed column or split changes, or the order of shards."""
     shards = [
         (s["name"], s["split"], s["documents"], s["tokens"], s["bin_sha256"], s["idx_sha256"])
+        + (tuple(sorted(s["columns"].items())) if "columns" in s else ())
         for s in manifest["shards"]
     ]
     return hashlib.sha256(repr((manifest["tokenizer"]["fingerprint"], shards)).encode()).hexdigest()[:16]
@@ -101,27 +113,29 @@ def _entry(record: dict[str, Any], split: Split) -> ShardEntry:
         text_bytes=record["text_bytes"],
         bin_sha256=record["bin"]["sha256"],
         idx_sha256=record["idx"]["sha256"],
+        columns=described_sha256(record),
     )
 
 
 def _listed(entry: ShardEntry) -> dict[str, Any]:
-    """A shard as a manifest lists it."""
-    return {key: value for key, value in asdict(entry).items() if key != "more_sources" or value}
+    """A shard in the form of a manifest."""
+    listed = asdict(entry) | {"columns": dict(entry.columns)}
+    return {key: value for key, value in listed.items() if value or key not in ("more_sources", "columns")}
 
 
 def entry_of(listed: dict[str, Any]) -> ShardEntry:
-    """What a manifest lists as a shard."""
-    return ShardEntry(**listed | {"more_sources": tuple(listed.get("more_sources", ()))})
+    """A shard from the form of a manifest."""
+    columns = tuple(sorted(listed.get("columns", {}).items()))
+    return ShardEntry(**listed | {"more_sources": tuple(listed.get("more_sources", ())), "columns": columns})
 
 
 class TokenSet:
     """A folder of shards that one tokenizer made. Reads the manifest (its shards are `entries`); opens them one by one.
 
-    Raises FileNotFoundError where the folder or its manifest is missing, ValueError where the
-    manifest is of another version.
+    Raises FileNotFoundError if the folder or its manifest is missing, ValueError if the manifest is of another version.
     """
 
-    address: str  # where it lies: the folder, or what others are known by (remote/sets.py)
+    address: str  # its folder, or its address (remote/sets.py)
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(os.path.abspath(path))  # whatever folder the process goes to
@@ -164,25 +178,29 @@ class TokenSet:
         return [entry for entry in self.entries if entry.split == split]
 
     @property
-    def told(self) -> str:
-        """Where it lies, as it may be shown."""
+    def display_name(self) -> str:
+        """Its folder or address, to be shown."""
         return self.address
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The last part of its folder or address."""
         return self.path.name
 
     def file(self, name: str) -> Path:
-        """Where one of its small files can be read: tokenizer.json, token_bytes.npy, the ids of a shard."""
+        """The path of one of its small files: tokenizer.json, token_bytes.npy."""
         return self.path / name
 
+    def column_path(self, entry: ShardEntry, suffix: str) -> Path:
+        """The path of an optional column of a shard."""
+        return shard_path(self.path, entry.name, suffix)
+
     def digests(self) -> list[str]:
-        """The manifests that it has had, by their digests."""
+        """The digests of the manifests that it has had."""
         return [path.stem for path in sorted((self.path / "manifests").glob("*.json"))]
 
     def knows(self, digest: str) -> bool:
-        """Whether the set is, or once was, as this digest says."""
+        """Whether the set has, or once had, the manifest with this digest."""
         return digest == self.digest or self._kept_manifest(digest) is not None
 
     def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
@@ -191,23 +209,23 @@ class TokenSet:
         return read_json(path, "tokens") if path.exists() else None
 
     def as_it_was(self, digest: str, split: str) -> "TokenSet":
-        """The set when its manifest had this digest. ValueError where that is not known, or where a shard of the split
-        is gone or another since.
+        """The set as it was when its manifest had this digest. ValueError if that manifest is not known, or a shard of
+        the split is gone or was replaced since.
         """
         if digest == self.digest:
             return self
         path, manifest = kept_manifest(self.path, digest), self._kept_manifest(digest)
         if manifest is None:
             raise ValueError(
-                f"{self.told}: this was never the token set with manifest {digest}: expected {path}, found no such "
-                "file; name the set that it was, or put the file back"
+                f"{self.display_name}: this was never the token set with manifest {digest}: expected {path}, found no "
+                "such file; name the set that it was, or put the file back"
             )
         was = self._taken(manifest)
         if was.digest != digest:
             raise ValueError(f"{path}: expected the manifest {digest}, found {was.digest}; put the right file back")
-        now = {(entry.name, entry.bin_sha256, entry.idx_sha256) for entry in self.entries}
+        now = {(entry.name, entry.sha256) for entry in self.entries}
         for entry in was.split(split):
-            if (entry.name, entry.bin_sha256, entry.idx_sha256) not in now:
+            if (entry.name, entry.sha256) not in now:
                 was._require_still_there(entry)
         return was
 
@@ -217,21 +235,23 @@ class TokenSet:
         return was
 
     def _require_still_there(self, entry: ShardEntry) -> None:
-        """ValueError where a shard that a former manifest lists, and the newest does not, is not what it was."""
+        """ValueError if a shard that only a former manifest lists is no longer what it was."""
         record = finished_record(self.path, entry.name)
         found = "no such shard" if record is None else "another one of that name"
-        if record is None or (record["bin"]["sha256"], record["idx"]["sha256"]) != (entry.bin_sha256, entry.idx_sha256):
+        # optional columns may have been added since
+        core = {TOKENS.suffix: entry.bin_sha256, OFFSETS.suffix: entry.idx_sha256}
+        if record is None or any(record[suffix]["sha256"] != sha256 for suffix, sha256 in core.items()):
             raise ValueError(
                 f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.source} with "
                 f"{entry.tokens:,} tokens, found {found}; put {entry.source} back as it was, prepare again, and resume"
             )
 
     def bring(self, entries: list[ShardEntry]) -> None:
-        """Has the offsets and records of shards at hand, of many at once: on this disk they are."""
+        """Fetches the offsets and records of many shards at once. On this disk there is nothing to do."""
 
     def open(self, entry: ShardEntry) -> Shard:
-        """Maps a shard. ValueError where it is another file, of other bytes, than when it was opened last; or, where
-        it was not, than when the manifest was read.
+        """Maps a shard. ValueError if its file was replaced, by one with other bytes, since it was last opened, or
+        since the manifest was read.
         """
         shard = Shard(self.path, entry, self.dtype)
         known = self._stamps.get(entry.name, shard.stamp)
@@ -242,7 +262,7 @@ class TokenSet:
         return shard
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
-        """What was written down when the shard was made: its source, row groups and documents in each."""
+        """The record of a shard: its source, row groups and the documents in each, counts and checksums."""
         path = shard_path(self.path, entry.name, "json")
         record = read_json(path, "shard")
         if record["name"] != entry.name:

@@ -1,14 +1,15 @@
-"""Text comes in: files of documents become units of work, and these batches of documents.
+"""Text comes in: files of documents become units of work, and these become batches of documents.
 
 Comes in: what a user names (a folder, a file, a glob, a URL, a repository on the hub). Goes out: Arrow arrays of text.
 
-    listing       what a user names becomes files; formats: told by a file's name
+    formats       the registry of formats; a file's name says which it has
+    listing       what a user names -> files
     sources       files split into train and val; plan_units and read_documents for every format
-    lots          which files make shards together
+    file_groups   which files make shards together
     units         what all formats share: a source file, a unit of work, a batch of documents
-    parquet       row groups; decoding: what is read of them, as documents
-    lines         jsonl and txt, plain or compressed
-    hub           files of a repository on the Hugging Face hub, listed; downloads: fetched
+    parquet       row groups; decoding: turns what is read of them into documents
+    jsonl, txt    plain or compressed; separated: what they share
+    hub           lists the files of a repository on the Hugging Face hub; downloads: fetches them
     stdlib        text that every machine has
 
 It must never know tokens.

@@ -1,7 +1,7 @@
-"""What was read of a row group as documents: some MB of text at a time, however long they are.
+"""Turns what is read of a row group into documents: a few MB of text at a time, however long they are.
 
-A dictionary has each of its texts once, and says how long they are: so those that are too long are left out, and the
-others decoded a few at a time.
+A dictionary has each of its texts once, and says how long they are. So texts that are too long are left out before they
+are decoded, and the others are decoded a few at a time.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from tokenmill.text.units import BATCH_BYTES, as_text, valid_utf8
 
-HELD = 128  # decodings, at most, that are handed on together
+HELD = 128  # decoded batches, at most, that are yielded together
+JOINED_BY = "\n\n"  # between the texts of several columns
 MOST_ID = 1 << 16  # bytes of a document's id
 TEXTS = (
     pa.types.is_string,
@@ -28,15 +29,15 @@ TEXTS = (
 class Decoded(NamedTuple):
     """Some documents of a row group."""
 
-    texts: list[pa.Array]  # one a column that is asked for
+    texts: list[pa.Array]  # one per requested column
     ids: pa.Array | None
     bytes: int
-    rows: int  # that they were made of, with those that are left out
+    rows: int  # they were made of, with those that are left out
     oversized: int
 
 
 def bounded(batches: Iterator[tuple[list[pa.Array], pa.Array | None]], most: int) -> Iterator[Decoded]:
-    """Columns of texts, and ids, as documents, some MB at a time, without those of more than `most` bytes."""
+    """Columns of texts, and ids, as documents, a few MB at a time, without those of more than `most` bytes."""
     for columns, ids in batches:
         ids = None if ids is None else _ids(ids)
         sizes = np.sum([_sizes(column) for column in columns], axis=0)
@@ -56,7 +57,7 @@ def bounded(batches: Iterator[tuple[list[pa.Array], pa.Array | None]], most: int
 
 
 def _ids(column: pa.Array) -> pa.Array:
-    """Ids, mended where they are not UTF-8. ValueError for one that is as long as a text."""
+    """Ids, with invalid UTF-8 replaced. ValueError for one that is as long as a text."""
     value = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not any(is_text(value) for is_text in TEXTS):
         return _decoded(column)
@@ -66,7 +67,7 @@ def _ids(column: pa.Array) -> pa.Array:
 
 
 def _sizes(column: pa.Array) -> np.ndarray:
-    """Bytes of each text, 0 of a null: (num_texts,) int64; without copying those that a dictionary has once."""
+    """Bytes of each text, 0 for a null: (num_texts,) int64. Texts of a dictionary are not copied."""
     if pa.types.is_dictionary(column.type):
         lengths = np.append(_sizes(column.dictionary), 0)
         return lengths[np.asarray(pc.fill_null(column.indices, len(lengths) - 1))]
@@ -80,7 +81,7 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def gathered(decoded: Iterator[Decoded]) -> Iterator[Decoded]:
-    """Documents, some MB together."""
+    """Documents, a few MB together."""
     held: list[Decoded] = []
     for some in decoded:
         held.append(some)

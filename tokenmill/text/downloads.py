@@ -19,10 +19,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from tokenmill.amounts import in_bytes
+from tokenmill.hub_client import HubFile, endpoint, first_line, token
+from tokenmill.humanize import in_bytes
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import require_inside
-from tokenmill.text.hub import Listing, RemoteFile, first_line, no_such_commit
+from tokenmill.text.hub import Listing, no_such_commit
 
 ATTEMPTS = 6  # of a download, with pauses of 1, 2, 4, 8 and 16 seconds
 INCOMING = ".incoming"  # where downloads grow
@@ -138,7 +139,7 @@ class Downloads:
             except BaseException as error:
                 self._futures[name].set_exception(error)
 
-    def _fetch(self, file: RemoteFile) -> None:
+    def _fetch(self, file: HubFile) -> None:
         """Fetches, checks and renames a file, again after a pause where that may help."""
         bar, started = self._bars.begin(file.name), time.monotonic()
         try:
@@ -156,7 +157,7 @@ class Downloads:
         rate = file.bytes / max(time.monotonic() - started, 1e-9)
         self._bars.say(f"fetched {file.name}, {in_bytes(file.bytes)}, {in_bytes(rate)}/s")
 
-    def _fetch_once(self, file: RemoteFile, show: Callable[[int], None]) -> None:
+    def _fetch_once(self, file: HubFile, show: Callable[[int], None]) -> None:
         from huggingface_hub import hf_hub_download
 
         fetched = Path(
@@ -166,6 +167,8 @@ class Downloads:
                 repo_type="dataset",
                 revision=self.listing.commit,
                 local_dir=self._incoming,
+                endpoint=endpoint(),
+                token=token(),
                 tqdm_class=_bar_class(show),
             )
         )
@@ -179,7 +182,7 @@ class Downloads:
         with self._checking:
             self._note(file.name)
 
-    def _show(self, bar: Any, file: RemoteFile) -> Callable[[int], None]:
+    def _show(self, bar: Any, file: HubFile) -> Callable[[int], None]:
         fetched, started = 0, time.monotonic()
 
         def show(count: int) -> None:
@@ -190,7 +193,7 @@ class Downloads:
 
         return show
 
-    def _failed(self, file: RemoteFile, error: Exception) -> Exception:
+    def _failed(self, file: HubFile, error: Exception) -> Exception:
         from huggingface_hub.errors import RevisionNotFoundError
 
         if isinstance(error, RevisionNotFoundError):
@@ -226,7 +229,7 @@ def _stamp(path: Path) -> list[int]:
     return [found.st_ino, found.st_size, found.st_mtime_ns]
 
 
-def _difference(path: Path, file: RemoteFile) -> str | None:
+def _difference(path: Path, file: HubFile) -> str | None:
     """How a file is not what the hub states."""
     size = path.stat().st_size
     if size != file.bytes:

@@ -1,24 +1,40 @@
-"""The formats of source files, told by their names' ends, and what is told about reading them.
+"""The formats of source files: a registry. A file's name says which format it has.
 
-.parquet                                          parquet
-.jsonl .ndjson, plain or .gz, .zst; .json.gz .zst  jsonl: a JSON object a line
-.txt, plain or .gz, .zst                          txt
-.json                                             jsonl too, in a folder that has nothing else
+    FORMATS["jsonl"]                     the entry: its suffixes, and the module that plans, identifies and reads files
+    format_of("web/a.jsonl.gz").name     "jsonl"
+    format_of("README.md")               None
+
+To add a format, write a module with three functions and register an entry that names it:
+
+    # toy_format.py, documents separated by a line of %%
+    def identify(file, raw): ...         facts that differ between two files, for the shard's record
+    def plan(file, raw, options, shard_text_bytes, known_text_bytes): ...      a list of units.Cut, one per shard
+    def read(part): ...                  yields units.Documents, a few MB at a time
+
+    # before preparing
+    register_format(TextFormat("toy", (".toy",), module="toy_format"))
+
+txt.py and separated.py are the shortest example. `raw` is the open file, a seekable pyarrow.NativeFile. `part` is a
+units.FilePart. All three may raise ValueError for what the user can fix, and pyarrow's errors or OSError for damage,
+which are reported with the file's name.
+
+An entry holds strings and numbers only, so it travels to worker processes with the files it belongs to, and the
+workers import its module by name. The module must be importable there: a file on `sys.path`, not the main script. With
+Ray, every node needs it.
 """
 
 import re
 from dataclasses import dataclass
 
-SUFFIX = re.compile(r"\.(parquet$|jsonl|ndjson|json|txt)(\.gz|\.zst)?$", re.IGNORECASE)
-KINDS = ("parquet", "jsonl", "txt", "json")  # what a folder is taken for, the first that it has files of
+from tokenmill.cached import cached_property
+
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
-KNOWN = ".parquet, .jsonl, .ndjson, .json or .txt (all but the first also .gz, .zst)"
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How documents are told in a file, where its format leaves it open."""
+class ReadOptions:
+    """How to find the documents in a file, where its format leaves a choice."""
 
     text_column: str = "text"
     document_separator: bytes | None = None
@@ -26,20 +42,109 @@ class Reading:
     id_column: str | None = None
     max_document_bytes: int = MAX_DOCUMENT_BYTES  # a longer text, or line of jsonl, is left out and counted
 
-    def facts(self, format: str) -> dict[str, str]:
-        """What of this a file's documents follow from, for the record of a shard that is made of it."""
-        found: dict[str, str | None] = {}
-        if format != "txt":
-            found = {"text_column": self.text_column, "id_column": self.id_column}
-        elif self.document_separator:
-            found = {"document_separator": self.document_separator.decode("utf-8", "backslashreplace")}
-        return {key: value for key, value in found.items() if value is not None}
+
+@dataclass(frozen=True)
+class TextFormat:
+    """An entry of the registry: what the rest of the package needs to know about a format."""
+
+    name: str  # as messages call it
+    suffixes: tuple[str, ...]  # of plain files, in lower case: (".jsonl", ".ndjson")
+    module: str  # has `identify`, `plan` and `read`
+    compressed: tuple[str, ...] = ()  # suffixes that .gz or .zst may follow, where the whole file is compressed
+    options: tuple[str, ...] = ()  # the fields of ReadOptions that its documents depend on
+    document: str = "document"  # what `show` calls one of them: "line"
+    first: int = 0  # the number of the first one
+    is_packed: bool = False  # compresses text within the file, to about a quarter
+    has_row_groups: bool = False  # a shard's span is row groups, and not the first byte and the one after the last
+
+    @cached_property
+    def _suffix(self) -> re.Pattern[str]:
+        plain, packed, ends = (
+            "|".join(map(re.escape, some)) for some in (self.suffixes, self.compressed, COMPRESSIONS)
+        )
+        return re.compile(f"(?:{plain}|(?:{packed or '(?!)'})(?P<compressed>{ends}))$", re.IGNORECASE)
+
+    def matches(self, name: str) -> bool:
+        return self._suffix.search(name) is not None
+
+    def stem(self, name: str) -> str:
+        """The name without its suffix."""
+        return self._suffix.sub("", name)
+
+    def compression(self, name: str) -> str | None:
+        """How a file of this name is compressed as a whole: gzip, zstd or None."""
+        found = self._suffix.search(name)
+        return COMPRESSIONS[found["compressed"].lower()] if found and found["compressed"] else None
+
+    def facts(self, options: ReadOptions) -> dict[str, str]:
+        """The options that the documents depend on, for the record of a shard that is made of them."""
+        found = {field: getattr(options, field) for field in self.options}
+        as_text = {k: v.decode("utf-8", "backslashreplace") if isinstance(v, bytes) else v for k, v in found.items()}
+        return {field: value for field, value in as_text.items() if value is not None}
 
 
-def kind_of(name: str) -> str | None:
-    """One of KINDS, or None where the name is of no known format."""
-    found = SUFFIX.search(name)
-    if found is None:
-        return None
-    kind = found[1].lower()
-    return "jsonl" if kind == "ndjson" or (kind == "json" and found[2]) else kind
+# A folder is read as the first of these that it has files of.
+FORMATS: dict[str, TextFormat] = {
+    entry.name: entry
+    for entry in (
+        TextFormat(
+            "parquet",
+            (".parquet",),
+            "tokenmill.text.parquet",
+            options=("text_column", "id_column"),
+            document="row",
+            is_packed=True,
+            has_row_groups=True,
+        ),
+        TextFormat(
+            "jsonl",
+            (".jsonl", ".ndjson"),
+            "tokenmill.text.jsonl",
+            compressed=(".jsonl", ".ndjson", ".json"),
+            options=("text_column", "id_column"),
+            document="line",
+            first=1,
+        ),
+        TextFormat("txt", (".txt",), "tokenmill.text.txt", compressed=(".txt",), options=("document_separator",)),
+        TextFormat(
+            "json",
+            (".json",),
+            "tokenmill.text.jsonl",
+            options=("text_column", "id_column"),
+            document="line",
+            first=1,
+        ),
+    )
+}
+
+
+def register_format(entry: TextFormat) -> None:
+    """Adds a format to the registry of this process; registering the same entry again changes nothing.
+
+    ValueError if its name or a suffix is taken, or if its module is the main script, which workers do not import.
+    """
+    if FORMATS.get(entry.name) == entry:
+        return
+    taken = [format_of(f"a{suffix}") for suffix in (*entry.suffixes, *(f"{suffix}.gz" for suffix in entry.compressed))]
+    if other := next(filter(None, [FORMATS.get(entry.name), *taken]), None):
+        raise ValueError(f"{entry}: its name or a suffix is taken by {other}; choose another")
+    if entry.module == "__main__":
+        raise ValueError(f"{entry}: workers do not import the main script; move these functions into a module")
+    FORMATS[entry.name] = entry
+
+
+def format_of(name: str) -> TextFormat | None:
+    """The format of a file of this name, or None if no format is known by it."""
+    return next((entry for entry in FORMATS.values() if entry.matches(name)), None)
+
+
+def stem_of(name: str) -> str:
+    """The name without the suffix of a known format."""
+    entry = format_of(name)
+    return entry.stem(name) if entry else name
+
+
+def format_names() -> str:
+    """All formats, for messages: "parquet, jsonl, txt or json"."""
+    *names, last = FORMATS
+    return f"{', '.join(names)} or {last}"

@@ -1,32 +1,19 @@
-"""Files of a dataset repository on the Hugging Face hub, listed once (downloads.py fetches them).
+"""Lists the files of a dataset repository on the Hugging Face hub, once (downloads.py fetches them).
 
     karpathy/fineweb-edu-100b-shuffle, 46 files  ->  data/raw/karpathy--fineweb-edu-100b-shuffle/shard_00000.parquet ...
 
-The list, with the commit, the sizes and the hashes that the hub states, is kept beside the files, so that every
-later run means the same files, whatever the repository's branch has become. `huggingface_hub` asks, and takes the
-token of private repositories as it always does (HF_TOKEN, `hf auth login`, HF_ENDPOINT).
+The list is kept beside the files, with the commit, the sizes and the hashes that the hub states. So every later run
+means the same files, even if the repository's branch has moved. hub_client.py asks the hub.
 """
 
-import re
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from tokenmill.hub_client import ACCESS, REPOSITORY, HubFile, commit_of, files_of, first_line
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain_path
-from tokenmill.text.formats import KINDS, SUFFIX, kind_of
-
-REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """What the hub states of a file. Of `sha256` and `git_sha1` it has one: large files have the first."""
-
-    name: str
-    bytes: int
-    sha256: str | None
-    git_sha1: str | None
+from tokenmill.text.formats import FORMATS, format_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +23,7 @@ class Listing:
     repository: str
     revision: str
     commit: str
-    files: tuple[RemoteFile, ...]
+    files: tuple[HubFile, ...]
 
     def __post_init__(self) -> None:
         """ValueError where a file would lie outside of the folder that it is fetched into."""
@@ -45,12 +32,15 @@ class Listing:
 
     def facts(self, names: set[str]) -> dict:
         """For a manifest: where the files of these names are from."""
-        return asdict(self) | {"files": [asdict(file) for file in self.files if file.name in names]}
+        return self.as_json() | {"files": [file._asdict() for file in self.files if file.name in names]}
+
+    def as_json(self) -> dict:
+        return asdict(self) | {"files": [file._asdict() for file in self.files]}
 
 
 def is_repository(source: str) -> bool:
     """Whether a source that is no local path reads as owner/name."""
-    return bool(REPOSITORY.fullmatch(source)) and not source.startswith(".") and not SUFFIX.search(source)
+    return bool(REPOSITORY.fullmatch(source)) and not source.startswith(".") and not format_of(source)
 
 
 def list_files(repository: str, revision: str, folder: Path, commit: str | None = None) -> Listing:
@@ -63,45 +53,40 @@ def list_files(repository: str, revision: str, folder: Path, commit: str | None 
     if path.exists():
         known = read_json(path, "files")
         if (known["repository"], known["revision"]) == (repository, revision):
-            files = tuple(RemoteFile(**file) for file in known["files"])
+            files = tuple(HubFile(**file) for file in known["files"])
             return Listing(repository, revision, known["commit"], files)
     listing = _ask(repository, revision, commit, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, header("files") | asdict(listing))
+    write_json(path, header("files") | listing.as_json())
     return listing
 
 
 def list_matching(repository: str, revision: str, pattern: str) -> Listing:
-    """The files whose names are as a pattern says (`*` and `?`), of whatever kind. Raises what list_files does."""
-    from huggingface_hub import HfApi
-
+    """The files whose names match a pattern (`*` and `?`), of any kind. Raises what list_files does."""
     try:
-        commit = str(HfApi().dataset_info(repository, revision=revision).sha)
-        tree = HfApi().list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
-        names = [entry for entry in tree if hasattr(entry, "size")]
+        commit = commit_of(repository, revision)
+        files = files_of(repository, commit)
     except Exception as error:
         raise ConnectionError(
-            f"hf://datasets/{repository}@{revision}: cannot be listed ({first_line(error)}); for a private repository "
-            "log in with `hf auth login`, and check owner, name and revision"
+            f"hf://datasets/{repository}@{revision}: cannot be listed ({first_line(error)}); {ACCESS}, and check "
+            "owner, name and revision"
         ) from error
-    found = [_remote_file(entry) for entry in names if fnmatchcase(entry.path, pattern)]
+    found = [file for file in files if fnmatchcase(file.name, pattern)]
     if not found:
         raise FileNotFoundError(
             f"hf://datasets/{repository}@{revision}: no file is called {pattern}; there are "
-            f"{', '.join(entry.path for entry in names[:5])}{' ...' * (len(names) > 5)}"
+            f"{', '.join(file.name for file in files[:5])}{' ...' * (len(files) > 5)}"
         )
     return Listing(repository, revision, commit, tuple(sorted(found, key=lambda file: file.name)))
 
 
 def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Listing:
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     known = commit
     try:
-        commit = commit or HfApi().dataset_info(repository, revision=revision).sha
-        tree = HfApi().list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
-        found = [_remote_file(entry) for entry in tree if kind_of(entry.path) and hasattr(entry, "size")]
+        commit = commit or commit_of(repository, revision)
+        found = [file for file in files_of(repository, commit) if format_of(file.name)]
     except RevisionNotFoundError as error:
         if known:
             raise no_such_commit(repository, known, folder) from error
@@ -117,17 +102,11 @@ def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Li
             f"({first_line(error)}); check --source, try again with a network"
             + (f", or prepare what was fetched already: --source {folder}" if folder.is_dir() else "")
         ) from error
-    for kind in KINDS:
-        of_kind = [file for file in found if kind_of(file.name) == kind]
-        if commit and of_kind:
+    for entry in FORMATS.values():
+        of_kind = [file for file in found if format_of(file.name) == entry]
+        if of_kind:
             return Listing(repository, revision, commit, tuple(sorted(of_kind, key=lambda file: file.name)))
     raise FileNotFoundError(f"{repository}: expected parquet, jsonl or txt files, found none; check --source")
-
-
-def _remote_file(entry) -> RemoteFile:
-    if entry.lfs is not None:
-        return RemoteFile(entry.path, entry.lfs.size, entry.lfs.sha256, None)
-    return RemoteFile(entry.path, entry.size, None, entry.blob_id)
 
 
 def no_such_commit(repository: str, commit: str, folder: Path) -> FileNotFoundError:
@@ -137,8 +116,3 @@ def no_such_commit(repository: str, commit: str, folder: Path) -> FileNotFoundEr
         f"What was fetched of it is still good, as --source {folder}; for the files of today give another --name and "
         "--raw-dir"
     )
-
-
-def first_line(error: Exception) -> str:
-    """What an error says first, or its name."""
-    return (str(error) or type(error).__name__).splitlines()[0][:200]

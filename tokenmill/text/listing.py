@@ -1,11 +1,10 @@
-"""What a user names becomes a list of files: a folder with its subfolders, a glob, one file; here or at a URL.
+"""What a user names becomes a list of files: a folder with its subfolders, a glob, one file; local or at a URL.
 
     corpus/a.parquet  corpus/web/b.parquet  corpus/link -> /mnt/more     ->   a.parquet  link/c.parquet  web/b.parquet
 
-A folder is of one format (formats.py): the first of parquet, jsonl, txt and json that it has files of. Links are
-followed, and what several names lead to is read once. What is not read is told, in `left_out`; what cannot be read,
-a folder without permission or a link that leads nowhere, is an error. Names that are not UTF-8 are spelled with
-backslashes.
+A folder is read as one format: the first of those in formats.py that it has files of. Links are followed, and a file
+with several names is read once. Files that are not read are listed in `left_out`. A folder without permission, or a
+link that leads nowhere, is an error. Names that are not UTF-8 are written with backslashes.
 """
 
 import glob
@@ -16,32 +15,28 @@ from pathlib import Path, PurePosixPath
 
 import fsspec
 
+from tokenmill.addresses import has_scheme
 from tokenmill.extras import pip_line
 from tokenmill.store.names import is_shown
-from tokenmill.text.formats import KINDS, KNOWN, kind_of
+from tokenmill.text.formats import FORMATS, format_names, format_of
 
 
 @dataclass(frozen=True)
 class Listed:
-    """Files by their names below what was named, each a path or a URL; what was left out, a sentence each."""
+    """Files by their names below the source, each a path or a URL; and what was left out, a sentence each."""
 
     files: dict[str, Path | str]
     left_out: list[str] = field(default_factory=list)
-    bytes: dict[str, int] = field(default_factory=dict)  # of files at URLs, where it was told
-
-
-def is_url(source: str) -> bool:
-    """Whether fsspec is to read it: s3://, gs://, hf:// ..."""
-    return "://" in source
+    bytes: dict[str, int] = field(default_factory=dict)  # of files at URLs, if known
 
 
 def list_source(source: str) -> Listed:
     """The files that a user means by `source`.
 
-    FileNotFoundError where there are none, or a link leads nowhere; ValueError where one file or a glob names another
-    format; OSError where a folder cannot be read; ConnectionError where a URL cannot be listed.
+    FileNotFoundError if there are none, or a link leads nowhere; ValueError if one file or a glob names an unknown
+    format; OSError if a folder cannot be read; ConnectionError if a URL cannot be listed.
     """
-    if is_url(source):
+    if has_scheme(source):
         return _of_url(source)
     path = Path(source).expanduser()
     if path.is_file():
@@ -51,7 +46,7 @@ def list_source(source: str) -> Listed:
     if glob.has_magic(source):
         return _of_glob(path, source)
     raise FileNotFoundError(
-        f"{source}: no such file or folder; expected a folder, file or glob of parquet, jsonl or txt files, "
+        f"{source}: no such file or folder; expected a folder, file or glob of {format_names()} files, "
         "a URL, a dataset repository on the Hugging Face hub (owner/name), or stdlib"
     )
 
@@ -62,45 +57,46 @@ def local_files(source: str) -> dict[str, Path | str]:
 
 
 def of_one_kind(names: Iterable[str], source: str) -> tuple[list[str], list[str]]:
-    """Of a folder's file names those of the first kind that it has; and what of it is left out, a sentence each.
+    """The file names in a folder that have its first format; and what is left out of it, a sentence each.
 
-    FileNotFoundError where it has none of a known format.
+    FileNotFoundError if it has none of a known format.
     """
     by_kind: dict[str | None, list[str]] = {}
     for name in sorted(names):
+        entry = format_of(name)
         hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)
-        by_kind.setdefault("hidden" if hidden and kind_of(name) else None if hidden else kind_of(name), []).append(name)
-    chosen = next((kind for kind in KINDS if kind in by_kind), None)
+        by_kind.setdefault(("hidden" if hidden else entry.name) if entry else None, []).append(name)
+    chosen = next((kind for kind in FORMATS if kind in by_kind), None)
     if chosen is None:
         raise FileNotFoundError(
-            f"{source}: expected parquet, jsonl or txt files in this folder, found "
+            f"{source}: expected {format_names()} files in this folder, found "
             f"{_some(by_kind.get(None, ['none']))}; check --source"
         )
     others = {kind: files for kind, files in by_kind.items() if kind not in (chosen, None)}
-    told = [f"{len(files):,} {kind} {_files(files)} beside {chosen}: {_some(files)}" for kind, files in others.items()]
+    lines = [f"{len(files):,} {kind} {_files(files)} beside {chosen}: {_some(files)}" for kind, files in others.items()]
     if unknown := [name for name in by_kind.get(None, []) if not any(p[0] in "._" for p in PurePosixPath(name).parts)]:
-        told.append(f"{len(unknown):,} {_files(unknown)} of no known format: {_some(unknown)}")
-    return by_kind[chosen], told
+        lines.append(f"{len(unknown):,} {_files(unknown)} of no known format: {_some(unknown)}")
+    return by_kind[chosen], lines
 
 
 # ---------------------------------------------------------------------------- this machine
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every file below a folder, and what links lead to: (name, path). OSError where a folder cannot be read."""
+    """Every file below a folder, links followed: (name, path). OSError if a folder cannot be read."""
     for root, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
         folders.sort()
         if os.path.islink(root) and _leads_up(root):
-            folders.clear()  # a link to a folder that it lies in: what is there is found already
+            folders.clear()  # a link to a folder above it, whose files are found already
             continue
         for name in files:
             path = Path(root) / name
-            if path.exists() or kind_of(name):
+            if path.exists() or format_of(name):
                 yield path.relative_to(folder).as_posix(), path
 
 
 def _leads_up(folder: str) -> bool:
-    """Whether a folder is reached by a link to one that it lies in."""
+    """Whether a folder is a link to one above it."""
     real = os.path.realpath(folder)
     above = Path(folder).parents
     return any(os.path.realpath(parent) == real for parent in above)
@@ -108,7 +104,7 @@ def _leads_up(folder: str) -> bool:
 
 def _refuse(error: OSError) -> None:
     raise OSError(
-        f"{error.filename}: this folder of the source cannot be read ({error.strerror}); mend that, or take it out"
+        f"{error.filename}: this folder of the source cannot be read ({error.strerror}); fix that, or take it out"
     )
 
 
@@ -121,28 +117,26 @@ def _of_glob(pattern: Path, source: str) -> Listed:
     paths = {name: Path(name) for name in glob.glob(str(pattern), recursive=True)}
     folders = [name for name, path in paths.items() if path.is_dir()]
     files = _known({name: path for name, path in paths.items() if name not in folders}, source)
-    told = [f"{len(folders):,} folders that the pattern names: {_some(sorted(folders))}"] if folders else []
-    return _once(files, told)
+    lines = [f"{len(folders):,} folders that the pattern names: {_some(sorted(folders))}"] if folders else []
+    return _once(files, lines)
 
 
 def _once(files: dict[str, Path], left_out: list[str]) -> Listed:
-    """Each file once, under the name that is no link where one is. FileNotFoundError for links that lead nowhere."""
+    """Each file once, under a name that is no link if there is one. FileNotFoundError for links that lead nowhere."""
     for path in files.values():
         if not path.exists():
-            raise FileNotFoundError(
-                f"{path}: a link to {os.path.realpath(path)}, which is not there; mend or delete it"
-            )
+            raise FileNotFoundError(f"{path}: a link to {os.path.realpath(path)}, which is not there; fix or delete it")
     real = {name: os.path.realpath(path) for name, path in files.items()}
     owner: dict[str, str] = {}
     for name in sorted(files, key=lambda name: (real[name] != os.path.abspath(files[name]), name)):
         owner.setdefault(real[name], name)
     again = [name for name in sorted(files) if owner[real[name]] != name]
-    told = [f"{name}: the same file as {owner[real[name]]}" for name in again[:5]]
-    told += [f"{len(again) - 5:,} more that are other names of files"] if len(again) > 5 else []
-    return Listed({name: path for name, path in files.items() if name not in set(again)}, left_out + told)
+    lines = [f"{name}: the same file as {owner[real[name]]}" for name in again[:5]]
+    lines += [f"{len(again) - 5:,} more that are other names of files"] if len(again) > 5 else []
+    return Listed({name: path for name, path in files.items() if name not in set(again)}, left_out + lines)
 
 
-# ---------------------------------------------------------------------------- elsewhere
+# ---------------------------------------------------------------------------- URLs
 
 
 def _of_url(source: str) -> Listed:
@@ -174,11 +168,11 @@ def _of_url(source: str) -> Listed:
 
 
 def _known(files: dict, source: str) -> dict:
-    """The files of a glob, or one file, by their names below the folder that they share."""
+    """The files of a glob, or one file, by their names below the folder they share."""
     if not files:
         raise FileNotFoundError(f"{source}: no file matches this pattern; check --source")
-    if unknown := [path for path in files if not kind_of(path)]:
-        raise ValueError(f"{unknown[0]}: expected the name of a {KNOWN} file; check --source")
+    if unknown := [path for path in files if not format_of(path)]:
+        raise ValueError(f"{unknown[0]}: expected the name of a {format_names()} file; check --source")
     root = _common_folder([PurePosixPath(path) for path in files])
     return {_printable(str(PurePosixPath(path).relative_to(root))): where for path, where in files.items()}
 
@@ -189,9 +183,9 @@ def _common_folder(paths: list[PurePosixPath]) -> PurePosixPath:
 
 
 def _printable(name: str) -> str:
-    r"""A name that JSON can hold and people can see: one in Latin-1, as "caf\xe9.txt", is spelled so, and "\x1b"."""
-    told = os.fsencode(name).decode("utf-8", "backslashreplace")
-    return "".join(c if is_shown(c) else c.encode("unicode_escape").decode() for c in told)
+    r"""A name that JSON can hold and people can see: Latin-1 becomes "caf\xe9.txt", and control characters "\x1b"."""
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return "".join(c if is_shown(c) else c.encode("unicode_escape").decode() for c in text)
 
 
 def _files(names: list[str]) -> str:

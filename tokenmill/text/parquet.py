@@ -1,11 +1,11 @@
-"""Parquet: parts are consecutive row groups, planned from the footer alone and streamed a MiB at a time.
+"""Parquet: shards take consecutive row groups, planned from the footer alone and streamed a MiB at a time.
 
 With row groups of 90, 90, 90 and 30 MiB of text and shards of 256 MiB:
 
     train-00.parquet -> train-00.000 (row groups 0 1), train-00.001 (2 3)
 
-The text lies in a column (`text`), in a field of one (`doc.text`), or in several, which are joined by a blank line
-(`title,text`); stored as text, or as bytes of UTF-8.
+The text is in a column (`text`), in a field of a struct (`doc.text`), or in several columns, which are joined by a
+blank line (`title,text`). It is stored as text, or as bytes of UTF-8.
 """
 
 from collections.abc import Iterator
@@ -15,55 +15,54 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tokenmill.text.decoding import TEXTS, bounded, gathered
-from tokenmill.text.formats import Reading
-from tokenmill.text.units import (
-    Documents,
-    Part,
-    SourceFile,
-    as_documents,
-    as_text,
-    reading,
-    sha256,
-    valid_utf8,
-)
+from tokenmill.text.decoding import JOINED_BY, TEXTS, bounded, gathered
+from tokenmill.text.formats import ReadOptions
+from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, as_text, sha256, valid_utf8
 
-BATCH_DOCUMENTS = 32  # that are decoded at a time, at most: a few long ones may follow each other among short ones
-BATCH_ROWS_BYTES = 32 << 20  # of rows as they are read, about
-DENSE = 100  # bytes of text are packed into one by no publisher
-MOST_DENSE = 128 << 20  # bytes of text that are unpacked where they are
-DICTIONARY_DOCUMENTS = 4096  # whose numbers in a dictionary are read at a time
-JOINED_BY = "\n\n"
+BATCH_DOCUMENTS = 32  # decoded at a time, at most: a few long ones may follow each other among short ones
+BATCH_ROWS_BYTES = 32 << 20  # of rows in a batch that is read, about
+DENSE = 100  # bytes of text per stored byte; no real text compresses so far
+MOST_DENSE = 128 << 20  # bytes of text that are unpacked if they are so dense
+DICTIONARY_DOCUMENTS = 4096  # read at a time, if only their indices into a dictionary are read
 # by default pyarrow fetches all of a row group before the first batch
 STREAMING = {"buffer_size": 1 << 20, "pre_buffer": False}
 
 
-def plan_row_groups(file: SourceFile, how: Reading, shard_text_bytes: int) -> list[Part]:
-    """Cuts the file into parts. ValueError where it is damaged or has no such text column."""
-    with reading(file), file.open() as raw, pq.ParquetFile(raw) as parquet:
-        sizes = _text_sizes(_text_chunks(file, parquet, how))
-        facts = facts_of_footer(file, raw) | how.facts("parquet")
-    cuts = _cut(sizes, shard_text_bytes)
-    return [
-        Part(file, how, groups, sum(sizes[i] for i in groups), facts | {"row_groups": list(groups)}) for groups in cuts
-    ]
+def identify(file: SourceFile, raw: pa.NativeFile) -> dict:
+    """What distinguishes a file from others: its size, and the SHA-256 of its footer, which has the place, size and
+    statistics of every column chunk.
+    """
+    size = raw.size()
+    length = int.from_bytes(raw.read_at(4, max(0, size - 8)), "little")
+    if length + 8 > size:
+        raise pa.ArrowInvalid("Parquet magic bytes not found in footer")
+    return {"bytes": size, "footer_sha256": sha256(raw.read_at(length, size - 8 - length))}
 
 
-def read_row_groups(part: Part) -> Iterator[Documents]:
-    """Streams the part's documents in order, a few MB at a time. ValueError where damaged."""
-    how = part.reading
-    with reading(part.file), part.file.open() as raw, pq.ParquetFile(raw, **STREAMING) as parquet:
-        chunks = _text_chunks(part.file, parquet, how)
+def plan(
+    file: SourceFile, raw: pa.NativeFile, options: ReadOptions, shard_text_bytes: int, known_text_bytes: int | None
+) -> list[Cut]:
+    """Cuts the file into row groups, one or several per shard. ValueError if it has no such text column."""
+    with pq.ParquetFile(raw) as parquet:
+        sizes = _text_sizes(_text_chunks(file, parquet, options))
+    return [Cut(groups, sum(sizes[i] for i in groups)) for groups in _cut(sizes, shard_text_bytes)]
+
+
+def read(part: FilePart) -> Iterator[Documents]:
+    """Streams the part's documents in order, a few MB at a time."""
+    options = part.options
+    with part.file.open() as raw, pq.ParquetFile(raw, **STREAMING) as parquet:
+        chunks = _text_chunks(part.file, parquet, options)
         sizes = _text_sizes(chunks)
-        texts = _columns(part.file, parquet.schema_arrow, how.text_column)
-        id_path = _path(how.id_column, parquet.schema_arrow) if how.id_column else []
+        texts = _columns(part.file, parquet.schema_arrow, options.text_column)
+        id_path = _path(options.id_column, parquet.schema_arrow) if options.id_column else []
         columns = sorted({".".join(path) for path in [*texts, *([id_path] if id_path else [])]})
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
             batches = _batches(raw, parquet, row_group, columns, chunks[row_group])
             fields = (([_field(b, path) for path in texts], _field(b, id_path) if id_path else None) for b in batches)
-            for some in gathered(bounded(fields, how.max_document_bytes)):
+            for some in gathered(bounded(fields, options.max_document_bytes)):
                 share = round(some.rows * bytes_a_row * share_of)
                 column, repaired = _joined(some.texts)
                 more = {"repaired_documents": repaired, "oversized_documents": some.oversized}
@@ -79,8 +78,8 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """The documents of a row group, a few at a time.
 
-    A dictionary says how long its texts are before they are copied a thousand times, so it is asked for where the row
-    group is packed as no text is.
+    A dictionary says how long its texts are before they are copied a thousand times, so dictionaries are read as such
+    if the row group is denser than real text.
     """
     as_dictionaries = [chunk.path_in_schema for chunk in chunks if _is_of_a_dictionary(chunk)]
     most = DICTIONARY_DOCUMENTS if as_dictionaries and len(as_dictionaries) == len(chunks) else BATCH_DOCUMENTS
@@ -89,9 +88,9 @@ def _batches(
     yield from _growing(parquet, most, {"row_groups": [row_group], "columns": columns, "use_threads": False})
 
 
-def _growing(parquet: pq.ParquetFile, most: int, asked: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-    """Batches of one row, two, four ... `most`; fewer where rows are long, which a footer need not tell."""
-    batches, count = parquet.iter_batches(1, **asked), 1
+def _growing(parquet: pq.ParquetFile, most: int, what: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Batches of one row, two, four ... `most`; fewer if rows are long, which a footer need not say."""
+    batches, count = parquet.iter_batches(1, **what), 1
     for batch in batches:
         yield batch
         count = min(2 * count, most, max(1, BATCH_ROWS_BYTES * len(batch) // max(1, batch.nbytes)))
@@ -103,20 +102,9 @@ def _is_of_a_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
     return is_read_so and _is_dense(chunk)
 
 
-def groups_of(part: Part, parquet: pq.ParquetFile) -> tuple[int, ...]:
+def groups_of(part: FilePart, parquet: pq.ParquetFile) -> tuple[int, ...]:
     """The row groups of a part."""
     return tuple(range(parquet.metadata.num_row_groups)) if part.span is None else part.span
-
-
-def facts_of_footer(file: SourceFile, raw: pa.NativeFile) -> dict:
-    """What tells a file from another: its size, and the SHA-256 of its footer, which has every column chunk's place,
-    size and statistics.
-    """
-    size = raw.size()
-    length = int.from_bytes(raw.read_at(4, max(0, size - 8)), "little")
-    if length + 8 > size:
-        raise pa.ArrowInvalid("Parquet magic bytes not found in footer")
-    return {"file": file.name, "bytes": size, "footer_sha256": sha256(raw.read_at(length, size - 8 - length))}
 
 
 def _cut(sizes: list[int], limit: int) -> list[tuple[int, ...]]:
@@ -140,18 +128,18 @@ def _text_sizes(groups: list[list[pq.ColumnChunkMetaData]]) -> list[int]:
     return [sum(chunk.total_uncompressed_size for chunk in chunks) for chunks in groups]
 
 
-def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> list[list[pq.ColumnChunkMetaData]]:
-    """What the footer says of the columns with text in each row group. ValueError where there is no such column."""
+def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, options: ReadOptions) -> list[list[pq.ColumnChunkMetaData]]:
+    """What the footer says about the text columns in each row group. ValueError if there is no such column."""
     schema = parquet.schema_arrow
-    paths = {".".join(path) for path in _columns(file, schema, how.text_column)}
-    id_type = _type_of(schema, _path(how.id_column, schema)) if how.id_column else None
+    paths = {".".join(path) for path in _columns(file, schema, options.text_column)}
+    id_type = _type_of(schema, _path(options.id_column, schema)) if options.id_column else None
     if id_type is not None and pa.types.is_nested(id_type):
         raise ValueError(
-            f"{file.path}: expected ids in column {how.id_column!r}, found {id_type}; name one of its fields"
+            f"{file.path}: expected ids in column {options.id_column!r}, found {id_type}; name one of its fields"
         )
-    if how.id_column and id_type is None:
+    if options.id_column and id_type is None:
         raise ValueError(
-            f"{file.path}: expected an id column {how.id_column!r}, found columns "
+            f"{file.path}: expected an id column {options.id_column!r}, found columns "
             f"{', '.join(schema.names)}; name the one with the ids by --keep-ids"
         )
     numbers = [i for i in range(len(parquet.schema)) if parquet.schema.column(i).path in paths]
@@ -163,13 +151,13 @@ def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, how: Reading) -> lis
 
 
 def _require_unpackable(file: SourceFile, group: int, chunks: list[pq.ColumnChunkMetaData]) -> None:
-    """ValueError where a row group would fill the memory: a page of parquet is in memory as a whole, or not at all."""
+    """ValueError if a row group would fill the memory, because a page of parquet is unpacked as a whole."""
     for chunk in filter(_is_dense, chunks):
         if chunk.total_uncompressed_size > MOST_DENSE:
             raise ValueError(
                 f"{file.path}: row group {group} unpacks {chunk.total_compressed_size:,} bytes to "
                 f"{chunk.total_uncompressed_size:,} of column {chunk.path_in_schema}, as no text does; "
-                "write it anew with smaller row groups, or take it out of the source"
+                "write it again with smaller row groups, or take it out of the source"
             )
 
 
@@ -206,7 +194,7 @@ def _type_of(schema: pa.Schema, path: list[str]) -> pa.DataType | None:
     if path[0] not in schema.names:
         return None
     if schema.names.count(path[0]) > 1:
-        raise ValueError(f"column {path[0]!r} is there {schema.names.count(path[0])} times; name each otherwise")
+        raise ValueError(f"column {path[0]!r} is there {schema.names.count(path[0])} times; rename all but one")
     kind = schema.field(path[0]).type
     for name in path[1:]:
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
@@ -221,7 +209,7 @@ def _field(batch: pa.RecordBatch, path: list[str]) -> pa.Array:
 
 
 def _joined(columns: list[pa.Array]) -> tuple[pa.Array, int]:
-    """Several texts a row as one, those that are not null or empty, a blank line between them; how many were mended."""
+    """The texts of a row joined by blank lines, without null and empty ones; and how many were repaired."""
     if len(columns) == 1:
         return columns[0], 0
     texts, repaired = zip(*(valid_utf8(as_text(column)) for column in columns), strict=True)

@@ -1,66 +1,71 @@
-"""Where text comes from: files of documents -> units of work -> batches of documents.
+"""Files of documents -> units of work -> batches of documents, in whatever format (formats.py).
 
 `split_files` puts the files that listing.py found in name order, the last one for validation. `plan_units` cuts them
 into units of work, one shard each, by `shard_text_bytes` of text, so the cut depends on the data and never on the
-machine. `read_documents` streams a unit's text some MB at a time; null and empty documents are left out and counted.
+machine. `read_documents` streams a unit's text a few MB at a time; null and empty documents are left out and counted.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
-from tokenmill.text.formats import Reading
-from tokenmill.text.lines import END_BYTES, facts_of_ends, plan_lines, read_lines
-from tokenmill.text.listing import is_url, local_files
-from tokenmill.text.lots import Lot, about_text_bytes
-from tokenmill.text.parquet import facts_of_footer, plan_row_groups, read_row_groups
-from tokenmill.text.units import Documents, Part, SourceFile, Unit, reading
+from tokenmill.addresses import has_scheme
+from tokenmill.text.file_groups import FileGroup, about_text_bytes
+from tokenmill.text.formats import ReadOptions
+from tokenmill.text.listing import local_files
+from tokenmill.text.units import Documents, FilePart, SourceFile, Unit, naming_file
+
+SMALL_FILE = 1 << 16  # bytes; a file that is not larger is read at once
 
 
-def plan_units(files: SourceFile | Lot, how: Reading, shard_text_bytes: int, known: int | None = None) -> list[Unit]:
-    """Cuts a file into units of work, or makes one of small files that share a shard.
+def plan_units(
+    files: SourceFile | FileGroup, options: ReadOptions, shard_text_bytes: int, known_text_bytes: int | None = None
+) -> list[Unit]:
+    """Cuts a file into units of work, or makes one unit of small files that share a shard.
 
-    `known` is how many bytes of text a compressed file has, where an earlier plan told. ValueError where a file is
+    `known_text_bytes` is how much text a compressed file has, if an earlier plan found out. ValueError if a file is
     damaged or has no such text column.
     """
-    if isinstance(files, SourceFile) or len(files) == 1:
-        (file,) = (files,) if isinstance(files, SourceFile) else files
-        if file.format == "parquet":
-            parts = plan_row_groups(file, how, shard_text_bytes)
-        else:
-            parts = plan_lines(file, how, shard_text_bytes, known)
-        return [Unit((part,), number, len(parts)) for number, part in enumerate(parts)]
-    whole = [Part(file, how, None, about_text_bytes(file), facts_of(file, how)) for file in files]
-    return [Unit(tuple(whole))]
+    group = (files,) if isinstance(files, SourceFile) else files
+    if len(group) > 1:
+        whole = [FilePart(file, options, None, about_text_bytes(file), identify(file, options)) for file in group]
+        return [Unit(tuple(whole))]
+    (file,) = group
+    with naming_file(file), file.open() as raw:
+        module = import_module(file.format.module)
+        cuts = module.plan(file, raw, options, shard_text_bytes, known_text_bytes)
+        facts = {"file": file.name, **module.identify(file, raw), **file.format.facts(options)}
+    span_of = "row_groups" if file.format.has_row_groups else "span"
+    parts = [FilePart(file, options, span, size, facts | {span_of: list(span)}) for span, size in cuts]
+    return [Unit((part,), number, len(parts)) for number, part in enumerate(parts)]
 
 
-def facts_of(file: SourceFile, how: Reading) -> dict:
-    """What tells a file from another, and how it is read. ValueError where it is damaged."""
-    with reading(file):
-        if file.format != "parquet":
-            return facts_of_ends(file) | how.facts(file.format)
-        with file.open() as raw:
-            return facts_of_footer(file, raw) | how.facts("parquet")
+def identify(file: SourceFile, options: ReadOptions) -> dict:
+    """What distinguishes a file from others, and how it is read. ValueError if it is damaged."""
+    with naming_file(file), file.open() as raw:
+        found = import_module(file.format.module).identify(file, raw)
+    return {"file": file.name, **found, **file.format.facts(options)}
 
 
 def read_documents(unit: Unit) -> Iterator[Documents]:
     """Streams the unit's documents in order, a few MB at a time.
 
-    ValueError where a file is damaged, or was written to or replaced since it was planned.
+    ValueError if a file is damaged, or was written to or replaced since it was planned.
     """
     for number, planned in enumerate(unit.parts):
-        with _unchanged(planned) as part:
-            for documents in read_row_groups(part) if part.file.format == "parquet" else read_lines(part):
+        with _unchanged(planned) as part, naming_file(part.file):
+            for documents in import_module(part.file.format.module).read(part):
                 yield replace(documents, part=number) if number else documents
 
 
 @contextlib.contextmanager
-def _unchanged(part: Part) -> Iterator[Part]:
-    """Compares a file with what was planned, before it is read and after; a small one is read at once, and compared."""
+def _unchanged(part: FilePart) -> Iterator[FilePart]:
+    """Compares a file with the plan, before and after it is read. A small file is read at once, and compared once."""
     file = part.file
-    if isinstance(file.path, Path) and file.format != "parquet" and (file.bytes or END_BYTES) < END_BYTES:
-        with reading(file):
+    if isinstance(file.path, Path) and (file.bytes or SMALL_FILE) < SMALL_FILE:
+        with naming_file(file):
             part = replace(part, file=replace(file, held=memoryview(file.path.read_bytes())))
         _require_same(part)
         yield part
@@ -74,8 +79,8 @@ def _unchanged(part: Part) -> Iterator[Part]:
         _require_same(part)
 
 
-def _require_same(part: Part) -> None:
-    now = facts_of(part.file, part.reading)
+def _require_same(part: FilePart) -> None:
+    now = identify(part.file, part.options)
     if any(part.identity[key] != value for key, value in now.items()):
         raise _changed(part.file)
 
@@ -95,8 +100,8 @@ def split_files(
 ) -> list[SourceFile]:
     """The files in name order, the last of them for validation, all others to train on.
 
-    `val_file` names another for validation: one of them, or any other file; `sizes` are those of files that are not
-    on this machine. ValueError where nothing is left to train on, FileNotFoundError where val_file is no file.
+    `val_file` names another for validation: one of them, or any other file. `sizes` has the sizes of files that are
+    not on this machine. ValueError if nothing is left to train on, FileNotFoundError if val_file is no file.
     """
     names = dict(files)
     val_name = _val_name(names, val_file)
@@ -125,13 +130,13 @@ def _bytes(name: str, path: Path | str, sizes: Mapping[str, int]) -> int | None:
 
 
 def _val_name(names: dict[str, Path | str], val_file: str | None) -> str:
-    """The name of the validation file; adds it to `names` where it lies outside the source."""
+    """The name of the validation file; adds it to `names` if it is outside the source."""
     if val_file is None:
         return max(names)
     inside = [name for name, path in names.items() if val_file in (name, str(path)) or _same_file(path, val_file)]
     if inside:
         return inside[0]
-    if not is_url(val_file) and not Path(val_file).expanduser().is_file():
+    if not has_scheme(val_file) and not Path(val_file).expanduser().is_file():
         raise FileNotFoundError(
             f"--val-file {val_file}: expected one of {', '.join(sorted(names))}, or another file's path"
         )

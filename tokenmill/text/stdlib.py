@@ -20,7 +20,7 @@ LEFT_OUT = {"site-packages", "dist-packages", "__pycache__"}
 
 
 def write_stdlib(raw_dir: Path, say=print) -> Path:
-    """Writes the library's source under raw_dir/stdlib in one rename, unless it is there: that folder."""
+    """Writes the library's source to raw_dir/stdlib in one rename, unless it exists. Returns that folder."""
     folder = raw_dir / "stdlib"
     if folder.exists():
         return folder
@@ -47,7 +47,7 @@ def _shuffled(name: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """The text of a source file in the encoding that it declares; a few of Python's tests declare none that holds."""
+    """The text of a source file in the encoding it declares; a few of Python's tests declare a wrong one."""
     data = path.read_bytes()
     try:
         with open(path, "rb") as file:

@@ -1,16 +1,16 @@
 """What passes from a source to a shard: files, units of work, batches of documents.
 
-A unit of work is one shard: a part of one source file, or several small files whole. Which parts a file has is its
-format's (parquet.py, lines.py), which files share a shard lots.py's; here is what all formats share.
+A unit of work makes one shard: a part of one source file, or several small files whole. A format's module decides which
+parts a file has, and file_groups.py which files share a shard. This module has what all formats share.
 """
 
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import fsspec
 import numpy as np
@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.store.shards import Split
-from tokenmill.text.formats import COMPRESSIONS, SUFFIX, Reading
+from tokenmill.text.formats import ReadOptions, TextFormat, format_of
 
 BATCH_BYTES = 4 << 20  # of text in memory at a time, about
-LONGEST_STEM = 180  # bytes of UTF-8: a shard's name and a temporary file's ending are to fit into 255
+LONGEST_STEM = 180  # bytes of UTF-8: the name of a shard and the suffix of a temporary file must fit into 255
 
 
 @dataclass(frozen=True)
@@ -31,68 +31,73 @@ class SourceFile:
     name: str
     path: Path | str  # a str is a URL that fsspec knows
     split: Split
-    bytes: int | None = None  # as listed, where that is known
-    held: memoryview | None = field(default=None, compare=False, repr=False)  # all of it, where it was read at once
+    bytes: int | None = None  # as listed; None if unknown
+    held: memoryview | None = field(default=None, compare=False, repr=False)  # the whole file, if it was read at once
+    format: TextFormat = field(default=None, compare=False, repr=False)  # type: ignore[assignment]  # by default the name says which
+
+    def __post_init__(self) -> None:
+        if self.format is None:
+            object.__setattr__(self, "format", format_of(self.name))
+        assert self.format is not None, "only files of known formats are listed"
 
     @property
     def stem(self) -> str:
-        """What its shards are called; a name that is too long for that ends with a digest."""
-        stem = SUFFIX.sub("", str(PurePosixPath(self.name))).replace("/", "--")
+        """The start of its shards' names. If it would be too long, it is cut and ends with a digest."""
+        stem = self.format.stem(str(PurePosixPath(self.name))).replace("/", "--")
         if len(stem.encode()) <= LONGEST_STEM:
             return stem
         return f"{stem.encode()[: LONGEST_STEM - 20].decode(errors='ignore')}-{sha256(stem.encode())[:16]}"
 
     @property
-    def format(self) -> str:
-        """parquet, jsonl or txt."""
-        name = self._suffix[1].lower()
-        return "jsonl" if "json" in name else name
-
-    @property
     def compression(self) -> str | None:
-        """Of a jsonl or txt file as a whole: gzip, zstd or None."""
-        return COMPRESSIONS.get((self._suffix[2] or "").lower())
+        """How the whole file is compressed: gzip, zstd or None."""
+        return self.format.compression(self.name)
 
     @property
     def stamp(self) -> tuple[int, ...] | None:
-        """What changes where a file is written to or replaced; None of a URL."""
+        """Changes when the file is written to or replaced; None for a URL."""
         if not isinstance(self.path, Path):
             return None
         stat = self.path.stat()
         return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-    @property
-    def _suffix(self) -> re.Match[str]:
-        found = SUFFIX.search(self.name)
-        assert found, "only files of known formats are listed"
-        return found
 
     def open(self) -> pa.NativeFile:
         """The file's bytes; seekable."""
         if self.held is not None:
             return pa.BufferReader(self.held)
         if isinstance(self.path, Path):
-            return pa.OSFile(os.fsencode(self.path))  # of any name, UTF-8 or not
+            return pa.OSFile(os.fsencode(self.path))  # takes any name, UTF-8 or not
         return pa.PythonFile(fsspec.open(self.path, "rb").open(), "r")
+
+    def open_text(self) -> pa.NativeFile:
+        """The file's bytes, decompressed if the whole file is compressed; then not seekable."""
+        raw = self.open()
+        return pa.CompressedInputStream(raw, self.compression) if self.compression else raw
+
+
+class Cut(NamedTuple):
+    """What one shard takes of a file, as a format plans it."""
+
+    span: tuple[int, ...]  # the first byte of text and the one after the last; or row groups
+    text_bytes: int
 
 
 @dataclass(frozen=True)
-class Part:
-    """What a unit has of one file."""
+class FilePart:
+    """What a unit takes of one file."""
 
     file: SourceFile
-    reading: Reading
-    # a parquet file's row groups; of other files the first byte and the one after the last; None is all of it
-    span: tuple[int, ...] | None
-    text_bytes: int  # as the file tells without being read: near enough to plan and to show progress
-    identity: dict  # what identifies the part's text, for the shard's record
+    options: ReadOptions
+    span: tuple[int, ...] | None  # as in Cut; None for the whole file
+    text_bytes: int  # known without reading it: close enough to plan and to show progress
+    identity: dict  # identifies the part's text, for the shard's record
 
 
 @dataclass(frozen=True)
 class Unit:
     """One shard's worth of text."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FilePart, ...]
     number: int = 0
     units: int = 1  # of this file
 
@@ -111,23 +116,23 @@ class Unit:
 
 @dataclass(frozen=True)
 class Documents:
-    """A few documents of a part, in order, and what was left out or mended beside them."""
+    """A few documents of a part, in order, and how many were left out or repaired."""
 
     texts: pa.LargeStringArray  # valid UTF-8, none of them null or empty
     text_bytes: int
     null_documents: int
     empty_documents: int
-    repaired_documents: int  # not valid UTF-8: the bad bytes became U+FFFD
-    share: int  # of the part's `text_bytes`: the progress
-    row_group: int | None = None  # that all of them are of, in a parquet file
+    repaired_documents: int  # invalid UTF-8, whose bad bytes were replaced with U+FFFD
+    share: int  # of the part's `text_bytes`, for progress
+    row_group: int | None = None  # which all of them belong to, if the format has row groups
     broken_lines: int = 0
-    oversized_documents: int = 0  # longer than `Reading.max_document_bytes`
-    ids: list | None = None  # what their publisher calls them, where that was asked for
+    oversized_documents: int = 0  # longer than `ReadOptions.max_document_bytes`
+    ids: list | None = None  # the publisher's ids, if the user asked to keep them
     part: int = 0  # of the unit
 
 
 def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = None, **more) -> Documents:
-    """Leaves out nulls and empty texts, and mends what is not UTF-8. `column` is of any type that casts to text."""
+    """Leaves out null and empty texts, and repairs invalid UTF-8. `column` has any type that casts to text."""
     column, ids = as_text(column), ids.to_pylist() if isinstance(ids, pa.Array) else ids
     if not column.null_count and _none_is_empty(column):
         text_bytes = _text_bytes(column)
@@ -156,13 +161,13 @@ def _none_is_empty(column: pa.LargeStringArray) -> bool:
 
 
 def _text_bytes(column: pa.LargeStringArray) -> int:
-    """Bytes of UTF-8 of texts, none of which is null."""
+    """Bytes of UTF-8 in texts, none of which is null."""
     offsets = _offsets(column)
     return int(offsets[-1] - offsets[0])
 
 
 def as_text(column: pa.Array) -> pa.LargeStringArray:
-    """The column as text, unchecked where it is stored as bytes; `valid_utf8` checks that."""
+    """The column as text. Columns stored as bytes are not checked here; `valid_utf8` does that."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_binary(column.type) or pa.types.is_binary_view(column.type):
@@ -173,7 +178,7 @@ def as_text(column: pa.Array) -> pa.LargeStringArray:
 
 
 def valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
-    """The texts, bad bytes as U+FFFD, and how many had any."""
+    """The texts, with bad bytes replaced with U+FFFD, and how many had any."""
     try:
         column.validate(full=True)
         return column, 0
@@ -185,8 +190,8 @@ def valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
 
 
 @contextlib.contextmanager
-def reading(file: SourceFile) -> Iterator[None]:
-    """Turns the errors of reading into one that names the file and says what to do."""
+def naming_file(file: SourceFile) -> Iterator[None]:
+    """Turns errors of reading into errors that name the file and say what to do."""
     try:
         yield
     except FileNotFoundError:
@@ -203,7 +208,7 @@ def reading(file: SourceFile) -> Iterator[None]:
                 "compress it again without `zstd --long`: zstd -d --long=31 FILE, then zstd"
             ) from error
         raise ValueError(
-            f"{file.path}: expected a whole {file.format} file, found damage ({reason}); "
+            f"{file.path}: expected a whole {file.format.name} file, found damage ({reason}); "
             "fetch it again, or take it out of the source"
         ) from error
 

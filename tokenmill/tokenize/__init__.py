@@ -2,13 +2,14 @@
 
 Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set keeps of its tokenizer.
 
-    tokenizer     a byte-level BPE: load, train, save, fingerprint, encode by tiktoken, the reference
-    stretches     a text that tiktoken gives up on; giving_up: what a library says then, as an error
-    huggingface   any tokenizer.json, run by Hugging Face's library; foreign: other people's files, read
-    pickles       nanochat's, read before it is run
-    encoder       documents to tokens, by an engine that is proven before and while it is used
-    engines       faster encoders; patterns: what they know them by; digits: nanochat's pattern by Llama 3's
-    codepoints    characters that an engine classes otherwise; tables/ has them
+    tokenizer         a byte-level BPE: load, train, save, fingerprint, encode with tiktoken, the reference
+    long_text         encodes a text that tiktoken gives up on; library_errors: turns a library's failure into an error
+    huggingface       runs any tokenizer.json with Hugging Face's library; foreign: reads other programs' files
+    pickles           reads nanochat's pickle without running it
+    encoder           documents to tokens, with an engine that is proven before and while it is used
+    engines           faster encoders; patterns: the split patterns they know
+    nanochat_digits   nanochat's pattern with an engine that knows Llama 3's
+    codepoints        finds characters that an engine classes differently; tables/ has them
 
-It must never know where text is from, or where ids go.
+It must never know where text comes from, or where ids go.
 """

@@ -1,18 +1,18 @@
-"""The code points that an engine takes for another kind of character than tiktoken does.
+"""The code points that an engine classes differently from tiktoken.
 
-A split pattern asks of each character whether it is a letter, a number, a space or none of them, and engines
-carry Unicode tables of different years. `differing` finds every code point on which two engines disagree, with
-a vocabulary in which each join shows: besides the 256 bytes it has every pair of bytes that crosses from
-one character into the next, so two characters share a token just where they are in one piece:
+A split pattern asks whether each character is a letter, a number, a space or none of them, and engines have
+Unicode tables of different years. `differing` finds every code point on which two engines disagree. It uses a
+vocabulary in which every join is visible: besides the 256 bytes it has every pair of bytes that crosses from
+one character into the next, so two characters share a token if and only if they are in one piece:
 
     "aé" in one piece   61+c3 a9        "a" "é" in two   61 c3 a9
 
-A document that holds one of these code points goes to tiktoken. `CodePoints.find` looks for them in the
+A document with one of these code points is encoded by tiktoken. `CodePoints.find` looks for them in the
 UTF-8 bytes of many documents at once: the first bytes of such characters are rare, and only what follows them
 is decoded.
 
-Left out: differences that need three characters to show, but for the letters of English contractions
-('s, 'll), which patterns match without regard to case. A sample of every shard is proven besides.
+Left out: differences that only three characters show, except for the letters of English contractions
+('s, 'll), which patterns match in any case. A sample of every shard is proven too.
 """
 
 import json
@@ -33,7 +33,7 @@ LENGTHS[0xC0:0xE0], LENGTHS[0xE0:0xF0], LENGTHS[0xF0:] = 2, 3, 4
 
 
 class CodePoints:
-    """A set of code points beyond ASCII, to be found in documents."""
+    """A set of code points beyond ASCII, and a search for them in documents."""
 
     def __init__(self, code_points):
         code_points = list(code_points)
@@ -45,12 +45,12 @@ class CodePoints:
 
     @classmethod
     def load(cls, name: str) -> "CodePoints":
-        """A table that is shipped, by engine, version and pattern: "gigatoken-0.10.0-gpt2"."""
+        """A table that comes with the package, by engine, version and pattern: "gigatoken-0.10.0-gpt2"."""
         ranges = json.loads((TABLES / f"{name}.json").read_text())["code_points"]
         return cls([code for first, last in ranges for code in range(first, last + 1)])
 
     def find(self, documents: pa.LargeStringArray) -> np.ndarray:
-        """Which documents hold one of the code points: (num_documents,) bool."""
+        """Which documents have one of the code points: (num_documents,) bool."""
         offsets, data = text_buffers(documents)
         found = np.zeros(len(documents), bool)
         found[np.searchsorted(offsets, self.places(data), "right") - 1] = True
@@ -93,9 +93,9 @@ def join_showing_ranks() -> dict[bytes, int]:
 
 
 def differing(one: Callable, other: Callable, among) -> list[int]:
-    """The code points, of those `among`, on which two encoders disagree, ascending.
+    """The code points in `among` on which two encoders disagree, ascending.
 
-    Each takes documents, a LargeStringArray, to (ids, offsets), with the vocabulary of `join_showing_ranks`.
+    Each turns documents, a LargeStringArray, into (ids, offsets), with the vocabulary of `join_showing_ranks`.
     """
     characters = [chr(code) for code in among if not 0xD800 <= code < 0xE000]
     folding = [c for c in characters if CONTRACTED & {c.lower(), c.upper().lower(), c.casefold()}]
@@ -108,7 +108,7 @@ def differing(one: Callable, other: Callable, among) -> list[int]:
 
 
 def differing_documents(one: tuple, other: tuple) -> list[int]:
-    """The documents whose ids are not the same in two answers (ids, offsets)."""
+    """The documents whose ids differ between two results (ids, offsets)."""
     (ids, offsets), (other_ids, other_offsets) = one, other
     lengths = np.diff(offsets)
     differ = lengths != np.diff(other_offsets)

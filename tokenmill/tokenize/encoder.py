@@ -1,13 +1,14 @@
-"""Documents -> tokens, by an engine that is proven equal to the reference, and by the reference where it is not.
+"""Documents -> tokens, with an engine that is proven equal to the reference, or else with the reference.
 
-    the pattern      is on the engine's list, and the versions of the packages are the pinned ones
-    code points      that it classes otherwise are in a table (codepoints.py); a document with one goes to the reference
+    the pattern      must be on the engine's list, and the packages must have the pinned versions
+    code points      that the engine classes differently are in a table (codepoints.py); the reference encodes
+                     documents that have one
     at the start     long pieces, runs of spaces and the first documents are encoded by both
     in every shard   a random sample of documents is encoded by both; a difference fails the shard
 
-so the ids are the reference's, and the engine is no part of a token set's fingerprint. A tokenizer.json that tiktoken
-cannot express has no table: the code points on which the engine and `tokenizers` differ are found when it is loaded,
-and one that neither year's Unicode knows goes to the reference.
+So the ids are the reference's, and the engine is not part of a token set's fingerprint. A tokenizer.json that tiktoken
+cannot express has no table. The code points on which the engine and `tokenizers` differ are found when it is loaded,
+and the reference encodes documents with code points that neither Unicode version knows.
 """
 
 import functools
@@ -30,13 +31,13 @@ from tokenmill.tokenize.patterns import PATTERNS
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 VERSIONS = {"tiktoken": "0.14.0", "tokenizers": "0.23.3"}  # the tables were made against them
-CACHE_BYTES = 192 << 20  # an engine that has taken so much more memory for what it has seen is made anew
+CACHE_BYTES = 192 << 20  # an engine whose cache has taken so much memory is made again
 SAMPLE_ONE_IN = 512  # documents of a shard that both encode, and its first
 CONTEXTS = "a{0}b 1{0}2 !{0}! {0} a {0}{0}"  # in which a code point is compared
 
 
 def reference(tokenizer: Tokenizer) -> Encode:
-    """tiktoken, or `tokenizers`, a document at a time."""
+    """tiktoken or `tokenizers`, one document at a time."""
 
     def encode(documents):
         parts = tokenizer.encode_many(documents.to_pylist())
@@ -47,9 +48,9 @@ def reference(tokenizer: Tokenizer) -> Encode:
 
 
 class Encoder:
-    """Documents to tokens with BOS, by the engine of this name, and by the reference where it is not proven.
+    """Documents to tokens with BOS, with the named engine, and with the reference for documents it is not proven for.
 
-    ValueError where the engine cannot be used with this tokenizer: the reason, in a line.
+    ValueError, with the reason in one line, if the engine cannot be used with this tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: str = "tiktoken"):
@@ -66,7 +67,7 @@ class Encoder:
             self._leaves = _exceptions(ENGINES[engine], tokenizer, self._fast)
 
     def encode(self, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
-        """Tokens (num_tokens,) of all documents, BOS first in each; their lengths; how many the reference encoded."""
+        """Tokens (num_tokens,) of all documents, BOS first; their lengths; and how many the reference encoded."""
         if not self.is_reference and _resident_bytes() > self._small + CACHE_BYTES:
             self._renew()
         refer = self._referred(documents)
@@ -78,12 +79,12 @@ class Encoder:
         return *self._join(parts), int(refer.sum())
 
     def _referred(self, documents: pa.LargeStringArray) -> np.ndarray:
-        """Which documents a faster engine leaves to the reference: (num_documents,) bool."""
+        """Which documents the reference has to encode: (num_documents,) bool."""
         none = np.zeros(len(documents), bool)
         return functools.reduce(np.logical_or, (leaves(documents) for leaves in self._leaves), none)
 
     def prove(self, documents: pa.LargeStringArray, tokens: np.ndarray, lengths: np.ndarray, numbers) -> None:
-        """Encodes the documents of these numbers by the reference too. ValueError, with a short text, for other ids."""
+        """Encodes these documents with the reference too. ValueError, with a short text, if any differ."""
         ends, eot = np.cumsum(lengths), self.tokenizer.eot_token is not None
         for number in numbers if not self.is_reference else ():
             text = documents[int(number)].as_py()
@@ -92,13 +93,13 @@ class Encoder:
                 raise ValueError(self._difference(text))
 
     def _renew(self) -> None:
-        """Makes the engine anew, without what it remembers of the text that it has seen."""
+        """Makes the engine again, with an empty cache."""
         self._fast = self._reference
         self._fast = _make(ENGINES[self.engine], self.tokenizer)
         self._small = _resident_bytes()
 
     def _join(self, parts) -> tuple[np.ndarray, np.ndarray]:
-        """Puts parts (document numbers, ids, offsets) in the documents' order, BOS before each, and EOT after it."""
+        """Puts parts (document numbers, ids, offsets) in the documents' order, BOS before each and EOT after it."""
         framed = 1 if self.tokenizer.eot_token is None else 2
         lengths = np.empty(sum(len(numbers) for numbers, _, _ in parts), np.int64)
         for numbers, ids, offsets in parts:
@@ -118,7 +119,7 @@ class Encoder:
         return tokens, lengths
 
     def _require_no_bos(self, ids: np.ndarray) -> None:
-        """BOS is nowhere but where documents begin: ValueError where a tokenizer makes it of a text."""
+        """ValueError if the tokenizer makes BOS of a text: it may only begin documents."""
         if self.tokenizer.may_make_bos and (ids == self.tokenizer.bos_id).any():
             raise ValueError(
                 f"tokenizer {self.tokenizer.name} makes its {self.tokenizer.bos_token} of ordinary text; "
@@ -139,7 +140,7 @@ class Encoder:
 
 
 def sample(shard: str, first: int, count: int) -> np.ndarray:
-    """Which of a shard's documents from `first` on are proven: their places among these `count`."""
+    """Which of a shard's `count` documents from `first` on are proven: their numbers among these."""
     rng = np.random.default_rng([zlib.crc32(shard.encode()), first])
     chosen = rng.integers(SAMPLE_ONE_IN, size=count) == 0
     chosen[: first == 0] = True
@@ -147,10 +148,10 @@ def sample(shard: str, first: int, count: int) -> np.ndarray:
 
 
 def choose_encoder(wanted: str, tokenizer: Tokenizer, first_documents: pa.LargeStringArray) -> tuple[Encoder, str]:
-    """What to encode with, and why not a faster engine, or "". Takes a fraction of a second to prove it.
+    """What to encode with; and why not a faster engine, or "". Proving it takes a fraction of a second.
 
-    "auto" takes the fastest that is proven, and the reference in the end; ValueError where another was named and
-    is not.
+    "auto" takes the fastest engine that is proven, or else the reference. ValueError if another engine is named and is
+    not proven.
     """
     reasons = []
     for name in {"auto": list(ENGINES), "tiktoken": []}.get(wanted, [wanted]):
@@ -166,7 +167,7 @@ def choose_encoder(wanted: str, tokenizer: Tokenizer, first_documents: pa.LargeS
 
 
 def require_engine(wanted: str, tokenizer: Tokenizer) -> None:
-    """ValueError where the named engine is not there, of another version, or not for this tokenizer's pattern."""
+    """ValueError if the named engine is missing, has another version, or does not know this tokenizer's pattern."""
     if wanted in ENGINES:
         try:
             _require_usable(ENGINES[wanted], tokenizer)
@@ -183,15 +184,15 @@ def _require_usable(engine: Engine, tokenizer: Tokenizer) -> None:
             raise ValueError(f"{engine.name} is not installed (pip install {package}=={version})") from None
         if found != version:
             raise ValueError(f"{engine.name} is proven with {package} {version}, found {found}")
-    known = engine.name == "gigatoken" if isinstance(tokenizer, HuggingFace) else _has_pattern(engine, tokenizer)
-    if isinstance(tokenizer, HuggingFace) and (token := _matched_otherwise(tokenizer)):
-        raise ValueError(f"{engine.name} does not match the added token {token!r} as {library} does")
-    if not known:
+    if isinstance(tokenizer, HuggingFace):
+        if token := _matched_otherwise(tokenizer):
+            raise ValueError(f"{engine.name} does not match the added token {token!r} as {library} does")
+    elif PATTERNS.get(tokenizer.pattern) not in engine.patterns:
         raise ValueError(f"{engine.name} is not proven with the split pattern of tokenizer {tokenizer.name}")
 
 
 def _matched_otherwise(tokenizer: HuggingFace) -> str | None:
-    """An added token that only the library matches: as a single word, or in the text as it is normalized."""
+    """An added token that only the library matches: as a single word, or in normalized text."""
     normalizes = json.loads(tokenizer.whole).get("normalizer") is not None
     for token in tokenizer.added:
         if token.get("single_word") or (token.get("normalized") and normalizes):
@@ -200,12 +201,8 @@ def _matched_otherwise(tokenizer: HuggingFace) -> str | None:
     return None
 
 
-def _has_pattern(engine: Engine, tokenizer: Tokenizer) -> bool:
-    return PATTERNS.get(tokenizer.pattern) in engine.patterns
-
-
 def _resident_bytes() -> int:
-    """Memory of this process that is its own; 0 where the system does not tell."""
+    """Memory that belongs to this process alone; 0 if the system does not say."""
     try:
         with open("/proc/self/statm") as file:
             _, resident, shared, *_ = map(int, file.read().split())
@@ -219,7 +216,7 @@ def _make(engine: Engine, tokenizer: Tokenizer) -> Encode:
         if isinstance(tokenizer, HuggingFace):
             return gigatoken_of_json(tokenizer.unspelled)
         return make_engine(engine, tokenizer.ranks, tokenizer.pattern)
-    except BaseException as error:  # whatever it says of a vocabulary that it does not know, a Rust panic too
+    except BaseException as error:  # it may raise anything for a vocabulary that it does not know, even a Rust panic
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         reason = str(error).partition("\n")[0]
@@ -230,7 +227,7 @@ def _make(engine: Engine, tokenizer: Tokenizer) -> Encode:
 
 
 def _exceptions(engine: Engine, tokenizer: Tokenizer, fast: Encode) -> list[Callable]:
-    """What tells the documents that the engine leaves to the reference."""
+    """Functions that find the documents which the reference has to encode."""
     if isinstance(tokenizer, HuggingFace):
         return [_compared(tokenizer, fast).find]
     leaves = engine.leaves(tokenizer.pattern)
@@ -238,7 +235,7 @@ def _exceptions(engine: Engine, tokenizer: Tokenizer, fast: Encode) -> list[Call
 
 
 def _compared(tokenizer: HuggingFace, fast: Encode) -> CodePoints:
-    """The code points that the engine and the reference do not encode alike, and those of no known kind."""
+    """The code points that the engine and the reference encode differently, and those of no known kind."""
     kinds = [(code, unicodedata.category(chr(code))) for code in range(0x80, 0x110000)]
     unknown = [code for code, kind in kinds if kind in ("Cn", "Co")]
     known = [code for code, kind in kinds if kind not in ("Cn", "Co", "Cs")]
@@ -261,7 +258,7 @@ def _prove_at_start(encoder: Encoder, first_documents: pa.LargeStringArray) -> N
 
 
 def hard_texts(tokens) -> list[str]:
-    """Long pieces, runs of every kind, numbers of several kinds, combined characters, and what spells these tokens."""
+    """Long pieces, runs and numbers of every kind, combined characters, and texts that spell these tokens."""
     units = [*" \n\t\u00a0aA1!é水😀\u0301", "\r\n", " \n", "ab", "12a", "...", "'s", "'S"]
     units += ["1²", "٣4", "½", "1 ", "e\u0301", "\u1100\u1161"]
     runs = [unit * count for unit in units for count in (*range(1, 12), 100, 1000)]
@@ -275,7 +272,7 @@ def _documents(texts: list[str]) -> pa.LargeStringArray:
 
 
 def _smallest(text: str, differs: Callable[[str], bool]) -> str:
-    """A short part of a text that still differs: halves, quarters ... are cut away while it does."""
+    """A short part of a text that still differs: cuts away halves, quarters ... as long as it does."""
     step = len(text) // 2
     while step:
         start = 0

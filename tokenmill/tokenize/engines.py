@@ -1,15 +1,15 @@
-"""Engines that encode documents: faster ones beside the reference, which is tiktoken or Hugging Face's `tokenizers`.
+"""Engines that encode faster than the reference, which is tiktoken or Hugging Face's `tokenizers`.
 
-An engine takes documents, an Arrow array of text, to flat ids and offsets. gigatoken reads the Arrow buffers
-themselves, without a Python string; fastokens knows other patterns. Both want ranks from 0 on without holes, so a
-vocabulary that has some, as where special tokens stand first, is numbered anew for them, and their ids mapped back.
+An engine turns documents, an Arrow array of text, into flat ids and offsets. gigatoken reads the Arrow buffers
+themselves and makes no Python string. It needs ranks from 0 on without holes. A vocabulary with holes, such as one
+whose special tokens come first, is renumbered for it, and the ids are mapped back.
 
-Here they are made; encoder.py proves them. Left out: threads. Each engine works on the calling thread, as every core
-has its process.
+This module makes engines; encoder.py proves them. Threads are left out: every core has its own process, so an engine
+works on the calling thread. It must start none, because workers are forked from a process that has used it
+(prepare/fork_server.py).
 """
 
 import base64
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.tokenize import digits
+from tokenmill.tokenize import nanochat_digits
 from tokenmill.tokenize.codepoints import text_buffers
 from tokenmill.tokenize.patterns import PATTERNS
 
 Encode = Callable[[pa.LargeStringArray], tuple[np.ndarray, np.ndarray]]  # documents -> ids uint32, offsets int64
 
-# what gigatoken calls each pattern; of nanochat's the digits are its own (digits.py)
+# what gigatoken calls each pattern; nanochat_digits.py adds how nanochat's splits digits
 GIGATOKEN = {"gpt2": "gpt2", "cl100k": "cl100k", "llama3": "olmo3", "qwen2": "qwen2", "nanochat": "olmo3"}
 
 
@@ -37,8 +37,8 @@ class Engine:
     make: Callable[[dict[bytes, int], str], Encode]
 
     def leaves(self, pattern: str) -> Callable[[pa.LargeStringArray], np.ndarray] | None:
-        """What tells the documents that the engine cannot decide with this pattern, where there are any."""
-        return digits.undecidable if (self.name, PATTERNS.get(pattern)) == ("gigatoken", "nanochat") else None
+        """Finds the documents that the engine cannot encode with this pattern; None if it can encode all."""
+        return nanochat_digits.undecidable if PATTERNS.get(pattern) == "nanochat" else None
 
 
 def _gigatoken(ranks: dict[bytes, int], pattern: str) -> Encode:
@@ -48,16 +48,16 @@ def _gigatoken(ranks: dict[bytes, int], pattern: str) -> Encode:
         tokenizer = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer=GIGATOKEN[PATTERNS[pattern]])
     if PATTERNS[pattern] != "nanochat":
         return lambda documents: _by_gigatoken(tokenizer, documents)
-    mark_id = ranks[bytes([digits.MARK])]
+    mark_id = ranks[bytes([nanochat_digits.MARK])]
 
     def encode(documents):
-        return digits.unmark(*_by_gigatoken(tokenizer, digits.mark(documents)), mark_id)
+        return nanochat_digits.unmark(*_by_gigatoken(tokenizer, nanochat_digits.mark(documents)), mark_id)
 
     return encode
 
 
 def gigatoken_of_json(whole: str) -> Encode:
-    """gigatoken with a tokenizer.json of Hugging Face's. Its own errors where it does not know the kind."""
+    """gigatoken with a Hugging Face tokenizer.json. Raises gigatoken's own errors if it cannot run it."""
     import gigatoken
 
     tokenizer = gigatoken.Tokenizer.from_json(whole)
@@ -74,22 +74,8 @@ def _by_gigatoken(tokenizer, documents: pa.LargeStringArray) -> tuple[np.ndarray
     return np.asarray(layout.content.data), np.asarray(layout.offsets.data)
 
 
-def _fastokens(ranks: dict[bytes, int], pattern: str) -> Encode:
-    os.environ["FASTOKENS_BPE_THREADS"] = "1"  # read when the package is loaded
-    from fastokens._native import Tokenizer as Fastokens
-
-    with _rank_file(ranks) as file:
-        tokenizer = Fastokens.from_tiktoken(file.name, pattern=pattern, special_tokens={})
-
-    def encode(documents):
-        ids, offsets = tokenizer.encode_batch_flat(documents.to_pylist(), split_special_tokens=True)
-        return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64)
-
-    return encode
-
-
 def _rank_file(ranks: dict[bytes, int]):
-    """A .tiktoken file of ranks, that is gone when it is closed."""
+    """A .tiktoken file of ranks, which is deleted when it is closed."""
     file = tempfile.NamedTemporaryFile(suffix=".tiktoken")  # noqa: SIM115 (the caller closes it)
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
         file.write(base64.b64encode(token) + b" %d\n" % rank)
@@ -98,17 +84,11 @@ def _rank_file(ranks: dict[bytes, int]):
 
 
 # the fastest first
-ENGINES = {
-    engine.name: engine
-    for engine in (
-        Engine("gigatoken", "0.10.0", tuple(GIGATOKEN), _gigatoken),
-        Engine("fastokens", "0.3.5", ("gpt2", "cl100k", "nanochat"), _fastokens),
-    )
-}
+ENGINES = {"gigatoken": Engine("gigatoken", "0.10.0", tuple(GIGATOKEN), _gigatoken)}
 
 
 def make_engine(engine: Engine, ranks: dict[bytes, int], pattern: str) -> Encode:
-    """An encoder of these ranks, in whatever order and with whatever holes."""
+    """An encoder of these ranks, in any order and with any holes."""
     ids = np.sort(np.fromiter(ranks.values(), np.uint32, len(ranks)))
     if len(ids) and ids[-1] == len(ids) - 1:
         return engine.make(ranks, pattern)
@@ -123,5 +103,5 @@ def make_engine(engine: Engine, ranks: dict[bytes, int], pattern: str) -> Encode
 
 
 def table_name(engine: Engine, pattern: str) -> str:
-    """The table of the code points that an engine classes otherwise."""
+    """The table of the code points that an engine classes differently."""
     return f"{engine.name}-{engine.version}-{PATTERNS[pattern]}"

@@ -1,16 +1,16 @@
-"""Tokenizers that others wrote: Hugging Face's tokenizer.json, and nanochat's tokenizer.pkl.
+"""Tokenizers that other programs wrote: Hugging Face's tokenizer.json, and nanochat's tokenizer.pkl.
 
 Hugging Face's byte-level BPE is a vocabulary, an ordered list of merges and a split pattern; tiktoken's is the
-vocabulary alone, its ids in the order of the merges. So a file is taken over where that says the same:
+vocabulary alone, its ids in the order of the merges. So a file is converted for tiktoken if that says the same:
 
     {"a": 0, "b": 1, "ab": 2, "abb": 3}, merges [a b], [ab b]   ->   ranks b"a" 0, b"b" 1, b"ab" 2, b"abb" 3
 
     each token is made by one merge, and the merges come in the order of their ids
-    each merge is canonical: those before it make of its token just the two that it joins
+    each merge is canonical: the merges before it reduce its token to exactly the two parts that it joins
     both libraries encode the same texts to the same ids
 
-Every other tokenizer.json is run by Hugging Face's library itself (huggingface.py).
-nanochat's holds one tiktoken Encoding (pickles.py).
+Hugging Face's library itself runs every other tokenizer.json (huggingface.py).
+nanochat's file has one tiktoken Encoding (pickles.py).
 """
 
 import json
@@ -20,19 +20,19 @@ from pathlib import Path
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import LARGEST_JSON, read_bounded
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.tokenize.giving_up import naming_the_library
 from tokenmill.tokenize.huggingface import BYTE_OF, HuggingFace
+from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.patterns import GPT2_PATTERN
 from tokenmill.tokenize.pickles import read_pickle
 from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer
 
 
 class _OtherKind(ValueError):
-    """Why tiktoken cannot run a tokenizer.json."""
+    """tiktoken cannot run a tokenizer.json, for this reason."""
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a file is a tokenizer that somebody else wrote."""
+    """Whether a file is a tokenizer that another program wrote."""
     if path.suffix == ".pkl":
         return path.is_file()
     if path.suffix != ".json" or not path.is_file():
@@ -42,11 +42,11 @@ def is_foreign(path: Path) -> bool:
 
 
 def load_any(spec: str, bos_token: str | None = None, texts: Sequence[str] = ()) -> Tokenizer:
-    """A tokenizer by its tiktoken name, or of a file, tokenmill's or anybody's, with documents that begin with
-    `bos_token`.
+    """A tokenizer by its tiktoken name, or from a file of tokenmill or another program, with documents that begin
+    with `bos_token`.
 
-    A tokenizer.json is checked on `texts`. ValueError, with the reason, where it is broken or has no such token;
-    FileNotFoundError or ConnectionError where it is not to be had.
+    A tokenizer.json is checked on `texts`. ValueError, with the reason, if it is broken or has no such token;
+    FileNotFoundError or ConnectionError if it cannot be found.
     """
     if is_foreign(Path(spec)):
         return load_foreign(Path(spec), bos_token, texts)
@@ -97,7 +97,7 @@ def _by_its_library(path: Path, whole: dict, special: dict[str, int], bos_token:
 
 
 def _name(path: Path) -> str:
-    """What the token set's folder calls it: the file's name, or its folder's where that says nothing."""
+    """The tokenizer's name: that of the file, or of its folder if the file is called tokenizer.json."""
     name = path.stem if path.stem != "tokenizer" else path.absolute().parent.name
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
 
@@ -118,7 +118,7 @@ def _bos(path: Path, special: dict[str, int], bos_token: str | None) -> str:
 
 
 def _by_tiktoken(path: Path, whole: dict, special: dict[str, int], bos_token: str) -> Tokenizer:
-    """The same tokenizer for tiktoken; `_OtherKind` where it cannot run it."""
+    """The same tokenizer for tiktoken; raises `_OtherKind` if tiktoken cannot run it."""
     pattern, vocab = _pattern(whole), whole["model"]["vocab"]
     if ordinary := [token["content"] for token in whole.get("added_tokens") or [] if not token["special"]]:
         raise _OtherKind(f"added tokens that match within text: {', '.join(ordinary)}")
@@ -155,7 +155,7 @@ def _pattern(whole: dict) -> str:
 
 
 def _require_canonical(merges: list[tuple[bytes, bytes]], ranks: dict[bytes, int]) -> None:
-    """Whether the ids alone say what the merges say, in the order that they come in."""
+    """Raises `_OtherKind` unless the ids alone say what the merges say, in their order."""
     made = [ranks[first + second] for first, second in merges]
     if made != sorted(set(made)):
         raise _OtherKind("merges that do not come in the order of their ids, or make one token twice")
@@ -169,7 +169,7 @@ def _require_canonical(merges: list[tuple[bytes, bytes]], ranks: dict[bytes, int
 
 
 def _merged(token: bytes, ranks: dict[bytes, int], below: int) -> tuple[bytes, ...]:
-    """The parts of a token that the merges of lower ranks leave."""
+    """The parts that the merges of lower ranks reduce a token to."""
     parts = [token[i : i + 1] for i in range(len(token))]
     while len(parts) > 2:
         pairs = [ranks.get(first + second, below) for first, second in zip(parts, parts[1:], strict=False)]
@@ -190,7 +190,7 @@ def _bytes(token: str) -> bytes:
 
 def _check(tokenizer: Tokenizer, path: Path, texts: Sequence[str]) -> None:
     with naming_the_extra():
-        import tokenizers  # to check such a file alone
+        import tokenizers  # needed only to check such a file
 
     with naming_the_library("tokenizers", str(path), _OtherKind):
         theirs = tokenizers.Tokenizer.from_file(str(path))

@@ -1,11 +1,11 @@
-"""Any tokenizer.json, by Hugging Face's `tokenizers` itself: what tiktoken cannot express.
+"""Any tokenizer.json, run by Hugging Face's `tokenizers` itself: for what tiktoken cannot express.
 
-Normalizers (NFC: Qwen, NeoX), several splits (DeepSeek), digits (SmolLM), tokens that are added and match within text,
+Normalizers (NFC: Qwen, NeoX), several splits (DeepSeek), digits (SmolLM), tokens that match within text,
 SentencePiece's BPE with byte fallback (Llama 2, Gemma) and Unigram (T5). The whole file is kept in the token set, so
-that its ids are decoded as they were made. Three things of it are left out on purpose:
+ids are decoded as they were made. Three things are left out on purpose:
 
     truncation and padding      they would cut documents, or lengthen them
-    the post-processor          BOS is put where a document begins, and by us alone
+    the post-processor          tokenmill itself puts BOS where a document begins
     special tokens in a text    text that spells one is ordinary text: within the library they bear names that no text
                                 has, so that "<s>" is three characters of T5, and BOS only ever what we put first
 """
@@ -22,24 +22,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
-from tokenmill.once import once
 from tokenmill.store.files import header, write_json
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.tokenize.giving_up import CannotRun, naming_the_library
+from tokenmill.tokenize.library_errors import CannotRun, naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
-BATCH = 256  # documents that the library is handed at a time
+BATCH = 256  # documents that the library encodes at a time
 CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
 
 
 @dataclass(frozen=True)
 class HuggingFace(Tokenizer):
-    """A tokenizer that `tokenizers` runs. `whole` is its tokenizer.json, but truncation, padding and post-processor."""
+    """A tokenizer that `tokenizers` runs; `whole` is its tokenizer.json, less the three things above."""
 
     whole: str = field(default="", repr=False)
 
@@ -48,7 +48,7 @@ class HuggingFace(Tokenizer):
 
     @classmethod
     def of_json(cls, name: str, whole: dict, special: dict[str, int], bos_token: str) -> "HuggingFace":
-        """The tokenizer of a tokenizer.json that has been read. ValueError where the library does not take it."""
+        """The tokenizer of a tokenizer.json that has been read. ValueError if the library rejects it."""
         kept = whole | {"truncation": None, "padding": None, "post_processor": None}
         if dropout := (whole.get("model") or {}).get("dropout"):
             raise ValueError(f"its BPE has a dropout of {dropout}, with which a text has other ids every time")
@@ -64,20 +64,20 @@ class HuggingFace(Tokenizer):
                 raise ValueError(f"its added token {content!r} has id {token['id']}, the library gives it {found}")
         return made
 
-    @once
+    @cached_property
     def added(self) -> list[dict]:
         """Tokens that match within text, before it is split."""
         found: list[dict] = json.loads(self.whole).get("added_tokens") or []
         return [token for token in found if token["content"] not in self.special_tokens]
 
-    @once
+    @cached_property
     def vocab_size(self) -> int:
         most = max(max(self._vocab.values()), max(self.special_tokens.values()))
         if most >= MOST_IDS:
             raise ValueError(f"{self.name}: ids must be below {MOST_IDS:,}, found {most:,}")
         return 1 + most
 
-    @once
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a token id; the name cannot."""
         whole = json.loads(self.whole)
@@ -85,22 +85,22 @@ class HuggingFace(Tokenizer):
         framed = [self.bos_token, *([self.eot_token] if self.eot_token else [])]
         return hashlib.sha256(json.dumps([parts, framed], sort_keys=True).encode()).hexdigest()
 
-    @once
+    @cached_property
     def unspelled(self) -> str:
         """The tokenizer.json with names for special tokens that no text has."""
         return json.dumps(_unspelled(json.loads(self.whole), self.special_tokens), ensure_ascii=False)
 
-    @once
+    @cached_property
     def _encoding(self) -> "tokenizers.Tokenizer":
         with naming_the_library(self.library, self.name):
             return _load(self.unspelled)
 
-    @once
+    @cached_property
     def _decoding(self) -> "tokenizers.Tokenizer":
         with naming_the_library(self.library, self.name):
             return _load(self.whole)
 
-    @once
+    @cached_property
     def _vocab(self) -> dict[str, int]:
         vocab: dict[str, int] = self._decoding.get_vocab(with_added_tokens=True)
         return vocab
@@ -123,7 +123,7 @@ class HuggingFace(Tokenizer):
         return found
 
     def _refused(self, texts: list[str]) -> str:
-        """The first of some texts that the library fails on, in words."""
+        """Describes the first text that the library fails on."""
         for text in texts:
             try:
                 with naming_the_library(self.library, self.name):
@@ -133,7 +133,7 @@ class HuggingFace(Tokenizer):
         return "some texts together; use another tokenizer"
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text of ids, special tokens spelled out. ValueError as `token`."""
+        """Text of ids, special tokens spelled out. ValueError as in `token`."""
         numbers = np.asarray(ids).tolist()
         for id in set(numbers) - self.tokens.keys():
             self.token(id)
@@ -142,14 +142,14 @@ class HuggingFace(Tokenizer):
         return text
 
     def token(self, id: int) -> bytes:
-        """The bytes that an id stands for; of a special token its name. ValueError where there is no such id."""
+        """The bytes that an id stands for; for a special token, its name. ValueError if there is no such id."""
         if id not in self.tokens:
             raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens")
         return self.tokens[id]
 
-    @once
+    @cached_property
     def tokens(self) -> dict[int, bytes]:
-        """What each id stands for: bytes of text, of a special token its name."""
+        """What each id stands for: bytes of text; for a special token, its name."""
         whole = json.loads(self.whole)
         added = {token["id"] for token in whole.get("added_tokens") or []}
         spelling = _Spelling(whole)
@@ -200,7 +200,7 @@ def _made_of(merge: str | list[str]) -> str:
 
 
 class _Spelling:
-    """How a vocabulary spells bytes: as GPT-2's characters, as <0x0A>, with a mark for a space, or plainly."""
+    """How a vocabulary spells bytes: in GPT-2's characters, as <0x0A>, with a mark for a space, or plainly."""
 
     def __init__(self, whole: dict):
         kinds = json.dumps([whole.get("pre_tokenizer"), whole.get("decoder"), whole.get("normalizer")])

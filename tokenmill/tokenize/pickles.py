@@ -1,12 +1,12 @@
-"""nanochat's tokenizer.pkl: the one tiktoken Encoding that it holds, and nothing run, built or filled on the way.
+"""Reads the tiktoken Encoding in nanochat's tokenizer.pkl without running anything.
 
-A pickle is a program. Its unpickler can be made to run anything; or to nest what it builds so deep that Python's own
-stack ends, or to ask for gigabytes of memory by a few bytes. So the program is read first:
+A pickle is a program. It can make the unpickler run anything, nest objects until Python's stack overflows, or allocate
+gigabytes with a few bytes. So the program is checked first:
 
-    only the steps that an Encoding needs      texts, bytes, numbers, dicts, one class
-    numbers of memory cells below its length   each cell has been written by a step
-    one tuple, the empty one                   nothing is nested but dicts, which no depth harms
-    one name, tiktoken.core.Encoding           for which stands a class that only keeps what it is told
+    only the steps that an Encoding needs          texts, bytes, numbers, dicts, one class
+    numbers of memory cells below its length       each cell has been written by a step
+    one tuple, the empty one                       only dicts are nested, which is harmless at any depth
+    one name, tiktoken.core.Encoding               replaced by a class that only keeps its state
 """
 
 import io
@@ -46,12 +46,12 @@ def read_pickle(path: Path) -> tuple[str, dict[bytes, int], dict[str, int]]:
 
 
 def _require_harmless(data: bytes) -> None:
-    """ValueError where the program has a step that an Encoding does not need."""
-    for step, told, _ in pickletools.genops(data):
+    """Raises UnpicklingError if the program has a step that an Encoding does not need."""
+    for step, argument, _ in pickletools.genops(data):
         if step.name not in STEPS:
             raise pickle.UnpicklingError(f"it has the step {step.name}")
-        if step.name == "LONG_BINPUT" and (told or 0) >= len(data):
-            raise pickle.UnpicklingError(f"it has a memory cell {told:,}, and {len(data):,} bytes")
+        if step.name == "LONG_BINPUT" and (argument or 0) >= len(data):
+            raise pickle.UnpicklingError(f"it has a memory cell {argument:,}, and {len(data):,} bytes")
 
 
 class _Encoding:

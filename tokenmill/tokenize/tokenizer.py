@@ -5,16 +5,16 @@ special tokens, and which of these is BOS. tiktoken does the encoding and is the
 
     "Hi <|endoftext|>"  ->  50256 17250 1279 91 437 1659 5239 91 29      (gpt2)
 
-Text that spells a special token is ordinary text, so BOS is only ever what we put first.
+Text that spells a special token is ordinary text, so BOS only ever appears where tokenmill puts it.
 
-Two kinds of text make tiktoken fail, and neither loses a document. Lone surrogates become U+FFFD,
-as tiktoken's own `encode_ordinary` has it. A run of about a million whitespace characters overflows
-its regex engine's stack; such a document is split by the same pattern with the `regex` module, and
-only where a piece begins, so that no merge could have crossed (stretches.py). With a pattern that we
-do not know, which may mean something else to that module, or look ahead further, it is an error.
+Two kinds of text make tiktoken fail, and neither loses a document. Lone surrogates become U+FFFD, as
+in tiktoken's own `encode_ordinary`. A run of about a million whitespace characters overflows the stack
+of its regex engine. Such a document is split by the same pattern with the `regex` module, only where a
+piece begins, so that no merge could have crossed (long_text.py). With an unknown pattern, which may mean
+something else to that module or look further ahead, it is an error.
 
-Left out: faster engines (encoder.py), other people's tokenizer files (foreign.py), and tokenizers that tiktoken cannot
-express (huggingface.py).
+Left out: faster engines (encoder.py), tokenizer files of other programs (foreign.py), and tokenizers that tiktoken
+cannot express (huggingface.py).
 """
 
 import base64
@@ -30,15 +30,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
-from tokenmill.once import once
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.tokenize.giving_up import naming_the_library
+from tokenmill.tokenize.library_errors import naming_the_library
+from tokenmill.tokenize.long_text import encode_in_stretches
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
-from tokenmill.tokenize.stretches import encode_in_stretches
 
 if TYPE_CHECKING:
     import tiktoken
@@ -64,16 +64,16 @@ NANOCHAT_SPECIAL_TOKENS = (
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A byte-level BPE tokenizer. Ids are below `vocab_size`; some of these may stand for nothing."""
+    """A byte-level BPE tokenizer. Ids are below `vocab_size`; some of them may stand for nothing."""
 
     name: str
     pattern: str
     ranks: dict[bytes, int] = field(repr=False)
     special_tokens: dict[str, int] = field(repr=False)
     bos_token: str
-    eot_token: str | None = None  # what documents end with, where that was asked for
+    eot_token: str | None = None  # what documents end with, if anything
 
-    library: ClassVar[str] = "tiktoken"  # the reference: what says which ids are right
+    library: ClassVar[str] = "tiktoken"  # the reference, which decides which ids are right
     may_make_bos: ClassVar[bool] = False  # of ordinary text
 
     def __post_init__(self) -> None:
@@ -89,11 +89,11 @@ class Tokenizer:
             raise ValueError(f"{self.bos_token}: begins documents in {self.name}, and cannot end them too")
 
     def framed(self, bos_token: str | None = None, eot_token: str | None = None) -> Self:
-        """The tokenizer with documents that begin with another special token, or end with one. ValueError for none."""
+        """The tokenizer with other special tokens at the beginning or end of documents. ValueError if unknown."""
         return replace(self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token)
 
     def end_of_text(self) -> str:
-        """The special token that ends a text, and is not BOS. ValueError where none is known to."""
+        """The special token that ends a text, and is not BOS. ValueError if none is known."""
         found = next((token for token in EOT_TOKENS if token in self.special_tokens and token != self.bos_token), None)
         if found is None:
             others = [token for token in self.special_tokens if token != self.bos_token]
@@ -109,11 +109,11 @@ class Tokenizer:
     def eot_id(self) -> int | None:
         return None if self.eot_token is None else self.special_tokens[self.eot_token]
 
-    @once
+    @cached_property
     def vocab_size(self) -> int:
         return 1 + max(max(self.ranks.values()), max(self.special_tokens.values()))
 
-    @once
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a token id; the name cannot."""
         ranks = sorted((rank, token.hex()) for token, rank in self.ranks.items())
@@ -122,7 +122,7 @@ class Tokenizer:
         whole = json.dumps([self.pattern, ranks, special, self.bos_token, *ends])
         return hashlib.sha256(whole.encode()).hexdigest()
 
-    @once
+    @cached_property
     def encoding(self) -> "tiktoken.Encoding":
         package = _tiktoken()
         with naming_the_library("tiktoken", self.name):
@@ -148,7 +148,7 @@ class Tokenizer:
         return [np.asarray(self.encode(text), np.uint32) for text in texts]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as `token`."""
+        """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as in `token`."""
         numbers = np.asarray(ids).tolist()
         try:
             return self.encoding.decode(numbers)
@@ -156,15 +156,15 @@ class Tokenizer:
             return b"".join(map(self.token, numbers)).decode("utf-8", "replace")  # says which
 
     def token(self, id: int) -> bytes:
-        """The bytes that an id stands for; of a special token its name. ValueError where there is no such id."""
+        """The bytes that an id stands for; for a special token, its name. ValueError if there is no such id."""
         try:
             return self.encoding.decode_single_token_bytes(id)
         except (KeyError, OverflowError) as error:
             raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens") from error
 
-    @once
+    @cached_property
     def tokens(self) -> dict[int, bytes]:
-        """What each id stands for: bytes of text, of a special token its name."""
+        """What each id stands for: bytes of text; for a special token, its name."""
         special = {id: name.encode() for name, id in self.special_tokens.items()}
         return {rank: token for token, rank in self.ranks.items()} | special
 
@@ -177,7 +177,7 @@ class Tokenizer:
         return lengths
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of its tokenizer."""
+        """What a manifest says about its tokenizer."""
         keys = ("name", "fingerprint", "vocab_size", "bos_token", "bos_id")
         ends = () if self.eot_token is None else ("eot_token", "eot_id")
         return {key: getattr(self, key) for key in (*keys, *ends)}
@@ -198,7 +198,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
-        """Reads what `save` wrote. ValueError where the file is another, or its fingerprint is off."""
+        """Reads what `save` wrote. ValueError if it is another file, or its fingerprint is wrong."""
         whole = read_json(Path(path), "tokenizer")
         tokenizer = _of_saved(whole)
         if tokenizer.fingerprint != whole["fingerprint"]:
@@ -210,7 +210,7 @@ class Tokenizer:
 
     @classmethod
     def of_set(cls, token_set: TokenSet) -> "Tokenizer":
-        """The tokenizer that a token set was made with. ValueError where what lies there is another."""
+        """The tokenizer that a token set was made with. ValueError if its folder has another."""
         path = token_set.file("tokenizer.json")
         tokenizer, expected = cls.load(path), token_set.tokenizer["fingerprint"]
         if tokenizer.fingerprint != expected:
@@ -235,7 +235,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
     """A tokenizer by its tiktoken name, or from a tokenizer.json that tokenmill wrote.
 
     Raises ValueError for a name that tiktoken does not know, FileNotFoundError for a missing file,
-    ConnectionError where the vocabulary is neither cached nor to be had.
+    ConnectionError if the vocabulary is neither cached nor can be downloaded.
     """
     if spec.endswith(".json"):
         if not Path(spec).exists():
@@ -258,7 +258,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
 
 
 def _tiktoken() -> ModuleType:
-    """The package, loaded when it is first needed: a tokenizer can be read, and told of, without it."""
+    """The package, loaded when it is first needed: a tokenizer can be read and described without it."""
     with naming_the_extra():
         import tiktoken
     return tiktoken
@@ -279,17 +279,17 @@ def _load_encoding(name: str) -> "tiktoken.Encoding":
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, name: str) -> Tokenizer:
-    """Trains a byte-level BPE of `vocab_size` tokens, nanochat's special tokens among them, with rustbpe.
+    """Trains a byte-level BPE of `vocab_size` tokens with rustbpe, including nanochat's special tokens.
 
-    `texts` is an iterable of strings. ValueError where vocab_size has no room for the 256 bytes and
-    the special tokens, or the texts are too few for so many tokens.
+    `texts` is an iterable of strings. ValueError if vocab_size has no room for the 256 bytes and
+    the special tokens, or if there is too little text for so many tokens.
     """
     smallest = 256 + len(NANOCHAT_SPECIAL_TOKENS)
     if vocab_size < smallest:
         raise ValueError(
             f"a tokenizer of {vocab_size} tokens: expected at least {smallest}, 256 bytes and special tokens"
         )
-    import rustbpe  # needed for training alone
+    import rustbpe  # needed only for training
 
     trainer = rustbpe.Tokenizer()
     num_ranks = vocab_size - len(NANOCHAT_SPECIAL_TOKENS)

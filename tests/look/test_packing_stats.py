@@ -1,0 +1,158 @@
+"""The figures of packings are those of a slow count, piece by piece; and what the project promises is in them."""
+
+from bisect import insort
+from itertools import cycle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from making import make_token_set
+from stream_rows import starts
+
+from tokenmill.look import packing_stats
+from tokenmill.look.packing_stats import Tally, tally, variants
+from tokenmill.look.sample_rows import SamplePiece, Specimen, _rows, make_specimen
+from tokenmill.rows.packing import plan_rows
+from tokenmill.store.token_sets import TokenSet
+
+PACKINGS = list(variants())
+PLANNED = [packing for packing in PACKINGS if packing != "nanochat"]
+lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+def rows_of(packing, lengths, row_len, seed):
+    """Every row as a list of (document, start, length, filler)."""
+    if packing.startswith("best_fit"):
+        plan = plan_rows(lengths, row_len, long_documents="crop" if "crop" in packing else "split", seed=seed)
+        pieces = list(
+            zip(plan.document.tolist(), plan.start.tolist(), plan.length.tolist(), plan.filler.tolist(), strict=True)
+        )
+        return [pieces[a:b] for a, b in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True)]
+    stream = [(document, place) for document, length in enumerate(lengths) for place in range(length)]
+    rows = []
+    for start in starts(len(stream), row_len, seed if packing == "random" else None):
+        row = []
+        for document, place in stream[start : start + row_len]:
+            if row and row[-1][0] == document:
+                row[-1] = (document, row[-1][1], row[-1][2] + 1, False)
+            else:
+                row.append((document, place, 1, False))
+        rows.append(row)
+    return rows
+
+
+def slow_tally(packing, lengths, row_len, seed):
+    rows = rows_of(packing, lengths, row_len, seed)
+    found = [(d, s + i) for row in rows for d, s, n, filler in row if not filler for i in range(n)]
+    whole = {d for row in rows for d, s, n, filler in row if not filler and n == lengths[d]}
+    in_row = sum(n for row in rows for _, _, n, _ in row)
+    shared = len(rows) - 1 if packing == "concat" and rows else 0
+    short = [d for d, length in enumerate(lengths) if length <= row_len]
+    packed = packing.startswith("best_fit")  # there a piece that begins inside a document has an inserted BOS
+    return Tally(
+        tokens=sum(lengths),
+        kept=len(set(found)),
+        row_tokens=len(rows) * row_len,
+        repeated=in_row - len(set(found)) - shared,
+        headed=sum(n for row in rows for _, start, n, _ in row if start == 0),
+        rows=len(rows),
+        rows_on_bos=sum(packed or row[0][1] == 0 for row in rows),
+        pieces=sum(len(row) for row in rows),
+        short=len(short),
+        broken=sum(d not in whole for d in short),
+    )
+
+
+@given(st.lists(lengths_lists, min_size=1, max_size=3), st.integers(2, 24), st.sampled_from(PLANNED), st.integers(0, 3))
+def test_a_tally_is_what_a_slow_count_finds(shards, row_len, packing, seed):
+    together = [sum(shards, [])] if packing.startswith("best_fit") else shards  # all of them are one window
+    expected = sum((slow_tally(packing, s, row_len, (seed, 0, i)) for i, s in enumerate(together)), Tally())
+    assert tally(packing, [np.array(s) for s in shards], row_len, seed) == expected
+
+
+def slow_nanochat(lengths, row_len, settled, measured):
+    """The buffer as a sorted list of (length, arrival), looked through from its end."""
+    stream, arrived, buffer, picked = cycle(lengths), 0, [], 0
+    rows, pieces = [], 0
+    while pieces < measured:
+        row, free = [], row_len
+        while free:
+            while len(buffer) < 1000:
+                for _ in range(128):
+                    insort(buffer, (next(stream), arrived))
+                    arrived += 1
+            fitting = [length for length, _ in buffer if length <= free]
+            wanted = max(fitting) if fitting else buffer[0][0]
+            length, number = next(item for item in buffer if item[0] == wanted)
+            buffer.remove((length, number))
+            row.append((length, min(length, free)))
+            free -= min(length, free)
+        picked += len(row)
+        if picked > settled:
+            rows.append(row)
+            pieces += len(row)
+    taken = [piece for row in rows for piece in row]
+    short = [(length, kept) for length, kept in taken if length <= row_len]
+    kept = sum(kept for _, kept in taken)
+    return Tally(
+        tokens=sum(length for length, _ in taken),
+        kept=kept,
+        row_tokens=kept,
+        headed=kept,
+        rows=len(rows),
+        rows_on_bos=len(rows),
+        pieces=pieces,
+        short=len(short),
+        broken=sum(kept < length for length, kept in short),
+    )
+
+
+@pytest.mark.parametrize("row_len", [7, 33])
+def test_nanochat_s_tally_is_that_of_a_slow_buffer(row_len, monkeypatch):
+    monkeypatch.setattr(packing_stats, "NANOCHAT_SETTLED", 900)
+    monkeypatch.setattr(packing_stats, "NANOCHAT_MEASURED", 300)
+    lengths = np.random.default_rng(0).integers(1, 50, 200)
+    found = tally("nanochat", [lengths[:90], lengths[90:]], row_len)
+    assert found == slow_nanochat(lengths.tolist(), row_len, 900, 300)
+
+
+@given(lengths_lists, st.integers(2, 24))
+def test_best_fit_keeps_its_promises(lengths, row_len):
+    found = tally("best_fit", [np.array(lengths)], row_len)
+    assert (found.dropped, found.cut, found.on_bos) == (0, 0, 1)
+    assert tally("best_fit, crop", [np.array(lengths)], row_len).with_beginning == 1
+
+
+@given(lengths_lists, st.integers(2, 24), st.sampled_from(PACKINGS))
+def test_a_specimen_s_rows_are_full_and_its_share_of_dropped_tokens_is_the_tally_s(lengths, row_len, packing):
+    lengths = np.array(lengths)
+    rows = _rows(packing, lengths, row_len)
+    assert all(sum(part.length + part.bos for part in row) == row_len for row in rows)
+    for part in (part for row in rows for part in row):
+        assert 0 < part.length <= lengths[part.document] - part.start
+        assert part.cropped == (
+            packing in ("nanochat", "best_fit, crop") and not part.filler and part.length < lengths[part.document]
+        )
+    if rows and packing != "nanochat":
+        specimen = Specimen([], lengths, {packing: rows})
+        assert specimen.dropped(packing) == pytest.approx(tally(packing, [lengths], row_len).dropped)
+
+
+def test_nanochat_s_rule_on_a_few_documents():
+    """Room for 8: the longest that fits, else the shortest cropped; what is left makes no whole row."""
+    rows = _rows("nanochat", np.array([5, 11, 2, 7, 3]), 8)
+    part = lambda document, length, cropped=False: SamplePiece(document, 0, length, cropped=cropped)  # noqa: E731
+    assert rows == [[part(3, 7), part(2, 1, True)], [part(0, 5), part(4, 3)], [part(1, 8, True)]]
+
+
+def test_a_specimen_has_64_rows_of_the_first_documents_and_of_long_ones_the_beginning(tmp_path):
+    short = make_token_set(tmp_path / "short", train=[[9] * 40, [], [7] * 500], val=[[3]])
+    specimen = make_specimen(TokenSet(short), "train", 17)
+    assert 62 <= len(specimen.rows["best_fit"]) <= 64
+    assert [int(shard.lengths[document]) for shard, document in specimen.documents] == specimen.lengths.tolist()
+    assert specimen.lengths.tolist()[:41] == [9] * 40 + [7]
+    assert not specimen.shortened
+
+    long = make_specimen(TokenSet(make_token_set(tmp_path / "long", train=[[5_000, 3]], val=[[3]])), "train", 17)
+    assert (long.lengths.tolist(), len(long.rows["best_fit"]), long.shortened) == ([64 * 17], 64, True)

@@ -1,0 +1,111 @@
+"""Preparing into a bucket: the same set as in a folder, by any number of machines, and nothing of it stays here."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import boto3
+import pytest
+import torch
+from making import ROOT, run_prepare, tree
+
+from tokenmill import PrepareConfig, RowLoader
+from tokenmill.remote.sets import Kept, open_set
+
+SHARDS = ("--shard-text-bytes", "50000", "--workers", "2")
+
+
+@pytest.fixture
+def flags(source, tokenizer_json):
+    return ["--source", str(source), "--tokenizer", tokenizer_json, *SHARDS]
+
+
+def objects(bucket: str, prefix: str = "tokens/") -> dict[str, bytes]:
+    """What lies in a bucket, by its name without the set's."""
+    s3 = boto3.client("s3")
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+    return {key.split("/", 2)[2]: s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+
+
+def staged(cache: Path) -> list[str]:
+    return [path.suffix for path in cache.rglob("preparing/**/shards/*") if path.is_file()]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_bucket_gets_what_a_folder_gets(flags, bucket, tmp_path, cache):
+    done = run_prepare(*flags, cwd=tmp_path)
+    here = tmp_path / done.stdout.splitlines()[-1]
+    done = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", cwd=tmp_path)
+    address = done.stdout.splitlines()[-1]
+    assert address == f"s3://{bucket}/tokens/{here.name}"
+    assert objects(bucket) == tree(here)
+    assert set(staged(cache)) == {".json"}, "records alone stay"
+    dry = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", "--dry-run", cwd=tmp_path)
+    assert f", 0 to make: {address}" in dry.stderr
+    assert "all shards of this part are made" in dry.stdout
+    loaders = [RowLoader(tokens, batch_size=4, seq_len=64, cache_dir=cache) for tokens in (here, address)]
+    for _ in range(30):
+        one, other = (next(loader)[0] for loader in loaders)
+        assert torch.equal(one, other)
+
+
+def test_parts_see_by_the_records_there_what_is_done(flags, bucket, tmp_path, monkeypatch):
+    here = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    root = ("--tokens-root", f"s3://{bucket}/tokens")
+    for part in ("1/2", "2/2"):  # each a machine with a cache of its own
+        monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / part.replace("/", "of")))
+        done = run_prepare(*flags, *root, "--part", part, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1].startswith("s3://")
+    assert objects(bucket) == tree(here)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_and_nothing_is_made_twice(flags, bucket, tmp_path, cache):
+    here = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    rng = random.Random(4)
+    command = [sys.executable, str(ROOT / "prepare_data.py"), *flags, "--tokens-root", f"s3://{bucket}/tokens"]
+    for _ in range(4):
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(1.0, 3.0))
+        process.kill()
+        process.wait()
+        records = [name for name in objects(bucket) if name.endswith(".json") and name.startswith("shards")]
+        assert all(name.replace(".json", ".bin") in objects(bucket) for name in records), "a record comes last"
+    done = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", cwd=tmp_path)
+    assert objects(bucket) == tree(here)
+    again = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", cwd=tmp_path)
+    assert "0 to make" in again.stderr
+    assert again.stdout == done.stdout
+
+
+def test_a_set_in_a_bucket_grows(source, tokenizer_json, bucket, tmp_path, cache):
+    flags = ["--tokenizer", tokenizer_json, *SHARDS, "--tokens-root", f"s3://{bucket}/tokens", "--name", "web"]
+    few = tmp_path / "few"
+    few.mkdir()
+    for number in (0, 3):
+        (few / f"shard_{number}.parquet").write_bytes((source / f"shard_{number}.parquet").read_bytes())
+    address = run_prepare("--source", str(few), *flags, cwd=tmp_path).stdout.splitlines()[-1]
+    loader = RowLoader(address, batch_size=4, seq_len=64, cache_dir=cache)
+    next(loader)
+    state, after = loader.state_dict(), next(loader)[0]
+    before = open_set(address, Kept(cache)).digest
+    run_prepare("--source", str(source), *flags, cwd=tmp_path)
+    assert open_set(address, Kept(cache)).digest != before
+    grown = RowLoader(address, batch_size=4, seq_len=64, cache_dir=cache)
+    grown.load_state_dict(state)
+    assert torch.equal(next(grown)[0], after), "the epoch goes on over the shards that it began with"
+
+
+def test_the_hub_and_a_cluster_are_refused(flags, tmp_path):
+    done = run_prepare(*flags, "--tokens-root", "hf://datasets/o/n", cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    with pytest.raises(ValueError, match="to a bucket prepare by --part"):
+        PrepareConfig(tokens_root="s3://b/tokens", cluster="ray")

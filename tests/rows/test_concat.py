@@ -1,0 +1,58 @@
+"""Rows cut from a stream: concat's tile it, random's lie anywhere, each belongs to the slice in which it begins."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from stream_rows import starts
+
+from tokenmill.rows.concat import count_concat, plan_concat, plan_random
+from tokenmill.rows.windows import Epoch, WindowSize
+
+row_lens = st.integers(2, 24)
+shard_tokens = st.lists(st.integers(0, 90), min_size=1, max_size=5)
+grains = st.tuples(st.integers(1, 30), st.integers(1, 4)).map(lambda g: WindowSize(slice=g[0], window=g[0] * g[1]))
+
+
+@given(st.integers(0, 200), row_lens)
+def test_concat_rows_each_start_on_the_last_token_of_the_one_before(num_tokens, row_len):
+    stream, expected, at = list(range(num_tokens)), [], 0
+    while at + row_len <= len(stream):
+        expected.append(at)
+        at += row_len - 1
+    assert starts(num_tokens, row_len).tolist() == expected
+
+
+@given(st.integers(0, 200), row_lens, st.integers(0, 3))
+def test_random_rows_lie_within_the_stream_and_are_as_many(num_tokens, row_len, seed):
+    found = starts(num_tokens, row_len, (seed,))
+    assert len(found) == len(starts(num_tokens, row_len))
+    assert all(0 <= start <= num_tokens - row_len for start in found)
+    assert np.array_equal(found, starts(num_tokens, row_len, (seed,)))
+
+
+def test_random_rows_begin_anywhere():
+    found = starts(5000, 11, (0, 0, 0)).tolist()
+    assert len(set(found)) > 400
+    assert min(found) < 100 < 4800 < max(found)
+
+
+@given(shard_tokens, row_lens, grains, st.integers(0, 3))
+def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_len, grain, seed):
+    sizes, concat, random = np.array(tokens), [], []
+    epoch = Epoch(tokens, (seed, "", 0), grain)
+    for window in map(epoch.window, range(len(epoch))):
+        plans = [plan_concat(window, sizes, row_len, None), plan_concat(window, sizes, row_len, (seed,))]
+        drawn = plan_random(window, sizes, row_len, (seed,))
+        assert {plan.num_rows for plan in [*plans, drawn]} == {int(count_concat(window, sizes, row_len).sum())}
+        in_order, shuffled = (
+            [*zip(window.shard[p.document], window.begin[p.document] + p.start, strict=True)] for p in plans
+        )
+        assert in_order == sorted(shuffled)
+        concat += in_order
+        for slice_, start in zip(drawn.document, drawn.start, strict=True):
+            begin = window.begin[slice_] + start
+            assert window.begin[slice_] <= begin < window.end[slice_]
+            assert begin + row_len <= sizes[window.shard[slice_]]
+            random.append(begin)
+    assert sorted(concat) == [(i, at) for i, n in enumerate(tokens) for at in starts(n, row_len).tolist()]
+    assert len(random) == len(concat)

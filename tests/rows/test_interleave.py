@@ -1,0 +1,65 @@
+"""Turns: at every prefix each source is within a row of its share, and exact at every round."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slow_turns import slow_turns
+
+from tokenmill.rows.interleave import pattern_of
+from tokenmill.rows.weights import TURNS, whole_weights
+
+WEIGHTS = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(1, 60), min_size=1, max_size=12)
+
+
+def letters(weights, count):
+    pattern = pattern_of(weights)
+    return " ".join(pattern.names[source][0].upper() for source in pattern.at(np.arange(count)).source)
+
+
+def test_the_examples_of_the_design():
+    assert letters({"web": 12, "code": 5, "math": 3}, 20) == "W C W W M W C W W C W M W W C W W C M W"
+    weights = {"web": 8, "code": 5, "math": 5, "news": 2}
+    assert letters(weights, 20) == "W C M W C M W N W C M W W C M W C M N W"
+
+
+@given(WEIGHTS)
+def test_it_is_the_rule_turn_by_turn_and_goes_round(weights):
+    pattern, total = pattern_of(weights), sum(weights.values())
+    source, row = pattern.at(np.arange(2 * total + 3))
+    found = [(pattern.names[s], r) for s, r in zip(source.tolist(), row.tolist(), strict=True)]
+    assert found == list(slow_turns(weights, 2 * total + 3))
+
+
+@given(WEIGHTS, st.integers(0, 3))
+def test_each_source_is_within_a_row_of_its_share_and_exact_at_rounds(weights, rounds):
+    pattern, total = pattern_of(weights), sum(weights.values())
+    source, _ = pattern.at(np.arange(rounds * total, (rounds + 1) * total))
+    given = {name: rounds * weight for name, weight in weights.items()}
+    assert given == dict(zip(pattern.names, pattern.counts(rounds * total), strict=True))
+    for turn, number in enumerate(source.tolist(), rounds * total + 1):
+        given[pattern.names[number]] += 1
+        assert all(abs(given[name] - Fraction(turn * weight, total)) < 1 for name, weight in weights.items())
+        if turn % 7 == 0:
+            assert given == dict(zip(pattern.names, pattern.counts(turn), strict=True))
+
+
+@given(WEIGHTS, st.data())
+def test_the_turn_of_a_row_is_that_in_which_it_comes(weights, data):
+    pattern = pattern_of(weights)
+    turn = data.draw(st.integers(0, 5 * pattern.period))
+    (source,), (row,) = pattern.at(np.array([turn]))
+    assert pattern.turn_of(source, row) == turn
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hundred_sources_of_a_pattern_of_65_536_turns(seed):
+    rng = np.random.default_rng(seed)
+    weights = whole_weights({f"s{i:02}": float(weight) for i, weight in enumerate(rng.pareto(1.2, 100) + 0.05)})
+    pattern = pattern_of(weights)
+    assert pattern.period == TURNS
+    for turn in rng.integers(0, 10**12, 50).tolist():
+        shares = [Fraction(turn * int(weight), TURNS) for weight in pattern.weights]
+        assert max(abs(n - share) for n, share in zip(pattern.counts(turn), shares, strict=True)) < 1

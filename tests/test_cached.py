@@ -1,0 +1,51 @@
+"""Properties that are computed once: by whichever thread, and in a child that was forked meanwhile."""
+
+import os
+import re
+import signal
+import threading
+
+from making import ROOT
+
+from tokenmill.cached import cached_property
+
+
+class Slow:
+    """One whose value takes as long as it is told."""
+
+    def __init__(self, wait):
+        self.made, self._wait = 0, wait
+
+    @cached_property
+    def value(self):
+        """A value."""
+        self.made += 1
+        self._wait()
+        return [self.made]
+
+
+def test_it_is_computed_once_and_told_by_its_class():
+    slow = Slow(lambda: None)
+    assert slow.value is slow.value
+    assert slow.made == 1
+    assert Slow.value.__doc__ == "A value."
+
+
+def test_a_child_that_is_forked_while_a_thread_computes_one_computes_its_own():
+    begun, go_on = threading.Event(), threading.Event()
+    busy = Slow(lambda: (begun.set(), go_on.wait()))
+    thread = threading.Thread(target=lambda: busy.value)
+    thread.start()
+    begun.wait()
+    if not (child := os.fork()):
+        signal.alarm(20)  # ends a child that waits
+        os._exit(Slow(lambda: None).value != [1])
+    assert os.waitpid(child, 0)[1] == 0
+    go_on.set()
+    thread.join()
+
+
+def test_nothing_in_the_package_has_a_lock_that_a_fork_may_find_held():
+    files = [path for path in (ROOT / "tokenmill").rglob("*.py") if path.name != "cached.py"]
+    held = re.compile(r"from functools import .*cached_property|functools\.cached_property")
+    assert [path.name for path in files if held.search(path.read_text())] == []

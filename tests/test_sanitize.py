@@ -1,0 +1,102 @@
+"""What is printed of others' words steers no terminal and tells no password, whichever command prints it."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+import warm
+from file_server import FileServer
+from hub_server import Hub, environment
+from making import ROOT, make_text, run_prepare, tree, write_parquet
+
+from tokenmill import cli
+from tokenmill.sanitize import escape_controls, sanitize
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("a\x1b[2Jb", "a␛[2Jb"),
+        ("a\x9b2Jb\x7f", r"a\x9b2Jb␡"),
+        ("a\u202etxt.exe", r"a\u202etxt.exe"),
+        ("a\u2028b", r"a\u2028b"),
+        ("one line\n\tand another", "one line\n\tand another"),
+        ("مرحبا é 水車 👩\u200d🚀", "مرحبا é 水車 👩\u200d🚀"),
+        ("http://alice:S3CRET@host/a.parquet: 404", "http://host/a.parquet: 404"),
+        ("get http://host/a?sig=S3CRET&x=1 now", "get http://host/a now"),
+        ("s3://key@bucket/x and https://h/y?z=@", "s3://bucket/x and https://h/y"),
+    ],
+)
+def test_printed(told, shown):
+    assert sanitize(told) == shown
+    assert "S3CRET" in told or "@" in told or escape_controls(told) == shown
+
+
+def test_an_error_tells_no_password_and_steers_nothing(capsys, tmp_path):
+    flags = ["--tokens-root", str(tmp_path)]
+    assert cli.main(["prepare", "--source", "http://alice:S3CRET@127.0.0.1:9/a.parquet", *flags]) == 1
+    assert cli.main(["show", str(tmp_path / "a\x1b[2Jb\x9b"), "--row", "0"]) == 1
+    told = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in told
+    assert "S3CRET" not in told
+    assert "\x1b" not in told
+    assert "\x9b" not in told
+
+
+def in_a_terminal(command, **more) -> tuple[int, str]:
+    """A command's exit status, and what a terminal gets."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, **more)
+    os.close(theirs)
+    got, until = b"", time.monotonic() + 120
+    while time.monotonic() < until:
+        if select.select([ours], [], [], 0.1)[0]:
+            try:
+                data = os.read(ours, 65536)
+            except OSError:  # its end
+                break
+            got += data
+        elif process.poll() is not None:
+            break
+    process.kill()
+    os.close(ours)
+    return process.wait(), got.decode("utf-8", "replace")
+
+
+def test_a_file_of_the_hub_that_is_called_like_markup(tokenizer_json, tmp_path):
+    path = write_parquet(tmp_path / "there" / "a.parquet", make_text(documents=30, seed=1))
+    server = Hub("owner/corpus", {"a[/b].parquet": path.read_bytes(), "[red]b.parquet": path.read_bytes()})
+    try:
+        command = [sys.executable, str(ROOT / "prepare_data.py"), "--source", "owner/corpus", "--num-shards", "2"]
+        more = {"cwd": tmp_path, "env": environment(server.url, tmp_path) | {"TERM": "xterm", "COLUMNS": "200"}}
+        status, told = in_a_terminal([*command, "--tokenizer", tokenizer_json], **more)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert status == 0, told
+    assert "a[/b].parquet" in told
+    assert "[red]b.parquet" in told
+
+
+def test_a_password_of_an_address_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
+    for name in ("a", "z"):
+        write_parquet(tmp_path / "there" / f"{name}.parquet", make_text(documents=9, seed=0))
+    with FileServer.of(tmp_path / "there") as server:
+        where = server.url.replace("://", "://alice:S3CRET@") + "/set"
+        flags = ("--val-file", f"{where}/z.parquet", "--tokenizer", tokenizer_json, "--name", "web")
+        done = run_prepare("--source", f"{where}/a.parquet", *flags, cwd=tmp_path)
+        folder = tmp_path / done.stdout.splitlines()[-1]
+        bad = run_prepare("--source", f"{where}/b.parquet?sig=S3CRET", *flags, cwd=tmp_path, check=False)
+    with FileServer.of(folder) as server:
+        where = server.url.replace("://", "://alice:S3CRET@") + "/set?sig=S3CRET"
+        words = ("-m", "tokenmill", "report", where, "--out", tmp_path / "report.html")
+        report = warm.run(*words, cwd=ROOT, env={**os.environ, "TOKENMILL_CACHE": str(tmp_path / "cache")})
+    assert report.returncode == 0, report.stderr
+    assert bad.returncode != 0
+    told = done.stdout + done.stderr + bad.stdout + bad.stderr + report.stdout + report.stderr
+    assert "S3CRET" not in told
+    assert [path for path, data in tree(tmp_path).items() if b"S3CRET" in data] == []

@@ -1,0 +1,63 @@
+"""`tokenmill push data/tokens/NAME s3://bucket/tokens/NAME`: sends a token set to an address, for others to train on.
+
+    tokenmill push data/tokens/web s3://bucket/tokens/web
+    tokenmill push data/tokens/web hf://datasets/owner/web --license odc-by
+
+Shards are sent first, manifest and card last: readers see the old set or the new one. If it is interrupted, run it
+again: it continues where it stopped. On the hub, a dataset card is written from the manifest.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from tokenmill.addresses import display_address, is_address, named
+from tokenmill.exchange.card import card_of
+from tokenmill.exchange.transfer_progress import counting
+from tokenmill.hub_client import is_hub_address, parse_address
+from tokenmill.remote.push import push
+from tokenmill.remote.writers import sink_of
+from tokenmill.store.token_sets import TokenSet
+
+
+@dataclass(frozen=True)
+class Push:
+    """Sends a token set to an address, for others to train on."""
+
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder
+    # s3://, gs://, hf://datasets/OWNER/NAME
+    address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
+    license: str | None = None  # of the text, for the hub's card, as odc-by; asked for where it is not given
+    again: bool = False  # send every shard, also those that are there: where they were found damaged
+    private: bool = False  # make the hub's repository, where it is not there, one that not everybody sees
+
+
+def send(config: Push) -> str:
+    """The address, to be shown. ValueError or OSError if the set cannot be sent."""
+    if is_address(config.tokens) or not is_address(config.address):
+        raise ValueError("expected a folder and then an address: tokenmill push data/tokens/NAME s3://bucket/NAME")
+    token_set, address, card = TokenSet(config.tokens), str(named(config.address)), None
+    if is_hub_address(address):
+        parse_address(address)  # before anybody is asked for a license
+        card = card_of(token_set, address, config.license or _ask_for_license()).encode()
+    elif config.license or config.private:
+        raise ValueError("--license and --private are for the hub, hf://datasets/OWNER/NAME; leave them out")
+    sink = sink_of(address, config.private)
+    with counting(f"pushing to {display_address(address)}") as count:
+        count.of(sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize)
+        sent = push(token_set, sink, card, config.again, count)
+    print(f"{sent:,} shards were sent, {len(token_set.entries) - sent:,} were there already")
+    return display_address(address)
+
+
+def _ask_for_license() -> str:
+    if not sys.stdin.isatty():
+        raise ValueError("expected --license, of the text, for the dataset card, as odc-by, cc-by-4.0 or unknown")
+    return input("license of the text, as odc-by, cc-by-4.0 or unknown: ").strip() or "unknown"
+
+
+def main(arguments: list[str], prog: str) -> None:
+    """Sends what the command line names, and prints where it is."""
+    print(send(tyro.cli(Push, prog=prog, args=arguments, description=__doc__)))

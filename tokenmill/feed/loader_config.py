@@ -1,0 +1,164 @@
+"""LoaderConfig: a loader's settings, checked and in one normal form.
+
+RowLoader's docstring (batches/loader.py) explains each setting.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from tokenmill.addresses import cache_root, named
+from tokenmill.checks import LARGEST, LONGEST_ROW, bytes_of, one_of, truth, whole_number
+from tokenmill.feed.mixture import ONE_SET, Mixture
+from tokenmill.feed.mixture_file import TOKENS_ROOT
+from tokenmill.remote.sets import Kept
+from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
+from tokenmill.rows.packings import PACKINGS, find_packing
+from tokenmill.rows.skip_rows import by_source, format_by_source
+from tokenmill.store.shards import SPLITS, Split
+from tokenmill.store.token_sets import find_token_set
+
+Tokens = str | os.PathLike[str] | Mixture | None  # the type of the `tokens` parameter
+# for type checkers; at run time the name of any registered packing works (rows/packings.py)
+Packing = Literal["best_fit", "nanochat", "concat", "random"]
+VAL_SEED = 0  # fixed, so that the first N validation batches are the same fair sample in every run
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderConfig:
+    """Which rows training gets, and where. Equivalent settings are equal: 32 and np.int64(32), "a" and Path("a")."""
+
+    tokens: Tokens = None
+    split: Split = "train"
+    batch_size: int
+    seq_len: int
+    device: Any = "cpu"
+    packing: Packing = "best_fit"
+    long_documents: LongDocuments = "split"
+    shuffle: bool = True
+    seed: int = 1337
+    skip_rows: Iterable[str] | None = None
+    epochs: int | None = None
+    drop_last: bool = True
+    documents: bool = False
+    sources: bool = False
+    prefetch: int = 2
+    rank: int | None = None
+    world_size: int | None = None
+    mesh: Any = None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: int | str | None = None
+
+    @classmethod
+    def of(cls, arguments: dict[str, Any]) -> Self:
+        """The settings among `arguments`, the `locals()` of a function whose parameters are named like the fields."""
+        return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
+
+    def __post_init__(self) -> None:
+        self._require_folder_first()
+        for field, known in (("split", SPLITS), ("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS)):
+            one_of(field, getattr(self, field), known)
+        smallest = {"batch_size": 1, "seq_len": 1, "prefetch": 0, "epochs": 1, "seed": None, "rank": 0, "world_size": 1}
+        if self.cache_bytes is not None:
+            self._set("cache_bytes", bytes_of("cache_bytes", self.cache_bytes))
+        for field, least in smallest.items():
+            if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size"):
+                most = LONGEST_ROW if field == "seq_len" else LARGEST
+                self._set(field, whole_number(field, getattr(self, field), least, most))
+        for field in ("shuffle", "drop_last", "documents", "sources"):
+            self._set(field, truth(field, getattr(self, field)))
+        self._set("split", str(self.split))
+        if self.cache_dir is not None:
+            self._set("cache_dir", cache_root(self.cache_dir))
+        if isinstance(self.tokens, Mapping):
+            raise ValueError(
+                "tokens must be a token set's folder or a Mixture, not a dict; pass Mixture({...}) of these weights"
+            )
+        if self.tokens is not None and not isinstance(self.tokens, Mixture):
+            location = named(self.tokens)
+            is_mixture = isinstance(location, Path) and location.suffix == ".toml"
+            self._set("tokens", Mixture.load(location) if is_mixture else location)
+        if self.skip_rows is not None:
+            names = self.tokens.names if isinstance(self.tokens, Mixture) else (ONE_SET,)
+            self._set("skip_rows", tuple(format_by_source(by_source(self.skip_rows, names))))
+        self._require_valid()
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)  # the dataclass is frozen
+
+    def _require_folder_first(self) -> None:
+        """Explains RowLoader("train"), which would take the split for a folder."""
+        if self.tokens == "":
+            raise ValueError("tokens must be a token set's folder, not ''; omit it to use the one under data/tokens")
+        if isinstance(self.tokens, str) and self.tokens in SPLITS and not Path(self.tokens, "manifest.json").exists():
+            raise ValueError(
+                f"the first argument must be a token set's folder, found {self.tokens!r}, which is a split: write "
+                f"split={self.tokens!r} to use the one token set under data/tokens, or pass the folder first: "
+                f"('data/tokens/NAME', {self.tokens!r}, ...)"
+            )
+
+    def _require_valid_for_mixture(self) -> None:
+        if not isinstance(self.tokens, Mixture):
+            if self.sources:
+                raise ValueError(
+                    "sources=True returns which source of a mixture each row is from; pass tokens=Mixture(...)"
+                )
+            return
+        if self.epochs is not None and len(self.tokens.names) > 1:
+            raise ValueError(
+                "epochs needs exactly one source, as in RowLoader(mixture['NAME'], epochs=1); the max_epochs and "
+                "on_cap of a mixture of several sources decide whether it ends"
+            )
+        if self.epochs is not None and self.tokens.max_epochs:
+            raise ValueError("epochs and the mixture's max_epochs both limit the rows; use only one of them")
+
+    def _require_valid_for_packing(self) -> None:
+        packing = find_packing(self.packing)
+        if packing.per_rank:
+            unsupported = f"is not supported with packing={self.packing!r}"
+            if isinstance(self.tokens, Mixture):
+                raise ValueError(f"a mixture {unsupported}, which reads one token set; use another packing")
+            if self.epochs is not None:
+                raise ValueError(f"epochs {unsupported}: its rows continue from one epoch into the next")
+            if self.skip_rows:
+                raise ValueError(f"skip_rows {unsupported}: its rows have no epoch:window:row")
+        if self.documents and not packing.keeps_boundaries:
+            raise ValueError(
+                f"documents=True is not supported with packing={self.packing!r}, which cuts documents anywhere; "
+                "use best_fit"
+            )
+
+    def _require_valid(self) -> None:
+        self._require_valid_for_mixture()
+        self._require_valid_for_packing()
+        if self.mesh is not None and self.rank is not None:
+            raise ValueError("mesh determines rank and world_size; leave these out")
+        if (self.rank is None) != (self.world_size is None):
+            raise ValueError(f"rank and world_size go together, found rank={self.rank}, world_size={self.world_size}")
+        if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
+            raise ValueError(
+                f"rank must be from 0 to world_size - 1, found rank={self.rank}, world_size={self.world_size}"
+            )
+
+    @property
+    def mixture(self) -> Mixture:
+        """The mixture that rows are made of; one token set is a mixture with one source.
+
+        Raises what finding a token set raises.
+        """
+        if isinstance(self.tokens, Mixture):
+            return self.tokens
+        return Mixture.of_one_set(find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens)
+
+    @property
+    def kept(self) -> Kept:
+        """Where blocks of remote token sets are cached, and the size limit of that cache."""
+        return Kept(self.cache_dir, None if self.cache_bytes is None else int(self.cache_bytes))
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """The settings, besides packing and seq_len, that determine the order of planned rows."""
+        seed = self.seed if self.split == "train" else VAL_SEED
+        return {"long_documents": self.long_documents, "shuffle": self.shuffle, "seed": seed}

@@ -1,0 +1,116 @@
+"""Reads a mixture's TOML file, the form that teams keep in git:
+
+    tokens = "1T"                     # of the whole run
+    on_cap = "spread"
+
+    [sources.web]
+    path = "data/tokens/web-gpt2-1bd489c3"
+    [sources.math]
+    path = "data/tokens/math-gpt2-1bd489c3"
+    max_epochs = 4
+
+    [[stages]]
+    begin = 0
+    weights = { web = 85, math = 15 }
+    [[stages]]
+    begin = "900B"
+    weights = { web = 1, math = 1 }
+
+Relative folders are relative to the file. If there is only one stage, you can write [weights] instead.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenmill.addresses import is_address, named
+
+TOKENS_ROOT = Path("data/tokens")  # a bare name is looked up here
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of the file. FileNotFoundError if there is none, ValueError if it is not TOML."""
+    if not Path(path).is_file():
+        found = "a folder" if Path(path).is_dir() else "no such file"
+        raise FileNotFoundError(f"{path}: expected a mixture's TOML file, found {found}")
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: expected a mixture as TOML, found {error}") from error
+
+
+def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The arguments of Mixture from the content of a file in `folder`. ValueError with the key that is invalid."""
+    _require_known(content, ("tokens", "on_cap", "removed", "sources", "weights", "stages"), "")
+    sources, caps = _sources(content, folder)
+    stages = _stages(content)
+    for name in [name for _, weights in stages for name in weights if name not in sources]:
+        sources[name] = str(folder_of(name, folder))  # a bare name
+        near = difflib.get_close_matches(name, content.get("sources", {}), 1)
+        if near and not Path(sources[name]).exists():
+            raise ValueError(f"{name!r} has a weight but is not in sources; did you mean {near[0]!r}?")
+    if unweighted := sorted(caps.keys() - sources.keys()):
+        raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
+    others = {key: value for key, value in content.items() if key in ("tokens", "on_cap", "removed")}
+    return others | {"weights": stages, "sources": sources, "max_epochs": caps}
+
+
+def _sources(content: dict[str, Any], folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """The folders and the caps that the file states, each by name."""
+    sources: dict[str, str] = {}
+    caps: dict[str, Any] = {}
+    for name, source in _table("sources", content.get("sources", {})).items():
+        _require_known(_table(f"sources.{name}", source), ("path", "max_epochs"), f"sources.{name}.")
+        if "path" in source:
+            path = _string(f"sources.{name}.path", source["path"])
+            sources[name] = path if is_address(path) else os.path.join(folder, path)
+        if "max_epochs" in source:
+            caps[name] = source["max_epochs"]
+    return sources, caps
+
+
+def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
+    if ("weights" in content) == ("stages" in content):
+        raise ValueError("expected either weights or stages")
+    stages = content.get("stages", [{"begin": 0, "weights": content.get("weights")}])
+    if not isinstance(stages, list):
+        raise ValueError("stages must be tables, each under [[stages]]")
+    for number, stage in enumerate(stages):
+        _require_known(_table(f"stages[{number}]", stage), ("begin", "weights"), f"stages[{number}].")
+        if missing := {"begin", "weights"} - stage.keys():
+            raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
+        _table(f"the weights of stages[{number}]", stage["weights"])
+    return [(stage["begin"], stage["weights"]) for stage in stages]
+
+
+def folder_of(source: str, here: Path) -> str | Path:
+    """The absolute folder of a path or of a bare name, which may be under data/tokens; or an address."""
+    if is_address(source):
+        return named(source)
+    path = here / source
+    if not path.exists() and Path(source).name == source and (here / TOKENS_ROOT / source).exists():
+        path = here / TOKENS_ROOT / source
+    return Path(os.path.abspath(path))
+
+
+def _require_known(table: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {prefix}{near[0]}?" if near else f"; the keys are {', '.join(known)}"
+            raise ValueError(f"unknown key {prefix}{key}{hint}")
+
+
+def _table(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be a table, not {value!r}")
+    return value
+
+
+def _string(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a string that is not empty, not {value!r}")
+    return value

@@ -1,0 +1,112 @@
+"""Checks of weighted sources: whether they fit together, and whether a position fits them.
+
+    require_compatible(sets)                       one tokenizer, and no token set twice
+    require_sources(parts, mixture, sets)          every source of a position is in the mixture, or was removed
+    require_caps(schedule, sources, state)         no source is past its max_epochs
+
+Each raises ValueError with what is wrong and what to do about it.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from tokenmill.feed.mixture import ONE_SET, Mixture
+from tokenmill.feed.split_cursor import SplitCursor
+from tokenmill.rows.mixed_stream import Schedule
+from tokenmill.rows.segments import MixtureState
+from tokenmill.store.token_sets import TokenSet
+
+Parts = Mapping[str, dict[str, Any]]  # a position's columns for each source, by name
+
+
+def require_compatible(sets: Mapping[str, TokenSet]) -> None:
+    """Raises ValueError if token sets have different tokenizers, or if two of them are the same."""
+    (first, one), *others = sets.items()
+    for name, other in others:
+        if (other.tokenizer["fingerprint"], other.dtype) != (one.tokenizer["fingerprint"], one.dtype):
+            raise ValueError(
+                f"the sources of a mixture must have the same tokenizer, found {first!r} with {_tokenizer(one)}, "
+                f"{name!r} with {_tokenizer(other)}; prepare one of them again with the tokenizer of the other"
+            )
+    digests: dict[str, str] = {}
+    for name, token_set in sets.items():
+        same = digests.setdefault(token_set.digest, name)
+        if same != name:
+            raise ValueError(
+                f"sources {same!r} and {name!r} hold the same shards, {token_set.display_name}; keep only one of them"
+            )
+
+
+def _tokenizer(token_set: TokenSet) -> str:
+    return f"{token_set.tokenizer['name']}, {token_set.tokenizer['fingerprint']} ({token_set.dtype})"
+
+
+def name_of_set(digest: str, mixture: Mixture, sets: Mapping[str, TokenSet]) -> str:
+    """The name that the token set of a one-set position has here. `digest` is of its manifest."""
+    if mixture.is_one_set:
+        return ONE_SET
+    for name, token_set in sets.items():
+        if token_set.knows(digest):
+            return name
+    raise ValueError(
+        f"this position is of a token set with manifest {digest}, but no source of the mixture has or had that "
+        f"manifest: {', '.join(sets)}"
+    )
+
+
+def require_sources(parts: Parts, mixture: Mixture, sets: Mapping[str, TokenSet]) -> None:
+    """Raises ValueError if a source of a position is missing here, or has another name."""
+    if mixture.is_one_set and list(parts) != [ONE_SET]:
+        raise ValueError(
+            f"this position is of a mixture of {', '.join(parts)}, but this loader reads one token set; load it into "
+            "RowLoader(Mixture(...))"
+        )
+    _require_same_names(parts, sets)
+    missing = [name for name in parts if name not in sets and name not in mixture.removed]
+    if missing:
+        raise ValueError(
+            f"this position has a source {missing[0]!r}, but the mixture has only {', '.join(sets)}; add it to the "
+            f"mixture, or, to take it out, list it in removed=[{missing[0]!r}]"
+        )
+
+
+def _require_same_names(parts: Parts, sets: Mapping[str, TokenSet]) -> None:
+    """Raises ValueError if a token set of the position has another name here, because its rows would start over."""
+    new = [name for name in sets if name not in parts]
+    for name in [name for name in parts if name not in sets]:
+        digest = str(parts[name]["manifest"])
+        for other in new:
+            if sets[other].knows(digest):
+                raise ValueError(
+                    f"source {name!r} of this position is the token set that the mixture calls {other!r}, and the "
+                    f"order of its rows depends on its name; keep the name: "
+                    f"sources={{{name!r}: '{sets[other].display_name}'}}"
+                )
+
+
+def require_caps(schedule: Schedule, sources: Mapping[str, SplitCursor], state: MixtureState) -> None:
+    """Raises ValueError if a source is already past its cap."""
+    for name, cap in schedule.caps.items():
+        plans, place = sources[name].plans(), state.sources[name].place
+        end = plans.end(cap)
+        beyond = place[:2] > end[:2]
+        if place[:2] == end[:2]:
+            rows = plans.count_rows(*end[:2]) if end.share > 0 else 0
+            beyond = end.share < 0 or place.row > int(rows * end.share)
+        if beyond:
+            raise ValueError(
+                f"source {name!r} has given {float(plans.epochs_at(place)):.3f} epochs in this position, more than its "
+                f"max_epochs of {float(cap):g}; raise max_epochs, or take the source out: removed=[{name!r}]"
+            )
+
+
+def warn_if_spread_is_over(schedule: Schedule, state: MixtureState) -> None:
+    """Warns if a position is past the tokens that on_cap="spread" spreads capped sources over."""
+    end = schedule.tokens
+    if schedule.caps and schedule.on_cap == "spread" and end is not None and state.tokens_seen >= end:
+        warnings.warn(
+            f"this position is at {state.tokens_seen:,} tokens, but the mixture is spread over the first {end:,}: "
+            "from there on, only sources without a cap continue; raise the mixture's tokens",
+            stacklevel=2,
+        )

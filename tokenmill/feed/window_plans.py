@@ -1,0 +1,264 @@
+"""WindowPlans: the plan of each window of a split, from a token set's manifest and offsets to rows that can be read.
+
+    plans = WindowPlans(token_set, "train", 2049, packing="best_fit", ...)
+    plans.count_windows(0)        the windows of epoch 0
+    plans.rows(0, 3)              the rows of its window 3
+    plans.count_rows(0, 3)        how many rows that window has
+
+A plan is a pure function of lengths and settings (rows/packers.py), so only the last few are kept. Two binary searches
+in a shard's offsets find the documents of a slice. No token is read.
+"""
+
+import copy
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tokenmill.feed.remote_rows import BlockOrder
+from tokenmill.feed.window_rows import WindowRows
+from tokenmill.remote.sets import RemoteTokenSet
+from tokenmill.rows.order import number_of
+from tokenmill.rows.packers import Packer, Past, WindowContent, count_window, plan_window
+from tokenmill.rows.packing import LongDocuments
+from tokenmill.rows.packings import find_packing
+from tokenmill.rows.position import Pasts, cut_by
+from tokenmill.rows.row_stream import Cursor, End
+from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE as DEFAULT_WINDOW_SIZE
+from tokenmill.rows.windows import Epoch, Window, WindowSize
+from tokenmill.store.shards import Shard, ShardEntry
+from tokenmill.store.token_sets import TokenSet
+
+PLANS_HELD = 2
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+SAMPLE_ROWS = 30_000  # how many rows are counted if an estimate is enough
+
+
+class WindowPlans:
+    """The planned rows of each window of a split, `row_len` tokens each, in an order that depends on seed and `name`.
+
+    If the token set has grown, `former` is (epoch, token set as it was in that epoch); later epochs include the new
+    shards. `pasts` belong to windows that were begun with rows of another length. `began` is (epoch, row_len) if an
+    epoch of `concat` began with another row length, which then cuts all its windows first. Raises ValueError if a shard
+    is too short for a row and the packing does not join shards.
+    """
+
+    def __init__(
+        self,
+        token_set: TokenSet,
+        split: str,
+        row_len: int,
+        *,
+        packing: str,
+        long_documents: LongDocuments,
+        shuffle: bool,
+        seed: int,
+        name: str = "",
+        former: tuple[int, TokenSet] | None = None,
+        pasts: Pasts | None = None,
+        began: tuple[int, int] | None = None,
+        window_size: WindowSize | None = None,
+    ):
+        self.token_set, self.split, self.row_len = token_set, split, row_len
+        self.packing, self.long_documents = find_packing(packing), long_documents
+        self.shuffle, self.seed, self.name = shuffle, seed, name
+        self.former, self.pasts, self.began = former, dict(pasts or {}), began
+        self.window_size = window_size or DEFAULT_WINDOW_SIZE
+        self._repeats = split == "val" or not shuffle  # whether every epoch is the same
+        self._entries: dict[str, list[ShardEntry]] = {}  # by the manifest's digest
+        self._epochs: dict[tuple[str, int], Epoch] = {}  # the last ones used
+        self._plans: dict[tuple[Any, ...], WindowRows] = {}  # the last ones used
+        self._require_rows_in_shards()
+
+    def set_of(self, epoch: int) -> TokenSet:
+        """The token set as it is in an epoch."""
+        return self.former[1] if self.former is not None and epoch == self.former[0] else self.token_set
+
+    def entries(self, epoch: int) -> list[ShardEntry]:
+        """The shards of an epoch, in the order of the manifest."""
+        token_set = self.set_of(epoch)
+        if token_set.digest not in self._entries:
+            self._entries[token_set.digest] = token_set.split(self.split)
+        return self._entries[token_set.digest]
+
+    def epoch(self, epoch: int) -> Epoch:
+        """The windows of an epoch."""
+        key = (self.set_of(epoch).digest, self.order_epoch(epoch))
+        found = self._epochs.get(key)
+        if found is None:
+            order_key = (self.seed, self.name, key[1]) if self.shuffle else None
+            found = Epoch([entry.tokens for entry in self.entries(epoch)], order_key, self.window_size)
+        return _cached(self._epochs, key, found)
+
+    def block_order(self) -> BlockOrder | None:
+        """When the blocks of a remote set are needed; None for a set on this disk."""
+        if not isinstance(self.token_set, RemoteTokenSet):
+            return None
+        cache = self.token_set.cache
+        order = BlockOrder(self, cache.number, self.token_set.numpy_dtype.itemsize)
+        cache.add(order)
+        return order
+
+    def count_windows(self, epoch: int) -> int:
+        return len(self.epoch(epoch))
+
+    def epochs_at(self, place: Cursor) -> Fraction:
+        """The epochs that are done at a place, estimated from the tokens of the rows before it."""
+        epoch, window, row = place
+        tokens = self.epoch(epoch).tokens.tolist()
+        used = sum(past.used * past.row_len for past in self.pasts.get((epoch, window), ())) + row * self.row_len
+        done = sum(tokens[:window]) + min(used, tokens[window])
+        return epoch + Fraction(done, max(1, sum(tokens)))
+
+    def end(self, epochs: Fraction) -> End:
+        """The place where a number of epochs ends.
+
+        A fraction of an epoch ends after that share of its windows, and of one window's rows. If that window was begun
+        with rows of another length, the share is reduced by the rows that were used then.
+        """
+        epoch = int(epochs)
+        if epoch == epochs:
+            return End(epoch)
+        windows = (epochs - epoch) * self.count_windows(epoch)
+        window, share = int(windows), windows - int(windows)
+        used = self._used_before(epoch, window)
+        if used and used < 1:
+            share = (share - used) / (1 - used)  # negative if more was used already
+        return End(epoch, window, share)
+
+    def _used_before(self, epoch: int, window: int) -> Fraction:
+        """The share of a window that was used when its rows had other lengths."""
+        left, pasts = Fraction(1), self.pasts.get((epoch, window), ())
+        for number, past in enumerate(pasts):
+            before = copy.copy(self)
+            before.row_len, before.pasts = past.row_len, {(epoch, window): pasts[:number]}
+            left *= 1 - Fraction(past.used, max(1, before.count_rows(epoch, window)))
+        return 1 - left
+
+    def about_rows(self) -> int:
+        """An estimate of the rows of an epoch: the first windows are counted, and the others have as many per token."""
+        whole, rows, window = copy.copy(self), 0, 0
+        whole.pasts, whole.began = {}, None  # count whole windows
+        tokens = whole.epoch(0).tokens.tolist()
+        while window < len(tokens) and rows < SAMPLE_ROWS:
+            rows += whole.count_rows(0, window)
+            window += 1
+        return int(rows * sum(tokens) // max(1, sum(tokens[:window])))
+
+    def rows(self, epoch: int, window: int) -> WindowRows:
+        """The rows of a window."""
+        key = (
+            self.set_of(epoch).digest,
+            self.order_epoch(epoch),
+            window,
+            self.row_len,
+            tuple(self._past(epoch, window)),
+        )
+        found = self._plans.get(key)
+        return _cached(self._plans, key, self._plan(epoch, window) if found is None else found)
+
+    def count_rows(self, epoch: int, window: int) -> int:
+        """The number of rows of a window, at a fifth of the cost of planning it."""
+        slices = self.epoch(epoch).window(window)
+        documents = self._documents(self._open(epoch, slices), slices) if self.packing.packs_documents else []
+        packer = self._packer(epoch, slices, documents)
+        return count_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
+
+    def count(self, epoch: int, up_to: int | None = None) -> int:
+        """The number of rows of all windows of an epoch, from document lengths. Stops counting at `up_to`."""
+        if up_to is not None and sum(map(self._fewest_rows, self.entries(epoch))) >= up_to:
+            return up_to
+        rows = 0
+        for window in range(self.count_windows(epoch)):
+            rows += self.count_rows(epoch, window)
+            if up_to is not None and rows >= up_to:
+                return up_to
+        return rows
+
+    def order_epoch(self, epoch: int) -> int:
+        """The epoch that random orders are drawn for: 0 if every epoch repeats the same order."""
+        return 0 if self._repeats else epoch
+
+    def _key(self, epoch: int, window: int) -> tuple[int, ...]:
+        named = (number_of(self.name),) if self.name else ()
+        return (self.seed, self.order_epoch(epoch), window, *named)
+
+    def _past(self, epoch: int, window: int) -> Sequence[Past]:
+        if past := self.pasts.get((epoch, window)):
+            return past
+        first = cut_by(epoch, self.began, self.pasts) if self.packing.cuts_epoch_once else None
+        return [] if first in (None, self.row_len) else [Past(first, 0)]
+
+    def _open(self, epoch: int, slices: Window) -> dict[int, Shard]:
+        """The shards that slices belong to, by their number in the split."""
+        entries, token_set = self.entries(epoch), self.set_of(epoch)
+        # a small set has the same shards in every window, so their memory maps are reused
+        held = {shard.entry: shard for rows in list(self._plans.values()) for shard in rows.shards}
+        numbers = np.unique(slices.shard).tolist()
+        token_set.bring([entries[i] for i in numbers if entries[i] not in held])
+        return {i: held.get(entries[i]) or token_set.open(entries[i]) for i in numbers}
+
+    def _documents(self, shards: dict[int, Shard], slices: Window) -> list[tuple[int, int, np.ndarray]]:
+        """The documents of each slice: (number of the shard in the split, first document, their lengths)."""
+        found = []
+        for shard, begin, end in zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True):
+            first, last = shards[shard].documents_between(begin, end)
+            found.append((shard, first, shards[shard].lengths_of(first, last)))
+        return found
+
+    def _packer(self, epoch: int, slices: Window, documents: list[tuple[int, int, np.ndarray]]) -> Packer:
+        lengths = [lengths for *_, lengths in documents]
+        tokens = np.array([entry.tokens for entry in self.entries(epoch)])
+        content = WindowContent(
+            np.concatenate([np.zeros(0, np.int64), *lengths]), slices, tokens, self.long_documents, self.shuffle
+        )
+        assert self.packing.packer is not None, "only packings with one global order are planned"
+        return self.packing.packer(content)
+
+    def _plan(self, epoch: int, window: int) -> WindowRows:
+        slices = self.epoch(epoch).window(window)
+        shards = self._open(epoch, slices)
+        documents = self._documents(shards, slices) if self.packing.packs_documents else []
+        packer = self._packer(epoch, slices, documents)
+        plan = plan_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
+        places = {shard: place for place, shard in enumerate(shards)}
+        at = [places[shard] for shard in slices.shard.tolist()]
+        if self.packing.packs_documents:
+            shard = np.repeat([places[i] for i, *_ in documents], [len(lengths) for *_, lengths in documents])
+            begins = [shards[i].offsets[first : first + len(lengths)] for i, first, lengths in documents]
+            begin = np.concatenate([np.zeros(0, np.int64), *begins]).astype(np.int64)
+        else:  # the documents of this plan are slices
+            shard, begin = np.array(at, dtype=np.int64), slices.begin
+        return WindowRows(
+            list(shards.values()),
+            list(zip(at, slices.begin.tolist(), slices.end.tolist(), strict=True)),
+            plan,
+            shard[plan.document],
+            begin[plan.document] + plan.start,
+            self.token_set.bos_id,
+            self.packing.begins_with_bos,
+        )
+
+    def _fewest_rows(self, entry: ShardEntry) -> int:
+        """The fewest rows that a shard can give, known without opening it."""
+        return self.packing.fewest_rows(entry.tokens, entry.documents, self.row_len, self.long_documents)
+
+    def _require_rows_in_shards(self) -> None:
+        for entry in [] if self.packing.joins_shards else self.entries(-1):
+            if 0 < entry.tokens < self.row_len:
+                raise ValueError(
+                    f"{self.token_set.display_name}: shard {entry.name} has {entry.tokens} tokens, fewer than a row of "
+                    f"{self.row_len - 1} + 1, and packing {self.packing.name!r} does not join shards, so all of it "
+                    "would be left out; use packing='best_fit' or a smaller seq_len"
+                )
+
+
+def _cached(held: dict[Key, Value], key: Key, value: Value) -> Value:
+    """Stores a value as the one used last, and drops all but the last PLANS_HELD. Several threads may call it."""
+    held.pop(key, None)
+    held[key] = value
+    for old in list(held)[:-PLANS_HELD]:
+        held.pop(old, None)
+    return value

@@ -1,0 +1,124 @@
+"""WindowRows: the rows of one window, what they consist of, and reading them ahead."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from tokenmill.feed.pieces import Piece, pieces_of
+from tokenmill.feed.row_table import RowTable
+from tokenmill.remote.cache import Need
+from tokenmill.remote.fetcher import fetcher
+from tokenmill.rows.packing import RowPlan
+from tokenmill.store.maps import read_ahead, read_here_and_there
+from tokenmill.store.shards import Shard
+
+CHECK_SECONDS = 1.0  # between two checks of whether files have changed
+
+
+class ChangeCheck:
+    """Checks now and then that shards are still the files that were opened."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def require(self, shards: Iterable[Shard]) -> None:
+        """Raises ValueError if a shard changed on disk. Checks at most once a second and for at most 1% of the time."""
+        started = time.monotonic()
+        if started < self._due:
+            return
+        for shard in shards:
+            shard.require_unchanged()
+        now = time.monotonic()
+        self._due = now + max(CHECK_SECONDS, 100 * (now - started))
+
+
+class WindowRows:
+    """`num_rows` rows of `row_len` tokens each, joined from the tokens of shards when they are read.
+
+    `slices` are the (number in shards, begin, end) that the pieces come from. `shard` and `begin` are each piece's
+    number in shards and its first token there.
+    """
+
+    def __init__(
+        self,
+        shards: list[Shard],
+        slices: list[tuple[int, int, int]],
+        plan: RowPlan,
+        shard: np.ndarray,
+        begin: np.ndarray,
+        bos_id: int,
+        begins_with_bos: bool,
+    ):
+        self.shards, self.row_len, self.num_rows = shards, plan.row_len, plan.num_rows
+        self._slices, self._filler, self._change_check = slices, plan.filler, ChangeCheck()
+        self._needs: list[Need] = []
+        for one in shards:
+            read_here_and_there(one.tokens)
+        size = shards[0].tokens.dtype.itemsize
+        self.table = RowTable(
+            shards,
+            plan.row_len,
+            bos_id,
+            begins_with_bos,
+            offsets=plan.row_offsets.astype(np.int32),
+            source=shard.astype(np.int32),
+            begin=(begin - plan.bos) * size,
+            size=(plan.length + plan.bos).astype(np.int32) * np.int32(size),
+            bos=plan.bos,
+        )
+
+    def read(self, numbers: range) -> np.ndarray:
+        """The rows with these numbers: (len(numbers), row_len) in the tokens' dtype.
+
+        Raises ValueError if a shard changed on disk, or if a row that must begin with BOS does not.
+        """
+        self._change_check.require(self.shards)
+        return self.table.read(numbers)
+
+    def request_blocks(self, due: Callable[[], int]) -> None:
+        """Has remote blocks fetched in the order of the rows, needed in `due()` windows, until `release_blocks`."""
+        for cache, blocks in self.table.blocks if not self._needs else ():
+            self._needs.append(need := Need(blocks, due))
+            fetcher().expect(cache, need)
+
+    def release_blocks(self) -> None:
+        """Says that the remote blocks are no longer needed."""
+        self._needs = []
+
+    def read_ahead(self) -> None:
+        """Asks the kernel to start reading the slices of shards on this disk."""
+        for shard, begin, end in self._local_slices():
+            read_ahead(self.shards[shard].tokens[begin:end], wait=False)
+
+    def reading(self) -> Iterator[None]:
+        """Has the kernel read these slices one by one, and yields after each."""
+        for shard, begin, end in self._local_slices():
+            read_ahead(self.shards[shard].tokens[begin:end], wait=True)
+            yield
+
+    def _local_slices(self) -> Iterator[tuple[int, int, int]]:
+        """The slices whose bytes are all on this disk."""
+        for shard, begin, end in self._slices:
+            if self.shards[shard].is_there(begin, end):
+                yield shard, begin, end
+
+    def pieces(self, number: int) -> list[Piece]:
+        """The pieces of a row, for display."""
+        table, size = self.table, self.table.dtype.itemsize
+        stretches = slice(table.offsets[number], table.offsets[number + 1])
+        bos = table.bos[stretches]
+        begin, length = table.begin[stretches] // size + bos, table.size[stretches] // size - bos
+        columns = (table.source[stretches], begin, length, bos, self._filler[stretches])
+        facts = zip(*(column.tolist() for column in columns), strict=True)
+        return [piece for source, *stretch in facts for piece in pieces_of(self.shards[source], *stretch)]
+
+    def rows_with(self, shard: str, begin: int, end: int) -> Iterator[tuple[int, bool]]:
+        """The rows that hold any of the tokens `begin` to `end` of a shard, each with whether they are only filler."""
+        (source,) = [i for i, one in enumerate(self.shards) if one.entry.name == shard]
+        table, size = self.table, self.table.dtype.itemsize
+        first, last = table.begin // size + table.bos, (table.begin + table.size) // size
+        pieces = np.flatnonzero((table.source == source) & (first < end) & (last > begin))
+        rows = np.searchsorted(table.offsets, pieces, side="right") - 1
+        for row in np.unique(rows).tolist():
+            yield row, bool(self._filler[pieces[rows == row]].all())

@@ -1,0 +1,190 @@
+"""Measures what each packing does to documents, from their lengths alone: the README's table, and the report's.
+
+    tally("best_fit", [lengths of shard 0, lengths of shard 1], row_len=2049).dropped      0.0
+
+Each packing is run, not estimated. A packing that joins shards runs on as many documents together as a window has
+(windows.py), and the others shard by shard. nanochat's buffer (nanochat.py) runs on one rank in its steady state, after
+300,000 documents, because its share of dropped tokens starts near 2% and climbs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from itertools import count
+
+import numpy as np
+
+from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.packers import WindowContent
+from tokenmill.rows.packing import RowPlan
+from tokenmill.rows.packings import PACKINGS, Packing
+from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window
+
+NANOCHAT_SETTLED, NANOCHAT_MEASURED = 300_000, 100_000  # documents
+
+
+def variants() -> dict[str, tuple[Packing, str]]:
+    """The packings to compare, by label: (packing, long_documents)."""
+    return {label: (packing, long) for packing in PACKINGS.values() for label, long in packing.labels}
+
+
+def plan_of(packing: Packing, long_documents: str, lengths: np.ndarray, row_len: int, seed: tuple[int, ...]) -> RowPlan:
+    """The rows of documents of these lengths, packed as if they were one window of one shard."""
+    assert packing.packer is not None, "only packings with one global order are planned"
+    tokens = np.array([int(lengths.sum())])
+    window = Window(np.array([0]), np.array([0]), tokens)
+    content = WindowContent(lengths, window, tokens, long_documents, shuffle=True)  # type: ignore[arg-type]
+    return packing.packer(content).plan(row_len, seed, None)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts of what became of some documents, from which shares of 1 follow. Tallies can be added."""
+
+    tokens: int = 0  # of the documents
+    kept: int = 0  # of these, those in at least one row
+    row_tokens: int = 0  # of the rows
+    repeated: int = 0  # of these, copies of tokens that are elsewhere too
+    headed: int = 0  # of these, those in a row that holds their document's beginning
+    rows: int = 0
+    rows_on_bos: int = 0
+    pieces: int = 0  # stretches of one document in one row
+    short: int = 0  # documents that fit a row
+    broken: int = 0  # of these, those that are whole in no row
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def dropped(self) -> float:
+        """Share of the documents' tokens that are in no row."""
+        return 1 - self.kept / self.tokens
+
+    @property
+    def filler(self) -> float:
+        """Share of the rows' tokens that are copies."""
+        return self.repeated / max(1, self.row_tokens)
+
+    @property
+    def on_bos(self) -> float:
+        """Share of the rows that begin with BOS."""
+        return self.rows_on_bos / max(1, self.rows)
+
+    @property
+    def cut(self) -> float:
+        """Share of the documents that would fit into a row but are whole in none."""
+        return self.broken / max(1, self.short)
+
+    @property
+    def with_beginning(self) -> float:
+        """Share of the rows' tokens whose row also holds their document's beginning."""
+        return self.headed / max(1, self.row_tokens)
+
+    def shares(self) -> tuple[float, ...]:
+        """The shares that tables show, in the order of report_text.MEASURES."""
+        return self.dropped, self.filler, self.on_bos, self.cut, self.with_beginning
+
+    @property
+    def pieces_a_row(self) -> float:
+        return self.pieces / max(1, self.rows)
+
+
+def tally(label: str, shards: Sequence[np.ndarray], row_len: int, seed: int = 0) -> Tally:
+    """What one of `variants()` does in one epoch to shards of documents of these lengths (including BOS)."""
+    packing, long_documents = variants()[label]
+    if packing.per_rank:
+        return _settled(np.concatenate(shards), row_len)
+    parts = _windows(shards) if packing.joins_shards else shards
+    found = Tally()
+    for number, lengths in enumerate(parts):
+        if len(lengths):
+            plan = plan_of(packing, long_documents, lengths, row_len, (seed, 0, number))
+            found += _of_documents(plan, lengths) if packing.packs_documents else _of_stream(plan, lengths, packing)
+    return found
+
+
+def _windows(shards: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The shards grouped, each group with about as many tokens as a window."""
+    tokens = np.array([lengths.sum() for lengths in shards])
+    number = (np.cumsum(tokens) - tokens) // DEFAULT_WINDOW_SIZE.window
+    return [np.concatenate([shards[i] for i in np.flatnonzero(number == n).tolist()]) for n in np.unique(number)]
+
+
+def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
+    """The tally of rows made of pieces of documents."""
+    kept, first = ~plan.filler, plan.row_offsets[:-1]
+    whole = lengths[plan.document[kept]]
+    return Tally(
+        tokens=int(lengths.sum()),
+        kept=int(plan.length[kept].sum()),
+        row_tokens=plan.num_rows * plan.row_len,
+        repeated=int(plan.length[plan.filler].sum()),
+        headed=int(plan.length[plan.start == 0].sum()),
+        rows=plan.num_rows,
+        rows_on_bos=int((plan.bos[first] | (plan.start[first] == 0)).sum()),
+        pieces=len(plan.document),
+        short=int((lengths <= plan.row_len).sum()),
+        broken=int(((whole <= plan.row_len) & (plan.length[kept] < whole)).sum()),
+    )
+
+
+def _of_stream(plan: RowPlan, lengths: np.ndarray, packing: Packing) -> Tally:
+    """The tally of rows cut from the stream of all documents."""
+    starts = np.sort(plan.start)
+    # a token that two rows share is a target of the first and an input of the second, so it is not a copy
+    shared = max(0, len(starts) - 1) if packing.shares_a_token else 0
+    return _cut(lengths, starts, plan.row_len, shared)
+
+
+def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0) -> Tally:
+    """The tally of rows cut from the documents' stream at ascending `starts`."""
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+    kept = int(np.minimum(np.diff(starts), row_len).sum()) + (row_len if len(starts) else 0)
+    on_bos = np.isin(starts, begins)
+    first = np.searchsorted(ends, starts, side="right")  # the document that each row begins in
+    last = np.searchsorted(ends, starts + row_len - 1, side="right")
+    headless = np.where(on_bos, 0, np.minimum(ends[first] - starts, row_len))
+    # a document is whole in a row that starts from its end - row_len to its beginning
+    holding = np.searchsorted(starts, begins, side="right") - np.searchsorted(starts, ends - row_len, side="left")
+    short = lengths <= row_len
+    return Tally(
+        tokens=int(ends[-1]),
+        kept=kept,
+        row_tokens=len(starts) * row_len,
+        repeated=len(starts) * row_len - kept - shared,
+        headed=len(starts) * row_len - int(headless.sum()),
+        rows=len(starts),
+        rows_on_bos=int(on_bos.sum()),
+        pieces=int((last - first + 1).sum()),
+        short=int(short.sum()),
+        broken=int((short & (holding <= 0)).sum()),
+    )
+
+
+def _settled(lengths: np.ndarray, row_len: int) -> Tally:
+    """The tally of nanochat's buffer on one rank, reading the documents again and again, as its epochs do."""
+    known = lengths.tolist()
+    refill = lambda at: [(known[place % len(known)], place) for place in range(at, at + REFILL_DOCUMENTS)]  # noqa: E731
+    buffer = BestFitBuffer(map(refill, count(step=REFILL_DOCUMENTS)), row_len)
+    settled = 0
+    while settled <= NANOCHAT_SETTLED:
+        row = buffer.next_row()
+        settled += len(row)
+    pieces, rows = [*row], 1
+    while len(pieces) < NANOCHAT_MEASURED:
+        pieces += buffer.next_row()
+        rows += 1
+    place, taken = np.array(pieces).T
+    length = lengths[place % len(lengths)]
+    short, kept = length <= row_len, int(taken.sum())
+    return Tally(
+        tokens=int(length.sum()),
+        kept=kept,
+        row_tokens=kept,
+        headed=kept,
+        rows=rows,
+        rows_on_bos=rows,
+        pieces=len(pieces),
+        short=int(short.sum()),
+        broken=int((short & (taken < length)).sum()),
+    )

@@ -1,0 +1,121 @@
+"""The sentences of a report: counts and lengths in words, and tokens with visible spaces."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tokenmill.look.packing_stats import Tally
+from tokenmill.look.token_stats import Statistics, quantile_ids
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+UNUSED = 64  # how many unused ids are listed
+# the measures of each packing, in the order of Tally.shares()
+MEASURES = ("tokens dropped", "filler", "rows that begin with BOS", "short documents cut", "beginning in view")
+MEASURES_IN_WORDS = (
+    "Dropped: share of the tokens that are in no row. Filler: share of the rows' tokens that are copies. Short "
+    "documents cut: share of the documents that would fit into a row but are whole in none. Beginning in view: share "
+    "of the rows' tokens whose row also holds their document's beginning."
+)
+LEFT_OUT = {
+    "null_documents": "{} null documents were left out: they have no text",
+    "empty_documents": "{} empty documents were left out",
+    "oversized_documents": "{} documents longer than --max-document-bytes were left out",
+    "broken_lines": "{} broken lines of jsonl were left out because of --skip-broken-lines",
+    "repaired_documents": "{} documents were not valid UTF-8 and were kept: invalid bytes were replaced with U+FFFD",
+}
+
+
+def left_out(manifest: dict) -> list[str]:
+    """A sentence for each kind of document that was left out or repaired."""
+    lines = [text.format(f"{manifest[count]:,}") for count, text in LEFT_OUT.items() if manifest.get(count)]
+    return lines or ["Nothing was left out or repaired."]
+
+
+def short(number: float) -> str:
+    """Shortens a number: 1,234,567 -> 1.23M"""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}" if number < 999.5 * size else f"{number / size:.0f}{unit}"
+    return f"{number:,.0f}"
+
+
+def visible(token: bytes) -> str:
+    """A token's text with visible spaces; invalid bytes as \\x.."""
+    text = token.decode("utf-8", "backslashreplace")
+    for hidden, shown in ((" ", "␣"), ("\n", "⏎"), ("\t", "→"), ("\r", "␍")):
+        text = text.replace(hidden, shown)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def looked_at(statistics: Statistics) -> str:
+    """Says whether all shards were read, or a sample of a large set."""
+    if statistics.shards == statistics.all_shards:
+        return "All training shards were read."
+    return f"{statistics.shards:,} of {statistics.all_shards:,} training shards, evenly spaced, were read."
+
+
+def verdict(lengths: np.ndarray, tallies: Mapping[str, Tally], seq_len: int) -> str:
+    """What rows of seq_len mean for these documents, and what each packing does to them."""
+    longer = lengths > seq_len + 1
+    held = lengths[longer].sum() / lengths.sum()
+    ours, theirs, concat = (tallies[name] for name in ("best_fit", "nanochat", "concat"))
+    row = f"longer than a row of {seq_len:,} + 1 tokens"
+    of_documents = f"{percent(longer.mean())} of your documents are {row}, and hold {percent(held)} of the tokens."
+    if not longer.any():
+        of_documents = f"None of your documents is {row}."
+    filler = f"with {percent(ours.filler)} filler" if ours.filler else "without filler"
+    sentences = (
+        f"{of_documents} best_fit drops {percent(ours.dropped, 'nothing')} "
+        f"and begins {percent(ours.on_bos)} of its rows with BOS, {filler}. It cuts longer documents, so that "
+        f"{percent(ours.with_beginning)} of the tokens have their document's beginning in the same row; "
+        f"nanochat's policy would drop {percent(theirs.dropped, 'nothing')}"
+    )
+    if not concat.rows:  # too few tokens for one row
+        return f"{sentences}."
+    inside = percent(1 - concat.on_bos)
+    return f"{sentences}; with concat, {inside} of the rows would begin inside a document, without BOS."
+
+
+def percent(share: float, none: str = "none") -> str:
+    """0.394 -> "39%", 0.0004 -> "0.04%". Only all is called "all", and only nothing is called `none`."""
+    if share == 0:
+        return none
+    if share == 1:
+        return "all"
+    if 0.01 <= share <= 0.99:
+        return f"{share:.0%}"
+    for digits in (1, 2):
+        if 0 < float(rounded := f"{100 * share:.{digits}f}") < 100:
+            return f"{rounded}%"
+    return "less than 0.01%" if share < 0.5 else "more than 99.99%"
+
+
+def of_lengths(lengths: np.ndarray) -> str:
+    """A sentence about the lengths of documents."""
+    return (
+        f"Half of the {len(lengths):,} documents have at most {int(np.median(lengths)):,} tokens; the mean is "
+        f"{lengths.mean():,.0f}, the longest has {lengths.max():,}."
+    )
+
+
+def of_tokens(uses: np.ndarray, token_bytes: np.ndarray) -> str:
+    """Sentences about the bytes per token, and about how many ids make up most of the text."""
+    total = uses.sum()
+    half, most = quantile_ids(uses, 0.5), quantile_ids(uses, 0.9)
+    return (
+        f"A token stands for {(uses * token_bytes).sum() / total:.2f} bytes of text on average. {half:,} ids make up "
+        f"half of all tokens, and {most:,} ids make up 90%."
+    )
+
+
+def of_unused(tokenizer: Tokenizer, uses: np.ndarray) -> tuple[str, list[str]]:
+    """How many ids are unused, and the ones learned first, which are the most frequent in the tokenizer's own text."""
+    known = tokenizer.tokens
+    unused = [i for i in np.flatnonzero(uses == 0).tolist() if i in known]
+    words = f"{len(unused):,} of {len(known):,} ids ({len(unused) / len(known):.1%}) are not used."
+    if holes := len(uses) - len(known):
+        words += f" {holes:,} more ids have no token."
+    longer = [i for i in unused if len(known[i]) > 1]
+    if single := len(unused) - len(longer):
+        words += f" Of these {single:,} are single bytes."
+    return words, [visible(known[i]) for i in longer[:UNUSED]]

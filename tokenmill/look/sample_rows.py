@@ -1,0 +1,119 @@
+"""Packs a few documents with every packing, to compare the rows side by side.
+
+The sample is the first documents of a split, as many as best_fit packs into 64 rows. A document that is longer than all
+these rows is shortened to its beginning. The sample is packed as if it were a shard, so that every packing shows the
+same documents. nanochat's loader has them all in its buffer, and makes rows by its rule while whole rows are left.
+"""
+
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+
+from tokenmill.feed.pieces import cut_at_documents
+from tokenmill.look.packing_stats import plan_of, variants
+from tokenmill.rows.nanochat import BUFFER_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.packing import RowPlan, count_rows
+from tokenmill.store.shards import Shard
+from tokenmill.store.token_sets import TokenSet
+
+ROWS = 64
+
+
+@dataclass(frozen=True)
+class SamplePiece:
+    """The part of a document in a row: `length` tokens from its token `start` on."""
+
+    document: int  # its number in the specimen
+    start: int
+    length: int
+    bos: bool = False  # whether a BOS is inserted before it
+    filler: bool = False  # whether it is a copy that fills the end of the row
+    cropped: bool = False  # whether the rest of the document is dropped
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """The sample's documents, and their rows with each packing."""
+
+    documents: list[tuple[Shard, int]]
+    lengths: np.ndarray  # how many tokens of each document are used
+    rows: dict[str, list[list[SamplePiece]]]
+
+    @property
+    def shortened(self) -> bool:
+        """Whether a document was shortened to its beginning."""
+        whole = [shard.lengths[document] for shard, document in self.documents]
+        return bool((self.lengths < whole).any())
+
+    def dropped(self, packing: str) -> float:
+        """Share of the documents' tokens that are in no row; with nanochat, only of the documents in these rows."""
+        parts = [part for row in self.rows[packing] for part in row]
+        if variants()[packing][0].per_rank:
+            return 1 - sum(part.length for part in parts) / sum(int(self.lengths[part.document]) for part in parts)
+        begins = np.cumsum(self.lengths) - self.lengths
+        kept = np.zeros(self.lengths.sum(), dtype=bool)
+        for part in parts:
+            begin = begins[part.document] + part.start
+            kept[begin : begin + part.length] = True
+        return 1 - kept.mean()
+
+
+def make_specimen(token_set: TokenSet, split: str, row_len: int) -> Specimen:
+    """The first documents of a split with every packing; at least one document, whatever its length."""
+    documents, lengths = _first_documents(token_set, split, ROWS * row_len)
+    count = len(lengths)
+    while count > 1 and count_rows(lengths[:count], row_len, seed=(0, 0, 0)) > ROWS:
+        count -= 1
+    lengths = lengths[:count]
+    rows = {packing: _rows(packing, lengths, row_len)[:ROWS] for packing in variants()}
+    return Specimen(documents[:count], lengths, {packing: found for packing, found in rows.items() if found})
+
+
+def _first_documents(token_set: TokenSet, split: str, tokens: int) -> tuple[list[tuple[Shard, int]], np.ndarray]:
+    """The first documents that have at most `tokens` tokens together, and how many tokens of each are used."""
+    documents: list[tuple[Shard, int]] = []
+    lengths: list[int] = []
+    for entry in token_set.split(split):
+        if entry.tokens and sum(lengths) < tokens:
+            shard = token_set.open(entry)
+            taken = np.minimum(shard.lengths, tokens)
+            room = tokens - sum(lengths)
+            fitting = max(1, int((np.cumsum(taken) <= room).sum()))
+            documents += [(shard, document) for document in range(fitting)]
+            lengths += taken[:fitting].tolist()
+    return documents, np.array(lengths)
+
+
+def _rows(label: str, lengths: np.ndarray, row_len: int) -> list[list[SamplePiece]]:
+    packing, long_documents = variants()[label]
+    if packing.per_rank:
+        return _nanochat(lengths, row_len)
+    plan = plan_of(packing, long_documents, lengths, row_len, (0, 0, 0))
+    if packing.packs_documents:
+        return _of_documents(plan, lengths, long_documents == "crop")
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    starts = np.sort(plan.start).tolist()
+    return [[SamplePiece(*part) for part in cut_at_documents(offsets, start, row_len)] for start in starts]
+
+
+def _of_documents(plan: RowPlan, lengths: np.ndarray, crop: bool) -> list[list[SamplePiece]]:
+    columns = (plan.document, plan.start, plan.length, plan.bos, plan.filler)
+    pieces = zip(*(column.tolist() for column in columns), strict=True)
+    parts = [
+        SamplePiece(document, start, length, bos, filler, cropped=crop and not filler and length < lengths[document])
+        for document, start, length, bos, filler in pieces
+    ]
+    return [parts[a:b] for a, b in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True)]
+
+
+def _nanochat(lengths: np.ndarray, row_len: int) -> list[list[SamplePiece]]:
+    # padding documents fit into no row; one is cropped only when the others are not enough for a row, which ends it
+    padding = [(int(lengths.max()) + row_len, len(lengths) + i) for i in range(BUFFER_DOCUMENTS + 1)]
+    buffer = BestFitBuffer(iter([list(zip(lengths.tolist(), range(len(lengths)), strict=True)) + padding]), row_len)
+    picked = iter(buffer.next_row, None)
+    whole = takewhile(lambda row: all(document < len(lengths) for document, _ in row), picked)
+    return [
+        [SamplePiece(document, 0, taken, cropped=taken < int(lengths[document])) for document, taken in row]
+        for row in whole
+    ]

@@ -1,0 +1,106 @@
+"""The command line of `tokenmill show`, and places as users write them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from tokenmill.feed.loader_config import LoaderConfig, Packing
+from tokenmill.rows.packing import LongDocuments
+from tokenmill.rows.packings import find_packing
+from tokenmill.store.files import LARGEST, read_bounded
+from tokenmill.store.shards import Split
+
+REQUIRED = ("split", "seq_len", "packing")
+STATED = ("split", "seq_len", "packing", "long_documents", "shuffle", "seed")  # the settings in a loader's state
+
+
+@dataclass(frozen=True)
+class Show:
+    """Show what the model saw: a row, a batch, a training step or a document, decoded."""
+
+    # the token set's folder or address, or a mixture's TOML file
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
+    row: str | None = None  # a row of the global order, from 0; or a place epoch:window:row, source/... in a mixture
+    document: str | None = None  # a document of the split, from 0 (source/... in a mixture), and when it was seen
+    batch: int | None = None  # what one rank got at this call, from 0
+    step: int | None = None  # what all ranks got at this call, from 0
+    batch_size: int = 8  # rows of a rank at each call (for a step: times the number of gradient accumulation passes)
+    world_size: int = 1  # number of ranks
+    rank: int = 0  # the rank whose batch to show
+    since: tuple[int, str] | None = None  # a checkpoint's step, and its place or state file, to count batches from
+    until: str | None = None  # with --document: search up to this place or state file; by default epoch 0 of its source
+    split: Split = "train"  # which split
+    seq_len: int = 2048  # tokens of an input
+    packing: Packing | str = "best_fit"  # as in training
+    long_documents: LongDocuments = LoaderConfig.long_documents  # as in training
+    shuffle: bool = LoaderConfig.shuffle  # as in training
+    seed: int = LoaderConfig.seed  # as in training
+    skip_rows: tuple[str, ...] = ()  # as in training, from its beginning
+    manifest: str | None = None  # if the set has grown: its manifest when training began the epoch
+    cache_dir: str | None = None  # where to cache blocks of a remote set; by default TOKENMILL_CACHE
+    ids: bool = False  # also print token ids
+    full: bool = False  # print whole texts, even for many rows
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("row", "document", "batch", "step") if getattr(self, name) is not None]
+        if not given:
+            raise ValueError("expected one of --row, --document, --batch and --step, found none; --row 0 is the first")
+        if len(given) > 1:
+            flags = ", ".join(f"--{name}" for name in given)
+            raise ValueError(f"expected one of --row, --document, --batch and --step, found {flags}")
+        flag, value = given[0], getattr(self, given[0])
+        if flag in ("batch", "step") and value < 0:
+            raise ValueError(f"--{flag} counts from 0, found {value}")
+        if flag == "document" and not str(value).rpartition("/")[2].isdecimal():
+            raise ValueError(f"--document must be a number from 0, or web/7 in a mixture, not {value!r}")
+        if self.since is not None and (flag not in ("batch", "step") or value < self.since[0]):
+            raise ValueError(f"--since {self.since[0]} needs a --step or --batch of at least {self.since[0]}")
+        if self.since is not None and find_packing(self.packing).per_rank:
+            raise ValueError(f"--since needs places, which rows of {self.packing} do not have; leave it out")
+        if self.until is not None and flag != "document":
+            raise ValueError("--until needs a --document")
+
+    @property
+    def loader(self) -> LoaderConfig:
+        """The settings of the training run, checked as a loader checks them."""
+        names = ["batch_size", "seq_len", "split", "packing", "long_documents", "shuffle", "seed", "skip_rows"]
+        names += ["rank", "world_size", "tokens", "cache_dir"]
+        return LoaderConfig(**{name: getattr(self, name) for name in names})
+
+
+def read_state(flag: str, name: str, expected: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A loader's state from a file, and the settings in it. Raises ValueError if it is not a loader's state."""
+    path = Path(name)
+    if not path.exists():
+        raise FileNotFoundError(f"{flag} {name}: expected {expected}, found no such file")
+    try:
+        state: dict[str, Any] = json.loads(read_bounded(path, LARGEST, "a loader's state_dict() as JSON"))
+        if "loaders" in state:
+            raise ValueError(
+                f"{flag} {name}: this is the state of get_batch's loaders; the position of one of them is "
+                'json.loads(state["loaders"][0])'
+            )
+        return state, {key: state[key] for key in STATED if key in state or key in REQUIRED}
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{flag} {name}: expected a loader's state_dict() as JSON, found {error!r}") from error
+
+
+def require_as_stated(config: Show, flag: str, settings: dict[str, Any]) -> None:
+    """Raises ValueError if an option was given and the state of `flag` has another value."""
+    for name, value in settings.items():
+        given = getattr(config, name)
+        if given not in (value, getattr(Show, name)):
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} {given}, but the state of {flag} has {value}; leave {option} out")
+
+
+def numbers_of(flag: str, row: str, lengths: tuple[int, ...]) -> list[int]:
+    """Parses a row's number, or its epoch, window and row. `lengths` are the allowed numbers of parts."""
+    parts = row.replace(",", "").split(":")
+    if not all(part.isdecimal() for part in parts) or len(parts) not in lengths:
+        forms = {1: "a number", 3: "a place as 0:12:100 (epoch:window:row)"}
+        raise ValueError(f"{flag} must be {', or '.join(forms[length] for length in lengths)}, not {row!r}")
+    return [int(part) for part in parts]

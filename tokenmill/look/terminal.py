@@ -1,0 +1,91 @@
+"""Prints rows in a terminal: a bar of letters for each row, and the text of its pieces."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.text import Text
+
+from tokenmill.feed.pieces import Piece
+from tokenmill.look.source_places import SourceLocator
+from tokenmill.look.trace import TracedRow
+from tokenmill.sanitize import escape_controls
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class RowPrinter:
+    """Prints rows of token sets that share a tokenizer: bars, and the text of their pieces."""
+
+    def __init__(self, token_sets: Sequence[TokenSet], console: Console, ids: bool):
+        self.console, self._ids = console, ids
+        self.tokenizer = Tokenizer.of_set(token_sets[0])
+        self._sources = {token_set.path: SourceLocator(token_set) for token_set in token_sets}
+
+    def bars(self, rows: list[tuple[int | None, TracedRow]]) -> None:
+        """Prints each row as a line of letters."""
+        names = [_name(rank, row) for rank, row in rows]
+        widest = max(map(len, names))
+        for name, (_, row) in zip(names, rows, strict=True):
+            self.console.print(f"{name:{widest}}  ", bar(row.pieces, max(40, self.console.width - widest - 3)), sep="")
+
+    def row(self, rank: int | None, row: TracedRow, full: bool) -> None:
+        """Prints a row's pieces, each with where it is from and its text, in full or only its beginning and end."""
+        self.print(f"\n{_name(rank, row)}")
+        for index, piece in enumerate(row.pieces):
+            self.piece(piece, index, full)
+
+    def piece(self, piece: Piece, index: int, full: bool) -> None:
+        style, letter = COLOURS[index % len(COLOURS)], LETTERS[index % len(LETTERS)]
+        self.print(f"  {letter} {self._facts(piece)}", style=f"bold {style}")
+        ids = piece.tokens(self.tokenizer.bos_id)
+        text = self.tokenizer.decode(ids)
+        self.print(text if full else f"    {shortened(text, max(40, self.console.width - 4))}", style=style)
+        if self._ids:
+            self.print(" ".join(map(str, ids.tolist())), style="dim")
+
+    def print(self, text: str, style: str = "none") -> None:
+        segment = Segment(escape_controls(text) + "\n", self.console.get_style(style))  # keeps tabs
+        self.console.print(Segments([segment]), end="")
+
+    def _source(self, piece: Piece) -> str:
+        return self._sources[piece.shard.path.parents[1]].find(piece.shard.entry, piece.document)
+
+    def _facts(self, piece: Piece) -> str:
+        whole = int(piece.shard.offsets[piece.document + 1] - piece.shard.offsets[piece.document])
+        part = "whole" if piece.length == whole else f"its tokens {piece.start:,} to {piece.start + piece.length - 1:,}"
+        notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
+        return (
+            f"{piece.length:,} of {whole:,} tokens, {part}{notes}: document {piece.document:,} of shard "
+            f"{piece.shard.entry.name}, {self._source(piece)}"
+        )
+
+
+def bar(pieces: list[Piece], width: int) -> Text:
+    """A row as letters; the width of each piece is its share of the tokens."""
+    text, ends = Text(), np.cumsum([piece.length + piece.bos for piece in pieces])
+    columns = np.round(np.concatenate([[0], ends]) / ends[-1] * width).astype(int)
+    for index, (piece, count) in enumerate(zip(pieces, np.diff(columns), strict=True)):
+        letter = LETTERS[index % len(LETTERS)]
+        style = f"black on {COLOURS[index % len(COLOURS)]}"
+        text.append((letter.lower() if piece.filler else letter) * count, style=style)
+    return text
+
+
+def shortened(text: str, room: int) -> str:
+    """A text as one line: its beginning and its end."""
+    shown = text.replace("\n", "⏎").replace("\t", "→")
+    if len(shown) <= room:
+        return shown
+    return f"{shown[: room * 2 // 3 - 5]} ... {shown[len(shown) - room // 3 :]}"
+
+
+def _name(rank: int | None, row: TracedRow) -> str:
+    parts = [] if row.number is None else [f"row {row.number:,}"]
+    parts += [] if row.place is None else [f"at {row.place}"]
+    parts += [] if rank is None else [f"rank {rank}"]
+    return ", ".join(parts)

@@ -1,0 +1,135 @@
+"""The checks of verify.py. Each returns a sentence for every problem, and none if everything is right."""
+
+import io
+from collections import Counter
+
+import numpy as np
+
+from tokenmill.look.bit_errors import flipped_bit
+from tokenmill.remote.sets import RemoteTokenSet
+from tokenmill.store.columns import checksums_of, columns_of, listed_sha256
+from tokenmill.store.files import BLOCK_BYTES, read_bounded
+from tokenmill.store.schema import MOST_IDS
+from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+
+def _is_array(data: bytes, expected: np.ndarray) -> bool:
+    """Whether the bytes of a .npy file are this array, of any type."""
+    try:
+        return np.array_equal(np.load(io.BytesIO(data), allow_pickle=False), expected)
+    except Exception:  # Python's parser may raise anything for a damaged header
+        return False
+
+
+def of_the_set(token_set: TokenSet) -> list[str]:
+    problems, facts = [], token_set.tokenizer
+    try:
+        tokenizer = Tokenizer.load(token_set.file("tokenizer.json"))
+        found = tokenizer.facts()
+        others = [key for key in {**facts, **found} if facts.get(key) != found.get(key)]
+        problems += [f"tokenizer.json: expected {key} {facts.get(key)!r}, found {found.get(key)!r}" for key in others]
+        data = read_bounded(token_set.file("token_bytes.npy"), 5 * MOST_IDS, "token_bytes.npy")
+        if not _is_array(data, tokenizer.token_bytes()):
+            problems.append("token_bytes.npy: expected the bytes of the tokens in tokenizer.json, found others")
+    except (OSError, ValueError, KeyError) as error:
+        problems.append(str(error))
+    shared = [entry for entry in token_set.entries if entry.more_sources]
+    together = Counter(name for entry in shared for name in entry.sources)
+    alone = {entry.source for entry in token_set.entries if not entry.more_sources}
+    problems += [f"manifest.json: {name} is in two shards" for name, n in together.items() if n > 1 or name in alone]
+    for count in ("documents", "tokens", "text_bytes"):
+        total = sum(getattr(entry, count) for entry in token_set.entries)
+        if token_set.manifest[count] != total:
+            problems.append(f"manifest.json: {count} is {token_set.manifest[count]:,}, its shards have {total:,}")
+    return problems
+
+
+def of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
+    try:
+        record = token_set.record(entry)
+        problems = [
+            f"record: {key} is {record[key]}, the manifest has {getattr(entry, key)}"
+            for key in COUNTS
+            if hasattr(entry, key) and record[key] != getattr(entry, key)
+        ]
+        if record["fingerprint"] != token_set.tokenizer["fingerprint"]:
+            problems.append("record: its fingerprint is not the token set's")
+        others = {suffix for suffix, _ in {*entry.sha256} ^ {*listed_sha256(record)}}
+        problems += [f"record: the SHA-256 of .{suffix} is not the manifest's" for suffix in sorted(others)]
+        for suffix, column in columns_of(record).items():
+            recorded = checksums_of(record, suffix)["bytes"]
+            found, size = _size(token_set, entry, recorded, suffix), column.size(entry.documents, entry.tokens)
+            expected = recorded if size is None else size
+            if not found == expected == recorded:
+                problems.append(f".{suffix}: expected {expected:,} bytes, found {found:,}")
+        return problems
+    except (OSError, ValueError) as error:
+        return [str(error)]
+    except KeyError as error:
+        return [f"record: {error} is missing"]
+
+
+def _size(token_set: TokenSet, entry: ShardEntry, recorded: int, suffix: str) -> int:
+    """The size of a file on this disk; for a remote set the size in its record, as its bytes are compared when read."""
+    if isinstance(token_set, RemoteTokenSet):
+        return recorded
+    return shard_path(token_set.path, entry.name, suffix).stat().st_size
+
+
+def of_offsets(offsets: np.ndarray, entry: ShardEntry) -> list[str]:
+    if (offsets[0], offsets[-1]) != (0, entry.tokens):
+        return [f".idx: expected offsets from 0 to {entry.tokens:,}, found {offsets[0]:,} to {offsets[-1]:,}"]
+    wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
+    return [f".idx: offset {wrong[0] + 1:,} is not above the one before it"] if len(wrong) else []
+
+
+def of_ids(token_set: TokenSet, block: np.ndarray, first: int) -> list[str]:
+    vocab_size = token_set.tokenizer["vocab_size"]
+    if int(block.max()) < vocab_size:
+        return []
+    at = int(np.argmax(block >= vocab_size))
+    return [f".bin: token {first + at:,} is {block[at]}, the vocabulary has {vocab_size:,}"]
+
+
+def of_starts(token_set: TokenSet, block: np.ndarray, starts: np.ndarray, first: int, number: int) -> list[str]:
+    """BOS must be where documents begin, and nowhere else. `number` is the first document that begins in the block."""
+    found = np.flatnonzero(block == token_set.bos_id) + first
+    if np.array_equal(found, starts):
+        return []
+    missing, extra = np.setdiff1d(starts, found), np.setdiff1d(found, starts)
+    if len(missing):
+        return [
+            f".bin: document {number + int(np.searchsorted(starts, missing[0])):,} has no BOS at token {missing[0]:,}"
+        ]
+    return [f".bin: BOS at token {extra[0]:,}, where no document begins"] if len(extra) else []
+
+
+def of_ends(token_set: TokenSet, block: np.ndarray, offsets: np.ndarray, first: int) -> list[str]:
+    """EOT must be where documents end, if the set has one."""
+    eot_id = token_set.tokenizer.get("eot_id")
+    if eot_id is None or (offsets[1:] <= offsets[:-1]).any():
+        return []
+    begin, end = np.searchsorted(offsets[1:], np.array([first, first + len(block)], OFFSET), side="right").tolist()
+    wrong = np.flatnonzero(block[offsets[1 + begin : 1 + end].astype(np.int64) - 1 - first] != eot_id)
+    eot_token = token_set.tokenizer.get("eot_token")
+    return [f".bin: document {begin + wrong[0]:,} does not end with {eot_token}"] if len(wrong) else []
+
+
+def of_bytes(found: dict, expected: dict, suffix: str) -> list[str]:
+    if found["sha256"] == expected["sha256"]:
+        return []
+    problems = []
+    for number, (crc, right) in enumerate(zip(found["crc32"], expected.get("crc32", []), strict=False)):
+        if crc != right:
+            first = number * BLOCK_BYTES
+            length = min(BLOCK_BYTES, found["bytes"] - first)
+            place = flipped_bit(crc ^ right, length)
+            damage = (
+                f"bytes {first:,} to {first + length - 1:,} are not what was written"
+                if place is None
+                else f"bit {place % 8} of byte {first + place // 8:,} is flipped"
+            )
+            problems.append(f".{suffix}: {damage}")
+    return problems or [f".{suffix}: its SHA-256 is not the one in its record"]

@@ -1,0 +1,124 @@
+"""The tokenizer of a preparation: named, trained on the source, or read from a file; and its files in a token set."""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeVar
+
+from tokenmill.prepare.input_files import InputFiles
+from tokenmill.prepare.prepare_config import Share, TokenizerRequest
+from tokenmill.store.token_sets import write_token_bytes
+from tokenmill.text.file_groups import about_text_bytes
+from tokenmill.text.formats import ReadOptions
+from tokenmill.text.sources import plan_units, read_documents
+from tokenmill.text.units import SourceFile
+from tokenmill.tokenize.encoder import hard_texts
+from tokenmill.tokenize.foreign import is_foreign, load_any
+from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
+
+PROOF_DOCUMENTS = 64  # of the source, which a foreign tokenizer is checked on
+SAMPLED_FILES, SAMPLED_HUB_FILES = 64, 8  # that train:N reads at most; those of a hub have to be fetched first
+PLACES = 8  # in each file
+
+
+def find_tokenizer(
+    request: TokenizerRequest, inputs: InputFiles, options: ReadOptions, say: Callable[[str], None]
+) -> Tokenizer:
+    """The requested tokenizer; trains it if that is asked for and was not done before.
+
+    ValueError, FileNotFoundError or ConnectionError if there is none.
+    """
+    if request.train_size is not None:
+        tokenizer = _trained(request, inputs, options, say).framed(request.bos_token)
+    else:
+        texts: list[str] = []
+        if is_foreign(Path(request.spec)):
+            found = training_texts(inputs, options, request.train_text_bytes)
+            texts = [*hard_texts(()), *islice(found, PROOF_DOCUMENTS)]
+        tokenizer = load_any(request.spec, request.bos_token, texts)
+    if not (request.eot or request.eot_token):
+        return tokenizer
+    return tokenizer.framed(eot_token=request.eot_token or tokenizer.end_of_text())
+
+
+def must_train(request: TokenizerRequest, share: Share) -> bool:
+    """Whether a tokenizer has to be trained first. ValueError if parts are to be made without one."""
+    if request.train_size is None or request.trained.exists():
+        return False
+    if share.parts > 1 or share.finish:
+        raise ValueError(
+            f"{request.trained}: no tokenizer yet, and parts must share one; train it by a run without --part and "
+            "--finish first"
+        )
+    return True
+
+
+def _trained(
+    request: TokenizerRequest, inputs: InputFiles, options: ReadOptions, say: Callable[[str], None]
+) -> Tokenizer:
+    size, path = request.train_size, request.trained
+    assert size is not None, "another tokenizer is not trained"
+    if path.exists():
+        say(f"using the tokenizer trained before: {path} (delete it to train anew)")
+        return Tokenizer.load(path)
+    say(f"training a tokenizer of {size:,} tokens on {request.train_source}")
+    started = time.monotonic()
+    tokenizer = train_tokenizer(training_texts(inputs, options, request.train_text_bytes), size, f"bpe{size}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(path)
+    say(f"trained in {time.monotonic() - started:.0f} s: {path}")
+    return tokenizer
+
+
+def training_texts(inputs: InputFiles, options: ReadOptions, text_bytes: int) -> Iterator[str]:
+    """Texts from all over the training files, up to `text_bytes`: the same share of each file.
+
+    Reads at most `SAMPLED_FILES` files at even distances; of each file, stretches at even distances.
+    """
+    files = [file for file in inputs.files if file.split == "train"]
+    files = _spread(files, SAMPLED_FILES if inputs.downloads is None else SAMPLED_HUB_FILES)
+    fetched = inputs.fetch(files)
+    sizes = [min(about_text_bytes(file), text_bytes) for file in files]
+    share = text_bytes / max(1, sum(sizes))
+    left = 0.0  # what the files before this one did not have
+    for file, size in zip(files, sizes, strict=True):
+        for future in [future for future, of in fetched.items() if of is file]:
+            future.result()
+        wanted = left + size * share  # if there is little text, all of it, whatever its size was taken for
+        yielded = 0
+        for text in _texts_of(file, options, wanted):
+            yielded += len(text.encode())
+            yield text
+        left = max(0.0, wanted - yielded)
+
+
+def _texts_of(file: SourceFile, options: ReadOptions, wanted: float) -> Iterator[str]:
+    """Texts of a file, up to about `wanted` bytes, from places at even distances."""
+    stretch = max(1 << 16, int(wanted / PLACES))
+    units = _spread(plan_units(file, options, stretch), PLACES if wanted < about_text_bytes(file) else 1 << 62)
+    left = wanted
+    for number, unit in enumerate(units):
+        here = left / (len(units) - number)
+        texts = chain.from_iterable(documents.texts.to_pylist() for documents in read_documents(unit))
+        while here > 0 and (text := next(texts, None)) is not None:
+            yield text
+            size = len(text.encode())
+            here, left = here - size, left - size
+
+
+Some = TypeVar("Some")
+
+
+def _spread(items: list[Some], most: int) -> list[Some]:
+    """At most `most` of the items, at even distances."""
+    if len(items) <= most:
+        return items
+    return [items[(2 * number + 1) * len(items) // (2 * most)] for number in range(most)]
+
+
+def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Writes the tokenizer, and the bytes that its tokens stand for, into a token set's folder."""
+    tokenizer.save(folder / "tokenizer.json")
+    if not (folder / "token_bytes.npy").exists():
+        write_token_bytes(folder, tokenizer.token_bytes())

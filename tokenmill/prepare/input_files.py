@@ -1,0 +1,108 @@
+"""The files that a preparation reads: the user's own, or those of a hub repository, which are fetched when needed."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenmill.prepare.prepare_config import Destination, InputRequest
+from tokenmill.prepare.progress import Bars
+from tokenmill.store.files import read_json
+from tokenmill.text import hub
+from tokenmill.text.downloads import Downloads
+from tokenmill.text.listing import list_source
+from tokenmill.text.sources import split_files
+from tokenmill.text.stdlib import write_stdlib
+from tokenmill.text.units import SourceFile
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """The files in their order. Files of a hub repository may still have to be fetched."""
+
+    files: list[SourceFile]
+    downloads: Downloads | None = None
+    keep_raw: bool = True  # or each fetched file is deleted once its shards are made
+
+    def close(self) -> None:
+        if self.downloads is not None:
+            self.downloads.close()
+
+    def fetch(self, files: list[SourceFile]) -> dict[Future, SourceFile]:
+        """Starts to fetch those of these files that belong to the hub; a Future for each."""
+        if self.downloads is None:
+            return {}
+        return {self.downloads.start(file.name): file for file in files if self.is_of_hub(file)}
+
+    def is_of_hub(self, file: SourceFile) -> bool:
+        """Whether the file belongs to the hub, and not to the user."""
+        return self.downloads is not None and self.downloads.has(file.name)
+
+    def is_there(self, file: SourceFile) -> bool:
+        return self.downloads is None or not self.is_of_hub(file) or self.downloads.is_there(file.name)
+
+    def size(self, file: SourceFile) -> int:
+        """Bytes of a file that belongs to the hub."""
+        assert self.downloads is not None, "only a hub's files may not be there"
+        return self.downloads.size(file.name)
+
+    def size_of_absent(self, file: SourceFile) -> int | None:
+        """Bytes of a file that is not fetched yet; None for any other."""
+        return None if self.is_there(file) else self.size(file)
+
+    def delete(self, file: SourceFile) -> None:
+        """Deletes a file that belongs to the hub."""
+        if self.downloads is not None and self.is_of_hub(file):
+            self.downloads.delete(file.name)
+
+    def facts(self) -> dict:
+        """What a manifest says about a hub's files."""
+        if self.downloads is None:
+            return {}
+        return {"hub": self.downloads.listing.facts({file.name for file in self.files})}
+
+
+def list_input_files(request: InputRequest, destination: Destination, bars: Bars) -> InputFiles:
+    """The files that the request names; nothing is fetched yet.
+
+    FileNotFoundError, ValueError or ConnectionError if there are none.
+    """
+    val_file = None if request.val_file == "last" else request.val_file
+    source = request.source
+    if source == "stdlib":
+        source = str(write_stdlib(request.raw_dir, bars.say))
+    elif not Path(source).expanduser().exists() and hub.is_repository(source):
+        return _hub_files(request, destination, bars)
+    listed = list_source(source)
+    for line in listed.left_out:
+        bars.say(f"left out of {source}: {line}")
+    return InputFiles(split_files(listed.files, val_file, listed.bytes))
+
+
+def _hub_files(request: InputRequest, destination: Destination, bars: Bars) -> InputFiles:
+    """The first num_shards files of a repository, and its validation file."""
+    at = "" if request.revision == "main" else f"@{request.revision}"
+    folder = request.raw_dir / f"{request.source}{at}".replace("/", "--")
+    commit = _commit_of_earlier_set(request, destination)
+    listing = hub.list_files(request.source, request.revision, folder, commit)
+    names = [file.name for file in listing.files]
+    if len(names) < request.num_shards:
+        raise ValueError(
+            f"{request.source}: expected {request.num_shards} files, found {len(names)} at commit "
+            f"{listing.commit[:8]}; lower --num-shards"
+        )
+    taken = names[: request.num_shards]
+    val_file = names[-1] if request.val_file == "last" else request.val_file
+    if val_file in names and val_file not in taken:
+        taken.append(val_file)
+    sizes = {file.name: file.bytes for file in listing.files}
+    files = split_files({name: folder / name for name in taken}, val_file, sizes)
+    return InputFiles(files, Downloads(listing, folder, request.download_workers, bars), request.keep_raw)
+
+
+def _commit_of_earlier_set(request: InputRequest, destination: Destination) -> str | None:
+    """The commit that a set of this data set was made from, so that another set is made from the same files."""
+    for path in sorted(destination.root.glob(f"{destination.dataset}-*/manifest.json")):
+        made_from = read_json(path, "tokens").get("hub", {})
+        if (made_from.get("repository"), made_from.get("revision")) == (request.source, request.revision):
+            return made_from["commit"]
+    return None

@@ -1,0 +1,205 @@
+"""What the user asks for, checked when it is written down; and `resolve`, which turns it into what the steps need.
+
+    PrepareConfig(source="corpus", tokens_root="s3://bucket/tokens", part="3/32")
+    resolve(config).inputs           where the files are
+    resolve(config).destination      where the token set goes
+    resolve(config).share            which of its shards this run makes
+
+prepare/run.py resolves the configuration once. Listing, planning, making and finishing take the plain values.
+"""
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tokenmill.addresses import cache_root, has_scheme, named
+from tokenmill.checks import whole_number
+from tokenmill.prepare.cores import available_cores
+from tokenmill.store.schema import MOST_IDS
+from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, stem_of
+
+WHOLE_NUMBERS = (
+    "workers",
+    "num_shards",
+    "download_workers",
+    "shard_text_bytes",
+    "train_text_bytes",
+    "max_document_bytes",
+)
+ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """Turns files of text into token shards, once, on all cores. Run it again: it continues where it stopped."""
+
+    source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; a folder, file or glob of parquet, jsonl or txt files, local or at a URL; or stdlib
+    num_shards: int = 46  # of a hub repository: how many files, in name order; the last of them validates
+    revision: str = "main"  # of a hub repository: a branch, tag or commit; kept as it is when first seen
+    tokenizer: str = "gpt2"  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl
+    bos_token: str | None = None  # the special token that begins a document, if it is not clear which one does
+    eot: bool = False  # end documents with the tokenizer's end of text too; BOS still begins them
+    eot_token: str | None = None  # the special token that ends a document, if it is not clear which one does
+    engine: Literal["auto", "tiktoken", "gigatoken"] = "auto"  # what tokenizes; auto takes the fastest proven one
+    name: str | None = None  # the data set's name in the token set's folder; by default taken from the source
+    val_file: str | None = None  # the file to validate with, or `last` of a repository; by default the last taken
+    text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
+    keep_ids: str | None = None  # the column, or key, with a document's own id, which `tokenmill show` then prints
+    document_separator: str | None = None  # between documents of a txt file, as `\n\n`; by default a file is one
+    skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
+    max_document_bytes: int = MAX_DOCUMENT_BYTES  # leave out and count texts, and lines of jsonl, that are longer
+    tokens_root: Path | str = Path("data/tokens")  # where token sets are written: a folder, or s3://, gs:// ...
+    raw_dir: Path | str = Path("data/raw")  # where files from the hub are downloaded
+    download_workers: int = 4  # how many files are downloaded at a time
+    keep_raw: bool = True  # keep files from the hub; otherwise each is deleted once its shards are made
+    workers: int = available_cores()  # processes; by default as many as this process has cores
+    cluster: Literal["ray"] | None = None  # make shards on the Ray cluster that RAY_ADDRESS names
+    part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last one finishes
+    finish: bool = False  # make no shards; write the manifest once all parts have made theirs
+    dry_run: bool = False  # say what would be fetched and written, and stop
+    shard_text_bytes: int = 256 << 20  # bytes of text in one token shard, at most
+    train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
+
+    def __post_init__(self) -> None:
+        for field in ("source", "tokenizer", "val_file"):
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, os.fspath(getattr(self, field)))
+        object.__setattr__(self, "tokens_root", named(self.tokens_root))
+        if isinstance(self.tokens_root, str) and self.cluster is not None:
+            raise ValueError(
+                "--cluster writes into a folder that all its machines share; to a bucket prepare by --part"
+            )
+        for field in WHOLE_NUMBERS:
+            object.__setattr__(self, field, whole_number(field, getattr(self, field), 1))
+        part, _, parts = ("1/1" if self.part is None else self.part).partition("/")
+        if not (re.fullmatch(r"\d+/\d+", f"{part}/{parts}") and 1 <= int(part) <= int(parts)):
+            raise ValueError(f"part must be I/N, from 1/N to N/N, not {self.part!r}")
+        if not re.fullmatch(r"[\w.-]+", _dataset(self)):
+            raise ValueError(f"name must be of letters, digits, '.', '_' and '-', not {_dataset(self)!r}; give --name")
+
+
+@dataclass(frozen=True)
+class InputRequest:
+    """Which files to read."""
+
+    source: str
+    num_shards: int
+    revision: str
+    val_file: str | None
+    raw_dir: Path
+    keep_raw: bool
+    download_workers: int
+
+
+@dataclass(frozen=True)
+class TokenizerRequest:
+    """Which tokenizer to load, or to train."""
+
+    spec: str
+    bos_token: str | None
+    eot: bool
+    eot_token: str | None
+    train_size: int | None  # tokens of a tokenizer to be trained; None if one is named
+    train_source: str  # what it is trained on, for messages
+    trained: Path  # the file that a trained tokenizer is kept in
+    train_text_bytes: int
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where token sets of this data set are made: below `root`, and sent to `address` if they go to a bucket."""
+
+    dataset: str
+    root: Path
+    address: str | None
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which shards this run makes: every `parts`-th from the `part`-th on, from 1; or none."""
+
+    part: int
+    parts: int
+    finish: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True)
+class Makers:
+    """What makes the shards."""
+
+    workers: int
+    cluster: Literal["ray"] | None
+    engine: str
+
+
+class Request(NamedTuple):
+    """A PrepareConfig, resolved."""
+
+    inputs: InputRequest
+    tokenizer: TokenizerRequest
+    destination: Destination
+    share: Share
+    makers: Makers
+    options: ReadOptions
+    shard_text_bytes: int
+
+
+def resolve(config: PrepareConfig) -> Request:
+    """The plain values that a configuration stands for. ValueError if train:N has no valid N."""
+    c, dataset = config, _dataset(config)
+    part, _, parts = (c.part or "1/1").partition("/")
+    tokens = Path("data/tokens") if isinstance(c.tokens_root, str) else Path(c.tokens_root)
+    size = _train_size(c.tokenizer)
+    trained = tokens.parent / "tokenizers" / f"{dataset}-bpe{size}.json"
+    return Request(
+        InputRequest(c.source, c.num_shards, c.revision, c.val_file, Path(c.raw_dir), c.keep_raw, c.download_workers),
+        TokenizerRequest(c.tokenizer, c.bos_token, c.eot, c.eot_token, size, c.source, trained, c.train_text_bytes),
+        _destination(dataset, c.tokens_root, c.part),
+        Share(int(part), int(parts), c.finish, c.dry_run),
+        Makers(c.workers, c.cluster, c.engine),
+        ReadOptions(
+            c.text_column, _unescaped(c.document_separator), c.skip_broken_lines, c.keep_ids, c.max_document_bytes
+        ),
+        c.shard_text_bytes,
+    )
+
+
+def _dataset(config: PrepareConfig) -> str:
+    """The data set's name: --name, or the last part of the source."""
+    source = config.source.partition("?")[0] if has_scheme(config.source) else config.source
+    return config.name or stem_of(Path(os.path.abspath(source)).name)
+
+
+def _destination(dataset: str, tokens_root: Path | str, part: str | None) -> Destination:
+    """A set that goes to a bucket is made in the cache, by each part in a folder of its own."""
+    if not isinstance(tokens_root, str):
+        return Destination(dataset, Path(tokens_root), None)
+    digest = hashlib.sha256(f"{tokens_root} {part}".encode()).hexdigest()[:16]
+    return Destination(dataset, cache_root() / "preparing" / digest, tokens_root)
+
+
+def _train_size(tokenizer: str) -> int | None:
+    if not tokenizer.startswith("train:"):
+        return None
+    size = tokenizer.removeprefix("train:")
+    if not size.isdecimal() or not 0 < int(size) <= MOST_IDS:
+        raise ValueError(f"tokenizer {tokenizer!r}: expected train:N of up to {MOST_IDS:,} tokens, as train:32768")
+    return int(size)
+
+
+def _unescaped(separator: str | None) -> bytes | None:
+    r"""A separator as bytes; \n, \r, \t and \\ mean what they do in Python."""
+    if separator is None:
+        return None
+    return re.sub(r"\\([nrt\\])", lambda found: ESCAPES[found[1]], separator).encode()
+
+
+PRESETS = {
+    "fineweb-edu": PrepareConfig(),
+    "climbmix": PrepareConfig(source="karpathy/climbmix-400b-shuffle", num_shards=170, val_file="last"),
+    "demo": PrepareConfig(source="stdlib", tokenizer="train:8192"),
+}

@@ -1,0 +1,82 @@
+"""Preparing into a bucket: `--tokens-root s3://bucket/tokens`. A shard is uploaded once it is made, then deleted here.
+
+    upload = BucketUpload("s3://bucket/tokens/web-gpt2-1bd489c3", folder)
+    upload.fetch_records()       copies the bucket's records into `folder`: they say which shards are made
+    make_and_upload(...)         in a worker; uploads the record last, and with it the shard counts
+    upload.finish()              uploads the manifest, once all shards are made
+
+`folder`, in the cache, has the records, the tokenizer and the shards that are being made. Other machines, which make
+other parts, read from the records in the bucket what is done.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tokenmill.addresses import display_address
+from tokenmill.hub_client import is_hub_address
+from tokenmill.remote.backends import read
+from tokenmill.remote.push import closing_items, items_of
+from tokenmill.remote.writers import Sink, sink_of
+from tokenmill.store.columns import Column, columns_of
+from tokenmill.store.files import read_json, write_file
+from tokenmill.store.shards import shard_path
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.text.units import Unit
+
+THREADS = 16
+
+
+class BucketUpload:
+    """A token set in a bucket, and the local folder that it is made in."""
+
+    def __init__(self, address: str, folder: Path):
+        if is_hub_address(address):
+            raise ValueError(
+                f"{display_address(address)}: the hub takes few commits an hour, too few for one a shard; prepare into "
+                "a folder, or a bucket, and then `tokenmill push`"
+            )
+        self.address, self._folder = address, folder
+        self._sink: Sink = sink_of(address)
+
+    def fetch_records(self) -> None:
+        """Fetches the records and manifests that the bucket has now, and deletes all other shards here.
+
+        Raises the errors of reading an address.
+        """
+        there = {name for name in self._sink.sizes() if name.endswith(".json") and name != "tokenizer.json"}
+        here = {str(path.relative_to(self._folder)) for path in self._folder.glob("shards/*")}
+        for name in here - there:
+            (self._folder / name).unlink(missing_ok=True)
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(self._fetch, sorted(there)))
+
+    def _fetch(self, name: str) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = read(self._sink.backend, name)
+        if not (path.exists() and path.read_bytes() == data):
+            write_file(path, data, durable=False)
+
+    def finish(self) -> None:
+        """Uploads what makes the shards a token set, the manifest last."""
+        self._sink.put(closing_items(TokenSet(self._folder), 0, None))
+
+
+def make_and_upload(
+    make: Callable[..., Any],
+    folder: Path,
+    columns: tuple[Column, ...],
+    address: str,
+    state: Any,
+    unit: Unit,
+    report: Callable[..., None],
+) -> Any:
+    """Makes a shard, uploads it, and keeps only its record here; runs in a worker."""
+    made = make(folder, columns, state, unit, report)
+    record = read_json(shard_path(folder, unit.name, "json"), "shard")
+    sink_of(address).put(items_of(folder, record))
+    for suffix in columns_of(record):
+        shard_path(folder, unit.name, suffix).unlink()
+    return made

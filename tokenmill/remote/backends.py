@@ -1,0 +1,56 @@
+"""Reads files at an address, with a backend for each kind of address, and retries.
+
+backend = backend_of("s3://bucket/tokens/web")
+read(backend, "manifest.json")                              whole
+read(backend, "shards/a.000.bin", 1048576, 2097152)         a range
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tokenmill.remote.fsspec_backend import FsspecBackend
+from tokenmill.remote.http_backend import HttpBackend
+from tokenmill.remote.hub_backend import HubBackend
+from tokenmill.remote.retry import patiently
+from tokenmill.remote.s3_backend import S3Backend
+
+KINDS = {"s3": S3Backend, "hf": HubBackend, "http": HttpBackend, "https": HttpBackend}
+
+
+class Backend(Protocol):
+    """Files under an address. `read` is one attempt, from any thread of the process that made the backend."""
+
+    address: str
+
+    def display(self, name: str) -> str: ...
+    def read(self, name: str, start: int = 0, stop: int | None = None, fresh: bool = False) -> bytes: ...
+
+
+_backends: dict[tuple[int, str], Backend] = {}
+
+
+def backend_of(address: str) -> Backend:
+    """The backend of an address, one for each in a process. ValueError if its kind is not known."""
+    key = (os.getpid(), address)
+    if key not in _backends:
+        kind = KINDS.get(address.partition("://")[0], FsspecBackend)
+        _backends[key] = kind(address)
+    return _backends[key]
+
+
+def read(
+    backend: Backend,
+    name: str,
+    start: int = 0,
+    stop: int | None = None,
+    fresh: bool = False,
+    pause_for: Callable[[float], None] = time.sleep,
+) -> bytes:
+    """The bytes `start` to `stop` of a file, or all of it. What may pass is retried (retry.py), after
+    `pause_for(seconds)`.
+
+    FileNotFoundError, PermissionError, ConnectionError or OSError, with the address, if it cannot be read.
+    """
+    return patiently(lambda _: backend.read(name, start, stop, fresh), backend.display(name), pause_for)

@@ -1,0 +1,101 @@
+"""Writes a shard: its tokens, offsets and optional columns, and then the record that makes it count.
+
+    with ShardWriter(folder, "shard_00000.000", "uint16", columns=["mask"]) as writer:
+        writer.write(tokens, lengths)
+        writer.write_column("mask", mask)           one value for each token, or each document, as its entry says
+        record = writer.finish({"source": ...})
+
+Documents come a few at a time, and only their lengths are held. A shard that is left before `finish` leaves no file.
+The bytes are described in shards.py, the columns in columns.py.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from tokenmill.store.columns import OFFSETS, TOKENS, Column, add_to_record, optional_column
+from tokenmill.store.files import AtomicFile, header, write_file, write_json
+from tokenmill.store.shards import DTYPES, OFFSET, shard_path
+
+
+class ShardWriter:
+    """Writes one shard, a few documents at a time. Nothing counts before `finish`. ValueError for a column that is not
+    registered.
+    """
+
+    def __init__(self, folder: Path, name: str, dtype: str, columns: Sequence[str] = ()):
+        optional = [optional_column(suffix) for suffix in columns]
+        self.folder, self.name, self.dtype = folder, name, dtype
+        self.num_documents = self.num_tokens = 0
+        self._lengths = [np.zeros(1, dtype=OFFSET)]
+        (folder / "shards").mkdir(exist_ok=True)
+        self._bin = AtomicFile(shard_path(folder, name, TOKENS.suffix))
+        self._columns = {column.suffix: _ColumnFile(folder, name, column) for column in optional}
+
+    def write(self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
+        """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
+        self._bin.write(np.ascontiguousarray(tokens, dtype=DTYPES[self.dtype]).data)
+        self._lengths.append(np.asarray(lengths, dtype=OFFSET))
+        self.num_documents += len(lengths)
+        self.num_tokens += len(tokens)
+
+    def write_column(self, suffix: str, values: Iterable[Any]) -> None:
+        """Appends values to an optional column. ValueError where its type cannot hold one."""
+        self._columns[suffix].write_values(values)
+
+    def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Makes the shard count; returns its record: the counts, the checksums, and `facts`.
+
+        ValueError where a column has too few or too many values.
+        """
+        offsets = np.cumsum(np.concatenate(self._lengths), dtype=OFFSET)
+        assert offsets[-1] == self.num_tokens, "the lengths do not add up to the tokens"
+        for column in self._columns.values():
+            column.require_count(self.num_documents, self.num_tokens)
+        record = header("shard") | {
+            "name": self.name,
+            "dtype": self.dtype,
+            "documents": self.num_documents,
+            "tokens": self.num_tokens,
+            **facts,
+        }
+        add_to_record(record, TOKENS, self._bin.commit())
+        add_to_record(record, OFFSETS, write_file(shard_path(self.folder, self.name, OFFSETS.suffix), offsets.data))
+        for file in self._columns.values():
+            add_to_record(record, file.column, file.commit())
+        write_json(shard_path(self.folder, self.name, "json"), record)
+        return record
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Removes what there is of a shard that is not finished."""
+        self._bin.discard()
+        for column in self._columns.values():
+            column.discard()
+
+
+class _ColumnFile(AtomicFile):
+    """An optional column that is being written."""
+
+    def __init__(self, folder: Path, name: str, column: Column):
+        super().__init__(shard_path(folder, name, column.suffix))
+        self.column, self._count = column, 0
+
+    def write_values(self, values: Iterable[Any]) -> None:
+        count, data = self.column.encode(values)
+        self.write(data)
+        self._count += count
+
+    def require_count(self, documents: int, tokens: int) -> None:
+        expected = self.column.count(documents, tokens)
+        if self._count != expected:
+            raise ValueError(
+                f"{self.path}: expected {expected:,} values, one a {self.column.per}, found {self._count:,}"
+            )

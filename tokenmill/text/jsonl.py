@@ -1,0 +1,148 @@
+"""jsonl: a JSON object per line.
+
+The text is under a key (`text`), a key of an object (`doc.text`), or several keys, joined by a blank line
+(`title,text`). A line without text is an error that names the line, or is left out and counted (--skip-broken-lines).
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import orjson
+import pyarrow as pa
+
+from tokenmill.text import separated
+from tokenmill.text.decoding import JOINED_BY, MOST_ID
+from tokenmill.text.formats import ReadOptions
+from tokenmill.text.separated import Pieces
+from tokenmill.text.units import BATCH_BYTES, Cut, Documents, FilePart, SourceFile, as_documents
+
+SURROGATE = re.compile("[\ud800-\udfff]")  # one without its other half, which JSON can spell and UTF-8 cannot
+
+identify = separated.identify
+
+
+class BrokenLine(ValueError):
+    """A line of a jsonl file that is no object with text in it."""
+
+
+def plan(
+    file: SourceFile, raw: pa.NativeFile, options: ReadOptions, shard_text_bytes: int, known_text_bytes: int | None
+) -> list[Cut]:
+    """Cuts the file into ranges of bytes, one per shard."""
+    return separated.plan_separated(file, raw, b"\n", shard_text_bytes, known_text_bytes)
+
+
+def read(part: FilePart) -> Iterator[Documents]:
+    """Streams the part's documents in order, a few MB at a time. ValueError for a broken line."""
+    for lines in separated.read_separated(part, b"\n"):
+        yield _documents(part, lines)
+
+
+def _documents(part: FilePart, lines: Pieces) -> Documents:
+    if part.options.id_column is None:
+        try:
+            key = part.options.text_column
+            texts = pa.array([orjson.loads(line)[key] for line in lines.texts], pa.large_string())
+            return as_documents(texts, lines.bytes, oversized_documents=lines.oversized)
+        except (ValueError, LookupError, TypeError, pa.ArrowException):
+            pass  # one of them is blank, broken or not UTF-8, or has its text in another place
+    return _one_by_one(part, lines)
+
+
+def _one_by_one(part: FilePart, lines: Pieces) -> Documents:
+    texts: list[str | None] = []
+    ids: list = []
+    broken, repaired, text_of, id_of = 0, 0, _text_at(part.options.text_column), _id_at(part.options.id_column)
+    for number, line in enumerate(lines.texts):
+        if not line.strip():
+            continue
+        try:
+            value, was_repaired = _object_of(line)
+            text, id = text_of(value), id_of(value)
+        except BrokenLine as error:
+            if not part.options.skip_broken_lines:
+                at = _lines_before(part, lines.begin) + number + 1
+                raise ValueError(
+                    f"{part.file.path}: line {at:,}: expected a JSON object with text "
+                    f"under {part.options.text_column!r}, found {error}; fix it, name the key with the text by "
+                    "--text-column, or leave such lines out by --skip-broken-lines"
+                ) from error
+            broken += 1
+            continue
+        whole = text and SURROGATE.sub("\ufffd", text)
+        texts.append(whole)
+        ids.append(id)
+        repaired += whole != text or (was_repaired and "\ufffd" in (text or ""))
+    column = pa.array(texts, pa.large_string())
+    kept = ids if part.options.id_column is not None else None
+    more = {"broken_lines": broken, "repaired_documents": repaired, "oversized_documents": lines.oversized}
+    return as_documents(column, lines.bytes, kept, **more)
+
+
+def _object_of(line: bytes) -> tuple[dict, bool]:
+    """The object of a line, and whether it had invalid UTF-8, which is replaced."""
+    whole = line.decode("utf-8", "replace")
+    try:
+        value = json.loads(whole)
+    except ValueError as error:
+        raise BrokenLine(f"no JSON ({error})") from error
+    except RecursionError as error:
+        raise BrokenLine("JSON that is nested too deep to be read") from error
+    if not isinstance(value, dict):
+        array = ": one JSON array, where an object a line is read" if isinstance(value, list) else ""
+        raise BrokenLine(f"a {type(value).__name__}{array}")
+    return value, whole.encode() != line
+
+
+def _text_at(named: str) -> Callable[[dict], str | None]:
+    """How to find the text of an object: under a key, a key of a key (`doc.text`), or several keys (`title,text`)."""
+
+    def text_of(value: dict) -> str | None:
+        names = [named] if named in value else named.split(",")
+        found = [_at(value, name) for name in names]
+        if _MISSING in found:
+            raise BrokenLine(f"keys {', '.join(value)}" if value else "no keys")
+        some = [text for text in found if text is not None]
+        texts = [text for text in some if isinstance(text, str)]
+        if len(texts) < len(some):
+            raise BrokenLine(f"a {next(type(text).__name__ for text in some if not isinstance(text, str))} there")
+        return (texts[0] if len(names) == 1 else JOINED_BY.join(filter(None, texts))) if texts else None
+
+    return text_of
+
+
+def _id_at(named: str | None) -> Callable[[dict], object]:
+    """How to find an object's id; `named` is None if ids are not kept."""
+
+    def id_of(value: dict) -> object:
+        found = _at(value, named) if named is not None else None
+        if isinstance(found, dict | list) or (isinstance(found, str) and len(found) > MOST_ID):
+            raise BrokenLine(f"an id under {named} that is a {type(found).__name__} of {len(found):,}")
+        if found is _MISSING:
+            raise BrokenLine(f"keys {', '.join(value)}, and none that --keep-ids {named} names")
+        return found
+
+    return id_of
+
+
+_MISSING = object()
+
+
+def _at(value: dict, name: str) -> object:
+    if name in value:
+        return value[name]
+    found: object = value
+    for key in name.split("."):
+        if not isinstance(found, dict) or key not in found:
+            return _MISSING
+        found = found[key]
+    return found
+
+
+def _lines_before(part: FilePart, begin: int) -> int:
+    with part.file.open_text() as stream:
+        count = 0
+        while begin > 0 and (block := stream.read(min(begin, BATCH_BYTES))):
+            count, begin = count + block.count(b"\n"), begin - len(block)
+        return count
