@@ -1,5 +1,6 @@
 """Where documents begin in a batch, compared with loops over its tokens; and the masks that follow."""
 
+import shutil
 from itertools import islice
 
 import pytest
@@ -113,11 +114,23 @@ def test_all_of_it_compiles_without_a_break_on_the_cpu(token_set):
             torch.testing.assert_close(got, expected)
 
 
-def test_cu_seqlens_that_are_too_many_are_refused_in_compiled_code(token_set):
-    compiled = torch.compile(cu_seqlens, fullgraph=True, backend="aot_eager")
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_cu_seqlens_that_are_too_many_are_refused_in_compiled_code(token_set, backend):
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("inductor needs a C++ compiler")
+    compiled = torch.compile(cu_seqlens, fullgraph=True, backend=backend)
     _, _, ids = next(RowLoader(token_set, batch_size=4, seq_len=SEQ_LEN, documents=True))
-    with pytest.raises(RuntimeError):
-        compiled(ids, max_documents=1)
+    documents = int((ids.max(1).values + 1).sum())
+    for too_few in (1, 2, 3):  # one document too many was once left out without a word
+        with pytest.raises(RuntimeError, match="more than max_documents documents"):
+            compiled(ids, max_documents=documents - too_few)
+    assert torch.equal(compiled(ids, max_documents=documents), cu_seqlens(ids, documents))
+
+
+def test_a_batch_without_rows_has_no_documents():
+    ids = document_ids(torch.zeros((0, SEQ_LEN), dtype=torch.int64), BOS)
+    assert (ids.shape, position_ids(ids).shape) == ((0, SEQ_LEN), (0, SEQ_LEN))
+    assert cu_seqlens(ids, max_documents=3).tolist() == [0, 0, 0, 0]
 
 
 def test_the_default_device_of_a_program_is_not_the_batches(token_set):

@@ -90,8 +90,8 @@ def test_two_epochs_an_iteration(token_set, windows):
     loader, epochs = make_loader(token_set, batch_size=1, epochs=2), epochs_of(token_set, 4)
     assert len(loader) == len(epochs[0] + epochs[1])
     assert all_of(loader) == epochs[0] + epochs[1]
-    assert all_of(loader) == epochs[2] + epochs[3]
     assert len(loader) == len(epochs[2] + epochs[3])
+    assert all_of(loader) == epochs[2] + epochs[3]
 
 
 def test_an_endless_loader_goes_on_after_a_break(token_set):

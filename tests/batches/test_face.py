@@ -34,7 +34,7 @@ def parameters(function) -> dict:
 
 
 def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defaults():
-    asked = {field.name for field in fields(LoaderConfig)}
+    asked = {field.name for field in fields(LoaderConfig)} - {"manifests"}  # which PackedRows sets itself
     ways = {RowLoader.__init__: set(), PackedRows.__init__: set(), get_batch: {"drop_last"}}
     for way, without in ways.items():
         spelled = {name: parameter for name, parameter in parameters(way).items() if name != "purpose"}
@@ -44,7 +44,7 @@ def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defa
             assert parameter.annotation is not inspect.Parameter.empty
             if name not in ("batch_size", "seq_len", "split", "device"):
                 assert parameter.default == parameters(RowLoader.__init__)[name].default
-    assert {f.name: f.default for f in fields(LoaderConfig) if f.name not in ("batch_size", "seq_len")} == {
+    assert {f.name: f.default for f in fields(LoaderConfig) if f.name in asked - {"batch_size", "seq_len"}} == {
         name: p.default for name, p in parameters(RowLoader.__init__).items() if name not in ("batch_size", "seq_len")
     }
 
@@ -213,7 +213,22 @@ def test_len_leaves_out_what_is_skipped(token_set):
     skip_rows = ["0:0:0-3", "0:0:6", "1:0:0-1"]
     loader = make_loader(token_set, epochs=1, skip_rows=skip_rows, drop_last=False, batch_size=1)
     assert len(loader) == len(list(loader)) == make_loader(token_set).rows - 5
-    assert len(list(loader)) == len(loader) == loader.rows - 2, "the next epoch"
+    told, rows = len(loader), loader.rows
+    assert told == len(list(loader)) == rows - 2, "the next epoch"
+
+
+def test_len_before_a_for_is_that_of_the_iteration_to_come(tmp_path):
+    token_set = make_token_set(tmp_path / "uneven", train=[[9, 7, 5, 3, 11, 2, 13, 6] * 12], val=[[9]])
+    loader, lengths = make_loader(token_set, epochs=1, batch_size=1), set()
+    for _ in range(8):
+        told = len(loader)
+        batches = 0
+        for _ in loader:
+            batches += 1
+            assert len(loader) == told, "the same in the iteration"
+        assert told == batches
+        lengths.add(told)
+    assert len(lengths) > 1, "epochs differ, or this test shows nothing"
 
 
 def test_an_endless_loader_has_no_len_and_is_true_all_the_same(token_set):
@@ -391,7 +406,6 @@ def test_a_rank_that_is_told_later_is_not_taken_for_another(token_set, monkeypat
     monkeypatch.setattr(module, "_loaders", module.LoaderCache())
     loader = make_loader(token_set)
     get_batch("train", 1, SEQ_LEN, tokens=token_set)
-    monkeypatch.setattr(loader_core, "is_distributed", lambda: True)
     monkeypatch.setattr(loader_core, "rank_and_world_size", lambda: (1, 2))
     for ask in (lambda: get_batch("train", 1, SEQ_LEN, tokens=token_set), lambda: next(loader)):
         with pytest.raises(

@@ -66,6 +66,38 @@ def test_the_positions_of_two_token_sets_find_their_own(token_set, fresh):
     assert step(other, token_set) == expected[::-1]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_evaluation_on_a_set_that_the_state_does_not_know_starts_over_in_any_order(token_set, fresh, order):
+    other = make_token_set(fresh / "other", train=[[17] * 9], val=[[17, 9, 30]], seed=5)
+
+    def step(tokens):
+        return rows_of(get_batch("val", 1, SEQ_LEN, tokens=tokens))
+
+    for _ in range(2):
+        step(token_set)
+    state = state_dict()
+    expected = [step(token_set), rows_of(next(RowLoader(other, "val", batch_size=1, seq_len=SEQ_LEN)))]
+    load_state_dict(state)
+    sets = [token_set, other]
+    with pytest.warns(UserWarning, match="starts over with .*other: the loaded state has no position for these"):
+        assert {number: step(sets[number]) for number in order} == dict(enumerate(expected))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_training_does_not_start_over_on_a_set_that_the_state_does_not_know(token_set, fresh, order):
+    other = make_token_set(fresh / "other", train=[[17] * 9], val=[[17]], seed=5)
+    get_batch("train", 1, SEQ_LEN, tokens=token_set)
+    state = state_dict()
+    expected = rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set))
+    load_state_dict(state)
+    for number in order:
+        if number:
+            with pytest.raises(ValueError, match="this was never the token set with manifest"):
+                get_batch("train", 1, SEQ_LEN, tokens=other)
+        else:
+            assert rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set)) == expected
+
+
 def test_a_loader_s_state_and_that_of_all_are_told_apart(token_set, fresh):
     loader = RowLoader(token_set, batch_size=1, seq_len=SEQ_LEN)
     get_batch("train", 1, SEQ_LEN, tokens=token_set)

@@ -1,12 +1,17 @@
 """PyTorch's DataLoader and torchdata's StatefulDataLoader get the rows of RowLoader, each once, and go on mid-epoch."""
 
+import copy
+import io
 import json
+import pickle
 import shutil
+import subprocess
+import sys
 from itertools import islice
 
 import pytest
 import torch
-from making import make_token_set
+from making import ROOT, make_token_set
 from torch.utils.data import ChainDataset, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -217,3 +222,91 @@ def test_a_batch_is_a_tuple_of_tensors_to_torch(token_set):
     assert torch.equal(doubled[0], 2 * batch[0])
     inputs, targets = batch
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
+
+
+# ---------------------------------------------------------------------------- copies, and sets that change
+
+
+def saved(dataset):
+    file = io.BytesIO()
+    torch.save(dataset, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda dataset: pickle.loads(pickle.dumps(dataset)),
+    "torch.save": saved,
+}
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", COPIES)
+def test_set_epoch_of_a_copy_reaches_its_persistent_workers_and_no_other_dataset(token_set, kind, context):
+    dataset = make_dataset(token_set, epochs=1)
+    dataset.set_epoch(3)
+    copied = COPIES[kind](dataset)
+    expected = make_loader(token_set, epochs=1)
+    loader = DataLoader(
+        copied, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context=context
+    )
+    for epoch in (None, 1, 2):  # first, the epoch that the dataset had when it was copied
+        if epoch is not None:
+            copied.set_epoch(epoch)
+        expected.set_epoch(3 if epoch is None else epoch)
+        assert [rows_of(batch) for batch in loader] == [rows_of(batch) for batch in expected]
+    expected.set_epoch(3)
+    assert rows_of(next(iter(dataset))) == rows_of(next(expected))
+
+
+LAUNCHED = """
+import sys
+sys.path.insert(0, {root!r})
+import torch.multiprocessing as mp
+from tokenmill import PackedRows
+def main(rank, dataset, done, folder):
+    if rank == 0:
+        dataset.set_epoch(5)
+        done.set()
+    done.wait(60)
+    open(f"{{folder}}/{{rank}}.txt", "w").write(repr(dataset))
+if __name__ == "__main__":
+    dataset = PackedRows({tokens!r}, batch_size=2, seq_len=16, epochs=1)
+    mp.spawn(main, args=(dataset, mp.get_context("spawn").Event(), {folder!r}), nprocs=2)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_a_launcher_spawns_have_an_epoch_each(token_set, tmp_path):
+    script = tmp_path / "launch.py"
+    script.write_text(LAUNCHED.format(root=str(ROOT), tokens=str(token_set), folder=str(tmp_path)))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert "from epoch 5" in (tmp_path / "0.txt").read_text()
+    assert "from epoch 0" in (tmp_path / "1.txt").read_text()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("packing", ["best_fit", "nanochat"])
+def test_a_set_that_grows_between_two_ranks_epochs_is_read_as_it_was(tmp_path, num_workers, packing):
+    """Each rank reads the manifest when its epoch begins, at another moment than the others."""
+    lengths = [[5, 9, 17, 3, 30] * 6]
+    small = make_token_set(tmp_path / "small", train=lengths, val=[[4]])
+    large = make_token_set(tmp_path / "large", train=[*lengths, [7, 8, 9] * 20], val=[[4]])
+    settings = {"rank": 0, "world_size": 2, "packing": packing}
+    datasets = [make_dataset(small, **settings | {"rank": rank}) for rank in range(2)]
+    expected = [
+        [rows_of(batch) for batch in islice(make_loader(small, **settings | {"rank": rank}), 12)] for rank in range(2)
+    ]
+
+    def read(rank):
+        return [rows_of(b) for b in islice(DataLoader(datasets[rank], batch_size=None, num_workers=num_workers), 12)]
+
+    first = read(0)
+    for path in (large / "shards").iterdir():
+        shutil.copy(path, small / "shards")
+    shutil.copytree(large / "manifests", small / "manifests", dirs_exist_ok=True)
+    shutil.copy(large / "manifest.json", small / "manifest.json")
+    assert [first, read(1)] == expected
+    assert rows_of(next(iter(make_dataset(small, **settings)))) == rows_of(next(make_loader(small, **settings)))

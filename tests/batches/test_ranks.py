@@ -266,6 +266,48 @@ def test_a_loader_that_is_made_before_its_rank_is_known_raises(token_set, tmp_pa
         assert f"created by rank 0 of 1, but this process is now rank {rank} of 2" in told
 
 
+def test_a_process_group_that_is_made_again_with_other_ranks_is_noticed(token_set, tmp_path):
+    """Elastic training does so. Every rank would otherwise go on with the rows of the rank that it was."""
+    code = (
+        f"loader = RowLoader({str(token_set)!r}, batch_size=1, seq_len=4)\n"
+        "next(loader); was = dist.get_rank()\n"
+        "dist.destroy_process_group()\n"
+        "store = f'file://{sys.argv[1]}/store'\n"
+        "dist.init_process_group('gloo', init_method=store, rank=1 - was, world_size=2)\n"
+        "try: next(loader); said = ''\n"
+        "except ValueError as error: said = str(error)\n"
+        "tell([was, said])\n"
+    )
+    for now, (was, said) in enumerate(on_ranks(code, tmp_path)):
+        assert f"created by rank {was} of 2, but this process is now rank {now} of 2" in said
+
+
+def test_a_sample_that_rank_0_prints_first_hides_no_rank_that_is_ahead(prepared, tmp_path):
+    code = (
+        "def make():\n"
+        f"    return RowLoader({str(prepared[1])!r}, batch_size=2, seq_len=16)\n"
+        "def position(loader):\n"
+        "    try: loader.state_dict(); return ''\n"
+        "    except ValueError as error: return str(error)\n"
+        "if dist.get_rank() == 0:\n"
+        "    sample = make()\n"
+        "    next(sample)\n"
+        "    sample.state_dict()\n"
+        "loader = make()\n"
+        "said = []\n"
+        "for step in range(3):\n"
+        "    for _ in range(1 if dist.get_rank() or step < 2 else 500): next(loader)\n"
+        "    dist.barrier()\n"
+        "    said.append(position(loader))\n"
+        "    dist.barrier()\n"
+        "tell(said)\n"
+    )
+    ranks = on_ranks(code, tmp_path)
+    assert [said[:2] for said in ranks] == [["", ""]] * 2
+    (ahead,) = [said[2] for said in ranks if said[2]]
+    assert "all ranks must be at the same row when you take a position" in ahead
+
+
 def test_a_loader_is_not_pickled(token_set):
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="a RowLoader has threads and memory maps, and cannot be pickled or copied"):

@@ -51,12 +51,12 @@ def cu_seqlens(document_ids: torch.Tensor, max_documents: int) -> torch.Tensor:
     """
     begins = _begins(document_ids).flatten()
     number = begins.cumsum(0)  # documents that begin up to and including each token
+    count = begins.sum()  # 0 in an empty batch
     eager = not torch.compiler.is_compiling()
-    if eager and document_ids.device.type == "cpu" and number[-1] > max_documents:
-        raise ValueError(
-            f"expected at most {max_documents} documents in a batch, found {number[-1]}; raise max_documents"
-        )
-    torch._assert_async(number[-1] <= max_documents)
+    if eager and document_ids.device.type == "cpu" and count > max_documents:
+        raise ValueError(f"expected at most {max_documents} documents in a batch, found {count}; raise max_documents")
+    # with a message: compilers drop an assertion without one
+    torch._assert_async(count <= max_documents, "a batch has more than max_documents documents; raise max_documents")
     starts = torch.full((max_documents + 2,), len(begins), dtype=torch.int32, device=document_ids.device)
     places = torch.arange(len(begins), dtype=torch.int32, device=document_ids.device)
     # tokens that do not begin a document all write to the last entry, which is cut off

@@ -50,6 +50,7 @@ class LoaderCache:
         self._loaders: dict[tuple[LoaderConfig, Purpose], RowLoader[Tensors]] = {}  # by resolved settings
         self._last_trained: deque[RowLoader[Tensors]] = deque(maxlen=POSITIONS_KEPT)  # of each last training batch
         self._waiting: list[dict[str, Any]] = []  # loaded positions that no loader has taken yet
+        self._of_state: tuple[dict[str, Any], ...] = ()  # all positions of the state that was loaded
         self._warned = False  # the warning about evaluation is shown once
 
     def next(self, settings: dict[str, Any]) -> Tensors:
@@ -122,7 +123,7 @@ class LoaderCache:
         self._by_arguments.clear()
         self._loaders.clear()
         self._last_trained.clear()
-        self._waiting = waiting
+        self._waiting, self._of_state = waiting, tuple(waiting)
 
     def _find(self, config: LoaderConfig, purpose: Purpose) -> RowLoader[Tensors]:
         """The loader of a config: an existing one with the same meaning, or a new one."""
@@ -147,28 +148,28 @@ class LoaderCache:
     def _resume(self, loader: RowLoader[Tensors], arguments: dict[str, Any]) -> None:
         """Moves a new loader to the loaded position with the same arguments, or starts over with a warning.
 
-        If several positions have these arguments, as those of two token sets do, the loader takes the one of its own
-        set.
+        Only a position of the loader's own token set, or mixture, is taken. If there is none, evaluation starts over.
+        Training raises ValueError, with both values, if the state has a position of another set for these arguments.
         """
-        same = [position for position in self._waiting if position["arguments"] == arguments]
-        if not same:  # a resumed run may skip other rows, or have other weights
-            required = _must_match(arguments)
-            same = [position for position in self._waiting if _must_match(position["arguments"]) == required]
+        same = _with_arguments(self._waiting, arguments)
         known = [position for position in same if loader.knows(position)]
         if len(known) > 1 and isinstance(loader.config.tokens, Mixture):
             raise ValueError(
                 f"the loaded state has {len(known)} positions that {loader.config.tokens!r} could continue from; pass "
                 'the right one, json.loads of one of state["loaders"], to RowLoader.load_state_dict'
             )
-        for position in (known or same)[:1]:
-            # raises ValueError, with both values, if it does not fit
-            loader._load(position, compare=arguments["purpose"] == "train")
+        trains, of_state = arguments["purpose"] == "train", _with_arguments(self._of_state, arguments)
+        if trains and of_state and not any(loader.knows(position) for position in of_state):
+            loader._load(of_state[0], compare=True)  # raises ValueError: it is of another set
+        for position in known[:1]:
+            loader._load(position, compare=trains)
             self._waiting.remove(position)
-        others = [position["arguments"] for position in self._waiting if position["split"] == loader.config.split]
-        if not same and others:
+        others = [position["arguments"] for position in self._of_state if position["split"] == loader.config.split]
+        if not known and others:
+            found = "of another token set" if of_state else f"for {others}"
             warnings.warn(
-                f"get_batch starts over with {arguments}: the loaded state has no position for these "
-                f"arguments, only for {others}; call it as before, or change batch_size or seq_len with RowLoader",
+                f"get_batch starts over with {arguments} of {loader.token_set.display_name}: the loaded state has no "
+                f"position for these, only {found}; call it as before, or change batch_size or seq_len with RowLoader",
                 stacklevel=2,
             )
 
@@ -189,6 +190,15 @@ def _arguments(loader: RowLoader[Tensors], purpose: Purpose) -> dict[str, Any]:
     if isinstance(config.tokens, Mixture):
         arguments |= {"mixture": config.tokens.description, "sources": config.sources}
     return arguments | {"skip_rows": list(config.skip_rows or ())}
+
+
+def _with_arguments(positions: Iterable[dict[str, Any]], arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """The positions with these arguments. If there are none, those that differ only in what may change on resuming."""
+    positions = list(positions)
+    if same := [position for position in positions if position["arguments"] == arguments]:
+        return same
+    required = _must_match(arguments)
+    return [position for position in positions if _must_match(position["arguments"]) == required]
 
 
 def _must_match(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -222,10 +222,14 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
         return None if rows is None else self._calls(rows, world_size or self.world_size)
 
     def __len__(self) -> int:
-        """Batches of the whole current iteration if you set `epochs`; TypeError if the loader is endless."""
+        """Batches of the whole current iteration if you set `epochs`; after its end, those of the next one.
+
+        Raises TypeError if the loader is endless.
+        """
         if self.config.epochs is None or self._end_epoch is None:
             raise TypeError("this loader is endless and has no len(); pass epochs=, or use batches_per_epoch()")
-        epochs = range(self._end_epoch - self.config.epochs, self._end_epoch)
+        end = self._end_epoch + self.config.epochs if self._ended else self._end_epoch
+        epochs = range(end - self.config.epochs, end)
         rows = sum(self._rows_of(epoch) or 0 for epoch in epochs)
         return self._calls(max(0, rows - self._feed.count_skipped(epochs)), self.world_size)
 
@@ -283,10 +287,10 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
                     self._rows = None
                 self._in_next = True
                 with cancelled_by(lambda: self._closed):
-                    batch, state = next(self._running_batches())
+                    batches = self._running_batches()
+                    batch, state = next(batches)
                 tensors = batch.receive()
-                self._recent_states = (*self._recent_states, state)[-1 - POSITIONS_KEPT :]
-                self._in_next = False
+                states = (*self._recent_states, state)[-1 - POSITIONS_KEPT :]
             except BaseException as error:
                 self._stop()
                 if self._closed:
@@ -296,6 +300,11 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
                 raise
             finally:
                 self.waited += time.perf_counter() - started
+        # Python runs signal handlers and other threads after calls, so none runs between the lines from here on. After
+        # a Ctrl-C, the position is not past the batch that was returned last.
+        if self._batches is batches:  # no other thread has moved the loader since
+            self._recent_states = states
+        self._in_next = False
         return tensors  # type: ignore[return-value]  # `documents` and `sources` decide how many tensors
 
     def _end(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
-from tokenmill.batches.ranks import is_distributed, rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
+from tokenmill.batches.ranks import rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
 from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
 from tokenmill.feed.background import BackgroundIterator
 from tokenmill.feed.feed import make_feed
@@ -52,7 +52,7 @@ class LoaderCore:
         self.config = config
         self.device = find_device(config.device)
         self.rank, self.world_size = rank_of(config)
-        self._distributed = is_distributed()
+        self._process = None if config.rank is not None else rank_and_world_size()
         self._worker, self._workers = worker
         self._batches: Iterator[tuple[Batch, State]] | None = None
         self._rows: RankRows | None = None  # the rows that `_batches` takes from
@@ -183,8 +183,7 @@ class LoaderCore:
 
     def _running_batches(self) -> "Iterator[tuple[Batch, State]]":
         """The iterator of the batches after the current state, each with the state after it; starts it if needed."""
-        if self._batches is None or is_distributed() != self._distributed:
-            self._require_rank()
+        self._require_rank()
         self._reset_after_fork()
         if self._batches is None:
             rows = self._current_rows()
@@ -221,9 +220,14 @@ class LoaderCore:
         return make_transfer(self.device, shape, self.token_set.numpy_dtype, bos_id, max(2, config.prefetch))
 
     def _require_rank(self) -> None:
-        if self.config.rank is None and (found := rank_of(self.config)) != (self.rank, self.world_size):
+        """Raises ValueError if this process has another rank than when it made the loader.
+
+        Asked at every batch, because a process group can be destroyed and made again while a loader runs.
+        """
+        if self._process is not None and (found := rank_and_world_size()) != self._process:
+            rank, world_size = self._process
             raise ValueError(
-                f"this RowLoader was created by rank {self.rank} of {self.world_size}, but this process is now rank "
+                f"this RowLoader was created by rank {rank} of {world_size}, but this process is now rank "
                 f"{found[0]} of {found[1]}; create loaders after torch.distributed.init_process_group"
             )
 

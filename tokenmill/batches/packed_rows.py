@@ -24,7 +24,7 @@ from tokenmill.batches.loader_core import rank_of, with_rank
 from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.feed.loader_config import LoaderConfig, Packing, Tokens
-from tokenmill.feed.mixture import Mixture
+from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.remote.sets import Kept, open_set
 from tokenmill.rows.packing import LongDocuments
@@ -124,30 +124,31 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         if not isinstance(source, Mixture) and not (source is not None and is_address(source)):
             # absolute, because a worker may start in another folder
             source = Path(os.path.abspath(source or find_token_set(TOKENS_ROOT)))
-        self.config = replace(self.config, tokens=source)
+        manifests = _manifests_of(source, self.config.kept)
+        self.config = replace(self.config, tokens=source, manifests=tuple(manifests.items()))
         self._worker_config: LoaderConfig | None = None  # in a pickled copy: with the rank of the sending process
         if is_distributed() and self.config.rank is None:  # here, because a worker cannot reach the other ranks
             # these change no row, and may differ from rank to rank
-            local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes")
+            local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes", "manifests")
             names = [field.name for field in fields(self.config) if field.name not in local]
             settings = {name: repr(getattr(self.config, name)) for name in names}
-            require_same_on_all_ranks(settings | manifests_of(source, self.config.kept))
+            weights = source.description if isinstance(source, Mixture) else {}
+            require_same_on_all_ranks(settings | weights | {"manifest": manifests.get(ONE_SET, manifests)})
         self._lengths: dict[tuple[int, int], int] = {}  # by (epoch, ranks)
-        self._epoch = torch.zeros((), dtype=torch.int64, device="cpu")
-        self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # for persistent workers
+        self._epoch = SharedEpoch()
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration begin with this epoch, in all workers. The default is epoch 0 for each iteration."""
         epoch = whole_number("epoch", epoch, 0)
         if self.config.rank is None:
             require_same_on_all_ranks({"set_epoch": epoch})
-        self._epoch.fill_(epoch)
+        self._epoch.set(epoch)
 
     def __len__(self) -> int:
         """Items of the next iteration if you set `epochs`; TypeError if the dataset is endless."""
         if self.config.epochs is None:
             raise TypeError("this dataset is endless and has no len(); pass epochs=")
-        epoch, (rank, world_size) = int(self._epoch), rank_of(self.config)
+        epoch, (rank, world_size) = self._epoch.get(), rank_of(self.config)
         single = self._loader is _SingleRows  # the last single rows are not on every rank
         ranks = 1 if single else world_size
         if (epoch, ranks) not in self._lengths:
@@ -168,7 +169,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         tokens = repr(config.tokens if isinstance(config.tokens, Mixture) else str(config.tokens))
         return (
             f"PackedRows({tokens}, {config.split!r}: rows of {config.seq_len:,} + 1 tokens, {config.packing}; {items}, "
-            f"{'endless' if config.epochs is None else f'{config.epochs:,} epochs from epoch {int(self._epoch):,}'})"
+            f"{'endless' if config.epochs is None else f'{config.epochs:,} epochs from epoch {self._epoch.get():,}'})"
         )
 
     def __iter__(self) -> RowLoader[Item]:
@@ -180,8 +181,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
                 config = self._worker_config
             config = replace(with_rank(config), prefetch=0)  # the DataLoader makes batches ahead
         loader = self._loader.of(config, worker)
-        if int(self._epoch):
-            loader.set_epoch(int(self._epoch))
+        if epoch := self._epoch.get():
+            loader.set_epoch(epoch)
         return loader
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,11 +196,43 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         return vars(self) | {"config": config, "_worker_config": ranked}
 
 
-def manifests_of(tokens: str | os.PathLike[str] | Mixture, kept: Kept) -> dict[str, Any]:
-    """The digests of the manifests, which all ranks must have in common wherever each reads its copy."""
-    if isinstance(tokens, Mixture):
-        return tokens.description | {name: open_set(path, kept).digest for name, path in tokens.paths.items()}
-    return {"manifest": open_set(tokens, kept).digest}
+class SharedEpoch:
+    """The epoch of a dataset and of its DataLoader workers. Every other copy has its own.
+
+    A worker that was forked has this object, whose number is in shared memory. A worker that was spawned has a copy,
+    which reads the number of the process that sent it. A copy anywhere else, for example what a launcher pickles for
+    its ranks, begins with the same number and is then independent.
+    """
+
+    def __init__(self, epoch: int = 0):
+        self._own = torch.full((), epoch, dtype=torch.int64, device="cpu")
+        self._own.share_memory_()  # type: ignore[no-untyped-call]
+        self._sender: torch.Tensor | None = None
+        self._copied_in: int | None = None  # the process that made this copy
+
+    def get(self) -> int:
+        in_spawned_worker = get_worker_info() is not None and self._copied_in == os.getpid()
+        return int(self._sender if in_spawned_worker and self._sender is not None else self._own)
+
+    def set(self, epoch: int) -> None:
+        self._own.fill_(epoch)
+
+    def __getstate__(self) -> torch.Tensor:
+        return self._own  # in shared memory if it is sent to a process, by value if it is copied or saved
+
+    def __setstate__(self, sender: torch.Tensor) -> None:
+        self.__init__(int(sender))  # type: ignore[misc]
+        self._sender, self._copied_in = sender, os.getpid()
+
+
+def _manifests_of(tokens: str | os.PathLike[str] | Mixture, kept: Kept) -> dict[str, str]:
+    """The digest of each source's manifest, by name.
+
+    Every iteration, in whatever process, reads the token sets as these say. Otherwise ranks that begin an epoch while
+    a set grows would deal the rows of different sets.
+    """
+    paths = tokens.paths if isinstance(tokens, Mixture) else {ONE_SET: tokens}
+    return {name: open_set(path, kept).digest for name, path in paths.items()}
 
 
 class PackedBatch(tuple[torch.Tensor, ...]):

@@ -106,16 +106,33 @@ def _copy_stream(device: torch.device) -> "torch.cuda.Stream":
 
 
 def find_device(name: str | int | torch.device) -> torch.device:
-    """The device with this name, with an index for CUDA. ValueError if torch does not know it or has no CUDA."""
+    """The device with this name, and with an index if its type has indexes.
+
+    The index is that of the current device of this thread: threads that make batches later may have another. Raises
+    ValueError if torch does not know the device, or cannot use it here.
+    """
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"device must be one that torch knows, as 'cpu', 'cuda' or 'cuda:1', not {name!r}") from error
+    if device.type == "cpu":
+        return torch.device("cpu")  # "cpu:0" is the same
     if device.type != "cuda":
-        return torch.device("cpu") if device.type == "cpu" else device  # "cpu:0" is the same
+        return _usable(device)
     if not torch.cuda.is_available():
         raise ValueError(f"device {str(device)!r}: this machine, or this build of torch, has no CUDA; use device='cpu'")
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+def _usable(device: torch.device) -> torch.device:
+    """A device of any type for which an empty tensor can be made, with its index."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"device {str(device)!r} cannot be used on this machine, or with this build of torch: {reason}"
+        ) from error
 
 
 def make_transfer(

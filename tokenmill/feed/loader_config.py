@@ -13,16 +13,17 @@ from tokenmill.addresses import cache_root, named
 from tokenmill.checks import LARGEST, LONGEST_ROW, bytes_of, one_of, truth, whole_number
 from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.mixture_file import TOKENS_ROOT
-from tokenmill.remote.sets import Kept
+from tokenmill.remote.sets import Kept, open_set
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
 from tokenmill.rows.packings import PACKINGS, find_packing
 from tokenmill.rows.skip_rows import by_source, format_by_source
 from tokenmill.store.shards import SPLITS, Split
-from tokenmill.store.token_sets import find_token_set
+from tokenmill.store.token_sets import TokenSet, find_token_set
 
 Tokens = str | os.PathLike[str] | Mixture | None  # the type of the `tokens` parameter
 # for type checkers; at run time the name of any registered packing works (rows/packings.py)
 Packing = Literal["best_fit", "nanochat", "concat", "random"]
+MOST_PREFETCHED = 1_000  # batches; more would only take memory
 VAL_SEED = 0  # fixed, so that the first N validation batches are the same fair sample in every run
 
 
@@ -50,6 +51,8 @@ class LoaderConfig:
     mesh: Any = None
     cache_dir: str | os.PathLike[str] | None = None
     cache_bytes: int | str | None = None
+    # the digest of each source's manifest, if it must not be another one than when the settings were made
+    manifests: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, arguments: dict[str, Any]) -> Self:
@@ -65,7 +68,7 @@ class LoaderConfig:
             self._set("cache_bytes", bytes_of("cache_bytes", self.cache_bytes))
         for field, least in smallest.items():
             if getattr(self, field) is not None or field not in ("epochs", "rank", "world_size"):
-                most = LONGEST_ROW if field == "seq_len" else LARGEST
+                most = {"seq_len": LONGEST_ROW, "prefetch": MOST_PREFETCHED}.get(field, LARGEST)
                 self._set(field, whole_number(field, getattr(self, field), least, most))
         for field in ("shuffle", "drop_last", "documents", "sources"):
             self._set(field, truth(field, getattr(self, field)))
@@ -151,6 +154,15 @@ class LoaderConfig:
         if isinstance(self.tokens, Mixture):
             return self.tokens
         return Mixture.of_one_set(find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens)
+
+    def open_sets(self) -> dict[str, TokenSet]:
+        """The token set of each source, by name. Raises what opening a token set raises."""
+        pinned = dict(self.manifests)
+        sets = {name: open_set(path, self.kept) for name, path in self.mixture.paths.items()}
+        return {
+            name: token_set.as_it_was(pinned[name], self.split) if name in pinned else token_set
+            for name, token_set in sets.items()
+        }
 
     @property
     def kept(self) -> Kept:

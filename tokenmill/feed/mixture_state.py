@@ -112,6 +112,8 @@ def _line_as_dict(line: SegmentStart) -> dict[str, Any]:
 def _line(line: dict[str, Any]) -> SegmentStart:
     places = {name: Cursor(*map(int, place.split(":"))) for name, place in line["places"]}
     weights = {name: whole_number(f"the weight of {name!r}", weight, 1) for name, weight in line["weights"]}
+    if wrong := [name for name in (*places, *weights) if not isinstance(name, str)]:
+        raise ValueError(f"a source in segments of the position must be a name, found {wrong[0]!r}")
     tokens = whole_number("tokens of a segment of the position", line["tokens"], 0)
     return SegmentStart(
         tokens, whole_number("seq_len of a segment of the position", line["seq_len"], 1, LONGEST_ROW), weights, places

@@ -14,7 +14,6 @@ from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.mixture_state import read_sources
 from tokenmill.feed.nanochat_rows import NanochatPlace, NanochatRows
 from tokenmill.feed.protocol import RankShare, Resumed, SourceUsage
-from tokenmill.remote.sets import open_set
 from tokenmill.rows.position import OF_SOURCE, Position, columns, identity_of, read_position, require_identity, upgrade
 from tokenmill.store.token_sets import TokenSet
 
@@ -30,7 +29,7 @@ class NanochatFeed:
     @classmethod
     def of(cls, config: LoaderConfig, share: RankShare) -> "NanochatFeed":
         """The feed at the first row. Raises what opening the token set raises."""
-        return cls(config, share, open_set(config.mixture[ONE_SET], config.kept))
+        return cls(config, share, config.open_sets()[ONE_SET])
 
     @property
     def display_name(self) -> str:

@@ -5,6 +5,7 @@ One token set is one source, named "". `Mixture` says which sources there are. E
 positions keep its part unchanged until it returns. weighted_checks.py has the checks of sources and positions.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -33,7 +34,6 @@ from tokenmill.feed.weighted_checks import (
 )
 from tokenmill.feed.weighted_rows import WeightedRows
 from tokenmill.feed.window_size import as_identity, window_size_of, window_size_within
-from tokenmill.remote.sets import open_set
 from tokenmill.rows.mixed_stream import Schedule
 from tokenmill.rows.position import (
     OF_SOURCE,
@@ -66,7 +66,7 @@ class WeightedFeed:
     def of(cls, config: LoaderConfig, share: RankShare) -> "WeightedFeed":
         """The feed at the first row of each source. Raises ValueError if the sources do not fit together."""
         mixture = config.mixture
-        sets = {name: open_set(path, config.kept) for name, path in mixture.paths.items()}
+        sets = config.open_sets()
         require_compatible(sets)
         if config.split == "val" and len(mixture.stages) > 1:
             raise ValueError(
@@ -179,7 +179,7 @@ class WeightedFeed:
             source = self.sources[name]
             own = {"name": name, "drawn_from": source.name, "rows": served.rows, "segment_tokens": used.get(name, 0)}
             parts.append(own | source.position(served.place, served.tokens).as_dict())
-        sources = columns(OF_SOURCE, [*parts, *self.removed.values()])
+        sources = columns(OF_SOURCE, [*parts, *copy.deepcopy([*self.removed.values()])])  # a caller may edit it
         return self.identity | {"seq_len": self.config.seq_len, "sources": sources} | write_mixture_state(mixture_state)
 
     def knows(self, state: dict[str, Any]) -> bool:

@@ -254,11 +254,12 @@ class TokenSet:
         since the manifest was read.
         """
         shard = Shard(self.path, entry, self.dtype)
-        known = self._stamps.get(entry.name, shard.stamp)
-        if known != shard.stamp or (known is not None and known.changed > self._read_at):
-            shard.stamp = None
-            shard.require_unchanged()
-        self._stamps[entry.name] = shard.stamp
+        if shard.stamp is None or shard.stamp != self._stamps.get(entry.name):
+            is_first = entry.name not in self._stamps
+            if not is_first or shard.stamp is None or shard.stamp.changed > self._read_at:
+                shard.stamp = None
+                shard.require_unchanged()  # compares the whole file with its checksum
+            self._stamps[entry.name] = shard.stamp  # so that a file that was only touched is read once
         return shard
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
