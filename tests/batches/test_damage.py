@@ -1,5 +1,6 @@
 """A shard that changes on disk is a clear error, and never other tokens."""
 
+import hashlib
 import os
 from itertools import islice
 
@@ -123,6 +124,36 @@ def test_tokens_that_the_offsets_do_not_fit_are_found_when_a_row_does_not_begin_
         np.array([0, 16, *range(34, 171, 17)], "<u8").tofile(path)
     with pytest.raises(ValueError, match=r"expected a document to begin with BOS \(0\), found [1-9]"):
         list(make_loader(own_set, epochs=1, batch_size=1))
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_one_offset_that_is_wrong_by_one_is_found_wherever_its_document_is_in_a_row(tmp_path, by):
+    lengths = [5, 9, 3, 7, 4, 6, 8, 30]
+    for damaged in range(1, len(lengths)):
+        path = make_token_set(tmp_path / str(damaged), train=[lengths], val=[[9]])
+        offsets = np.cumsum([0, *lengths]).astype("<u8")
+        offsets[damaged] = int(offsets[damaged]) + by
+        offsets.tofile(path / "shards" / "train_0.000.idx")
+        with pytest.raises(ValueError, match=r"expected a document to begin with BOS \(0\), found [1-9]"):
+            list(make_loader(path, epochs=1, batch_size=1))
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat"])
+def test_a_set_that_was_touched_since_its_manifest_was_read_is_hashed_once(
+    tmp_path, small_windows, monkeypatch, packing
+):
+    """As after `touch`, `chown` or a backup: the files are the same, and look changed."""
+    touched = make_token_set(tmp_path / "touched", train=[[17] * 10] * 12, val=[[17]])
+    loader = make_loader(touched, packing=packing, prefetch=0, batch_size=1)
+    for path in touched.glob("shards/*.bin"):
+        os.utime(path)
+    hashed, digest = [], hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, how: hashed.append(file.name) or digest(file, how))
+    batches = [rows_of(next(loader)) for _ in range(400)]
+    assert sorted(set(hashed)) == sorted(map(str, touched.glob("shards/train*.bin")))
+    assert len(hashed) == len(set(hashed)), "each file once, however many windows it is in"
+    expected = make_loader(touched, packing=packing, batch_size=1)
+    assert batches == [rows_of(next(expected)) for _ in range(400)]
 
 
 def test_a_shard_that_was_replaced_after_the_loader_was_made_and_before_it_was_opened(own_set):

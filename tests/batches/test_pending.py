@@ -1,8 +1,11 @@
 """Positions in loops that hold batches which they have not trained on, and that evaluate on one rank alone."""
 
+import dis
 import json
 import re
+import sys
 import warnings
+from itertools import islice, pairwise
 
 import pytest
 import torch
@@ -114,6 +117,59 @@ def test_so_is_one_that_calls_get_batch_with_several_loaders_and_evaluations(tok
         ValueError, match="pending=1: get_batch has returned 0 batches for training since the program began"
     ):
         tokenmill.state_dict(pending=1)
+
+
+class Interrupting:
+    """Raises KeyboardInterrupt in `RowLoader.__next__` where Python may run a signal handler: after its n-th call."""
+
+    CALLS = ("CALL", "CALL_FUNCTION_EX", "CALL_KW", "FOR_ITER", "WITH_EXCEPT_START")
+
+    def __init__(self, number: int):
+        self.left, self.code = number, RowLoader.__next__.__code__
+        found = list(dis.get_instructions(self.code))
+        self.after_calls = {b.offset for a, b in pairwise(found) if a.opname in self.CALLS}
+
+    def __enter__(self):
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(None)
+
+    def _enter(self, frame, event, argument):
+        if frame.f_code is self.code:
+            frame.f_trace_opcodes = True
+            return self._step
+        return None
+
+    def _step(self, frame, event, argument):
+        if event == "opcode" and frame.f_lasti in self.after_calls:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+        return self._step
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_ctrl_c_anywhere_in_next_loses_no_batch_and_gives_none_twice(token_set, prefetch):
+    expected = [rows_of(batch) for batch in islice(make_loader(token_set), 40)]
+    loader, got, interrupts = make_loader(token_set, prefetch=prefetch), [], 0
+    positions = [loader.state_dict()]
+    while len(got) < len(expected):
+        number = interrupts
+        try:
+            with Interrupting(number):
+                for batch in loader:
+                    got.append(rows_of(batch))
+                    positions.append(loader.state_dict())
+                    break
+            if number > 15:
+                number = -1  # `next` has fewer calls: it ran to its end
+        except KeyboardInterrupt:
+            assert loader.state_dict() == positions[len(got)], "the position is not past what was returned"
+        interrupts = number + 1
+    assert got == expected
+    assert interrupts
 
 
 def test_a_signal_handler_that_takes_the_position_while_one_is_loaded_gets_the_old_or_the_new(token_set, monkeypatch):

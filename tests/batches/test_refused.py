@@ -6,6 +6,7 @@ from making import make_token_set
 from reference import SEED, SEQ_LEN, changed, make_loader
 
 from tokenmill import RowLoader
+from tokenmill.batches.transfer import find_device
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ from tokenmill import RowLoader
         ({"packing": "random", "documents": True}, "documents=True is not supported with packing='random'"),
         ({"packing": "nanochat", "epochs": 1}, "epochs is not supported with packing='nanochat'"),
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, not -1"),
+        ({"prefetch": 10**9}, "prefetch must be at most 1,000, not 1000000000"),
         ({"epochs": 0}, "epochs must be a whole number of at least 1, not 0"),
     ],
 )
@@ -38,6 +40,17 @@ def test_settings_that_make_no_sense_are_refused(token_set, settings, message):
 def test_cuda_where_there_is_none_is_refused(token_set):
     with pytest.raises(ValueError, match="no CUDA; use device='cpu'"):
         make_loader(token_set, device="cuda")
+
+
+@pytest.mark.parametrize("device", ["xpu", "xpu:0", "mps", "hpu"])
+def test_a_device_that_this_machine_lacks_is_refused_when_the_loader_is_made(token_set, device):
+    with pytest.raises(ValueError, match=f"device '{device}' cannot be used on this machine, or with this build"):
+        make_loader(token_set, device=device)
+
+
+def test_a_device_has_the_index_that_it_had_where_the_loader_was_made():
+    assert find_device("meta") == torch.empty(0, device="meta").device
+    assert find_device("cpu:0") == torch.device("cpu")
 
 
 @pytest.mark.parametrize(

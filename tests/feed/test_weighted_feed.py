@@ -303,8 +303,13 @@ def test_a_source_taken_out_on_purpose_is_kept_and_goes_on_when_it_comes_back(se
     without = make(mix(sets, {"web": 1, "code": 1}, removed=["math"]))
     without.load_state_dict(loader.state_dict())
     take(without, 9)
-    state = without.state_dict()
+    state, again = without.state_dict(), without.state_dict()
     assert parts_of(state)["math"]["rows"] == len(before)
+    for number in range(len(state["sources"]["name"])):  # a caller's edits are not the loader's
+        state["sources"]["pasts"][number].append("edited")
+        state["sources"]["skip_rows"][number].append("edited")
+    assert without.state_dict() == again
+    state = again
     back = make(mix(sets, {"math": 1, "code": 3}, removed=["web"]))
     back.load_state_dict(state)
     after = [row for name, row in take(back, 20) if name == "math"]
@@ -525,6 +530,12 @@ def test_a_position_that_does_not_add_up_is_refused_and_changes_nothing(sets, ex
         (("sources", "web", "epoch"), -1, "source 'web' of the position: epoch of the position must be a whole number"),
         (("sources", "web", "window"), 99, "no such row: epoch 0, window 99, row .; the epoch has"),
         (("segments",), [3], "expected a position"),
+        (
+            ("segments",),
+            state["segments"] | {"weights": [[[5, 12], ["code", 5], ["math", 3]]]},
+            "must be a name, found 5",
+        ),
+        (("segments",), state["segments"] | {"places": [[[5, "0:0:0"]]]}, "must be a name, found 5"),
         (("seed",), 5, "this position does not fit the loader: seed is 5"),
     ]:
         with pytest.raises(ValueError, match=told):

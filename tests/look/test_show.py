@@ -517,6 +517,45 @@ def test_a_set_that_grew_after_the_state_is_traced_without_the_new_shards(tmp_pa
     assert any(line.startswith("this set has grown") for line in lines)
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_steps_after_a_state_are_those_of_the_run_though_the_set_has_grown_since(tmp_path, rows):
+    """At the first row of an epoch (0), and within it: the run went on without the shards that were added."""
+    small = make_token_set(tmp_path / "small", train=[[9, 5, 17, 3] * 30], val=[[9]])
+    grown = make_token_set(tmp_path / "grown", train=[[9, 5, 17, 3] * 30, [17, 8] * 40], val=[[9]])
+    for path in (small / "manifests").iterdir():
+        shutil.copy(path, grown / "manifests")
+    loader = RowLoader(small, batch_size=1, seq_len=SEQ_LEN)
+    for _ in range(loader.rows + rows):
+        next(loader)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    resumed = RowLoader(grown, batch_size=1, seq_len=SEQ_LEN)
+    resumed.load_state_dict(loader.state_dict())
+
+    def shown(step, **more):
+        config = Show(grown, step=step, since=(0, str(tmp_path / "state.json")), batch_size=1, **more)
+        return ids_of(shown_rows(config))
+
+    for step in range(30):
+        assert shown(step) == rows_of(next(loader))
+        if not rows:  # a resumed run begins the epoch with the new shards
+            assert shown(step, manifest=TokenSet(grown).digest) == rows_of(next(resumed))
+    query = ShowQuery(Show(grown, step=3, since=(0, str(tmp_path / "state.json")), batch_size=1))
+    assert (f"pass --manifest {TokenSet(grown).digest}" in "".join(query.former_manifests())) == (rows == 0)
+
+
+def test_rows_to_skip_are_left_out_of_the_steps_after_a_state(token_set, tmp_path):
+    loader = make_loader(token_set, batch_size=1)
+    for _ in range(5):
+        next(loader)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    skip_rows = ("1:0:0", "2:0:0")
+    resumed = make_loader(token_set, batch_size=1, skip_rows=skip_rows)
+    resumed.load_state_dict(loader.state_dict())
+    for step in range(5, 40):
+        config = Show(token_set, step=step, since=(5, str(tmp_path / "state.json")), batch_size=1, skip_rows=skip_rows)
+        assert ids_of(shown_rows(config)) == rows_of(next(resumed))
+
+
 def test_two_changes_of_length_in_an_epoch_of_concat_are_traced(token_set, tmp_path):
     tokens, state = 0, None
     seen: dict[tuple[str, int], set[int]] = {}

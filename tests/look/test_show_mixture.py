@@ -66,6 +66,18 @@ def test_the_rows_of_a_step_are_those_that_the_ranks_got_across_stages(sets, ste
     assert tokens_of(found[1][1])[:T] not in inputs.tolist(), "what is printed is what skip_rows takes"
 
 
+def test_steps_of_a_mixture_are_its_own_though_a_source_s_rows_were_counted_alone_before(sets, monkeypatch, tmp_path):
+    """Counts of rows are cached: a source's rows in a mixture come in another order than alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("web", "code", "math"):
+        list(ShowQuery(Show(sets / name, step=40, batch_size=4, seq_len=T)).rows())
+    path = written(sets, "mixture.toml", STAGES)
+    loader = RowLoader(path, batch_size=4, seq_len=T)
+    for step in range(40):
+        found = ShowQuery(Show(path, step=step, batch_size=4, seq_len=T)).rows()
+        assert [tokens_of(row)[:T] for _, row in found] == next(loader)[0].tolist()
+
+
 def place_of(told):
     from tokenmill.rows.row_stream import Cursor
 

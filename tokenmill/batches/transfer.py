@@ -128,7 +128,7 @@ def _usable(device: torch.device) -> torch.device:
     """A device of any type for which an empty tensor can be made, with its index."""
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"device {str(device)!r} cannot be used on this machine, or with this build of torch: {reason}"

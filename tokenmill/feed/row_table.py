@@ -45,20 +45,16 @@ class RowTable:
         self.dtype = shards[0].tokens.dtype
         self._guard = BlockGuard.of(shards)
         self._bytes = [shard.tokens.data.cast("B") for shard in shards]
-        taken = size // self.dtype.itemsize
-        self._inserted = (np.cumsum(taken) - taken)[bos]  # indexes of the tokens that become BOS, over all rows
-        before = np.concatenate([[0], np.cumsum(bos)]).astype(np.int32)
-        self._inserted_before = before[offsets] if self._inserted.size else None  # inserted BOS before each row
+        self._marks_pieces = begins_with_bos or bool(bos.any())
 
     def read(self, numbers: range) -> np.ndarray:
         """The rows with these numbers: (len(numbers), row_len) in the tokens' dtype.
 
-        Raises ValueError if a row that must begin with BOS does not.
+        Raises ValueError if a piece that must begin with BOS does not.
         """
-        first, last = numbers.start, numbers.stop
-        stretches, shards = slice(self.offsets[first], self.offsets[last]), self._bytes
-        source, begins = self.source[stretches], self.begin[stretches]
-        ends = begins + self.size[stretches]
+        stretches, shards = slice(self.offsets[numbers.start], self.offsets[numbers.stop]), self._bytes
+        source, begins, size = self.source[stretches], self.begin[stretches], self.size[stretches]
+        ends = begins + size
 
         def join() -> bytearray:
             parts = zip(source.tolist(), begins.tolist(), ends.tolist(), strict=True)
@@ -66,13 +62,12 @@ class RowTable:
 
         joined = join() if self._guard is None else self._join_remote(source, begins, ends, join)
         tokens = np.frombuffer(joined, self.dtype)
-        if self._inserted_before is not None:
-            inserted = self._inserted[self._inserted_before[first] : self._inserted_before[last]]
-            tokens[inserted - first * self.row_len] = self.bos_id
-        rows = tokens.reshape(len(numbers), self.row_len)
-        if self.begins_with_bos and (rows[:, 0] != self.bos_id).any():
-            self._raise_not_bos(rows, numbers)
-        return rows
+        if self._marks_pieces:
+            firsts = (np.cumsum(size) - size) // self.dtype.itemsize  # the first token of each stretch
+            tokens[firsts[self.bos[stretches]]] = self.bos_id
+            if self.begins_with_bos:
+                self._require_bos(tokens[firsts], source)
+        return tokens.reshape(len(numbers), self.row_len)
 
     def _join_remote(
         self, source: np.ndarray, begins: np.ndarray, ends: np.ndarray, join: Callable[[], bytearray]
@@ -89,10 +84,11 @@ class RowTable:
         """The blocks of remote shards that the rows need, in the order of the rows."""
         return [] if self._guard is None else self._guard.blocks(self.source, self.begin, self.begin + self.size)
 
-    def _raise_not_bos(self, rows: np.ndarray, numbers: range) -> None:
-        row = int(np.flatnonzero(rows[:, 0] != self.bos_id)[0])
-        shard = self.shards[self.source[self.offsets[numbers[row]]]]
-        raise not_bos(int(rows[row, 0]), self.bos_id, shard)
+    def _require_bos(self, found: np.ndarray, source: np.ndarray) -> None:
+        """Raises ValueError if a stretch does not begin with BOS: then the offsets do not match the tokens."""
+        if (wrong := found != self.bos_id).any():
+            first = int(np.argmax(wrong))
+            raise not_bos(int(found[first]), self.bos_id, self.shards[source[first]])
 
 
 def gather(parts: Sequence[tuple[RowTable, np.ndarray, np.ndarray]]) -> RowTable:

@@ -71,7 +71,7 @@ class WindowRows:
     def read(self, numbers: range) -> np.ndarray:
         """The rows with these numbers: (len(numbers), row_len) in the tokens' dtype.
 
-        Raises ValueError if a shard changed on disk, or if a row that must begin with BOS does not.
+        Raises ValueError if a shard changed on disk, or if a piece that must begin with BOS does not.
         """
         self._change_check.require(self.shards)
         return self.table.read(numbers)

@@ -239,13 +239,23 @@ class ShowQuery:
 
     def former_manifests(self) -> list[str]:
         """A hint, if the set has grown, that rows from before are others."""
-        if not self.mixture.is_one_set or self.config.manifest is not None or self.state is not None:
+        if self.state is not None and self.config.manifest is None:
+            return [self._grown_since_state(name) for name in self.tracer.grown_at_epoch_start()]
+        if not self.mixture.is_one_set or self.config.manifest is not None:
             return []
         token_set = self.sets[ONE_SET]
         former = [digest for digest in token_set.digests() if digest != token_set.digest]
         if not former:
             return []
         return [f"this set has grown; for an epoch that began before, pass --manifest {' or '.join(former)}"]
+
+    def _grown_since_state(self, name: str) -> str:
+        token_set, epoch = self.sets[name], self.tracer.mixture_state.sources[name].place.epoch
+        other = f"; for a run that resumed after that, pass --manifest {token_set.digest}" if name == ONE_SET else ""
+        return (
+            f"{token_set.display_name} has grown since this state, which is at the first row of epoch {epoch:,}; that "
+            f"epoch is shown as the set was then{other}"
+        )
 
     def epochs_before(self) -> int:
         """About how many epochs of one set have to be counted before the first row."""

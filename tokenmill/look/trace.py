@@ -84,7 +84,30 @@ class Tracer:
         for name, digest in zip(parts["name"], map(str, parts["manifest"]), strict=True):
             known = [own for own, split in resumed.feed.sources.items() if split.token_set.knows(digest)]
             tracer._manifests |= dict.fromkeys([name] * (name in resumed.feed.sources) or known[:1], digest)
-        return tracer
+        return tracer._as_the_run_had_it()
+
+    def _as_the_run_had_it(self) -> "Tracer":
+        """The tracer with the current epoch of each source as it was when the state was saved.
+
+        A loader that resumes at the first row of an epoch includes shards that were added since. The run that saved the
+        state went on without them.
+        """
+        sources = dict(self.feed.sources)
+        for name in self.grown_at_epoch_start():
+            was = sources[name].token_set.as_it_was(self._manifests[name], self.feed.config.split)
+            sources[name] = replace(sources[name], former=(self.mixture_state.sources[name].place.epoch, was))
+        traced = Tracer(replace(self.feed, sources=sources), self.mixture_state)
+        traced._manifests = self._manifests
+        return traced
+
+    def grown_at_epoch_start(self) -> list[str]:
+        """The sources that were at the first row of an epoch when the state was saved, and have grown since."""
+        places = {name: served.place for name, served in self.mixture_state.sources.items()}
+        return [
+            name
+            for name, digest in self._manifests.items()
+            if digest != self.feed.sources[name].token_set.digest and places[name] == Cursor(places[name].epoch)
+        ]
 
     def at(self, cursor: Cursor) -> "Tracer":
         """The tracer from a place of the only source on."""
@@ -95,7 +118,9 @@ class Tracer:
         """The tracer of the only token set as it was with this manifest."""
         ((name, source),) = self.feed.sources.items()
         was = source.token_set.as_it_was(digest, self.feed.config.split)
-        return Tracer(replace(self.feed, sources={name: replace(source, token_set=was)}), self.mixture_state)
+        former = None if name in self.grown_at_epoch_start() else source.former
+        source = replace(source, token_set=was, former=former)
+        return Tracer(replace(self.feed, sources={name: source}), self.mixture_state)
 
     # ------------------------------------------------------------------------ from a step to rows
 

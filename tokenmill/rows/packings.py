@@ -28,7 +28,7 @@ class Packing:
     | name | what users pass as `packing=` |
     | packer | makes the packer of a window from its content; None if `per_rank` |
     | packs_documents | whether a plan's documents are those of the window; else they are slices of the token stream |
-    | begins_with_bos | whether every row begins with BOS, which is checked when rows are read |
+    | begins_with_bos | whether every piece begins with BOS, its own or an inserted one; reading rows checks it |
     | joins_shards | whether a row may hold tokens of several shards; else every shard needs enough tokens for a row |
     | keeps_boundaries | whether BOS marks every document boundary in a row, so that batches can have document_ids |
     | shares_a_token | whether consecutive rows share a token, a target of the first and an input of the second |
