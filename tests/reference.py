@@ -48,6 +48,7 @@ def reference_windows(shard_tokens, seed, drawn):
     total = sum(shard_tokens)
     windows = [[] for _ in range(max(1, round(total / grain.window)))]
     order = range(len(slices)) if seed is None else permutation(len(slices), "slices", seed, "", drawn)
+    order = list(order) if seed is None else systematic(list(order), len(windows))
     done = number = 0
     for i in order:
         done += slices[i][2] - slices[i][1]
@@ -55,6 +56,13 @@ def reference_windows(shard_tokens, seed, drawn):
             number += 1
         windows[number].append(slices[i])
     return [sorted(window) for window in windows]
+
+
+def systematic(drawn, windows):
+    """Slices in an order whose windows each have one of every so many neighbors; `drawn` says which."""
+    groups = [[i for i in drawn if i // windows == number] for number in range(-(-len(drawn) // windows))]
+    mixed = [i for group in groups for i in group]
+    return [i for window in range(windows) for i in mixed[window::windows]]
 
 
 def cut(shards, slices, packing, shuffle, key):

@@ -218,7 +218,9 @@ def test_len_leaves_out_what_is_skipped(token_set):
 
 
 def test_len_before_a_for_is_that_of_the_iteration_to_come(tmp_path):
-    token_set = make_token_set(tmp_path / "uneven", train=[[9, 7, 5, 3, 11, 2, 13, 6] * 12], val=[[9]])
+    token_set = make_token_set(
+        tmp_path / "uneven", train=[np.random.default_rng(0).integers(4, 40, 200).tolist()], val=[[9]]
+    )
     loader, lengths = make_loader(token_set, epochs=1, batch_size=1), set()
     for _ in range(8):
         told = len(loader)

@@ -45,8 +45,9 @@ def test_a_batch_touches_as_many_files_as_random_draws_would(by_file, monkeypatc
 
 def test_the_first_batches_of_validation_are_a_fair_sample(by_file):
     loader = RowLoader(by_file, "val", batch_size=32, seq_len=16)
-    for files in files_of(loader, 5):
-        assert len(set(files)) == 6
+    touched = [len(set(files)) for files in files_of(loader, 12)]
+    assert min(touched) >= 5
+    assert sum(touched) >= 12 * 6 - 2
 
 
 def test_in_order_the_files_come_in_order(by_file, monkeypatch):

@@ -13,6 +13,7 @@ from stream_rows import starts
 from tokenmill.look import packing_stats
 from tokenmill.look.packing_stats import Tally, tally, variants
 from tokenmill.look.sample_rows import SamplePiece, Specimen, _rows, make_specimen
+from tokenmill.rows.gap_cuts import MOST_FILLER
 from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
 
@@ -117,11 +118,18 @@ def test_nanochat_s_tally_is_that_of_a_slow_buffer(row_len, monkeypatch):
     assert found == slow_nanochat(lengths.tolist(), row_len, 900, 300)
 
 
+def tally_of_order_1(lengths, row_len):
+    plan = plan_rows(lengths, row_len, seed=(0, 0, 0), order_version=1)
+    return packing_stats._of_documents(plan, np.array(lengths))
+
+
 @given(lengths_lists, st.integers(2, 24))
 def test_best_fit_keeps_its_promises(lengths, row_len):
     found = tally("best_fit", [np.array(lengths)], row_len)
-    assert (found.dropped, found.cut, found.on_bos) == (0, 0, 1)
-    assert tally("best_fit, crop", [np.array(lengths)], row_len).with_beginning == 1
+    assert (found.dropped, found.on_bos) == (0, 1)
+    assert not found.cut or tally_of_order_1(lengths, row_len).filler > MOST_FILLER / 100
+    cropped = tally("best_fit, crop", [np.array(lengths)], row_len)
+    assert cropped.with_beginning == 1 or cropped.broken
 
 
 @given(lengths_lists, st.integers(2, 24), st.sampled_from(PACKINGS))

@@ -60,7 +60,7 @@ def test_every_token_is_dealt_once_over_any_changes_of_the_length_of_rows(length
 
 @given(shards, stages, st.integers(2, 24))
 def test_crop_deals_the_beginning_of_every_document_once(lengths, stages, last):
-    packer = BestFit(np.array(sum(lengths, []), dtype=np.int64), "crop")
+    packer = BestFit(np.array(sum(lengths, []), dtype=np.int64), "crop", order_version=1)
     past, dealt = [], []
     for row_len, share, _ in [*stages, (last, 1, 0)]:
         plan = plan_window(packer, row_len, (0,), past)
@@ -71,6 +71,21 @@ def test_crop_deals_the_beginning_of_every_document_once(lengths, stages, last):
         dealt += plan.document[kept].tolist()
         past.append(Past(row_len, len(rows)))
     assert sorted(dealt) == list(range(len(packer.lengths)))
+
+
+@given(shards, stages, st.integers(2, 24))
+def test_crop_deals_no_token_twice_where_documents_are_cut_to_fill_gaps(lengths, stages, last):
+    packer = BestFit(np.array(sum(lengths, []), dtype=np.int64), "crop")
+    past, dealt = [], [np.zeros(length, int) for length in packer.lengths]
+    for row_len, share, _ in [*stages, (last, 1, 0)]:
+        plan = plan_window(packer, row_len, (0,), past)
+        rows = np.arange(int(plan.num_rows * share))
+        kept = np.flatnonzero(~plan.filler & np.isin(row_of_pieces(plan), rows))
+        for document, start, length in zip(plan.document[kept], plan.start[kept], plan.length[kept], strict=True):
+            dealt[document][start : start + length] += 1
+        past.append(Past(row_len, len(rows)))
+    shortest = min([last, *(row_len for row_len, *_ in stages)])
+    assert all((count[:shortest] == 1).all() and (count <= 1).all() for count in dealt)
 
 
 @given(shards, stages, st.integers(2, 24))

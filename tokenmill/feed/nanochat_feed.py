@@ -43,7 +43,7 @@ class NanochatFeed:
     def identity(self) -> dict[str, Any]:
         config, fingerprint = self.config, self.token_set.tokenizer["fingerprint"]
         strict = {"seq_len": config.seq_len, "world_size": self.share.world_size, "mixture": self.token_set.digest}
-        return identity_of(fingerprint, config.split, config.packing, {}) | strict
+        return identity_of(fingerprint, config.split, config.packing, {"order_version": 1}) | strict
 
     @property
     def order_inputs(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class RowTable:
         self.offsets, self.source, self.begin, self.size, self.bos = offsets, source, begin, size, bos
         self.dtype = shards[0].tokens.dtype
         self._guard = BlockGuard.of(shards)
-        self._bytes = [shard.tokens.data.cast("B") for shard in shards]
+        self._bytes = [shard.token_bytes for shard in shards]
         self._marks_pieces = begins_with_bos or bool(bos.any())
 
     def read(self, numbers: range) -> np.ndarray:

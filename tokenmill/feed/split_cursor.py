@@ -10,8 +10,10 @@ It is a value: moving to another place makes a new one, so a position that does 
 
 from dataclasses import dataclass, field, replace
 
+from tokenmill.cached import cached_property
 from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.feed.window_plans import WindowPlans
+from tokenmill.rows.order import ORDER_VERSION
 from tokenmill.rows.packings import find_packing
 from tokenmill.rows.position import Pasts, Position, cut_by, pasts_after_restart
 from tokenmill.rows.row_stream import Cursor, no_such_rows
@@ -32,6 +34,7 @@ class SplitCursor:
     former: tuple[int, TokenSet] | None = None  # (epoch, set as it was) if that epoch began before the set grew
     window_size: WindowSize | None = None  # if default windows are too large for the cache
     began: tuple[int, int] | None = None  # (epoch, row_len) if an epoch of `concat` began with another row length
+    order_version: int = ORDER_VERSION  # 1 if the run began with tokenmill 0.3.0
 
     def plans(self) -> WindowPlans:
         """The plans of the split's windows."""
@@ -46,8 +49,14 @@ class SplitCursor:
             pasts=self.pasts,
             began=self.began,
             window_size=self.window_size,
+            order_version=self.order_version,
             **config.order,
         )
+
+    @cached_property
+    def usage(self) -> WindowPlans:
+        """The plans that only usage is asked of: they keep a count, and no rows."""
+        return self.plans()
 
     def from_epoch(self, epoch: int) -> "SplitCursor":
         """The split from the first row of an epoch on, with the set as it is now."""

@@ -35,10 +35,12 @@ from tokenmill.feed.weighted_checks import (
 from tokenmill.feed.weighted_rows import WeightedRows
 from tokenmill.feed.window_size import as_identity, window_size_of, window_size_within
 from tokenmill.rows.mixed_stream import Schedule
+from tokenmill.rows.order import ORDER_VERSION
 from tokenmill.rows.position import (
     OF_SOURCE,
     columns,
     identity_of,
+    order_version_of,
     read_position,
     require_identity,
     upgrade,
@@ -89,6 +91,11 @@ class WeightedFeed:
         return next(iter(self.sources.values())).window_size
 
     @property
+    def order_version(self) -> int:
+        """The version of the order of rows, the same for all sources."""
+        return next(iter(self.sources.values())).order_version
+
+    @property
     def display_name(self) -> str:
         return self.token_set.display_name if self.mixture.is_one_set else f"a mixture of {', '.join(self.sources)}"
 
@@ -112,6 +119,7 @@ class WeightedFeed:
     def identity(self) -> dict[str, Any]:
         config, fingerprint = self.config, self.token_set.tokenizer["fingerprint"]
         identity = identity_of(fingerprint, config.split, config.packing, config.order) | as_identity(self.window_size)
+        identity |= {"order_version": self.order_version}
         strict = worker_identity(config, self.share)
         return identity | ({"mixture": self._digest(), **strict} if strict else {})
 
@@ -191,8 +199,12 @@ class WeightedFeed:
 
     def resume(self, state: dict[str, Any]) -> Resumed["WeightedFeed"]:
         state = upgrade(state)
-        if (size := window_size_of(state, self.window_size)) != self.window_size:
-            sources = {name: replace(source, window_size=size) for name, source in self.sources.items()}
+        order = window_size_of(state, self.window_size), order_version_of(state)
+        if order != (self.window_size, self.order_version):
+            size, version = order
+            sources = {
+                name: replace(source, window_size=size, order_version=version) for name, source in self.sources.items()
+            }
             return replace(self, sources=sources).resume(state)
         require_identity(state, self.identity, self.display_name)
         parts = read_sources(state)
@@ -205,7 +217,7 @@ class WeightedFeed:
         skips = self.config.skip_rows
         skipped = None if skips is None else by_source(skips, self.mixture.names)
         # a source that the position lacks starts over, even if this feed was resumed before
-        sources = _from_first_row(self._sets, self.config, skipped or {}, self.window_size)
+        sources = _from_first_row(self._sets, self.config, skipped or {}, *order)
         served, begins = {name: SourceState() for name in sources}, True
         for name in parts.keys() - removed.keys():
             own = None if skipped is None else skipped.get(name, {})
@@ -242,7 +254,7 @@ class WeightedFeed:
 
     def used(self, place: MixtureState | Turn) -> dict[str, SourceUsage]:
         served = place.mixture_state().sources
-        epochs = {name: float(source.plans().epochs_at(served[name].place)) for name, source in self.sources.items()}
+        epochs = {name: float(source.usage.epochs_at(served[name].place)) for name, source in self.sources.items()}
         return {name: SourceUsage(served[name].tokens, served[name].rows, epochs[name]) for name in self.sources}
 
     # ------------------------------------------------------------------------ checks
@@ -275,10 +287,16 @@ class WeightedFeed:
 
 
 def _from_first_row(
-    sets: Mapping[str, TokenSet], config: LoaderConfig, skipped: Mapping[str, Skipped], size: WindowSize | None
+    sets: Mapping[str, TokenSet],
+    config: LoaderConfig,
+    skipped: Mapping[str, Skipped],
+    size: WindowSize | None,
+    version: int = ORDER_VERSION,
 ) -> dict[str, SplitCursor]:
     """The sources, each at its first row."""
     return {
-        name: SplitCursor(token_set, config, name, skipped=skipped.get(name, {}), window_size=size)
+        name: SplitCursor(
+            token_set, config, name, skipped=skipped.get(name, {}), window_size=size, order_version=version
+        )
         for name, token_set in sets.items()
     }

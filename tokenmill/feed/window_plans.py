@@ -19,7 +19,7 @@ import numpy as np
 from tokenmill.feed.remote_rows import BlockOrder
 from tokenmill.feed.window_rows import WindowRows
 from tokenmill.remote.sets import RemoteTokenSet
-from tokenmill.rows.order import number_of
+from tokenmill.rows.order import ORDER_VERSION, number_of
 from tokenmill.rows.packers import Packer, Past, WindowContent, count_window, plan_window
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.packings import find_packing
@@ -60,16 +60,18 @@ class WindowPlans:
         pasts: Pasts | None = None,
         began: tuple[int, int] | None = None,
         window_size: WindowSize | None = None,
+        order_version: int = ORDER_VERSION,
     ):
         self.token_set, self.split, self.row_len = token_set, split, row_len
         self.packing, self.long_documents = find_packing(packing), long_documents
         self.shuffle, self.seed, self.name = shuffle, seed, name
         self.former, self.pasts, self.began = former, dict(pasts or {}), began
-        self.window_size = window_size or DEFAULT_WINDOW_SIZE
+        self.window_size, self.order_version = window_size or DEFAULT_WINDOW_SIZE, order_version
         self._repeats = split == "val" or not shuffle  # whether every epoch is the same
         self._entries: dict[str, list[ShardEntry]] = {}  # by the manifest's digest
         self._epochs: dict[tuple[str, int], Epoch] = {}  # the last ones used
         self._plans: dict[tuple[Any, ...], WindowRows] = {}  # the last ones used
+        self._counts: dict[tuple[int, int], int] = {}  # the rows of the window that was counted last
         self._require_rows_in_shards()
 
     def set_of(self, epoch: int) -> TokenSet:
@@ -89,7 +91,8 @@ class WindowPlans:
         found = self._epochs.get(key)
         if found is None:
             order_key = (self.seed, self.name, key[1]) if self.shuffle else None
-            found = Epoch([entry.tokens for entry in self.entries(epoch)], order_key, self.window_size)
+            tokens = [entry.tokens for entry in self.entries(epoch)]
+            found = Epoch(tokens, order_key, self.window_size, self.order_version)
         return _cached(self._epochs, key, found)
 
     def block_order(self) -> BlockOrder | None:
@@ -105,12 +108,20 @@ class WindowPlans:
         return len(self.epoch(epoch))
 
     def epochs_at(self, place: Cursor) -> Fraction:
-        """The epochs that are done at a place, estimated from the tokens of the rows before it."""
+        """The epochs that are done at a place: the tokens of whole windows, and of its window the share of the rows."""
         epoch, window, row = place
+        used = self._used_before(epoch, window)
+        if row:
+            used += (1 - used) * Fraction(row, max(row, self._count_again(epoch, window)))
         tokens = self.epoch(epoch).tokens.tolist()
-        used = sum(past.used * past.row_len for past in self.pasts.get((epoch, window), ())) + row * self.row_len
-        done = sum(tokens[:window]) + min(used, tokens[window])
-        return epoch + Fraction(done, max(1, sum(tokens)))
+        done: Fraction = sum(tokens[:window]) + tokens[window] * used
+        return epoch + done / max(1, sum(tokens))
+
+    def _count_again(self, epoch: int, window: int) -> int:
+        """The rows of a window that may have been counted before: whoever logs usage asks at every step."""
+        if (epoch, window) not in self._counts:
+            self._counts = {(epoch, window): self.count_rows(epoch, window)}
+        return self._counts[epoch, window]
 
     def end(self, epochs: Fraction) -> End:
         """The place where a number of epochs ends.
@@ -212,7 +223,12 @@ class WindowPlans:
         lengths = [lengths for *_, lengths in documents]
         tokens = np.array([entry.tokens for entry in self.entries(epoch)])
         content = WindowContent(
-            np.concatenate([np.zeros(0, np.int64), *lengths]), slices, tokens, self.long_documents, self.shuffle
+            np.concatenate([np.zeros(0, np.int64), *lengths]),
+            slices,
+            tokens,
+            self.long_documents,
+            self.shuffle,
+            self.order_version,
         )
         assert self.packing.packer is not None, "only packings with one global order are planned"
         return self.packing.packer(content)

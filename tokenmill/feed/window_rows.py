@@ -10,7 +10,6 @@ from tokenmill.feed.row_table import RowTable
 from tokenmill.remote.cache import Need
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.rows.packing import RowPlan
-from tokenmill.store.maps import read_ahead, read_here_and_there
 from tokenmill.store.shards import Shard
 
 CHECK_SECONDS = 1.0  # between two checks of whether files have changed
@@ -54,7 +53,7 @@ class WindowRows:
         self._slices, self._filler, self._change_check = slices, plan.filler, ChangeCheck()
         self._needs: list[Need] = []
         for one in shards:
-            read_here_and_there(one.tokens)
+            one.expect_random_reads()
         size = shards[0].tokens.dtype.itemsize
         self.table = RowTable(
             shards,
@@ -89,12 +88,12 @@ class WindowRows:
     def read_ahead(self) -> None:
         """Asks the kernel to start reading the slices of shards on this disk."""
         for shard, begin, end in self._local_slices():
-            read_ahead(self.shards[shard].tokens[begin:end], wait=False)
+            self.shards[shard].read_ahead(begin, end, wait=False)
 
     def reading(self) -> Iterator[None]:
         """Has the kernel read these slices one by one, and yields after each."""
         for shard, begin, end in self._local_slices():
-            read_ahead(self.shards[shard].tokens[begin:end], wait=True)
+            self.shards[shard].read_ahead(begin, end, wait=True)
             yield
 
     def _local_slices(self) -> Iterator[tuple[int, int, int]]:

@@ -123,7 +123,7 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
         rows_on_bos=int((plan.bos[first] | (plan.start[first] == 0)).sum()),
         pieces=len(plan.document),
         short=int((lengths <= plan.row_len).sum()),
-        broken=int(((whole <= plan.row_len) & (plan.length[kept] < whole)).sum()),
+        broken=len(np.unique(plan.document[kept][(whole <= plan.row_len) & (plan.length[kept] < whole)])),
     )
 
 

@@ -59,6 +59,7 @@ class RowCounts:
         what = (
             VERSION,
             plans.window_size,
+            plans.order_version,
             plans.set_of(epoch).digest,
             plans.split,
             plans.row_len,

@@ -3,7 +3,8 @@
 Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers.
 
     windows       the slices of all shards, taken in windows: the order of an epoch
-    packing       best-fit rows of a window; filler: fills the gaps at the ends of rows
+    packing       best-fit rows of a window; bundles: joins short pieces at random first
+    gap_cuts      cuts pieces to fill large gaps; filler: fills the others with copies
     concat        rows cut from a token stream, without regard to documents
     nanochat      nanochat's rule, pick for pick
     packers       how each packing plans a window, even if its first rows had another length

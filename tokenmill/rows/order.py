@@ -16,6 +16,7 @@ import operator
 
 import numpy as np
 
+ORDER_VERSION = 2  # of the order of rows; positions of tokenmill 0.3.0 continue in order 1
 DIGIT = 16  # bits
 
 

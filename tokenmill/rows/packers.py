@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tokenmill.rows import concat
+from tokenmill.rows.order import ORDER_VERSION
 from tokenmill.rows.packing import LongDocuments, RowPlan, Stretches, count_rows, plan_rows
 from tokenmill.rows.windows import Window
 
@@ -40,6 +41,7 @@ class WindowContent(NamedTuple):
     shard_tokens: np.ndarray  # (shards,) tokens of each shard of the split
     long_documents: LongDocuments
     shuffle: bool
+    order_version: int = ORDER_VERSION
 
 
 class Packer(Protocol):
@@ -86,30 +88,35 @@ class BestFit:
     as usual.
     """
 
-    def __init__(self, lengths: np.ndarray, long_documents: LongDocuments):
-        self.lengths, self.long_documents = lengths, long_documents
+    def __init__(self, lengths: np.ndarray, long_documents: LongDocuments, order_version: int = ORDER_VERSION):
+        self.lengths, self.long_documents, self.order_version = lengths, long_documents, order_version
 
     @classmethod
     def of_window(cls, content: WindowContent) -> "BestFit":
-        return cls(content.lengths, content.long_documents)
+        return cls(content.lengths, content.long_documents, content.order_version)
 
     def plan(self, row_len: int, seed: Seed, left: Stretches | None) -> RowPlan:
         laid, left = self._laid(row_len, seed, left)
-        packed = plan_rows(self.lengths, row_len, long_documents=self.long_documents, seed=seed, left=left)
+        packed = plan_rows(self.lengths, row_len, seed=seed, left=left, **self._how)
         return packed if laid is None else concat.shuffled([laid, packed], seed)
 
     def count(self, row_len: int, seed: Seed, left: Stretches | None) -> int:
         laid, left = self._laid(row_len, seed, left)
-        packed = count_rows(self.lengths, row_len, long_documents=self.long_documents, seed=seed, left=left)
+        packed = count_rows(self.lengths, row_len, seed=seed, left=left, **self._how)
         return packed + (0 if laid is None else laid.num_rows)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {"long_documents": self.long_documents, "order_version": self.order_version}
 
     def left(self, plan: RowPlan, rows: np.ndarray, before: Stretches | None) -> Stretches:
         kept = plan.kept_in(rows)
-        document = plan.document[kept]
-        if self.long_documents == "crop":  # one piece of each document, which may be longer in longer rows
-            document = np.sort(document)
-            return Stretches(document, np.zeros_like(document), self.lengths[document])
-        return joined(Stretches(document, plan.start[kept], plan.length[kept]))
+        found = joined(Stretches(plan.document[kept], plan.start[kept], plan.length[kept]))
+        if self.long_documents == "split":
+            return found
+        whole = self.lengths[found.document]  # a cropped document may be longer in longer rows
+        uncut = (found.start == 0) & (found.length == np.minimum(whole, plan.row_len))
+        return found._replace(length=np.where(uncut, whole, found.length).astype(found.length.dtype))
 
     def _laid(self, row_len: int, seed: Seed, left: Stretches | None) -> tuple[RowPlan | None, Stretches | None]:
         """Full rows of the rests of cut documents, and what is left to pack: whole documents and one incomplete row."""

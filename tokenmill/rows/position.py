@@ -1,6 +1,7 @@
 """Position: what a checkpoint stores about the data: the next row, and what must match for it to have a meaning.
 
     version 3, fingerprint 1bd4..., split train, packing best_fit, long_documents split, shuffle true, seed 1337
+    order_version 2                               1 if the run began with tokenmill 0.3.0, and with nanochat
     seq_len 2048, tokens_seen 25165824            of all ranks, since training began
     turns 12288, asked 83ab...                    of the current segment: its turns, and a hash of its weights' inputs
     segments {tokens, seq_len, weights, places}   one list each, an item for every segment since training began
@@ -27,12 +28,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenmill.checks import LARGEST, LONGEST_ROW, whole_number
+from tokenmill.rows.order import ORDER_VERSION
 from tokenmill.rows.packers import Past
 from tokenmill.rows.skip_rows import Skipped, format_ranges, format_skipped, parse_ranges, parse_skipped
 
 VERSION = 3
 ALWAYS = ("version", "fingerprint", "split", "packing")
-OF_RUN = ("seq_len", "tokens_seen", "turns", "asked", "segments", "sources")
+OF_RUN = ("order_version", "seq_len", "tokens_seen", "turns", "asked", "segments", "sources")
 # only in the positions of some loaders
 IDENTITIES = ("long_documents", "shuffle", "seed", "world_size", "rows_a_call", "worker", "workers", "window_tokens")
 # of each source: its cursor, and how much of it was used
@@ -53,6 +55,12 @@ def columns(names: Iterable[str], lines: Iterable[Mapping[str, Any]]) -> dict[st
     return {name: [line[name] for line in lines] for name in names}
 
 
+def order_version_of(state: Mapping[str, Any]) -> int:
+    """The order of rows that a position is of: a run that began with tokenmill 0.3.0 continues in its order."""
+    found = state.get("order_version", ORDER_VERSION)  # a position without one is refused later
+    return whole_number("order_version of the position", found, 1, ORDER_VERSION)
+
+
 def upgrade(state: Any) -> dict[str, Any]:
     """Converts a position of any version to the current format. Raises ValueError if it is not a position.
 
@@ -64,7 +72,7 @@ def upgrade(state: Any) -> dict[str, Any]:
     position: dict[str, Any] = state
     if position.get("version") != 2:
         return position
-    position = position | {"version": 3}
+    position = position | {"version": 3, "order_version": 1}
     if "sources" in position:
         return position
     if missing := {"manifest", "seq_len", "tokens_seen"} - position.keys():

@@ -6,9 +6,11 @@ split and takes them in windows of about 2^28 tokens, whose documents are packed
     shards of 10, 4 and 2 tokens    slices  a0 a1 a2  b0  c0      of 4, 4, 2, 4 and 2 tokens: 16, so two windows
     in a random order                       a2 b0 c0 | a1 a0      cut where it is nearest to 8 tokens each
 
-So a batch is a sample of all places of a window, and a window is a sample of all places of the split. A split smaller
-than a window is shuffled as a whole. A disk still reads stretches of 2 MB. (Levanter measured what taking neighboring
-slices costs instead: marin issue 2917.)
+So a batch is a sample of all places of a window, and a window is a sample of all places of the split. The sample is
+systematic: with 37 windows, each gets one of the first 37 slices of the split, one of the next 37, and so on. A domain
+that takes 1% of the split in one place then has 0.8 to 1.2% of every window; if slices were drawn without regard to
+their place, 0 to 2.5%. A split smaller than a window is shuffled as a whole. A disk still reads stretches of 2 MB.
+(Levanter measured what taking neighboring slices costs instead: marin issue 2917.)
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.rows.order import permutation
+from tokenmill.rows.order import ORDER_VERSION, permutation, stable_order
 
 
 class WindowSize(NamedTuple):
@@ -40,18 +42,27 @@ class Window:
 
 
 class Epoch:
-    """The windows of one epoch of shards of `shard_tokens`, permuted by `key`, or in order if there is no key."""
+    """The windows of one epoch of shards of `shard_tokens`, permuted by `key`, or in order if there is no key.
+
+    Order version 1 is that of tokenmill 0.3.0: a permutation of all slices.
+    """
 
     def __init__(
-        self, shard_tokens: Sequence[int] | np.ndarray, key: tuple[int | str, ...] | None, window_size: WindowSize
+        self,
+        shard_tokens: Sequence[int] | np.ndarray,
+        key: tuple[int | str, ...] | None,
+        window_size: WindowSize,
+        order_version: int = ORDER_VERSION,
     ):
         self._tokens, self._window_size = np.asarray(shard_tokens, dtype=np.int64), window_size
         slices = -(-self._tokens // window_size.slice)
         self._first = np.concatenate([[0], np.cumsum(slices)])  # the first slice of each shard
         count, total = int(self._first[-1]), int(self._tokens.sum())
-        order = np.arange(count) if key is None else permutation(count, "slices", *key)
-        self._order = order.astype(np.int32 if count < 1 << 31 else np.int64)
         windows = max(1, round(total / window_size.window))
+        order = np.arange(count) if key is None else permutation(count, "slices", *key)
+        if key is not None and order_version > 1:
+            order = _systematic(order, windows)
+        self._order = order.astype(np.int32 if count < 1 << 31 else np.int64)
         stretch = np.full(count, window_size.slice)  # tokens of each slice
         not_empty = slices > 0
         stretch[self._first[1:][not_empty] - 1] = (self._tokens - (slices - 1) * window_size.slice)[not_empty]
@@ -87,3 +98,14 @@ class Epoch:
         """The window of the slice that contains this token of a shard."""
         place = int(np.flatnonzero(self._order == self._first[shard] + token // self._window_size.slice)[0])
         return int(np.searchsorted(self._cuts, place, side="right")) - 1
+
+
+def _systematic(drawn: np.ndarray, windows: int) -> np.ndarray:
+    """Slices in an order whose `windows` equal stretches each have one of every `windows` neighboring slices.
+
+    `drawn` is a random order of the slices, (num_slices,), which decides which neighbor goes to which window.
+    """
+    count = len(drawn)
+    by_group = stable_order(np.arange(count) // windows, among=drawn)
+    found: np.ndarray = by_group[stable_order(np.arange(count) % windows)]
+    return found

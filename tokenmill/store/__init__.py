@@ -1,10 +1,10 @@
 """Bytes on disk: token sets, their shards, and files that appear whole.
 
-Comes in: tokens, lengths, records. Goes out: memory-mapped arrays, manifests.
+Comes in: tokens, lengths, records. Goes out: arrays, manifests.
 
     files         files that appear whole or not at all; checksums, locks, JSON with its version
     schema        what the JSON files may say; names: names that come from others stay in their folder
-    maps          files as arrays, without keeping a file descriptor for each
+    maps          files as arrays, without keeping a file descriptor for each; pread: read instead of mapped
     columns       the table of a shard's columns: which files it has, and what each holds
     shards        one shard, mapped; shard_writer: written
     token_sets    a folder of shards with a manifest

@@ -10,6 +10,7 @@ run while a disk is read, which `mmap.madvise` does not.
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import weakref
@@ -28,6 +29,23 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
+
+
+def maps_are_scarce() -> bool:
+    """Whether this process's shards have taken half of the maps that the kernel allows it.
+
+    The other half is for everything else: without a map, the program's next large array fails.
+    """
+    unmap_dropped()
+    return 2 * len(_mapped) >= _most_maps()
+
+
+@functools.cache
+def _most_maps() -> int:
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):  # not Linux
+        return 65_530
 
 
 def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:

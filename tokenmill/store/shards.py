@@ -28,7 +28,8 @@ import numpy as np
 from tokenmill.cached import cached_property
 from tokenmill.store.columns import OFFSETS, TOKENS, Column, checksums_of, columns_of, listed_sha256
 from tokenmill.store.files import read_bounded, read_json
-from tokenmill.store.maps import map_file
+from tokenmill.store.maps import map_file, maps_are_scarce, read_ahead, read_here_and_there
+from tokenmill.store.pread import FileBytes, FileNumbers, wants_pread
 from tokenmill.store.schema import LATER_COUNTS
 
 Split = Literal["train", "val"]
@@ -94,7 +95,9 @@ class ShardEntry:
 
 
 class Shard:
-    """One shard, memory-mapped: `tokens` (num_tokens,), `offsets` (num_documents + 1,), and `column(name)`.
+    """One shard: `tokens` (num_tokens,), `offsets` (num_documents + 1,), and `column(name)`.
+
+    Files are mapped into memory, or read when they are needed (pread.py).
 
     Raises FileNotFoundError or ValueError if the files are not what the manifest says. The first and last offset are
     checked when a shard is opened; that offsets increase is checked when lengths are read.
@@ -104,8 +107,13 @@ class Shard:
         self.entry = entry
         self.path = shard_path(folder, entry.name, "bin")
         self.stamp = _stamp(self.path)
-        self.tokens = _map(self.path, DTYPES[dtype], entry.tokens)
-        self.offsets = _map(self.path.with_suffix(".idx"), OFFSET, entry.documents + 1)
+        self.tokens: np.ndarray | FileNumbers
+        if wants_pread() or maps_are_scarce():
+            self.tokens = _unmapped(self.path, DTYPES[dtype], entry.tokens)
+            self.offsets = _read(self.path.with_suffix(".idx"), OFFSET, entry.documents + 1)
+        else:
+            self.tokens = _map(self.path, DTYPES[dtype], entry.tokens)
+            self.offsets = _map(self.path.with_suffix(".idx"), OFFSET, entry.documents + 1)
         if (int(self.offsets[0]), int(self.offsets[-1])) != (0, entry.tokens):
             raise self._damaged_offsets()
 
@@ -133,6 +141,24 @@ class Shard:
         """Tokens `begin` to `end`: (end - begin,). Only the hot path (feed/row_table.py) reads in another way."""
         found: np.ndarray = self.tokens[begin:end]
         return found
+
+    @property
+    def token_bytes(self) -> memoryview | FileBytes:
+        """The bytes of the tokens: a slice of it joins to others."""
+        return self.tokens.data if isinstance(self.tokens, FileNumbers) else self.tokens.data.cast("B")
+
+    def expect_random_reads(self) -> None:
+        """Tells the kernel that rows are read from here and there."""
+        if not isinstance(self.tokens, FileNumbers):
+            read_here_and_there(self.tokens)
+
+    def read_ahead(self, begin: int, end: int, wait: bool) -> None:
+        """Asks the kernel to read tokens `begin` to `end` ahead; with `wait`, until mapped files are in memory."""
+        if isinstance(self.tokens, FileNumbers):
+            size = self.tokens.itemsize
+            self.tokens.data.read_ahead(begin * size, end * size)
+        else:
+            read_ahead(self.tokens[begin:end], wait)
 
     def in_blocks(self, size: int) -> Iterator[np.ndarray]:
         """All tokens, `size` at a time."""
@@ -219,6 +245,21 @@ def _map(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
     return numbers
 
 
+def _unmapped(path: Path, dtype: np.dtype[Any], count: int) -> FileNumbers:
+    """Exactly `count` numbers of a file, read when they are asked for."""
+    _require_size(path, count * dtype.itemsize)
+    return FileNumbers(path, dtype)
+
+
+def _read(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
+    """Reads exactly `count` numbers of a file."""
+    _require_size(path, count * dtype.itemsize)
+    numbers = np.fromfile(path, dtype)
+    if len(numbers) != count:
+        _require_size(path, count * dtype.itemsize)
+    return numbers
+
+
 def _require_size(path: Path, expected: int) -> None:
     """FileNotFoundError or ValueError if a file of a shard is missing, or has another size."""
     advice = "the shard is damaged; delete its .json record and prepare again"
@@ -239,7 +280,7 @@ def _stamp(path: Path) -> Stamp | None:
     return Stamp(stat.st_ino, stat.st_size, max(stat.st_mtime_ns, stat.st_ctime_ns))
 
 
-def in_blocks(tokens: np.ndarray, size: int) -> Iterator[np.ndarray]:
+def in_blocks(tokens: np.ndarray | FileNumbers, size: int) -> Iterator[np.ndarray]:
     """Tokens, `size` at a time, so that a whole shard is never in memory."""
     for first in range(0, len(tokens), size):
         yield tokens[first : first + size]

@@ -38,7 +38,6 @@ from tokenmill.store.shards import (
     sources_of,
 )
 
-FILE_CLOCK_NS = 10_000_000  # times of files are up to a tick of the kernel's clock in the past
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
 
 
@@ -158,7 +157,7 @@ class TokenSet:
                 "run `tokenmill prepare`, or prepare_data.py, first (again, if it was interrupted)"
             )
         self._stamps: dict[str, Stamp | None] = {}
-        self._read_at = time.time_ns() - FILE_CLOCK_NS
+        self._read_at = time.time_ns()
         self._take(read_json(manifest, "tokens"))
 
     def _take(self, manifest: dict[str, Any]) -> None:

@@ -1,0 +1,117 @@
+"""The numbers of a file, read when they are asked for, instead of mapping the file into memory.
+
+    tokens = FileNumbers(path, np.dtype("<u2"))
+    tokens[100:2149]                                (2049,) uint16, read with one pread
+    tokens.data[200:4298]                           the same, as bytes
+
+Reading has no memory map that a process could run out of, and a file that is cut while it is read is an error instead
+of the end of the process. It is used if TOKENMILL_READ=pread is set, for file systems that are slow to map (Lustre,
+WekaFS), and as soon as the process has used half of the maps that the kernel allows it (vm.max_map_count).
+
+Each thread keeps a few files open, so no lock is needed that a fork could find held.
+"""
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenmill.checks import one_of
+
+READ = "TOKENMILL_READ"
+WAYS = ("mmap", "pread")
+FILES_OPEN = 32  # by each thread
+
+
+def wants_pread() -> bool:
+    """Whether the environment asks for reading instead of mapping. ValueError if it asks for anything unknown."""
+    way = os.environ.get(READ, WAYS[0])
+    one_of(READ, way, WAYS)
+    return way == "pread"
+
+
+class _OpenFiles(threading.local):
+    """The files that this thread read last, by (path, inode)."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[tuple[Path, int], int] = {}
+
+    def descriptor(self, path: Path, inode: int) -> int:
+        """An open file. FileNotFoundError if it is gone, ValueError if another one has its path."""
+        key = path, inode
+        found = self._descriptors.pop(key, None)
+        if found is None:
+            found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if os.fstat(found).st_ino != inode:
+                os.close(found)
+                raise _changed(path)
+            while len(self._descriptors) >= FILES_OPEN:
+                os.close(self._descriptors.pop(next(iter(self._descriptors))))
+        self._descriptors[key] = found
+        return found
+
+    def __del__(self) -> None:
+        for descriptor in getattr(self, "_descriptors", {}).values():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+_open_files = _OpenFiles()
+
+
+class FileBytes:
+    """The bytes of a file: a slice of it is read."""
+
+    def __init__(self, path: Path):
+        found = os.stat(path)
+        self.path, self.size, self._inode = path, found.st_size, found.st_ino
+
+    def __getitem__(self, part: slice) -> bytes:
+        begin, end, _ = part.indices(self.size)
+        read, descriptor = b"", _open_files.descriptor(self.path, self._inode)
+        while len(read) < end - begin:
+            more = os.pread(descriptor, end - begin - len(read), begin + len(read))
+            if not more:
+                raise _changed(self.path)
+            read += more
+        return read
+
+    def read_ahead(self, begin: int, end: int) -> None:
+        """Asks the kernel to read a part ahead."""
+        if hasattr(os, "posix_fadvise"):
+            descriptor = _open_files.descriptor(self.path, self._inode)
+            os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_WILLNEED)
+
+
+class FileNumbers:
+    """The numbers of a file, (size // itemsize,): as far as a shard's tokens are used, like a read-only array."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any]):
+        self.dtype, self.data = dtype, FileBytes(path)
+
+    def __len__(self) -> int:
+        return self.data.size // self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.size
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        begin, end, _ = part.indices(len(self))
+        size = self.dtype.itemsize
+        found: np.ndarray = np.frombuffer(self.data[begin * size : max(begin, end) * size], self.dtype)
+        return found
+
+
+def _changed(path: Path) -> ValueError:
+    return ValueError(
+        f"{path}: deleted, truncated or replaced while it was being read; "
+        "what comes next is not what was prepared. Put the file back, or prepare again, and resume"
+    )
