@@ -1,12 +1,14 @@
 """What a loader tells of itself, how it is closed, and what its parameters are."""
 
 import inspect
+import json
 import os
 import shutil
 import signal
 import threading
 import time
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from reference import PACKINGS, SEQ_LEN, changed, make_loader, rows_of
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tokenmill import PackedRows, RowLoader, TokenSet, find_token_set, get_batch
+from tokenmill import Mixture, PackedRows, RowLoader, TokenSet, find_token_set, get_batch
 from tokenmill.batches import get_batch as module
 from tokenmill.batches import loader_core
 from tokenmill.batches.loader import FEW_DOCUMENTS
@@ -194,6 +196,65 @@ def test_a_worker_s_position_counts_the_other_workers_batches(token_set):
         next(straight)
     assert straight.tokens_seen == 5 * 2 * SEQ_LEN
     assert f"'tokens_seen': {5 * 2 * SEQ_LEN}" in repr(loader.state_dict())
+
+
+# ---------------------------------------------------------------------------- stats, and batches with their position
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}])
+def test_stats_are_what_the_batches_held(token_set, settings, prefetch):
+    loader, traced = make_loader(token_set, prefetch=prefetch, **settings), make_loader(token_set, **settings)
+    rows = traced._make_rows(ahead=False)
+    rows.seek(traced._state.place)
+    pieces = filler = 0
+    assert loader.stats() == (0.0, 0, 0, 0, 0, 0, {"": (0, 0, 0, 0)})
+    for batches in range(1, 31):
+        next(loader)
+        found = [piece for row in rows.pieces(2) for piece in row]
+        filler += sum(piece.length for piece in found if piece.filler)
+        of_documents = settings["packing"] in ("best_fit", "nanochat")
+        pieces += sum(not piece.filler for piece in found) if of_documents else 2
+        counted = (2 * batches, 2 * batches * SEQ_LEN, filler, pieces)
+        assert loader.stats() == (loader.waited, batches, *counted, {"": counted})
+    assert filler or settings.get("packing") != "best_fit"
+
+
+def test_stats_go_on_when_a_position_is_loaded_and_tell_sources_apart(token_set, tmp_path):
+    other = make_token_set(tmp_path / "other", train=[[9, 30, 4] * 9], val=[[4]], seed=3)
+    mixture = Mixture({"web": 3, "code": 1}, sources={"web": token_set, "code": other})
+    loader = RowLoader(mixture, batch_size=4, seq_len=SEQ_LEN, sources=True)
+    seen = [0, 0]
+    for number in range(12):
+        for source in next(loader)[2].tolist():
+            seen[source] += 1
+        stats = loader.stats()
+        assert [stats.sources[name].rows for name in loader.sources] == seen
+        assert stats.rows == sum(seen) == 4 * stats.batches
+        assert stats.pieces == sum(one.pieces for one in stats.sources.values()) >= stats.rows
+        if number == 6:
+            loader.load_state_dict(loader.state_dict())
+    assert loader.stats().batches == 12
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("ahead", [0, 1, 2, 5])
+def test_a_batch_that_brings_its_position_is_gone_on_from_however_many_were_fetched(token_set, prefetch, ahead):
+    """As Keras and tf.data fetch batches that are not trained on before the program is stopped."""
+    expected = [rows_of(batch) for batch in islice(make_loader(token_set), 20)]
+    loader = make_loader(token_set, prefetch=prefetch)
+    fetched = list(islice(loader.with_state(), 9 + ahead))
+    assert [rows_of(batch) for batch, _ in fetched] == expected[: 9 + ahead]
+    position = json.loads(json.dumps(fetched[8][1]))
+    again = make_loader(token_set, prefetch=prefetch)
+    again.load_state_dict(position)
+    assert [rows_of(batch) for batch, _ in islice(again.with_state(), 11)] == expected[9:20]
+
+
+def test_with_epochs_each_for_is_an_iteration(token_set):
+    loader, plain = make_loader(token_set, epochs=1), make_loader(token_set, epochs=1)
+    for _ in range(3):
+        assert [rows_of(batch) for batch, _ in loader.with_state()] == [rows_of(batch) for batch in plain]
 
 
 # ---------------------------------------------------------------------------- len

@@ -58,7 +58,9 @@ def test_an_unknown_way_to_read_is_refused(many, monkeypatch):
 def test_shards_are_read_as_soon_as_half_of_the_maps_are_taken(many, same, monkeypatch):
     """The rest is the program's: without a map, the next large array fails."""
     expected = some_rows(same)
-    monkeypatch.setattr(maps, "_most_maps", lambda: 2 * (len(maps._mapped) + 20))
+    maps.unmap_dropped()
+    most = 2 * (len(maps._mapped) + 20)
+    monkeypatch.setattr(maps, "_most_maps", lambda: most)
     loader = make_loader(many)
     assert [rows_of(next(loader)) for _ in range(120)] == expected
     assert 0 < mapped(many) <= 20

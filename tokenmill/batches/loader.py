@@ -26,7 +26,7 @@ from tokenmill.cancellation import cancelled_by
 from tokenmill.checks import whole_number
 from tokenmill.feed.html_preview import draw
 from tokenmill.feed.loader_config import LoaderConfig, Packing, Tokens
-from tokenmill.feed.protocol import SourceUsage
+from tokenmill.feed.protocol import LoaderStats, RowCounts, SourceUsage
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.packings import find_packing
 from tokenmill.store.shards import Split
@@ -192,6 +192,20 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
             raise ValueError("seen() is for a mixture; for one token set, use tokens_seen and epoch")
         return dict(self._feed.used(self._state.place))
 
+    def stats(self) -> LoaderStats:
+        """What this rank was given since the loader was made, for logs. It does not wait for the other ranks.
+
+        Seconds waited in `next`, batches, rows, input tokens, filler tokens and pieces (documents, or parts of them),
+        in all and by source. Subtract two to get those of the steps between them.
+        """
+        state, seq_len = self._state, self.config.seq_len
+        sources = {
+            name: RowCounts(rows, rows * seq_len, filler, pieces)
+            for name, (rows, filler, pieces) in zip(self._feed.names, state.counts.tolist(), strict=True)
+        }
+        rows, filler, pieces = state.counts.sum(0).tolist()
+        return LoaderStats(self.waited, state.batches, rows, rows * seq_len, filler, pieces, sources)
+
     @property
     def tokens_seen(self) -> int:
         """Input tokens that all ranks have received since the first row, including those before a resumed position."""
@@ -314,6 +328,18 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
         feed, place = self._feed.begin(self._end_epoch, self._state.place)
         ended = self._state._replace(feed=feed, place=place, begun=True)
         self._recent_states, self._ended = (*self._recent_states[:-1], ended), True
+
+    def with_state(self) -> Iterator[tuple[Item, dict[str, Any]]]:
+        """Iterates as the loader does, and returns each batch with the position after it.
+
+        Use it if something between the loader and your training step fetches batches ahead, such as Keras or tf.data:
+        save the position that came with the batch you trained on last. Nothing has to be counted then. Positions are
+        not compared between ranks.
+
+            for (inputs, targets), position in loader.with_state(): ...
+        """
+        for batch in self:
+            yield batch, self._position(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the first row of an epoch (see the class docstring). ValueError if no iteration begins there."""

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from tokenmill.batches.ranks import rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
 from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
 from tokenmill.feed.background import BackgroundIterator
@@ -32,6 +34,8 @@ class State(NamedTuple):
     place: Any  # in the feed's own form
     tokens_seen: int
     begun: bool  # whether a batch was returned since the iteration began or a position was loaded
+    batches: int  # returned since the loader was made
+    counts: np.ndarray  # (number of sources, 3): rows, filler and pieces of these batches
 
     @property
     def epoch(self) -> int:
@@ -120,7 +124,7 @@ class LoaderCore:
                 rows = self._current_rows()
                 rows.skip(self._worker * self.config.batch_size)
                 seen += rows.passed * self.config.seq_len
-                self._state = State(feed, rows.position, seen, begun=False)
+                self._state = self._state._replace(place=rows.position, tokens_seen=seen)
         self._loaded = False
         self._row_counts.clear()
 
@@ -129,7 +133,10 @@ class LoaderCore:
         self._feed, self._end_epoch, self._rows = feed, end_epoch, None
         rows = self._current_rows()
         rows.seek(place)
-        self._state, self._ended = State(feed, rows.position, seen, begun=False), False
+        returned = (
+            self._state[-2:] if hasattr(self, "_recent_states") else (0, np.zeros((len(feed.names), 3), np.int64))
+        )
+        self._state, self._ended = State(feed, rows.position, seen, False, *returned), False
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Continues from a position. If it does not fit, raises ValueError and changes nothing."""
@@ -236,7 +243,7 @@ def _batches(
     rows: RankRows, transfer: Transfer, config: LoaderConfig, workers: int, start: State
 ) -> Iterator[tuple[Batch, State]]:
     """Takes and transfers batch after batch from state `start` on, and yields each with the state after it."""
-    size, feed, seen = config.batch_size, start.feed, start.tokens_seen
+    size, feed, seen, batches, counts = config.batch_size, start.feed, start.tokens_seen, start.batches, start.counts
     global_batch = size * rows.world_size
     while True:
         taken = rows.take(size)
@@ -244,7 +251,8 @@ def _batches(
             return
         batch = transfer.send(rows.read(taken), rows.sources(taken) if config.sources else None)
         rows.skip(size * (workers - 1))  # the batches of the other workers
-        yield batch, State(feed, rows.position, seen + rows.passed * config.seq_len, begun=True)
+        batches, counts = batches + 1, counts + rows.counts(taken)
+        yield batch, State(feed, rows.position, seen + rows.passed * config.seq_len, True, batches, counts)
 
 
 def rank_of(config: LoaderConfig) -> tuple[int, int]:

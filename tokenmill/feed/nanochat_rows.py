@@ -164,6 +164,10 @@ class NanochatRows:
         """The number of each row's source, always 0 because there is only one: (number of rows,) int64."""
         return np.zeros(len(picked.rows), np.int64)
 
+    def counts(self, picked: "Picked") -> np.ndarray:
+        """What the rows that were taken hold: (1, 3) int64 of rows, filler (none), pieces."""
+        return np.array([[len(picked.rows), 0, sum(map(len, picked.rows))]])
+
     def pieces(self, count: int) -> list[list[Piece]]:
         """The pieces of this rank's next `count` rows, for display; moves past them."""
         return [

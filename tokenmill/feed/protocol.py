@@ -41,6 +41,27 @@ class SourceUsage(NamedTuple):
     epochs: float  # including a fraction of the current epoch
 
 
+class RowCounts(NamedTuple):
+    """What some rows of one source held."""
+
+    rows: int = 0
+    tokens: int = 0  # of the inputs
+    filler: int = 0  # tokens that are copies of others, which fill the ends of rows
+    pieces: int = 0  # documents, or parts of them, without filler; with concat and random, the rows
+
+
+class LoaderStats(NamedTuple):
+    """What a loader has returned to this rank since it was made, in all and by source."""
+
+    waited: float  # seconds in `next`
+    batches: int
+    rows: int
+    tokens: int
+    filler: int
+    pieces: int
+    sources: Mapping[str, RowCounts]  # by name; "" for one token set
+
+
 AnyFeed = TypeVar("AnyFeed", covariant=True)
 
 
@@ -85,6 +106,9 @@ class RankRows(Protocol):
 
     def sources(self, taken: Any) -> np.ndarray:
         """The number of each row's source: (number of rows,) int64."""
+
+    def counts(self, taken: Any) -> np.ndarray:
+        """What the rows that were taken hold, by source: (number of sources, 3) int64 of rows, filler, pieces."""
 
     def pieces(self, count: int) -> list[list[Piece]]:
         """The pieces of this rank's next `count` rows, for display; moves past them."""

@@ -28,6 +28,9 @@ class RowBlock(Protocol):
     def sources(self, numbers: range) -> np.ndarray:
         """The number of each row's source: (len(numbers),) int64."""
 
+    def add_counts(self, numbers: range, counts: np.ndarray) -> None:
+        """Adds what these rows hold to counts: (number of sources, 3) int64 of rows, filler, pieces."""
+
 
 BlockPart = tuple[RowBlock, range]  # consecutive rows of a block
 
@@ -36,10 +39,14 @@ class WindowBlock:
     """The rows of one window of one source, read where they are."""
 
     def __init__(self, rows: WindowRows, source: int):
-        self._source, self.read = source, rows.read
+        self._source, self._table, self.read = source, rows.table, rows.read
 
     def sources(self, numbers: range) -> np.ndarray:
         return np.full(len(numbers), self._source, np.int64)
+
+    def add_counts(self, numbers: range, counts: np.ndarray) -> None:
+        some = slice(numbers.start, numbers.stop)
+        counts[self._source] += (len(numbers), self._table.filler[some].sum(), self._table.pieces[some].sum())
 
 
 class GatheredBlock:
@@ -54,6 +61,12 @@ class GatheredBlock:
 
     def sources(self, numbers: range) -> np.ndarray:
         return self._sources[numbers.start : numbers.stop]
+
+    def add_counts(self, numbers: range, counts: np.ndarray) -> None:
+        some = slice(numbers.start, numbers.stop)
+        sources = self._sources[some]
+        for column, of_row in enumerate((None, self._table.filler[some], self._table.pieces[some])):
+            counts[:, column] += np.bincount(sources, of_row, minlength=len(counts)).astype(np.int64)
 
 
 class SourceRows(NamedTuple):

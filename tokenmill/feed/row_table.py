@@ -24,7 +24,8 @@ from tokenmill.store.shards import Shard
 class RowTable:
     """Rows of `row_len` tokens: row r consists of the stretches offsets[r] to offsets[r + 1].
 
-    A stretch is `size` bytes of the shard `source` from byte `begin`. If `bos` is set, its first token becomes BOS.
+    A stretch is `size` bytes of the shard `source` from byte `begin`. If `bos` is set, its first token becomes BOS. Row
+    r has pieces[r] stretches that are no filler, and filler[r] tokens that are.
     """
 
     def __init__(
@@ -39,9 +40,12 @@ class RowTable:
         begin: np.ndarray,
         size: np.ndarray,
         bos: np.ndarray,
+        pieces: np.ndarray,
+        filler: np.ndarray,
     ):
         self.shards, self.row_len, self.bos_id, self.begins_with_bos = shards, row_len, bos_id, begins_with_bos
         self.offsets, self.source, self.begin, self.size, self.bos = offsets, source, begin, size, bos
+        self.pieces, self.filler = pieces, filler  # each (num_rows,) int32
         self.dtype = shards[0].tokens.dtype
         self._guard = BlockGuard.of(shards)
         self._bytes = [shard.token_bytes for shard in shards]
@@ -115,7 +119,11 @@ def gather(parts: Sequence[tuple[RowTable, np.ndarray, np.ndarray]]) -> RowTable
         source[new] = table.source[old] + base[id(table)]
         begin[new], size[new], bos[new] = table.begin[old], table.size[old], table.bos[old]
     (one, _, _), *_ = parts
+    pieces, filler = np.empty(len(counts), np.int32), np.empty(len(counts), np.int32)
+    for table, numbers, rows in parts:
+        pieces[rows], filler[rows] = table.pieces[numbers], table.filler[numbers]
     columns = {"offsets": offsets, "source": source, "begin": begin, "size": size, "bos": bos}
+    columns |= {"pieces": pieces, "filler": filler}
     return RowTable(shards, one.row_len, one.bos_id, one.begins_with_bos, **columns)
 
 

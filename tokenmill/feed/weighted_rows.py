@@ -135,6 +135,13 @@ class WeightedRows:
         """The number of each row's source, in the order of the sources: (number of rows,) int64."""
         return np.concatenate([np.zeros(0, np.int64), *(block.sources(numbers) for block, numbers in taken.parts)])
 
+    def counts(self, taken: Taken) -> np.ndarray:
+        """What the rows that were taken hold, by source: (number of sources, 3) int64 of rows, filler, pieces."""
+        counts = np.zeros((len(self._number), 3), np.int64)
+        for block, numbers in taken.parts:
+            block.add_counts(numbers, counts)
+        return counts
+
     def pieces(self, count: int) -> list[list[Piece]]:
         """The pieces of this rank's next `count` rows, for display; moves past them."""
         self._expect()

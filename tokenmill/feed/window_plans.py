@@ -113,7 +113,7 @@ class WindowPlans:
         used = self._used_before(epoch, window)
         if row:
             used += (1 - used) * Fraction(row, max(row, self._count_again(epoch, window)))
-        tokens = self.epoch(epoch).tokens.tolist()
+        tokens: list[int] = self.epoch(epoch).tokens.tolist()
         done: Fraction = sum(tokens[:window]) + tokens[window] * used
         return epoch + done / max(1, sum(tokens))
 

@@ -65,6 +65,8 @@ class WindowRows:
             begin=(begin - plan.bos) * size,
             size=(plan.length + plan.bos).astype(np.int32) * np.int32(size),
             bos=plan.bos,
+            pieces=plan.count_by_row(~plan.filler),
+            filler=plan.count_by_row(np.where(plan.filler, plan.length, 0)),
         )
 
     def read(self, numbers: range) -> np.ndarray:

@@ -73,6 +73,12 @@ class RowPlan:
     def num_rows(self) -> int:
         return len(self.row_offsets) - 1
 
+    def count_by_row(self, numbers: np.ndarray) -> np.ndarray:
+        """The sum of a number of each piece over the pieces of each row: (num_rows,) int32."""
+        done = np.concatenate([[0], np.cumsum(numbers, dtype=np.int64)])
+        found: np.ndarray = np.diff(done[self.row_offsets]).astype(np.int32)
+        return found
+
     def kept_in(self, rows: np.ndarray) -> np.ndarray:
         """Which pieces these rows hold, without filler: (num_pieces,) bool."""
         chosen = np.zeros(self.num_rows, dtype=bool)
