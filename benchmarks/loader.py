@@ -7,11 +7,13 @@ library), in the page cache. All contenders take turns, and medians of the round
 """
 
 import argparse
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import count, cycle
 from pathlib import Path
 
@@ -37,6 +39,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; prints, and writes nothing")
 QUICK = parser.parse_args().quick
 ROUNDS, SECONDS = (3, 0.2) if QUICK else (7, 0.5)
+STEP_SECONDS, STEPS = 0.02, 20 if QUICK else 100
 RANK_SPEED = 100_000  # tokens/s that a rank trains with
 WINDOW_DOCUMENTS = 258_000  # about 2^28 tokens
 
@@ -123,6 +126,82 @@ def speeds(files: list[Path], path: Path) -> list[str]:
     return [*lines, f"| limit: memcpy | {memcpy / 1e9:.1f} GB/s | |"]
 
 
+# ---------------------------------------------------------------------------- beside a training step
+
+
+def hog() -> None:
+    """Keeps a core busy, as another program does."""
+    while True:
+        sum(range(100_000))
+
+
+def train(step: Callable[[], object], seconds: float = STEP_SECONDS) -> tuple[float, float]:
+    """A loop that takes a batch and multiplies matrices on all cores for a while: (waited, whole) of a step."""
+    matrix, waited = torch.randn(512, 512), 0.0
+    started = time.perf_counter()
+    for _ in range(STEPS):
+        asked = time.perf_counter()
+        step()
+        got = time.perf_counter()
+        waited += got - asked
+        while time.perf_counter() < got + seconds:
+            matrix @ matrix
+    return waited / STEPS, (time.perf_counter() - started) / STEPS
+
+
+def beside_steps(path: Path) -> list[str]:
+    """What share of a step of 20 ms is waited for, with idle cores and with none."""
+    token_set = TokenSet(path)
+    bins = [token_set.open(entry).path for entry in token_set.split("train")]
+    build_nanogpt, nanogpt = (
+        rivals.build_nanogpt(bins, BATCH_SIZE, SEQ_LEN),
+        rivals.nanogpt(bins[0], BATCH_SIZE, SEQ_LEN),
+    )
+    steps = {
+        "**tokenmill** `best_fit`, prefetch 2 (default)": loader_steps(path),
+        "**tokenmill** `best_fit`, prefetch 0": loader_steps(path, prefetch=0),
+        "build-nanogpt's shard in a tensor": lambda: next(build_nanogpt),
+        "nanoGPT's get_batch": lambda: next(nanogpt),
+    }
+    found: dict[tuple[str, int], list[float]] = {}
+    for hogs in (0, os.cpu_count() or 1):
+        processes = [multiprocessing.get_context("fork").Process(target=hog, daemon=True) for _ in range(hogs)]
+        for process in processes:
+            process.start()
+        for _ in range(ROUNDS):
+            for name, step in steps.items():
+                waited, whole = train(step)
+                found.setdefault((name, hogs), []).append(waited / whole)
+        for process in processes:
+            process.kill()
+    lines = [
+        "| share waited for, beside steps of 20 ms of matrix products on all cores | | and a busy process a core |"
+    ]
+    lines += ["| --- | --- | --- |"]
+    for name in steps:
+        shares = [f"{np.median(shares):.2%}" for (one, _), shares in found.items() if one == name]
+        lines.append(f"| {name} | {' | '.join(shares)} |")
+    return lines
+
+
+def reading(path: Path) -> list[str]:
+    """What reading costs where maps are not wanted."""
+    mapped = loader_steps(path, prefetch=0)
+    mapped()
+    os.environ["TOKENMILL_READ"] = "pread"
+    read = loader_steps(path, prefetch=0)
+    read()
+    del os.environ["TOKENMILL_READ"]
+    rounds = [(tokens_per_second(mapped), tokens_per_second(read)) for _ in range(ROUNDS)]
+    one, other = (float(np.median(column)) for column in zip(*rounds, strict=True))
+    return [
+        "| best_fit, no thread, in the page cache | tokens/s | |",
+        "| --- | --- | --- |",
+        f"| mapped (default) | {one / 1e6:,.1f}M | 1.00 |",
+        f"| `TOKENMILL_READ=pread` | {other / 1e6:,.1f}M | {other / one:.2f} |",
+    ]
+
+
 # ---------------------------------------------------------------------------- planning
 
 
@@ -183,7 +262,9 @@ loader = RowLoader({tokens!r}, batch_size={batch_size}, seq_len={seq_len})
 """
 FIRST = "next(loader); print(time.perf_counter() - started)"
 RESUME = """
-position = loader.state_dict() | {"epoch": 1, "window": loader._feed.only.plans().count_windows(1) // 2, "row": 1_234}
+position = loader.state_dict()
+windows = loader._feed.only.plans().count_windows(1)
+position["sources"] |= {"epoch": [1], "window": [windows // 2], "row": [1_234]}
 started = time.perf_counter()
 loader = RowLoader(loader.token_set.path, batch_size=loader.config.batch_size, seq_len=loader.config.seq_len)
 loader.load_state_dict(position)
@@ -227,13 +308,16 @@ def memory(path: Path, large: Path) -> list[str]:
 
 
 def main() -> None:
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files, path = sets.prepare(folder)
         documents = sum(pq.ParquetFile(file).metadata.num_rows for file in files)
         heading = f"{path.name}: {len(files)} training files, {documents:,} documents; {os.cpu_count()} cores."
-        tables = [speeds(files, path), planning(), opening(folder), memory(path, folder / "20000")]
+        tables = [speeds(files, path), reading(path), planning(), opening(folder), memory(path, folder / "20000")]
+        torch.set_num_threads(threads)
+        tables.insert(1, beside_steps(path))
     text = "\n\n".join([heading, *("\n".join(table) for table in tables)]) + "\n"
     print(text)
     if not QUICK:

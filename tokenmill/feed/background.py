@@ -22,6 +22,7 @@ import _thread
 import atexit
 import contextlib
 import os
+import time
 import weakref
 from collections.abc import Generator, Iterator
 from queue import Empty, SimpleQueue
@@ -30,6 +31,9 @@ from typing import Any, Generic, TypeVar
 from tokenmill.cancellation import cancelled_by
 
 SECONDS_TO_FINISH = 10  # how long the end of the process waits for a thread that waits for a disk
+# How long the thread waits if nobody waits for it. The caller's loop runs Python then, and would have to wait whenever
+# the thread holds Python's lock; a moment later it usually waits for its device, or computes without the lock.
+HEAD_START_SECONDS = 0.001
 PAUSE = object()  # yielded instead of an item: not finished yet
 
 Item = TypeVar("Item")
@@ -98,6 +102,8 @@ def _run(items: Iterator[Any], shared: _Shared) -> None:
 def _make_one(items: Iterator[Any], shared: _Shared) -> bool:
     """Waits for a request and makes an item; False if there will be no more."""
     request = shared.requests.get()
+    if request is None and not shared.results.empty():  # the caller has just taken an item, and has another
+        time.sleep(HEAD_START_SECONDS)
     item = PAUSE
     while item is PAUSE:
         if shared.stopped:
