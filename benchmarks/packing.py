@@ -16,10 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill.look.packing_stats import tally
 from tokenmill.look.report_text import MEASURES
-from tokenmill.rows.packing import plan_rows
+from tokenmill.rows.packing import RowPlan, plan_rows
 from tokenmill.store.token_sets import TokenSet
 
 ROW_LEN = 2049
+NEIGHBORS = ((258_000, 2049), (258_000, 8193), (258_000, 32769), (3_000, 2049), (3_000, 8193))  # documents, row_len
 NAMES = {
     "nanochat": "nanochat's loader",
     "concat": "concat (build-nanogpt, llm.c)",
@@ -53,6 +54,52 @@ def table_lines(shards: list[np.ndarray]) -> list[str]:
     return lines
 
 
+def again(plans: list[RowPlan], documents: int) -> float:
+    """Of the pairs of documents that share a row in the first plan, the share that do in the second too."""
+    rows = []
+    for plan in plans:
+        row = np.full(documents, -1)
+        kept = ~plan.filler & (plan.start == 0)
+        row[plan.document[kept]] = np.repeat(np.arange(plan.num_rows), np.diff(plan.row_offsets))[kept]
+        rows.append(row)
+    one, other = rows
+    pairs = lambda counts: int((counts * (counts - 1) // 2).sum())  # noqa: E731
+    _, both = np.unique(one * (other.max() + 1) + other, return_counts=True)
+    return pairs(both) / pairs(np.bincount(one))
+
+
+def neighbors() -> list[str]:
+    """What a document meets in the next epoch, how many a row has, and filler, by order version."""
+    lines = [
+        "| documents, row | pairs again, before | now | most documents in a row, before | now | filler, before | now |"
+    ]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    for count, row_len in NEIGHBORS:
+        lengths, cells = fineweb_edu_lengths(count), []
+        for version in (1, 2):
+            plans = [plan_rows(lengths, row_len, seed=(seed,), order_version=version) for seed in (1, 2)]
+            most = int(plans[0].count_by_row(~plans[0].filler).max())
+            filler = plans[0].length[plans[0].filler].sum() / (plans[0].num_rows * row_len)
+            cells.append((f"{again(plans, count):.2%}", f"{most}", f"{filler:.2%}"))
+        columns = " | ".join(f"{before} | {now}" for before, now in zip(*cells, strict=True))
+        lines.append(f"| {count:,}, {row_len:,} | {columns} |")
+    return lines
+
+
+def cuts() -> list[str]:
+    """Documents of just over half a row, or a third: filler, and how many are cut, by order version."""
+    lines = [f"| documents, rows of {ROW_LEN:,} | filler, before | now | documents cut |", "| --- | --- | --- | --- |"]
+    for least, most in ((1100, 1100), (1030, 1300), (700, 1000)):
+        lengths = np.random.default_rng(0).integers(least, most + 1, 50_000)
+        plans = [plan_rows(lengths, ROW_LEN, seed=(1,), order_version=version) for version in (1, 2)]
+        filler = [f"{plan.length[plan.filler].sum() / (plan.num_rows * ROW_LEN):.1%}" for plan in plans]
+        kept = ~plans[1].filler
+        cut = np.unique(plans[1].document[kept & (plans[1].length < lengths[plans[1].document])])
+        name = f"{least:,} tokens" if least == most else f"{least:,} to {most:,} tokens"
+        lines.append(f"| {name} | {' | '.join(filler)} | {len(cut) / len(lengths):.0%} |")
+    return lines
+
+
 def planning_speed(lengths: np.ndarray, runs: int = 9) -> None:
     seconds = []
     for run in range(runs):
@@ -72,4 +119,5 @@ if __name__ == "__main__":
     for path in arguments.tokens:
         token_set = TokenSet(path)
         table(path, [token_set.open(entry).lengths for entry in token_set.split("train")])
+    print("\n" + "\n".join(neighbors()) + "\n\n" + "\n".join(cuts()))
     planning_speed(simulated)

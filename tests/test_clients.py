@@ -26,6 +26,7 @@ EXPECTED = {  # what each rank tells, and what the first alone
         ["register_for_checkpointing"],
         {1: ["prepared"]},
     ),
+    "fabric": (["in this process", "two workers"], {}),
     "trainer": (
         ["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"],
         {1: ["loss"]},

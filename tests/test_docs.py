@@ -98,6 +98,24 @@ def test_the_python_blocks_run_after_the_demo(request, page, number):
     run([sys.executable, "-c", blocks(page, "python")[number]], folder)
 
 
+WITH_WORKERS = [(page, number) for page, number in PYTHON if "num_workers" in blocks(page, "python")[number]]
+
+
+@pytest.mark.parametrize(
+    ("page", "number"), WITH_WORKERS, ids=[f"{page.name} {number}" for page, number in WITH_WORKERS]
+)
+def test_the_blocks_with_workers_run_under_forkserver(demo, tmp_path, page, number):
+    """The default of Python 3.14: a worker imports the program's file."""
+    assert WITH_WORKERS, "there are such blocks"
+    code = "import multiprocessing\nmultiprocessing.set_start_method('forkserver', force=True)\n"
+    (tmp_path / "program.py").write_text(code + blocks(page, "python")[number])
+    env = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], cwd=demo, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
 # ---------------------------------------------------------------------------- commands
 
 
@@ -105,7 +123,7 @@ def test_the_python_blocks_run_after_the_demo(request, page, number):
 def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     """A folder with all that the commands name, and a token set for data/tokens/NAME."""
     cwd = tmp_path_factory.mktemp("workshop")
-    for folder in ("my/parquet/files", "base_data"):
+    for folder in ("my/parquet/files", "base_data_climbmix"):
         for number in range(3):
             write_parquet(cwd / folder / f"{number}.parquet", make_text(300, seed=number), row_group_size=100)
     for folder in ("path/to", "tokenizer"):

@@ -341,6 +341,50 @@ def test_files_that_are_missing_or_none_to_validate_on_or_without_documents(toke
     assert not list(tmp_path.rglob("manifest.json"))
 
 
+@pytest.mark.parametrize(("fraction", "validating"), [(0, 0), (0.3, 3), (0.95, 9), (0.01, None)])
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_single_file_s_last_documents_validate(tokenizer_json, tmp_path, fraction, validating, files):
+    """Megatron's preprocess_data.py, datatrove and Hugging Face make one file."""
+    bos = tokenizer_bos(tokenizer_json)
+    documents = [[bos, *range(1, 10)] for _ in range(10)]
+    stream, cut = sum(documents, []), 100 // files
+    paths = [flat(tmp_path / f"{i}.bin", stream[at : at + cut]) for i, at in enumerate(range(0, 100, cut))]
+    more = {"tokens_root": tmp_path / "tokens", "val_fraction": fraction}
+    config = convert.In("nanogpt", tuple(paths), tokenizer_json, "x", **more)
+    if validating is None:
+        with pytest.raises(ValueError, match="no document begins in the last 1.00% of the files; raise --val-fraction"):
+            convert.take_in(config)
+        return
+    folder = convert.take_in(config)
+    assert documents_of(folder, "train") == documents[: 10 - validating]
+    assert documents_of(folder, "val") == documents[10 - validating :]
+    assert verify(folder) == {}
+
+
+def test_a_fraction_and_files_that_validate_are_not_named_together(tokenizer_json, tmp_path):
+    path = flat(tmp_path / "a.bin", [tokenizer_bos(tokenizer_json), 5])
+    for more, message in [
+        ({"val_fraction": 0.1, "val_file": (str(path),)}, "--val-fraction takes the last documents of all files"),
+        ({"val_fraction": 1.0}, "--val-fraction must be from 0 to less than 1, not 1.0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            convert.take_in(convert.In("nanogpt", (path,), tokenizer_json, "x", tokens_root=tmp_path / "t", **more))
+
+
+def test_a_document_that_lies_across_the_splits_files_is_told(tokenizer_json, tmp_path, capsys):
+    """llm.c's and build-nanogpt's validation file is cut anywhere, and its last document goes on in the first other."""
+    bos = tokenizer_bos(tokenizer_json)
+    np.save(tmp_path / "x_val_000000.npy", np.array([bos, 5, 6, bos, 7], "<u2"))
+    np.save(tmp_path / "x_train_000001.npy", np.array([8, 9, bos, 5], "<u2"))
+    np.save(tmp_path / "x_train_000002.npy", np.array([4, bos, 3], "<u2"))
+    files = tuple(tmp_path.glob("*.npy"))
+    folder = convert.take_in(convert.In("npy", files, tokenizer_json, "x", tokens_root=tmp_path / "tokens"))
+    assert documents_of(folder, "train") == [[bos, 8, 9], [bos, 5, 4], [bos, 3]]
+    said = capsys.readouterr().err
+    assert said.count("note: ") == 1
+    assert f"{tmp_path / 'x_train_000001.npy'} begins within a document: the 2 tokens before its first" in said
+
+
 def test_a_trailing_eot_is_no_empty_document_and_one_between_two_is(tokenizer_json, tmp_path):
     bos = tokenizer_bos(tokenizer_json)
 

@@ -51,11 +51,13 @@ def test_an_error_comes_after_the_items_before_it_with_its_cause_and_stays():
 
     ahead = BackgroundIterator(items(), 2)
     assert next(ahead) == 1
+    with pytest.raises(ValueError, match="a row") as raised:
+        next(ahead)
+    assert str(raised.value.__cause__) == "a disk"
+    assert any(entry.name == "items" for entry in raised.traceback), "it tells where it happened"
     for _ in range(2):
-        with pytest.raises(ValueError, match="a row") as raised:
+        with pytest.raises(RuntimeError, match=r"this iterator has failed: ValueError\('a row'\)"):
             next(ahead)
-        assert str(raised.value.__cause__) == "a disk"
-        assert any(entry.name == "items" for entry in raised.traceback), "it tells where it happened"
 
 
 @pytest.mark.parametrize("taken", [0, 5])

@@ -218,6 +218,8 @@ class LoaderCore:
             running.interrupt()  # before `stop`, because the thread may be waiting for a window
         if isinstance(batches, BackgroundIterator):
             batches.stop()
+        if running is not None:
+            running.interrupt()  # again: the thread may have begun to plan a window meanwhile
         del batches, running
         unmap_dropped()
 

@@ -74,6 +74,7 @@ class In:
     tokenizer: str  # theirs: a tiktoken encoding, a tokenizer.json, or nanochat's tokenizer.pkl
     name: str  # the data set's name in the token set's folder
     val_file: tuple[str, ...] = ()  # those that validate; by default those with `val` in their names
+    val_fraction: float | None = None  # instead: the last documents validate, this fraction of the files; 0: none
     bos_token: str | None = None  # the special token between documents, where it cannot be told
     tokens_root: Path = Path("data/tokens")  # where the token set is written
     raw_dir: Path = Path("data/raw")  # where files from the hub are downloaded
@@ -192,13 +193,30 @@ def take_in(config: In) -> Path:
         write_token_bytes(folder, tokenizer.token_bytes())
         shards: list[tuple[dict, Split]] = []
         for split, files in splits.items():
-            intake = Intake(folder, tokenizer, config.layout, names)
-            shards += [(record, split) for record in intake.take(files)]
+            intake = Intake(folder, tokenizer, config.layout, names, config.val_fraction or 0)
+            shards += [(record, "val" if validates else split) for record, validates in intake.take(files)]
             intake.require_documents(files)
+            _say_if_headless(intake, files[0])
+        if config.val_fraction and not any(split == "val" and record["documents"] for record, split in shards):
+            raise ValueError(
+                f"{config.files[0]}: no document begins in the last {config.val_fraction:.2%} of the files; raise "
+                "--val-fraction"
+            )
         if not any(record["documents"] for record, _ in shards):
             raise ValueError(f"{config.files[0]}: expected documents, found none; check --tokenizer and --bos-token")
         write_manifest(folder, config.name, tokenizer.facts(), shards)
     return folder
+
+
+def _say_if_headless(intake: Intake, path: Path) -> None:
+    """Says that a split begins with the rest of a document, as train files do after a validation file that was cut."""
+    if intake.headless:
+        print(
+            f"note: {path} begins within a document: the {intake.headless:,} tokens before its first "
+            f"{intake.tokenizer.bos_token} are a document of their own here; the document begins in a file of another "
+            "split, or in one that was not named",
+            file=sys.stderr,
+        )
 
 
 @contextlib.contextmanager
@@ -240,6 +258,11 @@ def _splits(config: In) -> dict[Split, list[Path]]:
             raise ValueError(f"{path}: of {config.layout} name the {suffix} files; what lies beside them is found")
     if not files:
         raise ValueError("expected files to take in, found none named")
+    if config.val_fraction is not None:
+        if val_files:
+            raise ValueError("--val-fraction takes the last documents of all files, and --val-file names some; use one")
+        if not 0 <= config.val_fraction < 1:
+            raise ValueError(f"--val-fraction must be from 0 to less than 1, not {config.val_fraction}")
     same = {path: os.path.realpath(path) for path in (*files, *val_files)}  # whatever links lead there
     chosen = {same[path] for path in val_files}
     val = [path for path in files if same[path] in chosen or (not val_files and VAL_NAME.search(path.name))]
@@ -247,11 +270,13 @@ def _splits(config: In) -> dict[Split, list[Path]]:
     train = [path for path in files if path not in val]
     if doubled := [path for path, many in Counter(map(same.get, (*train, *val))).items() if many > 1]:
         raise ValueError(f"{doubled[0]}: is named twice")
+    if config.val_fraction is not None:
+        return {"train": sorted((*train, *val), key=_in_order)}
     splits: dict[Split, list[Path]] = {"train": sorted(train, key=_in_order), "val": sorted(val, key=_in_order)}
     if not all(splits.values()):
         raise ValueError(
             f"{files[0]}: expected files to train on and one to validate on, with `val` in its name; "
-            "name it by --val-file"
+            "name it by --val-file, or pass --val-fraction 0.005, or 0 for no validation"
         )
     return splits
 

@@ -35,20 +35,32 @@ def names_of(files: list[Path]) -> dict[Path, str]:
 
 
 class Intake:
-    """Makes a shard from each file of a split, in order, with the documents that begin in it."""
+    """Makes a shard from each file of a split, in order, with the documents that begin in it.
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, layout: str, names: dict[Path, str]):
+    With `val_fraction`, the documents that begin in this last fraction of the files' bytes are shards of their own, for
+    validation. `headless` is the number of tokens before the first BOS, if they must be the rest of a document that
+    began elsewhere.
+    """
+
+    def __init__(
+        self, folder: Path, tokenizer: Tokenizer, layout: str, names: dict[Path, str], val_fraction: float = 0
+    ):
         self.folder, self.tokenizer, self.layout, self.names = folder, tokenizer, layout, names
-        self.records: list[dict] = []
+        self.records: list[tuple[dict, bool]] = []  # and whether the shard is one that validates
+        self.headless = 0
+        self._val_fraction, self._validates = val_fraction, False
+        self._bytes_before = self._bytes = 0
         self._shard: _Shard | None = None  # at hand
         self._open: list[np.ndarray] | None = None  # its last document, which may go on in the next file
         self._bos_found = False
 
-    def take(self, files: list[Path]) -> list[dict]:
-        """Takes files in; returns the records of their shards."""
+    def take(self, files: list[Path]) -> list[tuple[dict, bool]]:
+        """Takes files in; returns the record of each shard, and whether it validates."""
+        self._bytes = sum(path.stat().st_size for path in files)
         try:
             for path in files:
                 self._take_file(path)
+                self._bytes_before += path.stat().st_size
             if self._open is not None and sum(map(len, self._open)) == 1 and self._open[-1][0] == self.tokenizer.bos_id:
                 self._open = None  # an EOT that nothing follows
             self._end_shard()
@@ -78,13 +90,32 @@ class Intake:
             self._end_shard()
             self._shard = _Shard(self.folder, self.tokenizer, path, self.layout, self.names[path])
         if len(head):
+            self.headless += len(head) if LAYOUTS[self.layout].begins and not self.records else 0
             self._open = [head]
+        first_to_validate = self._first_to_validate(path, len(tokens))
         for begin, end in zip(begins, np.append(begins, len(tokens))[1:], strict=True):
             self._end_document()
+            if begin >= first_to_validate and not self._validates:
+                self._begin_to_validate(path)
             ended = indexed and end - begin > 1 and tokens[end - 1] == self.tokenizer.bos_id  # by an EOT
             self._open = [tokens[begin : end - ended]]
         if indexed:
             self._end_document()
+
+    def _first_to_validate(self, path: Path, tokens: int) -> float:
+        """The token of a file from which on documents validate."""
+        if not self._val_fraction:
+            return float("inf")
+        share = ((1 - self._val_fraction) * self._bytes - self._bytes_before) / path.stat().st_size
+        return share * tokens
+
+    def _begin_to_validate(self, path: Path) -> None:
+        if self._shard is not None and self._shard.is_empty:
+            self._shard.writer.discard()
+            self._shard = None
+        self._end_shard()
+        self._validates = True
+        self._shard = _Shard(self.folder, self.tokenizer, path, self.layout, f"{self.names[path]}-val")
 
     def _begins(self, path: Path, tokens: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
         """Where documents begin in a file, ascending. ValueError if the tokenizer does not have one of the ids."""
@@ -110,7 +141,7 @@ class Intake:
     def _end_shard(self) -> None:
         self._end_document()
         if self._shard is not None:
-            self.records.append(self._shard.finish())
+            self.records.append((self._shard.finish(), self._validates))
             self._shard = None
 
 
@@ -136,6 +167,11 @@ class _Shard:
         self._size += len(document)
         if self._size >= BLOCK_TOKENS:
             self._write()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no document was added."""
+        return self.writer.num_documents == 0 and not self._waiting and not self._counts["empty_documents"]
 
     def _write(self) -> None:
         if self._waiting:

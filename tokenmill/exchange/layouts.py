@@ -54,14 +54,15 @@ class Files(NamedTuple):
     is_cut: bool = False  # into files of even size
     ends: bool = False  # documents always end with EOS
     is_flat: bool = False  # only BOS tells where a document begins
+    begins: bool = False  # documents always begin with BOS
     suffix: str = ""  # of the files that are named, where others lie beside them
 
 
 LAYOUTS = {
     "nanogpt": Files(write_nanogpt, read_nanogpt, "{split}.bin", is_flat=True),
     "raw": Files(write_raw, read_raw, "*_{split}_*.bin", is_cut=True, is_flat=True),
-    "llm.c": Files(write_llmc, read_llmc, "*_{split}_*.bin", is_cut=True, is_flat=True),
-    "npy": Files(write_npy, read_npy, "*_{split}_*.npy", is_cut=True, is_flat=True),
+    "llm.c": Files(write_llmc, read_llmc, "*_{split}_*.bin", is_cut=True, is_flat=True, begins=True),
+    "npy": Files(write_npy, read_npy, "*_{split}_*.npy", is_cut=True, is_flat=True, begins=True),
     "megatron": Files(write_megatron, read_megatron, "{split}.bin", suffix=".bin"),
     "parquet": Files(write_parquet, read_parquet, "{split}-*.parquet"),
     "datatrove": Files(write_datatrove, read_datatrove, "{split}/*.ds", ends=True, suffix=".ds"),

@@ -3,9 +3,10 @@
     batches = BackgroundIterator(make_batches(), depth=2)      the thread makes two batches before you ask for one
     next(batches)                                              waits for one; an error in the thread is raised here
 
-The thread holds no reference to the `BackgroundIterator`, so deleting the iterator ends the thread. The end of the
-process ends it too, because a thread that is inside NumPy or torch while Python shuts down would crash it. Nothing
-polls: the thread waits for requests, and the caller waits for items.
+The thread holds no reference to the `BackgroundIterator`, so deleting the iterator ends the thread. That runs no Python
+where the iterator goes (the callback of its weak reference is the queue's own `put`), because a Ctrl-C that came there
+would be swallowed. The end of the process ends the thread too, because a thread that is inside NumPy or torch while
+Python shuts down would crash it. Nothing polls: the thread waits for requests, and the caller waits for items.
 
 A Ctrl-C, or a signal handler that raises, can interrupt the caller at any point. Therefore the two threads share only
 `SimpleQueue`s, and the thread is started with `_thread`, all of which is implemented in C. `threading`'s locks and
@@ -37,8 +38,7 @@ HEAD_START_SECONDS = 0.001
 PAUSE = object()  # yielded instead of an item: not finished yet
 
 Item = TypeVar("Item")
-_running: set[int] = set()  # the ids of all background threads
-_unfinished: "list[_Shared]" = []  # threads that were stopped where nobody could wait for them
+_alive: "dict[int, _Shared]" = {}  # what each running background thread shares, by its id
 
 
 class _Shared:
@@ -49,10 +49,15 @@ class _Shared:
         self.requests: SimpleQueue[Any] = SimpleQueue()  # None asks for the next item; all else is sent
         self.finished: SimpleQueue[None] = SimpleQueue()  # filled when the thread ends
         self.begun = self.stopped = False
+        self.user: weakref.ref[Any] | None = None  # the iterator; its end is a request
         self.thread: int | None = None
         self.owner = _thread.get_ident()  # the thread that uses the iterator
         for _ in range(depth):
             self.requests.put(None)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stopped or (self.user is not None and self.user() is None)
 
 
 class BackgroundIterator(Generic[Item]):
@@ -60,8 +65,9 @@ class BackgroundIterator(Generic[Item]):
 
     def __init__(self, items: Iterator[Item], depth: int = 0):
         self._shared, self._refill = _Shared(depth), depth > 0
-        self._end: BaseException | None = None  # what ended the thread: an error, or StopIteration
-        self.stop = weakref.finalize(self, _stop, self._shared, os.getpid())
+        self._ended_by: str | None = None  # what ended the thread; not the error itself, which refers to its callers
+        self._pid = os.getpid()
+        self._shared.user = weakref.ref(self, self._shared.requests.put)
         self._shared.begun = True
         _thread.start_new_thread(_run, (items, self._shared))
 
@@ -69,15 +75,27 @@ class BackgroundIterator(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        """The next item. An error in the thread is raised here, and again at every later call."""
-        if self._end is None:
-            item: Item
-            item, self._end = self._shared.results.get()
-            if self._refill:
-                self._shared.requests.put(None)
-        if self._end is not None:
-            raise self._end
-        return item
+        """The next item. An error in the thread is raised here; later calls raise RuntimeError."""
+        if self._ended_by is not None:
+            if not self._ended_by:
+                raise StopIteration
+            raise RuntimeError(f"this iterator has failed: {self._ended_by}")
+        item: Item
+        item, error = self._shared.results.get()
+        if self._refill:
+            self._shared.requests.put(None)
+        if error is None:
+            return item
+        self._ended_by = "" if isinstance(error, StopIteration) else repr(error)
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+    def stop(self) -> None:
+        """Ends the thread and waits for it. A second call does nothing."""
+        if not self._shared.stopped and self._pid == os.getpid():  # a forked child has no such thread
+            _stop(self._shared)
 
     def submit(self, request: Any) -> None:
         """Sends a request to the generator, after all earlier requests."""
@@ -86,16 +104,16 @@ class BackgroundIterator(Generic[Item]):
 
 def _run(items: Iterator[Any], shared: _Shared) -> None:
     shared.thread = _thread.get_ident()
-    _running.add(shared.thread)
+    _alive[shared.thread] = shared
     try:
-        with cancelled_by(lambda: shared.stopped):
+        with cancelled_by(lambda: shared.is_stopped):
             while _make_one(items, shared):
                 pass
     finally:
         if isinstance(items, Generator):
             items.close()  # releases what it holds before the thread counts as finished
         del items
-        _running.discard(shared.thread)
+        _alive.pop(shared.thread, None)
         shared.finished.put(None)
 
 
@@ -106,7 +124,7 @@ def _make_one(items: Iterator[Any], shared: _Shared) -> bool:
         time.sleep(HEAD_START_SECONDS)
     item = PAUSE
     while item is PAUSE:
-        if shared.stopped:
+        if shared.is_stopped:
             return False
         try:
             item = next(items) if request is None else items.send(request)  # type: ignore[attr-defined]
@@ -118,20 +136,15 @@ def _make_one(items: Iterator[Any], shared: _Shared) -> bool:
     return True
 
 
-def _stop(shared: _Shared, pid: int) -> None:
-    """Ends the thread and waits for it. Called once: by `stop`, the garbage collector, or the end of the process."""
-    if os.getpid() != pid:
-        return  # in a forked child, which has no such thread
+def _stop(shared: _Shared) -> None:
+    """Ends the thread and waits for it, unless that could wait for ever."""
     shared.stopped = True
     shared.requests.put(None)
     shared.results.put((None, RuntimeError("stopped")))  # wakes a caller in another thread that waits for an item
     here = _thread.get_ident()
     if not shared.begun or shared.thread == here:
         return
-    # the garbage collector runs in any thread; one background thread must not wait for another
-    if here in _running and here != shared.owner:
-        _unfinished.append(shared)
-    else:
+    if here not in _alive or here == shared.owner:  # one background thread does not wait for another
         _wait(shared)
 
 
@@ -141,7 +154,18 @@ def _wait(shared: _Shared) -> None:
 
 
 @atexit.register
-def _wait_for_all() -> None:
-    """Before Python ends, waits for the threads that were stopped without waiting."""
-    while _unfinished:
-        _wait(_unfinished.pop())
+def _stop_all() -> None:
+    """Before Python ends, ends all threads, and waits for them."""
+    running = list(_alive.values())
+    for shared in running:
+        shared.stopped = True
+        shared.requests.put(None)
+    for shared in running:
+        _wait(shared)
+
+
+def _after_fork() -> None:
+    _alive.clear()  # threads do not survive a fork
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -79,7 +79,7 @@ class MixedStream:
             except ValueError as error:
                 if not spans:
                     raise
-                self.failed = error  # the error of the turns after these
+                self.failed = error.with_traceback(None)  # the error of the turns after these
                 break
             if segment is None:
                 break
