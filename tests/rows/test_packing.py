@@ -177,7 +177,8 @@ def slow_bundles(sizes, row_len, seed):
     short = [
         i for _, _, i in sorted((digit, place, i) for place, (digit, i) in enumerate(zip(digits, short, strict=True)))
     ]
-    alone = min(len(short) // 5, sum(sizes) // row_len)
+    rows = sum(sizes) // row_len
+    alone = min(len(short), rows, max(len(short) // 5, rows // 8))
     bundles = [[size] for size in sizes if size > row_len // 4] + [[sizes[i]] for i in short[:alone]]
     joined = [sizes[i] for i in short[alone:]]
     least, end, bound, last = max(1, row_len // 8), 0, 0, None

@@ -49,6 +49,7 @@ class _Shared:
         self.requests: SimpleQueue[Any] = SimpleQueue()  # None asks for the next item; all else is sent
         self.finished: SimpleQueue[None] = SimpleQueue()  # filled when the thread ends
         self.begun = self.stopped = False
+        self.requested_at = 0.0  # when the thread took the last request
         self.user: weakref.ref[Any] | None = None  # the iterator; its end is a request
         self.thread: int | None = None
         self.owner = _thread.get_ident()  # the thread that uses the iterator
@@ -120,8 +121,12 @@ def _run(items: Iterator[Any], shared: _Shared) -> None:
 def _make_one(items: Iterator[Any], shared: _Shared) -> bool:
     """Waits for a request and makes an item; False if there will be no more."""
     request = shared.requests.get()
-    if request is None and not shared.results.empty():  # the caller has just taken an item, and has another
-        time.sleep(HEAD_START_SECONDS)
+    now, before = time.monotonic(), shared.requested_at
+    shared.requested_at = now
+    # the caller has just taken an item, has another, and takes its time between items
+    if request is None and now - before > 2 * HEAD_START_SECONDS and not shared.results.empty():
+        with contextlib.suppress(Empty):
+            shared.requests.put(shared.requests.get(timeout=HEAD_START_SECONDS))  # or until it takes the other too
     item = PAUSE
     while item is PAUSE:
         if shared.is_stopped:

@@ -21,7 +21,7 @@ from tokenmill.rows.order import random_bits, random_digits, stable_order
 
 SHORT = 4  # a piece of at most a 4th of a row is short
 LEAST = 8  # a bundle is drawn to be an 8th to half of a row long
-ALONE = 5  # a 5th of the short pieces stay alone, but no more than there will be rows
+ALONE, ROWS = 5, 8  # a 5th of the short pieces stay alone, or one for 8 rows if that is more, at most one a row
 
 
 class Bundles(NamedTuple):
@@ -48,7 +48,8 @@ def bundle_short(size: np.ndarray, row_len: int, seed: tuple[int, ...]) -> Bundl
     is_short = size <= row_len // SHORT
     short = np.flatnonzero(is_short)
     short = short[stable_order(random_digits(len(short), "short", *seed))]
-    left_alone = min(len(short) // ALONE, int(size.sum(dtype=np.int64)) // row_len)
+    rows = int(size.sum(dtype=np.int64)) // row_len
+    left_alone = min(len(short), rows, max(len(short) // ALONE, rows // ROWS))
     alone, joined = np.concatenate([np.flatnonzero(~is_short), short[:left_alone]]), short[left_alone:]
     if not len(joined):
         return all_alone(size)
