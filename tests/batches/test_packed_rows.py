@@ -235,6 +235,7 @@ def saved(dataset):
 
 
 COPIES = {
+    "copy": copy.copy,
     "deepcopy": copy.deepcopy,
     "pickle": lambda dataset: pickle.loads(pickle.dumps(dataset)),
     "torch.save": saved,

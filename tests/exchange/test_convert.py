@@ -361,6 +361,15 @@ def test_a_single_file_s_last_documents_validate(tokenizer_json, tmp_path, fract
     assert verify(folder) == {}
 
 
+def test_the_shard_that_validates_has_a_name_of_its_own(tokenizer_json, tmp_path):
+    bos = tokenizer_bos(tokenizer_json)
+    paths = [flat(tmp_path / name, [bos, 1, 2, 3] * 3) for name in ("a-val.bin", "a.bin")]
+    more = {"tokens_root": tmp_path / "tokens", "val_fraction": 0.3}
+    folder = convert.take_in(convert.In("nanogpt", tuple(paths), tokenizer_json, "x", **more))
+    assert [len(documents_of(folder, split)) for split in ("train", "val")] == [5, 1]
+    assert verify(folder) == {}
+
+
 def test_a_fraction_and_files_that_validate_are_not_named_together(tokenizer_json, tmp_path):
     path = flat(tmp_path / "a.bin", [tokenizer_bos(tokenizer_json), 5])
     for more, message in [

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tokenmill.rows.concat import inputs_of
@@ -74,6 +74,8 @@ def test_crop_deals_the_beginning_of_every_document_once(lengths, stages, last):
 
 
 @given(shards, stages, st.integers(2, 24))
+@example([[9, 9, 9, 9]], [(14, 0.5, 0), (8, 0.0, 0)], 18)
+@example([[20] * 31], [(35, 0.1, 0), (29, 0.6, 0), (32, 0.5, 0), (13, 0.05, 0)], 25)
 def test_crop_deals_no_token_twice_where_documents_are_cut_to_fill_gaps(lengths, stages, last):
     packer = BestFit(np.array(sum(lengths, []), dtype=np.int64), "crop")
     past, dealt = [], [np.zeros(length, int) for length in packer.lengths]

@@ -1,5 +1,6 @@
 """Files that are read instead of mapped give the same numbers, and cost no map."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import make_token_set
+from making import make_token_set, wait_until
 from reference import PACKINGS, make_loader, rows_of
 
 from tokenmill.feed import window_rows
@@ -73,12 +74,30 @@ def test_few_files_are_open_in_each_thread(many, small_windows, monkeypatch):
 
     def read():
         some_rows(many, prefetch=0)
-        opened.append(sum(path.is_relative_to(many) for path, _ in pread._open_files._descriptors))
+        opened.append(sum(path.is_relative_to(many) for path, _ in pread._open_files._files))
 
     thread = threading.Thread(target=read)
     thread.start()
     thread.join()
     assert 0 < opened[0] <= 4
+
+
+def open_below(folder):
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [link for link in found if link.startswith(str(folder))]
+
+
+def test_files_are_closed_when_a_thread_ends(many, monkeypatch):
+    """Every evaluation, and every position that is loaded, has a thread of its own."""
+    monkeypatch.setenv("TOKENMILL_READ", "pread")
+    for _ in range(10):
+        with make_loader(many, prefetch=2, epochs=1) as loader:
+            for _ in range(5):
+                next(loader)
+    wait_until(lambda: not open_below(many))
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_an_error(many, monkeypatch):
@@ -101,6 +120,6 @@ def test_numbers_are_those_of_the_file(tmp_path):
         assert np.array_equal(numbers[part], np.arange(50_000)[part])
     (tmp_path / "other").write_bytes(b"12")
     os.replace(tmp_path / "other", tmp_path / "numbers")
-    pread._open_files._descriptors.clear()
+    pread._open_files._files.clear()
     with pytest.raises(ValueError, match="numbers: deleted, truncated or replaced"):
         numbers[0:3]

@@ -7,11 +7,12 @@ A DataLoader adds only worker processes. The dataset's items are batches already
     DataLoader(PackedRows(seq_len=64), batch_size=8)                      (8, 64) each, from single rows
 """
 
+import copy
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NoReturn, overload
+from typing import Any, Generic, Literal, NoReturn, Self, overload
 
 import torch
 import torch.utils._pytree as pytree
@@ -184,6 +185,9 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         if epoch := self._epoch.get():
             loader.set_epoch(epoch)
         return loader
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)  # with an epoch of its own
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for another process.

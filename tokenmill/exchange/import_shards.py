@@ -115,7 +115,10 @@ class Intake:
             self._shard = None
         self._end_shard()
         self._validates = True
-        self._shard = _Shard(self.folder, self.tokenizer, path, self.layout, f"{self.names[path]}-val")
+        name = f"{self.names[path]}-val"
+        while name in self.names.values():  # another file's
+            name += "-val"
+        self._shard = _Shard(self.folder, self.tokenizer, path, self.layout, name)
 
     def _begins(self, path: Path, tokens: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
         """Where documents begin in a file, ascending. ValueError if the tokenizer does not have one of the ids."""

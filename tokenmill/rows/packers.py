@@ -115,7 +115,11 @@ class BestFit:
         if self.long_documents == "split":
             return found
         whole = self.lengths[found.document]  # a cropped document may be longer in longer rows
-        uncut = (found.start == 0) & (found.length == np.minimum(whole, plan.row_len))
+        was_whole = np.ones(len(self.lengths), bool)
+        if before is not None:  # not if its rest has been used
+            was_whole[:] = False
+            was_whole[before.document] = (before.start == 0) & (before.length == self.lengths[before.document])
+        uncut = was_whole[found.document] & (found.start == 0) & (found.length == np.minimum(whole, plan.row_len))
         return found._replace(length=np.where(uncut, whole, found.length).astype(found.length.dtype))
 
     def _laid(self, row_len: int, seed: Seed, left: Stretches | None) -> tuple[RowPlan | None, Stretches | None]:

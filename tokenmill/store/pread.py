@@ -11,7 +11,6 @@ WekaFS), and as soon as the process has used half of the maps that the kernel al
 Each thread keeps a few files open, so no lock is needed that a fork could find held.
 """
 
-import contextlib
 import os
 import threading
 from pathlib import Path
@@ -33,30 +32,35 @@ def wants_pread() -> bool:
     return way == "pread"
 
 
+class _OpenFile:
+    """A file descriptor that is closed when nobody holds it, as after the end of its thread."""
+
+    def __init__(self, path: Path):
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
 class _OpenFiles(threading.local):
     """The files that this thread read last, by (path, inode)."""
 
     def __init__(self) -> None:
-        self._descriptors: dict[tuple[Path, int], int] = {}
+        self._files: dict[tuple[Path, int], _OpenFile] = {}
 
     def descriptor(self, path: Path, inode: int) -> int:
         """An open file. FileNotFoundError if it is gone, ValueError if another one has its path."""
         key = path, inode
-        found = self._descriptors.pop(key, None)
+        found = self._files.pop(key, None)
         if found is None:
-            found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            if os.fstat(found).st_ino != inode:
-                os.close(found)
+            found = _OpenFile(path)
+            if os.fstat(found.descriptor).st_ino != inode:
                 raise _changed(path)
-            while len(self._descriptors) >= FILES_OPEN:
-                os.close(self._descriptors.pop(next(iter(self._descriptors))))
-        self._descriptors[key] = found
-        return found
-
-    def __del__(self) -> None:
-        for descriptor in getattr(self, "_descriptors", {}).values():
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            while len(self._files) >= FILES_OPEN:
+                del self._files[next(iter(self._files))]
+        self._files[key] = found
+        return found.descriptor
 
 
 _open_files = _OpenFiles()
