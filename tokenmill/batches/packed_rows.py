@@ -27,7 +27,6 @@ from tokenmill.checks import whole_number
 from tokenmill.feed.loader_config import LoaderConfig, Packing, Tokens
 from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.mixture_file import TOKENS_ROOT
-from tokenmill.remote.sets import Kept, open_set
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.row_stream import range_of_rank
 from tokenmill.store.shards import Split
@@ -125,8 +124,11 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         if not isinstance(source, Mixture) and not (source is not None and is_address(source)):
             # absolute, because a worker may start in another folder
             source = Path(os.path.abspath(source or find_token_set(TOKENS_ROOT)))
-        manifests = _manifests_of(source, self.config.kept)
-        self.config = replace(self.config, tokens=source, manifests=tuple(manifests.items()))
+        self.config = replace(self.config, tokens=source)
+        # every iteration, in whatever process, reads the sets as they are now: ranks that begin an epoch while a set
+        # grows would otherwise deal the rows of different sets
+        manifests = {name: token_set.digest for name, token_set in self.config.open_sets().items()}
+        self.config = replace(self.config, manifests=tuple(manifests.items()))
         self._worker_config: LoaderConfig | None = None  # in a pickled copy: with the rank of the sending process
         if is_distributed() and self.config.rank is None:  # here, because a worker cannot reach the other ranks
             # these change no row, and may differ from rank to rank
@@ -227,16 +229,6 @@ class SharedEpoch:
     def __setstate__(self, sender: torch.Tensor) -> None:
         self.__init__(int(sender))  # type: ignore[misc]
         self._sender, self._copied_in = sender, os.getpid()
-
-
-def _manifests_of(tokens: str | os.PathLike[str] | Mixture, kept: Kept) -> dict[str, str]:
-    """The digest of each source's manifest, by name.
-
-    Every iteration, in whatever process, reads the token sets as these say. Otherwise ranks that begin an epoch while
-    a set grows would deal the rows of different sets.
-    """
-    paths = tokens.paths if isinstance(tokens, Mixture) else {ONE_SET: tokens}
-    return {name: open_set(path, kept).digest for name, path in paths.items()}
 
 
 class PackedBatch(tuple[torch.Tensor, ...]):

@@ -56,7 +56,7 @@ class _OpenFiles(threading.local):
         if found is None:
             found = _OpenFile(path)
             if os.fstat(found.descriptor).st_ino != inode:
-                raise _changed(path)
+                raise changed(path)
             while len(self._files) >= FILES_OPEN:
                 del self._files[next(iter(self._files))]
         self._files[key] = found
@@ -79,7 +79,7 @@ class FileBytes:
         while len(read) < end - begin:
             more = os.pread(descriptor, end - begin - len(read), begin + len(read))
             if not more:
-                raise _changed(self.path)
+                raise changed(self.path)
             read += more
         return read
 
@@ -114,7 +114,8 @@ class FileNumbers:
         return found
 
 
-def _changed(path: Path) -> ValueError:
+def changed(path: Path) -> ValueError:
+    """The error for a file of tokens that is no longer the one that was opened."""
     return ValueError(
         f"{path}: deleted, truncated or replaced while it was being read; "
         "what comes next is not what was prepared. Put the file back, or prepare again, and resume"

@@ -29,7 +29,7 @@ from tokenmill.cached import cached_property
 from tokenmill.store.columns import OFFSETS, TOKENS, Column, checksums_of, columns_of, listed_sha256
 from tokenmill.store.files import read_bounded, read_json
 from tokenmill.store.maps import map_file, maps_are_scarce, read_ahead, read_here_and_there
-from tokenmill.store.pread import FileBytes, FileNumbers, wants_pread
+from tokenmill.store.pread import FileBytes, FileNumbers, changed, wants_pread
 from tokenmill.store.schema import LATER_COUNTS
 
 Split = Literal["train", "val"]
@@ -209,10 +209,7 @@ class Shard:
         if found == self.stamp:
             return
         if found is None or found.size != self.tokens.nbytes or not self._is_as_listed():
-            raise ValueError(
-                f"{self.path}: deleted, truncated or replaced while it was being read; "
-                "what comes next is not what was prepared. Put the file back, or prepare again, and resume"
-            )
+            raise changed(self.path)
         self.stamp = found  # touched, or put back
 
     def _is_as_listed(self) -> bool:
