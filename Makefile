@@ -29,9 +29,10 @@ train: .venv/installed
 	@[ -e .venv/demo.txt ] || $(MAKE) demo
 	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)" --checkpoint data/checkpoints/demo.pt
 
-# a quarter of an hour: 200 kills at random moments
+# two hours: 200 kills of a preparation at random moments, and 1,000 histories of a set whose server has every fault
 torture: .venv/tools
 	PYTHONPATH=.:tests $(PY) tests/torture.py 200
+	PYTHONPATH=.:tests $(PY) tests/histories.py 1000
 
 # half an hour: damages what tokenmill reads at random; CASES and SEED name others
 CASES ?= 5000

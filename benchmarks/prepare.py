@@ -52,8 +52,7 @@ def texts(source: str):
 def tokenmill(source: str, tokenizer: str, engine: str, workers: int) -> None:
     with tempfile.TemporaryDirectory() as root:
         settings = {"name": "bench", "tokens_root": Path(root), "engine": engine, "workers": workers}
-        # shards small enough that two workers share a small source evenly
-        prepare(PrepareConfig(source=source, tokenizer=tokenizer, shard_text_bytes=32 << 20, **settings))
+        prepare(PrepareConfig(source=source, tokenizer=tokenizer, **settings))
 
 
 def plain_loop(source: str, tokenizer: str) -> None:

@@ -1,5 +1,6 @@
 """A set that lies elsewhere, and what its rows are compared with."""
 
+import hashlib
 import itertools
 import threading
 import time
@@ -7,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import warm
+from making import ROOT
 
 from tokenmill import RowLoader
 from tokenmill.rows.windows import WindowSize
 
 MIB = 1 << 20
+WINDOW = 11 * MIB  # of blocks that a window may need: five slices of a block, one behind each, and one for the cuts
 SMALL = WindowSize(slice=MIB // 2, window=MIB * 2)  # slices of a block, windows of four
 
 
@@ -62,3 +66,35 @@ class Watcher:
     def __exit__(self, *_):
         self._ended = True
         self._thread.join()
+
+
+def read_code(server, cache, more="", setup="", count=None) -> str:
+    """Reads an epoch in another process, and compares it with nothing: the tests look at the cache."""
+    return (
+        f"import sys, itertools; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
+        "from tokenmill.feed import window_plans; from tokenmill.rows.windows import WindowSize\n"
+        f"window_plans.DEFAULT_WINDOW_SIZE = WindowSize({SMALL.slice}, {SMALL.window})\n{setup}\n"
+        "from tokenmill import RowLoader\n"
+        f"loader = RowLoader({server.url + '/set'!r}, batch_size=8, seq_len=512, epochs=1,\n"
+        f"    cache_dir={str(cache)!r}{more})\n"
+        "import hashlib; digest = hashlib.sha256()\n"
+        f"for inputs, _ in itertools.islice(loader, {count}): digest.update(inputs.numpy().tobytes())\n"
+        "print(digest.hexdigest())\n"
+    )
+
+
+def digest_of(folder, **more) -> str:
+    digest = hashlib.sha256()
+    for inputs in batches(folder, **more):
+        digest.update(inputs.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def begin(code: str) -> warm.Command:
+    return warm.Command("-c", code)
+
+
+def told(command: warm.Command) -> tuple[str, str]:
+    """What a command has said once it ended, and what it said of errors."""
+    done = command.done(240)
+    return done.stdout, done.stderr

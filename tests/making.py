@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,9 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import warm
 
+from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.store.token_sets import write_manifest
+from tokenmill.store.small_files import SMALL_FILES, checksums_of_files
+from tokenmill.store.token_sets import digest_of, write_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 BOS, VOCAB = 0, 1000
@@ -66,7 +69,22 @@ def give_tokenizer(folder: Path, tokenizer) -> None:
     tokenizer.save(folder / "tokenizer.json")
     manifest = read_manifest(folder)
     manifest["tokenizer"]["fingerprint"] = tokenizer.fingerprint
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"files": checksums_of_files(folder)}))
+
+
+def give_small_files(folder: Path, of: Path) -> None:
+    """Gives a token set of random ids the tokenizer.json and token_bytes.npy of another set."""
+    for name in SMALL_FILES:
+        shutil.copy(of / name, folder)
+    manifest = read_manifest(folder) | {"files": checksums_of_files(folder)}
+    for path in (folder / "manifest.json", folder / "manifests" / f"{digest_of(manifest)}.json"):
+        write_json(path, manifest)
+
+
+def of_shards(manifest: dict, shards: list[dict]) -> dict:
+    """A manifest with these shards in place of its own."""
+    counts = ("documents", "tokens", "text_bytes")
+    return manifest | {"shards": shards} | {count: sum(shard[count] for shard in shards) for count in counts}
 
 
 def read_manifest(folder: Path) -> dict:

@@ -32,6 +32,16 @@ def write_corpus(folder: Path) -> Path:
     return folder
 
 
+def as_before(path: Path) -> bytes:
+    """A file's bytes; of a shard's record or a manifest without what 0.4.0 added."""
+    if path.suffix != ".json" or path.parent.name not in ("shards", "manifests") and path.name != "manifest.json":
+        return path.read_bytes()
+    content = json.loads(path.read_text())
+    assert content.pop("shard_text_bytes", None) in (None, 9000)
+    content.pop("files", None)
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
 def prepared(folder: Path, tokenizer: dict) -> dict[str, dict]:
     """{name: {"digest", "files"}} of the sets, prepared below a folder."""
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -41,7 +51,7 @@ def prepared(folder: Path, tokenizer: dict) -> dict[str, dict]:
         config = PrepareConfig(source, tokenizer=str(folder / "tokenizer.json"), name=name, **settings, **more)
         made = Path(prepare(config).folder)
         files = {str(path.relative_to(made)): path for path in sorted(made.rglob("*")) if path.is_file()}
-        hashes = {file: hashlib.sha256(path.read_bytes()).hexdigest() for file, path in files.items()}
+        hashes = {file: hashlib.sha256(as_before(path)).hexdigest() for file, path in files.items()}
         found[name] = {"digest": TokenSet(made).digest, "files": hashes}
     return found
 

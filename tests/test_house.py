@@ -18,6 +18,7 @@ KNOWN = {  # what each part of the package may import of it
     "cancellation": set(),
     "sanitize": set(),
     "cached": set(),
+    "text_arrays": set(),
     "store": set(),
     "rows": set(),
     "text": {"store"},
@@ -32,7 +33,17 @@ KNOWN = {  # what each part of the package may import of it
     "__main__": {"cli"},
     "__init__": {"prepare"},
 }
-BY_ALL = {"extras", "addresses", "hub_client", "checks", "humanize", "cancellation", "sanitize", "cached"}
+BY_ALL = {
+    "extras",
+    "addresses",
+    "hub_client",
+    "checks",
+    "humanize",
+    "cancellation",
+    "sanitize",
+    "cached",
+    "text_arrays",
+}
 FACES = {"config", "data", "prepare_data"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -13,7 +13,7 @@ The package has wings. The `__init__.py` of each says what lives in it. Imports 
     store/  rows/                         bytes on disk; lengths -> rows
     extras  checks  humanize              for all: optional packages; checks of settings; amounts as text;
     cancellation  sanitize  cached        waits that can be cancelled; safe output; properties that survive a fork
-    addresses  hub_client                 what is an address, and how it is shown; the Hugging Face hub
+    addresses  hub_client  text_arrays    what is an address, and how it is shown; the Hugging Face hub; Arrow arrays
 
 A public name is loaded when it is first used, so that preparing does not wait for torch, nor training for pyarrow.
 """

@@ -13,9 +13,12 @@ import zlib
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from tokenmill.sanitize import HIDDEN, hide, redact
+
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")  # fsspec also knows zip://*.jsonl::s3://bucket/a.zip
 LOST_SLASH = re.compile(r"(s3|gs|gcs|hf|https?|az|abfs):/(?!/)", re.IGNORECASE)  # a Path leaves one of the two
 CACHE = "TOKENMILL_CACHE"
+LONG_SECRET = 16  # characters of a value after `?`, or of a user, that is hidden wherever it appears
 
 
 def has_scheme(text: str) -> bool:
@@ -37,11 +40,13 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
         given = given.replace(":/", "://", 1)
     if not has_scheme(given):
         return Path(given)
+    hide_secrets(given)
     scheme, host, path, query, fragment = urlsplit(given)
     if scheme == "file":
         return Path(path)
+    require_readable_host(given)
     if fragment:
-        raise ValueError(f"{given}: expected an address, found a `#` in it, which none can have; rename what is there")
+        raise ValueError(f"{display_address(given)}: expected an address without `#`; rename what is there")
     path = re.sub("/{2,}", "/", path).rstrip("/")
     return f"{scheme.lower()}://{host}{path}" + (f"?{query}" if query else "")
 
@@ -49,13 +54,58 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
 def require_folder(what: str, given: object) -> None:
     """ValueError if an address is given where a folder on this disk is written."""
     if given is not None and is_address(given):
-        raise ValueError(f"{what} must be on this disk, found an address, {given}; `tokenmill push` sends sets there")
+        shown = display_address(os.fspath(given))  # type: ignore[call-overload]  # is_address has looked
+        raise ValueError(f"{what} must be on this disk, found an address, {shown}; `tokenmill push` sends sets there")
+
+
+def require_readable_host(address: str) -> None:
+    """ValueError if a password has characters that end it: what follows would be taken for a path, and shown."""
+    scheme, host, _, _, _ = urlsplit(address)
+    if not _is_readable(host):
+        raise ValueError(
+            f"{scheme}://: expected a port after the host's `:`, found something else; in a password, write %23 for #, "
+            "%2F for /, %3A for : and %3F for ?"
+        )
+
+
+def _is_readable(host: str) -> bool:
+    """Whether what follows the last `:` of a URL's host is a port, or the end of an IPv6 address."""
+    _, colon, port = host.rpartition("@")[2].rpartition(":")
+    return not colon or port.isdecimal() or port.endswith("]")
+
+
+def hide_secrets(address: str) -> None:
+    """Notes the password and the query of an address, so that nothing that is printed has them.
+
+    ValueError, without the address, if it cannot be read.
+    """
+    try:
+        _, host, _, query, _ = urlsplit(address)
+    except ValueError:
+        raise ValueError(
+            f"{address.partition('://')[0][:20]}://: expected an address, found characters that no host has; write "
+            "special characters of a password as %XX"
+        ) from None
+    user, _, password = host.rpartition("@")[0].partition(":")
+    values = [
+        user,
+        *re.split("[&=:]", query),
+        *([] if _is_readable(host) else host.split(":")),
+        *re.findall(":([^/:@]+)@", address),
+    ]
+    hide(password, query if "=" in query else "", *(value for value in values if len(value) >= LONG_SECRET))
 
 
 def display_address(address: str) -> str:
     """An address, or a URL, to be shown: without passwords and signatures."""
+    try:
+        hide_secrets(address)
+    except ValueError:
+        return f"{address.partition('://')[0][:20]}://{HIDDEN}"
     scheme, host, path, _, _ = urlsplit(address)
-    return urlunsplit((scheme, host.rpartition("@")[2], path, "", ""))
+    if not _is_readable(host):
+        return f"{scheme}://{HIDDEN}"
+    return redact(urlunsplit((scheme, host.rpartition("@")[2], path, "", "")))
 
 
 def name_of(tokens: str | Path) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from tokenmill import __version__
 from tokenmill.extras import MissingExtra, naming_the_extra
-from tokenmill.sanitize import sanitize
+from tokenmill.sanitize import sanitize, sanitize_errors, sanitize_logs
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ def _run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
 
 def _exit_status(command: Callable[[], int]) -> int:
     """Runs a command and returns its exit status. Prints an error that the user can fix."""
+    sanitize_logs()
+    sanitize_errors()
     try:
         try:
             return command()

@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tokenmill.addresses import display_address
 from tokenmill.extras import naming_the_extra
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def parse_address(address: str) -> HubAddress:
     """The parts of an hf:// address. ValueError if it is not hf://datasets/OWNER/NAME[@REVISION][/PATH]."""
     found = ADDRESS.fullmatch(address)
     if found is None:
-        raise ValueError(f"{address}: expected hf://datasets/OWNER/NAME, perhaps with @REVISION and /FOLDER")
+        shown = "hf://..." if ":" in address.removeprefix("hf://") else display_address(address)
+        raise ValueError(f"{shown}: expected hf://datasets/OWNER/NAME, perhaps with @REVISION and /FOLDER")
     return HubAddress(found[1], found[2] or "main", found[3] or "")
 
 

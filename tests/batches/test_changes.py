@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from making import BOS, make_token_set, read_manifest
+from making import BOS, make_token_set, of_shards, read_manifest
 from reference import changed, make_loader, of_source, reference_rows, rows_of
 
 from tokenmill import RowLoader, TokenSet
@@ -348,7 +348,7 @@ def growing(tmp_path):
     def grow():
         for path in (large / "shards").glob("train_[34]*"):
             shutil.copy(path, small / "shards")
-        write_json(small / "manifest.json", was | {"shards": [*was["shards"], *read_manifest(large)["shards"][3:5]]})
+        write_json(small / "manifest.json", of_shards(was, [*was["shards"], *read_manifest(large)["shards"][3:5]]))
 
     return small, grow
 
@@ -421,7 +421,7 @@ def test_what_a_position_needs_and_is_gone_is_named(growing):
     (folder / "shards" / "train_1.000.json").unlink()
     now = read_manifest(folder)
     left = [shard for shard in now["shards"] if shard["name"] != "train_1.000"]
-    write_json(folder / "manifest.json", now | {"shards": left})
+    write_json(folder / "manifest.json", of_shards(now, left))
     again = make_loader(folder, batch_size=1)
     before = again.state_dict()
     with pytest.raises(

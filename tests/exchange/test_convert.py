@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import BOS, ROOT, full_after, give_tokenizer, make_token_set
 
-from tokenmill.exchange import convert, import_shards, layouts, split_files
+from tokenmill.exchange import convert, import_shards, layouts, split_files, writing
 from tokenmill.exchange.writing import write_meta
 from tokenmill.look.verify import verify
 from tokenmill.store.token_sets import TokenSet
@@ -604,6 +604,29 @@ def test_files_are_even_and_end_where_documents_do_unless_that_is_uneven(lengths
     ends = set(np.cumsum(lengths).tolist())
     if max(lengths) < even / 2:
         assert set(np.cumsum(sizes).tolist()) <= ends
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 500), st.integers(0, 100))
+def test_no_file_has_more_than_its_header_can_count(lengths, most, more):
+    sizes = split_files.file_sizes([np.array(lengths)], most, True, limit=most + more)
+    assert sum(sizes) == sum(lengths)
+    assert max(sizes) <= most + more
+
+
+def test_file_tokens_beyond_a_header_s_32_bits_are_refused(prepared, tmp_path):
+    with pytest.raises(ValueError, match="--file-tokens 2147483648: a file of llm.c counts its tokens in 32 bits; at"):
+        convert.export(convert.Out("llm.c", str(prepared[1]), tmp_path / "a", file_tokens=1 << 31))
+    assert convert.export(convert.Out("llm.c", str(prepared[1]), tmp_path / "b", file_tokens=(1 << 31) - 1)).exists()
+    assert convert.export(convert.Out("raw", str(prepared[1]), tmp_path / "c", file_tokens=1 << 40)).exists()
+
+
+def test_a_document_beyond_what_megatron_s_index_counts_is_refused(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "MEGATRON_LONGEST", 5)
+    with pytest.raises(
+        ValueError, match=r"a document has \d+ tokens, and Megatron's index counts those of one in 32 bi"
+    ):
+        convert.export(convert.Out("megatron", str(prepared[1]), tmp_path / "a"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_that_others_publish_on_the_hub_come_in(tmp_path, prepared, tokenizer_json):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import warm
-from making import ROOT, make_token_set, wait_until
+from making import ROOT, make_token_set, of_shards, wait_until
 from reference import SEQ_LEN, make_loader, of_source, rows_of
 
 from tokenmill.feed.window_plans import WindowPlans
@@ -53,8 +53,8 @@ def test_20_000_shards_under_a_limit_of_256_open_files(tmp_path):
     (tmp_path / "many" / "shards").mkdir(parents=True)
     manifest = json.loads((one / "manifest.json").read_text())
     train, val = manifest["shards"]
-    manifest["shards"] = [train | {"name": f"{number:05}"} for number in range(20_000)] + [val]
-    (tmp_path / "many" / "manifest.json").write_text(json.dumps(manifest))
+    shards = [train | {"name": f"{number:05}"} for number in range(20_000)] + [val]
+    (tmp_path / "many" / "manifest.json").write_text(json.dumps(of_shards(manifest, shards)))
     for number in range(20_000):
         for suffix in ("bin", "idx"):
             os.link(one / "shards" / f"train_0.000.{suffix}", tmp_path / "many" / "shards" / f"{number:05}.{suffix}")

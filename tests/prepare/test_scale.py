@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_parts_decompress_each_their_own_files_and_finish_none(compressed, token
 
 
 def test_what_decompressing_told_is_kept_and_forgotten_when_the_file_changes(compressed, tmp_path, monkeypatch):
-    inventory = Inventory(tmp_path / "set", "f" * 64, ReadOptions(), 30_000)
+    inventory = Inventory(tmp_path / "set", "f" * 64, ReadOptions(), [], 30_000)
     (tmp_path / "set").mkdir()
     files = split_files(local_files(str(compressed)))
     first = inventory.plan((files[0],))
@@ -74,7 +75,7 @@ def test_what_decompressing_told_is_kept_and_forgotten_when_the_file_changes(com
     with monkeypatch.context() as patch:
         patch.setattr(separated, "_text_size", refuse)
         assert inventory.plan((files[0],)) == first
-        files[0].path.write_bytes(gzip.compress(b'{"text": "another"}\n'))
+        Path(files[0].path).write_bytes(gzip.compress(b'{"text": "another"}\n'))
         with pytest.raises(AssertionError, match="decompressed again"):
             inventory.plan((files[0],))
 
@@ -151,7 +152,7 @@ def test_an_end_of_text_where_asked_after_bos_and_the_text(source, tokenizer, to
 def test_temporary_files_of_others_stay_and_of_the_dead_and_the_old_go(tmp_path):
     from tokenmill.store import files
 
-    here = files._machine()
+    here = files.this_machine()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     zombie = subprocess.Popen([sys.executable, "-c", ""])
@@ -218,7 +219,7 @@ def test_an_empty_validation_file_is_warned_of(tokenizer_json, tmp_path):
 def test_reading_tells_memory_permission_and_a_large_window_from_damage(tmp_path):
     from tokenmill.text.units import naming_file
 
-    file = SourceFile("a.jsonl", tmp_path / "a.jsonl", "train")
+    file = SourceFile("a.jsonl", str(tmp_path / "a.jsonl"), "train")
     for error, kind, message in (
         (MemoryError(), MemoryError, "there is not memory enough to read it; use fewer --workers"),
         (PermissionError(13, "Permission denied"), PermissionError, "cannot be read .Permission denied.; give access"),

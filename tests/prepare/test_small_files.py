@@ -310,3 +310,18 @@ def test_files_that_share_a_shard_with_a_broken_one_are_said_to_wait(many, token
     assert done.returncode == 1
     assert "03.parquet: expected a whole parquet file, found damage" in done.stderr
     assert re.search(r"\. Its shard has \d+ files, which all wait for it, 00.parquet to \d\d.parquet", done.stderr)
+
+
+def test_files_are_read_as_the_set_s_were_or_nothing_is_made(tokenizer_json, tmp_path):
+    for name in "abc":
+        lines = [json.dumps({"text": text, "id": name}) for text in make_text(3, seed=1)]
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(lines))
+    flags = ("--source", "in", "--tokenizer", tokenizer_json)
+    folder = tmp_path / run_prepare(*flags, "--keep-ids", "id", cwd=tmp_path).stdout.splitlines()[-1]
+    before = tree(folder)
+    (tmp_path / "in" / "aa.jsonl").write_text('{"text": "a text without an id"}\n')
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "id_column of a.jsonl was id then, is None now; give --keep-ids as it was" in done.stderr
+    assert tree(folder) == before

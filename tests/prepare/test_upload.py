@@ -9,10 +9,11 @@ from pathlib import Path
 import boto3
 import pytest
 import torch
-from making import ROOT, run_prepare, tree
+from making import ROOT, run_prepare, tree, wait_until
 
 from tokenmill import PrepareConfig, RowLoader
 from tokenmill.remote.sets import Kept, open_set
+from tokenmill.store.locked import WRITER
 
 SHARDS = ("--shard-text-bytes", "50000", "--workers", "2")
 
@@ -65,6 +66,53 @@ def test_parts_see_by_the_records_there_what_is_done(flags, bucket, tmp_path, mo
         done = run_prepare(*flags, *root, "--part", part, cwd=tmp_path)
     assert done.stdout.splitlines()[-1].startswith("s3://")
     assert objects(bucket) == tree(here)
+
+
+@pytest.mark.parametrize("part", [[], ["--part", "1/2"]])
+def test_a_doubled_run_is_refused_and_deletes_nothing(flags, bucket, tmp_path, cache, part):
+    """As a doubled task of Slurm: the same command, twice, on one machine."""
+    here = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    words = [*flags, "--tokens-root", f"s3://{bucket}/tokens", *part]
+    command = [sys.executable, str(ROOT / "prepare_data.py"), *words]
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: list(cache.rglob(WRITER)) or first.poll() is not None)
+    second = run_prepare(*words, cwd=tmp_path, check=False)
+    out, told = first.communicate()
+    assert first.returncode == 0, told
+    assert second.returncode == 1
+    assert f"another preparation is writing here: process {first.pid} on" in second.stderr
+    if part:
+        run_prepare(*words[:-1], "2/2", cwd=tmp_path)
+    assert objects(bucket) == tree(here)
+
+
+def test_names_in_a_bucket_lead_nowhere_else(flags, bucket, tmp_path, cache):
+    """Whoever may write to a bucket chooses the names of its objects."""
+    words = [*flags, "--tokens-root", f"s3://{bucket}/tokens"]
+    name = run_prepare(*words, cwd=tmp_path).stdout.splitlines()[-1].rpartition("/")[2]
+    keys = [
+        f"/{tmp_path}/elsewhere/a.json",
+        "../../../b.json",
+        "shards/../../c.json",
+        "manifests/x.json",
+        "shards/x/y.json",
+    ]
+    for key in keys:
+        boto3.client("s3").put_object(Bucket=bucket, Key=f"tokens/{name}/{key}", Body=b"{}")
+    before = set(tmp_path.rglob("*"))
+    assert "0 to make" in run_prepare(*words, cwd=tmp_path).stderr
+    assert not [path for path in set(tmp_path.rglob("*")) - before if path.suffix == ".json"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "shards/shard_0.000.json"])
+def test_a_damaged_object_in_a_bucket_is_named(flags, bucket, tmp_path, cache, name):
+    words = [*flags, "--tokens-root", f"s3://{bucket}/tokens"]
+    address = run_prepare(*words, cwd=tmp_path).stdout.splitlines()[-1]
+    boto3.client("s3").put_object(Bucket=bucket, Key=f"tokens/{address.rpartition('/')[2]}/{name}", Body=b"<html>")
+    done = run_prepare(*words, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert f"{address}/{name}: expected" in done.stderr
+    assert "in the bucket" in done.stderr
 
 
 @pytest.mark.slow

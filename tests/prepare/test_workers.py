@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import tasks
-from making import ROOT
+from making import ROOT, wait_until
 
 from tokenmill.prepare.outcomes import Failure
 from tokenmill.prepare.workers import TaskQueue, run_tasks
@@ -159,6 +159,14 @@ def test_ctrl_c_stops_the_parent_and_all_workers_promptly(tmp_path):
     while any(alive(pid) for pid in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in children)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to see the workers")
+def test_workers_that_say_nothing_end_with_a_parent_that_is_killed(tmp_path):
+    parent, children = start_sleepers(tmp_path)
+    parent.kill()
+    parent.communicate(timeout=20)
+    wait_until(lambda: not any(map(alive, children)), 10)
 
 
 def test_tasks_may_come_while_others_are_done_or_none_is_there(tmp_path):

@@ -14,18 +14,19 @@ import numpy as np
 import pytest
 import torch
 from file_server import FileServer
-from making import ROOT, make_token_set, read_manifest, tree, wait_until
+from making import ROOT, give_small_files, make_token_set, of_shards, read_manifest, tree, wait_until
 
 from tokenmill import RowLoader, TokenSet, cli
 from tokenmill.exchange.card import card_of
 from tokenmill.exchange.pull_command import Pull, fetch
 from tokenmill.exchange.push_command import Push, send
 from tokenmill.remote import push as pushing
-from tokenmill.remote.backends import backend_of
+from tokenmill.remote.backends import backend_of, read
 from tokenmill.remote.pull import pull
 from tokenmill.remote.sets import Kept, open_set
 from tokenmill.remote.writers import sink_of
 from tokenmill.store.files import write_json
+from tokenmill.store.small_files import SMALL_FILES
 
 REAL = ("shards", "manifest", "tokenizer", "token_bytes")
 
@@ -79,8 +80,8 @@ def test_credentials_are_asked_for_and_anonymous_is_said(folder, bucket, monkeyp
     from tokenmill.remote.s3_backend import S3Backend
 
     with pytest.raises(PermissionError, match=r"give AWS credentials .* write \?anonymous after the address"):
-        S3Backend(address).read("manifest.json")
-    assert S3Backend(address + "?anonymous").read("manifest.json")
+        read(S3Backend(address), "manifest.json")
+    assert read(S3Backend(address + "?anonymous"), "manifest.json")
     with pytest.raises(ValueError, match="only `anonymous` may follow"):
         S3Backend(address + "?anonymos")
 
@@ -122,8 +123,7 @@ def test_a_push_mends_what_is_not_there_and_with_again_what_is_damaged(folder, b
 
 def test_a_push_over_another_set_is_refused(folder, bucket, tmp_path):
     other = make_token_set(tmp_path / "other", train=[[300] * 20], val=[[300] * 20])
-    for name in ("tokenizer.json", "token_bytes.npy"):
-        shutil.copy(folder / name, other)
+    give_small_files(other, folder)
     send(Push(str(other), f"s3://{bucket}/mine"))
     with pytest.raises(FileExistsError, match="is of another token set, synthetic with manifest"):
         send(Push(str(folder), f"s3://{bucket}/mine"))
@@ -209,13 +209,11 @@ def test_a_push_that_is_killed_shows_the_old_set_or_the_new_one_and_goes_on(fold
     """A set of half the shards is there; the whole is pushed over it, and killed at random."""
     old = make_token_set(tmp_path / "grown", train=[[300] * 200 for _ in range(6)], val=[[300] * 20])
     address = f"s3://{bucket}/grown"
-    shutil.copy(folder / "tokenizer.json", old)
-    shutil.copy(folder / "token_bytes.npy", old)
+    give_small_files(old, folder)
     send(Push(str(old), address))
     new = make_token_set(tmp_path / "new", train=[[300] * 200 for _ in range(40)], val=[[300] * 20], seed=8)
     shutil.copy(next((old / "manifests").glob("*.json")), new / "manifests")  # as of a set that has grown
-    shutil.copy(folder / "tokenizer.json", new)
-    shutil.copy(folder / "token_bytes.npy", new)
+    give_small_files(new, folder)
     known = {TokenSet(old).digest: rows(old), TokenSet(new).digest: rows(new)}
     command = [sys.executable, "-m", "tokenmill", "push", str(new), address]
     rng = np.random.default_rng(0)
@@ -250,8 +248,8 @@ def has_come(server, process, size):
 
 def test_a_pull_that_is_killed_goes_on_with_the_next_block(large, prepared, tmp_path):
     folder, server = large
-    for name in ("tokenizer.json", "token_bytes.npy"):
-        server.files[f"set/{name}"] = (prepared[1] / name).read_bytes()
+    give_small_files(folder, prepared[1])
+    server.files |= {f"set/{name}": (folder / name).read_bytes() for name in ("manifest.json", *SMALL_FILES)}
     server.delay = 0.03
     command = [sys.executable, "-m", "tokenmill", "pull", f"{server.url}/set", str(tmp_path / "back")]
     for _ in range(6):
@@ -274,8 +272,8 @@ def test_a_pull_that_is_killed_goes_on_with_the_next_block(large, prepared, tmp_
 
 def test_a_pull_goes_on_where_moving_a_shard_was_interrupted(large, prepared, tmp_path, monkeypatch):
     folder, server = large
-    for name in ("tokenizer.json", "token_bytes.npy"):
-        server.files[f"set/{name}"] = (prepared[1] / name).read_bytes()
+    give_small_files(folder, prepared[1])
+    server.files |= {f"set/{name}": (folder / name).read_bytes() for name in ("manifest.json", *SMALL_FILES)}
     real, moved = os.replace, []
 
     def replace(source, target):
@@ -298,12 +296,11 @@ def test_a_pull_goes_on_where_moving_a_shard_was_interrupted(large, prepared, tm
 def test_a_pulled_set_that_grew_knows_the_positions_of_before(folder, tmp_path):
     """No listing of the address is needed: the manifest says which there were."""
     grown = make_token_set(tmp_path / "grown", train=[[300] * 200 for _ in range(3)], val=[[300] * 20])
-    for name in ("tokenizer.json", "token_bytes.npy"):
-        shutil.copy(folder / name, grown)
+    give_small_files(grown, folder)
     manifest = read_manifest(grown)
     small = shutil.copytree(grown, tmp_path / "small", ignore=shutil.ignore_patterns("manifests", "train_2*"))
     shards = [shard for shard in manifest["shards"] if not shard["name"].startswith("train_2")]
-    write_json(small / "manifest.json", manifest | {"shards": shards})
+    write_json(small / "manifest.json", of_shards(manifest, shards))
     before = TokenSet(small).digest
     shutil.copy(small / "manifest.json", grown / "manifests" / f"{before}.json")
     address = f"memory://grows/{tmp_path.name}"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import warm
-from elsewhere import MIB, SMALL, Watcher, batches, lengths, same, size, used
+from elsewhere import MIB, SMALL, WINDOW, Watcher, batches, begin, digest_of, lengths, read_code, same, size, told, used
 from file_server import FileServer
 from making import ROOT, make_token_set, tree, wait_until
 
@@ -173,40 +173,6 @@ def test_blocks_of_before_the_machine_was_started_are_checked_again(
 # ---------------------------------------------------------------------------- several processes, and killed ones
 
 
-def read_code(server, cache, more="", setup="", count=None) -> str:
-    """Reads an epoch in another process, and compares it with nothing: the tests look at the cache."""
-    return (
-        f"import sys, itertools; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
-        "from tokenmill.feed import window_plans; from tokenmill.rows.windows import WindowSize\n"
-        f"window_plans.DEFAULT_WINDOW_SIZE = WindowSize({SMALL.slice}, {SMALL.window})\n{setup}\n"
-        "from tokenmill import RowLoader\n"
-        f"loader = RowLoader({server.url + '/set'!r}, batch_size=8, seq_len=512, epochs=1,\n"
-        f"    cache_dir={str(cache)!r}{more})\n"
-        "import hashlib; digest = hashlib.sha256()\n"
-        f"for inputs, _ in itertools.islice(loader, {count}): digest.update(inputs.numpy().tobytes())\n"
-        "print(digest.hexdigest())\n"
-    )
-
-
-def digest_of(folder, **more) -> str:
-    import hashlib
-
-    digest = hashlib.sha256()
-    for inputs in batches(folder, **more):
-        digest.update(inputs.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def begin(code: str) -> warm.Command:
-    return warm.Command("-c", code)
-
-
-def told(command: warm.Command) -> tuple[str, str]:
-    """What a command has said once it ended, and what it said of errors."""
-    done = command.done(240)
-    return done.stdout, done.stderr
-
-
 @pytest.mark.slow
 def test_eight_processes_share_a_cache_and_each_block_comes_once(folder, server, small_windows, tmp_path):
     running = [begin(read_code(server, tmp_path)) for _ in range(8)]
@@ -256,9 +222,6 @@ def test_a_stopped_process_holds_nobody_up_for_good(folder, server, small_window
 
 
 # ---------------------------------------------------------------------------- the budget
-
-
-WINDOW = 11 * MIB  # of blocks that a window may need: five slices of a block, one behind each, and one for the cuts
 
 
 @pytest.mark.parametrize("windows", [2, 3])
@@ -367,6 +330,19 @@ def test_a_disk_that_stays_full_is_an_error_in_time(server, small_windows, disk)
     out, error = told(begin(read_code(server, disk(4), more=f", cache_bytes={100 * MIB}")))
     assert not out
     assert "cannot be written (No space left on device), and blocks that are there are all needed" in error
+
+
+def test_a_pull_onto_a_disk_that_is_full_keeps_the_shards_that_fit(tmp_path, disk, capsys):
+    """It evicts nothing of what it has fetched, and the next pull goes on with the rest."""
+    folder = make_token_set(tmp_path / "set", train=[lengths(3 * MIB, seed) for seed in range(3)], val=[[50] * 40])
+    small = disk(14)
+    with FileServer.of(folder) as server:
+        for _ in range(2):
+            assert cli.main(["pull", f"{server.url}/set", str(small / "set")]) == 1
+            assert "cannot be written (No space left on device)" in capsys.readouterr().err
+        kept = {path.name for path in (small / "set" / "shards").glob("train*.json")}
+        assert kept == {"train_0.000.json", "train_1.000.json"}
+        assert server.tokens_served() < 2 * size(folder), "and not all again"
 
 
 def test_what_nobody_reads_any_more_is_given_back_first(folder, server, small_windows, tmp_path):

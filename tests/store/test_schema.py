@@ -112,6 +112,7 @@ def test_every_leaf_that_is_something_else_is_an_error_that_says_where(files):
 def test_every_key_that_is_missing_is_an_error_or_is_not_needed(files):
     optional = {
         "max_document_bytes",
+        "shard_text_bytes",
         "oversized_documents",
         "null_documents",
         "empty_documents",
@@ -120,7 +121,18 @@ def test_every_key_that_is_missing_is_an_error_or_is_not_needed(files):
         "eot_token",
         "eot_id",
     }
-    optional |= {"hub", "dropped", "earlier", "subfolders", "more_sources", "kind", "ids"}
+    optional |= {
+        "files",
+        "tokenizer.json",
+        "token_bytes.npy",
+        "hub",
+        "dropped",
+        "earlier",
+        "subfolders",
+        "more_sources",
+        "kind",
+        "ids",
+    }
     for kind, value in files:
         for path in {leaf[:depth] for leaf in leaves(value) for depth in range(1, len(leaf) + 1)}:
             if not isinstance(path[-1], str) or (kind == "shard" and path[0] == "source" and path[-1] != "file"):

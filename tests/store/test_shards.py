@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from making import BOS, make_token_set, read_manifest, tree
+from making import BOS, make_token_set, of_shards, read_manifest, tree
 
 from tokenmill.store.files import AtomicFile, write_json
 from tokenmill.store.schema import dtype_name
@@ -176,7 +176,7 @@ def test_a_set_is_had_as_it_was_or_it_is_said_what_of_it_is_gone(tmp_path):
     shutil.copytree(make_token_set(tmp_path / "again", train=[[3], [5]], val=[[2]]), folder)
     manifest = read_manifest(folder)
     left = [shard for shard in manifest["shards"] if shard["name"] != "train_1.000"]
-    write_json(folder / "manifest.json", manifest | {"shards": left})
+    write_json(folder / "manifest.json", of_shards(manifest, left))
     less = TokenSet(folder)
     assert less.as_it_was(was.digest, "train").entries == was.entries, "its files are still there"
     (folder / "shards" / "train_1.000.json").unlink()

@@ -4,8 +4,10 @@ import gzip
 import json
 import sys
 import tempfile
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +17,9 @@ from making import run_prepare, write_parquet
 
 from tokenmill.humanize import counted
 from tokenmill.prepare import make
+from tokenmill.store import shard_writer
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.text import parquet, separated
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
@@ -24,7 +29,7 @@ MIB = 1 << 20
 
 
 def documents_of(path, how, limit=1 << 40):
-    units = plan_units(SourceFile(path.name, path, "train"), how, limit)
+    units = plan_units(SourceFile(path.name, str(path), "train"), how, limit)
     return [documents for unit in units for documents in read_documents(unit)]
 
 
@@ -152,14 +157,40 @@ def test_a_bomb_costs_no_memory_and_the_other_files_are_finished(tmp_path, token
     assert (said in done.stdout) == (left_out > 0)
 
 
-def test_a_file_that_gives_far_more_than_it_told_is_refused(tmp_path, tokenizer_json, monkeypatch):
+def test_a_shard_of_too_many_documents_is_refused_before_their_lengths_take_memory(tmp_path, tokenizer, monkeypatch):
+    """38 KB of zstd can hold 210M documents of a byte. Lengths are held until a shard is finished."""
+    monkeypatch.setattr(shard_writer, "MOST_DOCUMENTS", 50_000)
+    path = tmp_path / "b.txt.zst"
+    _compressed(path, [b"a\n" * 30_000] * 4)
+    (unit,) = plan_units(SourceFile("b.txt.zst", str(path), "train"), ReadOptions(document_separator=b"\n"), 1 << 40)
+    encoder = make.load_encoder(tokenizer, "auto", unit)
+    with pytest.raises(ValueError, match="expected at most 50,000 documents in a shard, found more; name a smaller"):
+        make.make_shard(tmp_path, (), 1 << 20, encoder, unit, lambda *numbers: None)
+    assert list((tmp_path / "shards").iterdir()) == [], "nothing of it counts"
+
+
+def test_lengths_take_twelve_bytes_a_document(tmp_path):
+    """Four while they are held, and eight more when offsets are made of them: 384 MiB for the most documents."""
+    many, part = 4_000_000, np.ones(100_000, np.int64)
+    tracemalloc.start()
+    with ShardWriter(tmp_path, "a.000", "uint16") as writer:
+        for _ in range(many // len(part)):
+            writer.write(part, part)
+        held, _ = tracemalloc.get_traced_memory()
+        writer.finish({"fingerprint": "f" * 64, "source": {"file": "a"}} | dict.fromkeys(TEXT_COUNTS, 0))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 4.5 * many
+    assert most < 13 * many
+
+
+def test_a_file_that_gives_far_more_than_it_told_is_refused(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(make, "MOST_TEXT", MIB)
-    (tmp_path / "tokenizer.json").write_bytes(Path(tokenizer_json).read_bytes())
     path = repeated(tmp_path / "b.parquet", "ab " * 10_000, 1000)
-    (unit,) = plan_units(SourceFile("b.parquet", path, "train"), ReadOptions(), MIB)
-    encoder = make.load_encoder(tmp_path, "auto", unit)
+    (unit,) = plan_units(SourceFile("b.parquet", str(path), "train"), ReadOptions(), MIB)
+    encoder = make.load_encoder(tokenizer, "auto", unit)
     with pytest.raises(ValueError, match="bytes of text and has more, where .* write it again with smaller row groups"):
-        make.make_shard(tmp_path, (), encoder, unit, lambda *numbers: None)
+        make.make_shard(tmp_path, (), 1 << 20, encoder, unit, lambda *numbers: None)
     assert list((tmp_path / "shards").iterdir()) == [], "nothing of it counts"
 
 
@@ -185,7 +216,7 @@ def test_what_is_read_of_a_struct_is_the_text_alone(tmp_path):
     doc = pa.StructArray.from_arrays([pa.array(["a", "b"]), pa.array(["x" * MIB, "y" * MIB])], names=["text", "junk"])
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"doc": doc}), path)
-    (first,) = plan_units(SourceFile("a.parquet", path, "train"), ReadOptions("doc.text"), 1 << 40)
+    (first,) = plan_units(SourceFile("a.parquet", str(path), "train"), ReadOptions("doc.text"), 1 << 40)
     with path.open("rb") as raw, pq.ParquetFile(raw) as file:
         chunks = parquet._text_chunks(first.files[0], file, first.parts[0].options)
         batches = list(parquet._batches(raw, file, 0, ["doc.text"], chunks[0]))
@@ -225,3 +256,16 @@ def test_ids_that_are_not_utf8_are_mended_and_columns_of_one_name_refused(tmp_pa
     pq.write_table(twice, tmp_path / "b.parquet")
     with pytest.raises(ValueError, match="column 'text' is there 2 times"):
         documents_of(tmp_path / "b.parquet", ReadOptions())
+
+
+@pytest.mark.parametrize("kind", ["string_view", "binary_view", "large_string"])
+def test_texts_of_any_type_that_are_too_long_are_left_out(kind, tmp_path):
+    texts = ["short", None, "", "x" * 50, "other"]
+    column = pa.array([text and text.encode() if "binary" in kind else text for text in texts], getattr(pa, kind)())
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    (unit,) = plan_units(
+        SourceFile("a.parquet", str(tmp_path / "a.parquet"), "train"), ReadOptions(max_document_bytes=10), MIB
+    )
+    found = list(read_documents(unit))
+    assert [text for documents in found for text in documents.texts.to_pylist()] == ["short", "other"]
+    assert sum(documents.oversized_documents for documents in found) == 1

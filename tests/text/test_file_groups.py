@@ -1,7 +1,5 @@
 """Small files that follow each other share a shard; what is there stays as it is; every file is in one lot."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +10,7 @@ from tokenmill.text.units import SourceFile
 
 def files_of(sizes, val=()):
     return [
-        SourceFile(f"{n:03d}.txt", Path(f"/{n}.txt"), "val" if n in val else "train", size)
-        for n, size in enumerate(sizes)
+        SourceFile(f"{n:03d}.txt", f"/{n}.txt", "val" if n in val else "train", size) for n, size in enumerate(sizes)
     ]
 
 

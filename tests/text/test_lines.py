@@ -7,6 +7,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import multiprocess
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -26,7 +27,7 @@ COMPRESS = {"": lambda data: data, ".gz": gzip.compress, ".zst": lambda data: by
 
 
 def units_of(path, how=BY_DEFAULT, limit=EVERYTHING):
-    return plan_units(SourceFile(path.name, path, "train"), how, limit)
+    return plan_units(SourceFile(path.name, str(path), "train"), how, limit)
 
 
 def texts_of(path, how=BY_DEFAULT, limit=EVERYTHING):
@@ -77,6 +78,58 @@ def test_txt_is_split_as_python_splits_it_wherever_it_is_cut(text, separator, li
     with pytest.MonkeyPatch.context() as patch, _file(f"a.txt{ending}", COMPRESS[ending](text.encode())) as path:
         patch.setattr(separated, "BATCH_BYTES", block)
         assert texts_of(path, how, limit) == [piece for piece in text.split(separator) if piece]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.text("ab\n", max_size=60),
+    st.sampled_from(["\n", "\n\n", "ab", "aba"]),
+    st.integers(1, 12),
+    st.sampled_from(sorted(COMPRESS)),
+    st.integers(1, 20),
+    st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=8),
+)
+def test_a_reader_that_goes_on_gives_what_a_new_one_gives(text, separator, limit, ending, block, order):
+    """Shards of a file are read in any order by one process, some of them not to their end."""
+    how = ReadOptions(document_separator=separator.encode(), max_document_bytes=9)
+    with pytest.MonkeyPatch.context() as patch, _file(f"a.txt{ending}", COMPRESS[ending](text.encode())) as path:
+        patch.setattr(separated, "BATCH_BYTES", block)
+        units = units_of(path, how, limit)
+        for number, is_read in order:
+            unit = units[number % len(units)]
+            if not is_read:
+                next(read_documents(unit), None)
+                continue
+            found = [(d.texts.to_pylist(), d.oversized_documents, d.share) for d in read_documents(unit)]
+            patch.setattr(separated, "_held", None)
+            alone = [(d.texts.to_pylist(), d.oversized_documents, d.share) for d in read_documents(unit)]
+            assert [sum(column, type(column[0])()) for column in zip(*found, strict=True)] == [
+                sum(column, type(column[0])()) for column in zip(*alone, strict=True)
+            ]
+
+
+def test_forked_processes_do_not_share_their_place_in_a_compressed_file(tmp_path):
+    texts = [f"text {number}" for number in range(5000)]
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(COMPRESS[".zst"](jsonl(texts)))
+    units = units_of(path, limit=10_000)
+    expected = [[t for d in read_documents(unit) for t in d.texts.to_pylist()] for unit in units]
+    assert sum(expected, []) == texts
+    next(read_documents(units[0]))  # as the fork server does, to prove an engine
+    context = multiprocess.get_context("fork")
+    for _ in range(3):
+        results = context.SimpleQueue()
+
+        def read(number, results=results):
+            found = [[t for d in read_documents(unit) for t in d.texts.to_pylist()] for unit in units[number::2]]
+            results.put((number, found == expected[number::2]))
+
+        workers = [context.Process(target=read, args=(number,)) for number in range(2)]
+        for worker in workers:
+            worker.start()
+        assert sorted(results.get() for _ in workers) == [(0, True), (1, True)]
+        for worker in workers:
+            worker.join()
 
 
 def test_a_txt_file_is_one_document_without_a_separator(tmp_path):

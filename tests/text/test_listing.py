@@ -124,3 +124,29 @@ def test_a_validation_file_of_a_name_that_the_source_has_replaces_nothing(tmp_pa
         "val/X.jsonl": "train",
         "val/val/X.jsonl": "val",
     }
+
+
+def test_folders_that_link_to_each_other_are_read_once(tmp_path):
+    for one in range(9):
+        write(tmp_path, f"{one}/f.jsonl")
+        for other in range(9):
+            if other != one:
+                (tmp_path / str(one) / f"to{other}").symlink_to(tmp_path / str(other))
+    listed = list_source(str(tmp_path))
+    assert sorted(listed.files) == [f"{one}/f.jsonl" for one in range(9)]
+    assert listed.left_out[-1].endswith(" more that are other names of files")
+
+
+def test_a_link_to_a_folder_that_the_source_is_in_is_told(tmp_path):
+    write(tmp_path, "corpus/a.jsonl", "more/m.jsonl")
+    (tmp_path / "corpus" / "up").symlink_to(tmp_path)
+    listed = list_source(str(tmp_path / "corpus"))
+    assert (list(listed.files), listed.left_out) == (["a.jsonl"], ["up: a link to a folder that the source is in"])
+
+
+def test_names_that_print_alike_are_refused(tmp_path):
+    write(tmp_path, "a.jsonl", r"caf\xe9.jsonl")
+    (tmp_path / os.fsdecode(b"caf\xe9.jsonl")).write_text('{"text": "b"}\n')
+    for source in (str(tmp_path), f"{tmp_path}/*.jsonl"):
+        with pytest.raises(ValueError, match=r"both are named caf.*xe9\.jsonl in a token set; rename one"):
+            list_source(source)

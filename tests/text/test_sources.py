@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import random
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def test_files_of_a_folder_its_subfolders_and_a_glob_come_in_name_order(source):
     assert sorted(local_files(str(source))) == [*names, "sub/more.parquet"]
     assert sorted(local_files(f"{source}/*.parquet")) == names
     assert sorted(local_files(f"{source}/shard_[12]*")) == names[1:3]
-    assert local_files(str(source / names[0])) == {names[0]: source / names[0]}
+    assert local_files(str(source / names[0])) == {names[0]: str(source / names[0])}
 
 
 def test_the_last_file_is_for_validation_or_the_one_that_is_named(source, tmp_path):
@@ -130,7 +131,7 @@ def test_parquet_is_read_whatever_its_compression_encoding_and_statistics(tmp_pa
     path = tmp_path / "a.parquet"
     how = {"compression": compression, "use_dictionary": dictionary, "write_statistics": False, "row_group_size": 90}
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), path, **how)
-    assert texts_of(plan_units(SourceFile("a.parquet", path, "train"), ReadOptions(), 100_000)) == texts
+    assert texts_of(plan_units(SourceFile("a.parquet", str(path), "train"), ReadOptions(), 100_000)) == texts
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path):
@@ -157,8 +158,8 @@ def test_the_text_column_is_named_and_must_hold_text(tmp_path):
 def test_a_truncated_and_a_corrupt_file_are_named(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", make_text(documents=300, seed=0))
     whole = path.read_bytes()
-    unit = only_unit(path)
     path.write_bytes(whole[:1000] + bytes(2000) + whole[3000:])
+    unit = only_unit(path)
     with pytest.raises(ValueError, match=r"a\.parquet: expected a whole parquet file, found damage"):
         texts_of([unit])
     path.write_bytes(whole[: len(whole) // 2])
@@ -189,7 +190,7 @@ from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
-(unit,) = plan_units(SourceFile("large.parquet", Path({str(path)!r}), "train"), ReadOptions(), 1 << 40)
+(unit,) = plan_units(SourceFile("large.parquet", {str(path)!r}, "train"), ReadOptions(), 1 << 40)
 before = peak()
 documents = sum(len(documents.texts) for documents in read_documents(unit))
 print(documents, len(unit.parts[0].span), peak() - before)
@@ -230,3 +231,16 @@ def test_a_url_that_cannot_be_read_is_a_clear_error(url, error, message):
         pytest.skip("s3fs is installed")
     with pytest.raises(error, match=message):
         local_files(url)
+
+
+def test_a_file_that_is_written_to_between_two_of_its_shards_is_refused(tmp_path):
+    lines = [json.dumps({"text": f"a{number:07d}"}) for number in range(20_000)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    units = plan_units(SourceFile("a.jsonl", str(path), "train"), ReadOptions(), 200_000)
+    assert sum(len(documents.texts) for documents in read_documents(units[0])) > 9000
+    data = path.read_bytes()
+    path.write_bytes(data[:70_000] + data[70_000:-70_000].replace(b'"a', b'"b') + data[-70_000:])
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(ValueError, match="was written to or replaced while it was prepared"):
+        list(read_documents(units[1]))

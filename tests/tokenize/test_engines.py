@@ -11,7 +11,7 @@ import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import make_text, run_prepare, tree
+from making import make_text, run_prepare, tree, write_parquet
 from tables import PAIRS, differing_code_points
 
 from tokenmill.tokenize import encoder as encoders
@@ -81,7 +81,7 @@ def test_numbers_are_those_of_both_unicodes():
     characters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
     of_regex = set(regex.findall(r"\p{N}", "".join(characters)))
     wanted = [ord(c) for c in characters if c in of_regex or unicodedata.category(c)[0] == "N"]
-    assert np.flatnonzero(nanochat_digits._numbers()._wanted).tolist() == wanted
+    assert np.flatnonzero(nanochat_digits.numbers()._wanted).tolist() == wanted
 
 
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
@@ -95,7 +95,7 @@ PLANES = [*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF1000)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "pattern"), PAIRS[:1] + PAIRS[-1:], ids=IDS[:1] + IDS[-1:])
+@pytest.mark.parametrize(("engine", "pattern"), PAIRS[:3:2] + PAIRS[-1:], ids=IDS[:3:2] + IDS[-1:])
 def test_the_shipped_table_is_what_the_engines_differ_in(engine, pattern):
     shipped = CodePoints.load(table_name(engine, pattern))
     assert differing_code_points(engine, pattern, PLANES) == np.flatnonzero(shipped._wanted).tolist()
@@ -114,7 +114,9 @@ def test_the_patterns_are_tiktoken_s_own(monkeypatch):
 @given(st.lists(st.text("ab é水😀" + EXCEPTIONAL, max_size=6), max_size=6), st.integers(0, 6), st.integers(0, 6))
 def test_code_points_are_found_where_they_are(texts, first, last):
     wanted = CodePoints(map(ord, EXCEPTIONAL + "水"))
-    found = wanted.find(documents(texts)[first:last]).tolist()
+    located = wanted.locate(documents(texts)[first:last])
+    assert [chr(code) for code in located.codes] == re.findall(f"[{EXCEPTIONAL}水]", "".join(texts[first:last]))
+    found = located.documents(located.places).tolist()
     assert found == [bool(set(text) & set(EXCEPTIONAL + "水")) for text in texts[first:last]]
 
 
@@ -196,14 +198,24 @@ def test_the_first_documents_are_proven_before_an_engine_is_used(tokenizer, monk
 
 def test_the_engine_changes_no_byte_of_the_token_set(source, tokenizer_json, tmp_path):
     trees, said = {}, {}
-    for engine in ("tiktoken", "auto"):
+    for engine in ("tiktoken", "gigatoken"):
         cwd = tmp_path / engine
         cwd.mkdir()
         done = run_prepare("--source", source, "--tokenizer", tokenizer_json, "--engine", engine, cwd=cwd)
         trees[engine], said[engine] = tree(cwd / "data"), done.stderr
-    assert trees["tiktoken"] == trees["auto"]
+    assert trees["tiktoken"] == trees["gigatoken"]
     assert "with 2 workers and tiktoken" in said["tiktoken"]
-    assert "with 2 workers and gigatoken" in said["auto"]
+    assert "with 2 workers and gigatoken" in said["gigatoken"]
+
+
+def test_auto_makes_a_faster_engine_only_for_more_than_a_little_text(tokenizer_json, tmp_path):
+    for name, documents, engine in (("little", 10, "tiktoken"), ("more", 700, "gigatoken")):
+        source = tmp_path / name
+        for number in range(2):
+            write_parquet(source / f"{number}.parquet", make_text(documents, seed=number, words=400))
+        done = run_prepare("--source", source, "--tokenizer", tokenizer_json, cwd=tmp_path)
+        assert f"with 2 workers and {engine}" in done.stderr
+        assert "which is slower" not in done.stderr
 
 
 def test_an_engine_that_cannot_be_used_is_refused_by_name(source, tokenizer, tokenizer_json, tmp_path):

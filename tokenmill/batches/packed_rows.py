@@ -29,6 +29,7 @@ from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.row_stream import range_of_rank
+from tokenmill.sanitize import redact
 from tokenmill.store.shards import Split
 from tokenmill.store.token_sets import find_token_set
 
@@ -169,7 +170,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
     def __repr__(self) -> str:
         config = self.config
         items = "single rows" if self._loader is _SingleRows else f"batches of {config.batch_size:,}"
-        tokens = repr(config.tokens if isinstance(config.tokens, Mixture) else str(config.tokens))
+        tokens = redact(repr(config.tokens if isinstance(config.tokens, Mixture) else str(config.tokens)))
         return (
             f"PackedRows({tokens}, {config.split!r}: rows of {config.seq_len:,} + 1 tokens, {config.packing}; {items}, "
             f"{'endless' if config.epochs is None else f'{config.epochs:,} epochs from epoch {self._epoch.get():,}'})"

@@ -40,7 +40,8 @@ from tokenmill.hub_client import is_hub_address
 from tokenmill.humanize import counted
 from tokenmill.remote.sets import open_set
 from tokenmill.store.columns import columns_of
-from tokenmill.store.files import TEMPORARY, locked, remove_temporary_files
+from tokenmill.store.files import TEMPORARY, remove_temporary_files
+from tokenmill.store.locked import locked
 from tokenmill.store.names import plain
 from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest, write_token_bytes
@@ -100,7 +101,9 @@ def export(config: Out) -> Path:
             if not shards:
                 raise ValueError(f"{token_set.display_name}: split {name!r} has no token to write")
             prefix = _file_prefix(token_set)
-            split = SplitFiles(name, prefix, token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
+            split = SplitFiles(
+                name, prefix, token_set.numpy_dtype, shards, file_tokens, tokenizer.name, layout.most_tokens
+            )
             split = split if eos_id is None else split.ended(tokenizer.bos_id, eos_id)
             layout.write(split, unfinished)
             written = sorted(unfinished.glob(layout.pattern.format(split=name)))
@@ -134,7 +137,12 @@ def _file_tokens(config: Out) -> int:
     if not LAYOUTS[config.layout].is_cut:
         cut = ", ".join(name for name, layout in LAYOUTS.items() if layout.is_cut)
         raise ValueError(f"--file-tokens is for layouts of many files, {cut}; {config.layout} has its own")
-    return whole_number("--file-tokens", config.file_tokens, 1)
+    tokens, most = whole_number("--file-tokens", config.file_tokens, 1), LAYOUTS[config.layout].most_tokens
+    if most is not None and tokens > most:
+        raise ValueError(
+            f"--file-tokens {tokens}: a file of {config.layout} counts its tokens in 32 bits; at most {most}"
+        )
+    return tokens
 
 
 def _eos_id(config: Out, tokenizer: Tokenizer) -> int | None:

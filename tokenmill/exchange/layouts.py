@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokenmill.exchange.headers import LLMC_MOST
 from tokenmill.exchange.reading import (
     read_datatrove,
     read_llmc,
@@ -56,12 +57,15 @@ class Files(NamedTuple):
     is_flat: bool = False  # only BOS tells where a document begins
     begins: bool = False  # documents always begin with BOS
     suffix: str = ""  # of the files that are named, where others lie beside them
+    most_tokens: int | None = None  # that the header of a file can count
 
 
 LAYOUTS = {
     "nanogpt": Files(write_nanogpt, read_nanogpt, "{split}.bin", is_flat=True),
     "raw": Files(write_raw, read_raw, "*_{split}_*.bin", is_cut=True, is_flat=True),
-    "llm.c": Files(write_llmc, read_llmc, "*_{split}_*.bin", is_cut=True, is_flat=True, begins=True),
+    "llm.c": Files(
+        write_llmc, read_llmc, "*_{split}_*.bin", is_cut=True, is_flat=True, begins=True, most_tokens=LLMC_MOST
+    ),
     "npy": Files(write_npy, read_npy, "*_{split}_*.npy", is_cut=True, is_flat=True, begins=True),
     "megatron": Files(write_megatron, read_megatron, "{split}.bin", suffix=".bin"),
     "parquet": Files(write_parquet, read_parquet, "{split}-*.parquet"),

@@ -58,6 +58,7 @@ class SplitFiles(NamedTuple):
     shards: list[Any]  # with `tokens`, `offsets` and `lengths`
     file_tokens: int = FILE_TOKENS
     tokenizer: str = ""  # its name
+    most_tokens: int | None = None  # that a file may have, whatever its documents
 
     def ended(self, bos_id: int, eos_id: int) -> "SplitFiles":
         """The same documents, ending with EOS."""
@@ -76,12 +77,13 @@ class SplitFiles(NamedTuple):
         file ends where a document does, but where documents are so long that files would be uneven.
         """
         blocks = _Blocks(self.blocks())
-        for count in file_sizes([shard.lengths for shard in self.shards], self.file_tokens, self.name == "train"):
+        lengths = [shard.lengths for shard in self.shards]
+        for count in file_sizes(lengths, self.file_tokens, self.name == "train", self.most_tokens):
             yield count, blocks.take(count)
 
 
-def file_sizes(lengths: list[np.ndarray], most: int, trains: bool) -> list[int]:
-    """How many tokens each file has, of documents of these lengths."""
+def file_sizes(lengths: list[np.ndarray], most: int, trains: bool, limit: int | None = None) -> list[int]:
+    """How many tokens each file has, of documents of these lengths: about `most`, and never more than `limit`."""
     ends = np.cumsum(np.concatenate(lengths), dtype=np.int64)
     total = int(ends[-1])
     number = max(-(-total // most), 2 if trains else 1)
@@ -89,6 +91,7 @@ def file_sizes(lengths: list[np.ndarray], most: int, trains: bool) -> list[int]:
     nearest = ends[np.minimum(np.searchsorted(ends, even[1:-1]), len(ends) - 1)]
     cut = np.concatenate([even[:1], nearest, even[-1:]])
     uneven = (np.diff(cut) < np.diff(even) / 2).any() or (np.diff(cut) > 1.5 * np.diff(even)).any()
+    uneven |= limit is not None and (np.diff(cut) > limit).any()
     return [int(size) for size in np.diff(even if uneven else cut)]
 
 

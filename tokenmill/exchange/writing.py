@@ -13,6 +13,7 @@ from tokenmill.exchange.headers import (
     DATATROVE_METADATA,
     LLMC_HEADERS,
     MEGATRON_HEADER,
+    MEGATRON_LONGEST,
     MEGATRON_MAGIC,
     MEGATRON_TYPES,
 )
@@ -56,6 +57,11 @@ def write_megatron(split: SplitFiles, folder: Path) -> None:
     dtype = split.dtype if split.dtype.itemsize == 2 else np.dtype("<i4")
     _write_flat(folder / f"{split.name}.bin", (block.astype(dtype, copy=False) for block in split.blocks()))
     lengths = np.concatenate([shard.lengths for shard in split.shards])
+    if (longest := int(lengths.max())) > MEGATRON_LONGEST:
+        raise ValueError(
+            f"a document has {longest:,} tokens, and Megatron's index counts those of one in 32 bits, up to "
+            f"{MEGATRON_LONGEST:,}; prepare with a lower --max-document-bytes, or write another layout"
+        )
     code = next(code for code, known in MEGATRON_TYPES.items() if known == dtype)
     with open(folder / f"{split.name}.idx", "wb") as file:
         file.write(MEGATRON_HEADER.pack(MEGATRON_MAGIC, 1, code, len(lengths), len(lengths) + 1))

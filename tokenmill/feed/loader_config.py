@@ -17,6 +17,7 @@ from tokenmill.remote.sets import Kept, open_set
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
 from tokenmill.rows.packings import PACKINGS, find_packing
 from tokenmill.rows.skip_rows import by_source, format_by_source
+from tokenmill.sanitize import redact
 from tokenmill.store.shards import SPLITS, Split
 from tokenmill.store.token_sets import TokenSet, find_token_set
 
@@ -27,7 +28,7 @@ MOST_PREFETCHED = 1_000  # batches; more would only take memory
 VAL_SEED = 0  # fixed, so that the first N validation batches are the same fair sample in every run
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LoaderConfig:
     """Which rows training gets, and where. Equivalent settings are equal: 32 and np.int64(32), "a" and Path("a")."""
 
@@ -53,6 +54,10 @@ class LoaderConfig:
     cache_bytes: int | str | None = None
     # the digest of each source's manifest, if it must not be another one than when the settings were made
     manifests: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        return redact(f"LoaderConfig({values})")
 
     @classmethod
     def of(cls, arguments: dict[str, Any]) -> Self:

@@ -3,8 +3,9 @@
     guard = BlockGuard.of(shards)                 None if all shards are on this disk
     guard.join(sources, begins, ends, join)       what join() returns, read while all blocks of these bytes are present
 
-The guard compares the marks of the blocks before and after it reads. The result is therefore right even if another
-process evicts blocks at the same time (remote/block_state.py).
+The guard compares the marks of the blocks before and after it reads, and replaces what may come from a hole. The result
+is therefore right even if another process evicts blocks at the same time (remote/block_state.py), and on file systems
+without working locks (remote/holes.py).
 """
 
 import weakref
@@ -17,6 +18,7 @@ from tokenmill.remote.block_state import THERE
 from tokenmill.remote.blocks import Blocks, in_order
 from tokenmill.remote.cache import Cache
 from tokenmill.remote.fetcher import fetcher
+from tokenmill.remote.holes import doubtful, read_verified
 from tokenmill.remote.sets import RemoteShard
 from tokenmill.rows.windows import Epoch
 from tokenmill.store.files import BLOCK_BYTES
@@ -46,6 +48,7 @@ class BlockGuard:
         self._all_in_one = all(is_remote) and len(self._caches) == 1
         self._eras: list[int] | None = None  # the eras in which all blocks of all rows were present
         self._eras_of_files: list[int] = []  # the eras in which the files were last checked
+        self._shards = shards
         self._remote = [shard for shard in shards if isinstance(shard, RemoteShard)]
 
     @classmethod
@@ -82,6 +85,20 @@ class BlockGuard:
             if all(map(np.array_equal, before, after)):
                 self._require_same_files()
                 return joined
+
+    def replace_holes(
+        self, tokens: np.ndarray, source: np.ndarray, begin: np.ndarray, end: np.ndarray, known: np.ndarray
+    ) -> None:
+        """Replaces stretches in `tokens` that may come from a hole with what verified blocks have (remote/holes.py).
+
+        Stretch s is bytes begin[s] to end[s] of a shard. If known[s] is set, its first token does not matter.
+        """
+        firsts = (np.cumsum(end - begin) - (end - begin)) // tokens.itemsize
+        for stretch in doubtful(tokens, firsts, known).tolist():
+            shard = self._shards[source[stretch]]
+            if isinstance(shard, RemoteShard):
+                right = read_verified(shard.cache, shard.number, int(begin[stretch]), int(end[stretch]))
+                tokens[firsts[stretch] :][: len(right) // tokens.itemsize] = np.frombuffer(right, tokens.dtype)
 
     def _require_same_files(self) -> None:
         """Raises FileNotFoundError if a file is no longer the one that was opened; another file has another era."""

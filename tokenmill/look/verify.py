@@ -32,7 +32,8 @@ from tokenmill.prepare.workers import run_tasks
 from tokenmill.remote.sets import KEPT, Kept, RemoteTokenSet, open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import COLUMNS, OFFSETS, TOKENS, checksums_of, columns_of
-from tokenmill.store.files import BLOCK_BYTES, Checksums, locked
+from tokenmill.store.files import BLOCK_BYTES, Checksums
+from tokenmill.store.locked import locked
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import OFFSET, ShardEntry, in_blocks, shard_path
 from tokenmill.store.token_sets import TokenSet, write_manifest

@@ -9,9 +9,9 @@ from tokenmill.look.bit_errors import flipped_bit
 from tokenmill.remote.sets import RemoteTokenSet
 from tokenmill.store.columns import checksums_of, columns_of, listed_sha256
 from tokenmill.store.files import BLOCK_BYTES, read_bounded
-from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
-from tokenmill.store.token_sets import TokenSet
+from tokenmill.store.small_files import SMALL_FILES, what_is_wrong
+from tokenmill.store.token_sets import TokenSet, require_kept_manifests
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 
@@ -30,19 +30,19 @@ def of_the_set(token_set: TokenSet) -> list[str]:
         found = tokenizer.facts()
         others = [key for key in {**facts, **found} if facts.get(key) != found.get(key)]
         problems += [f"tokenizer.json: expected {key} {facts.get(key)!r}, found {found.get(key)!r}" for key in others]
-        data = read_bounded(token_set.file("token_bytes.npy"), 5 * MOST_IDS, "token_bytes.npy")
+        files = {name: read_bounded(token_set.file(name), most, name) for name, most in SMALL_FILES.items()}
+        wrong = {name: what_is_wrong(name, data, token_set.manifest) for name, data in files.items()}
+        problems += [f"{name}: {what}" for name, what in wrong.items() if what is not None]
+        data = files["token_bytes.npy"]
         if not _is_array(data, tokenizer.token_bytes()):
             problems.append("token_bytes.npy: expected the bytes of the tokens in tokenizer.json, found others")
+        require_kept_manifests(token_set.path)
     except (OSError, ValueError, KeyError) as error:
         problems.append(str(error))
     shared = [entry for entry in token_set.entries if entry.more_sources]
     together = Counter(name for entry in shared for name in entry.sources)
     alone = {entry.source for entry in token_set.entries if not entry.more_sources}
     problems += [f"manifest.json: {name} is in two shards" for name, n in together.items() if n > 1 or name in alone]
-    for count in ("documents", "tokens", "text_bytes"):
-        total = sum(getattr(entry, count) for entry in token_set.entries)
-        if token_set.manifest[count] != total:
-            problems.append(f"manifest.json: {count} is {token_set.manifest[count]:,}, its shards have {total:,}")
     return problems
 
 

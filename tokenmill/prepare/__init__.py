@@ -6,10 +6,11 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which shards faile
     input_files       lists the files to read; choose_tokenizer: finds or trains the tokenizer
     splits            decides which files validate, also when a set grows
     inventory         knows which shards are needed and made; plan: finds what is missing
+    shard_size        decides how much text a shard has
     estimate          says how many bytes that will take
     execute           has it made; upload: sends shards to a bucket as they are made
     make              makes one shard of one unit of work, in a worker
-    workers           gives tasks to worker processes, which fork_server starts; cluster: to Ray's
+    workers           gives waiting_tasks to worker processes, which fork_server starts; cluster: to Ray's
     cores             counts the cores that a process may use
     progress          shows what is happening; command: `tokenmill prepare`
 

@@ -13,8 +13,8 @@ from tokenmill.text.file_groups import about_text_bytes
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
-from tokenmill.tokenize.encoder import hard_texts
 from tokenmill.tokenize.foreign import is_foreign, load_any
+from tokenmill.tokenize.hard_texts import hard_texts
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
 PROOF_DOCUMENTS = 64  # of the source, which a foreign tokenizer is checked on
@@ -120,5 +120,4 @@ def _spread(items: list[Some], most: int) -> list[Some]:
 def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     """Writes the tokenizer, and the bytes that its tokens stand for, into a token set's folder."""
     tokenizer.save(folder / "tokenizer.json")
-    if not (folder / "token_bytes.npy").exists():
-        write_token_bytes(folder, tokenizer.token_bytes())
+    write_token_bytes(folder, tokenizer.token_bytes())

@@ -7,11 +7,13 @@ files to be fetched  -> a thread: fetched, planned -> workers, while these make 
 import functools
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import as_completed
 
 from tokenmill.humanize import counted
 from tokenmill.prepare import cluster, workers
 from tokenmill.prepare.estimate import after_first
+from tokenmill.prepare.fork_server import ForkServer
 from tokenmill.prepare.input_files import InputFiles
 from tokenmill.prepare.inventory import Inventory
 from tokenmill.prepare.make import Made, load_encoder, make_shard
@@ -19,22 +21,56 @@ from tokenmill.prepare.outcomes import Failure, failure_of
 from tokenmill.prepare.plan import Failures, Missing, naming_files_that_wait
 from tokenmill.prepare.prepare_config import Makers
 from tokenmill.prepare.progress import Bars, Meter
-from tokenmill.prepare.upload import make_and_upload
 from tokenmill.prepare.workers import TaskQueue
 from tokenmill.store.columns import prepared_columns
 from tokenmill.text.file_groups import FileGroup
 from tokenmill.text.units import SourceFile, Unit
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+LITTLE_TEXT = 1 << 20  # bytes; a faster engine takes a quarter of a second to be made and proven
 
 
-def make_missing(inventory: Inventory, inputs: InputFiles, missing: Missing, makers: Makers, bars: Bars) -> Failures:
-    """Makes what is missing of this part: (what, why) of each file and shard that failed."""
-    failures = missing.failures + (_make(inventory, inputs, missing, makers, bars) if missing else [])
+def make_missing(
+    inventory: Inventory,
+    inputs: InputFiles,
+    missing: Missing,
+    tokenizer: Tokenizer,
+    makers: Makers,
+    bars: Bars,
+    server: ForkServer | None,
+) -> Failures:
+    """Makes what is missing of this part: (what, why) of each file and shard that failed.
+
+    `server` is None, or starts workers on this machine.
+    """
+    failures = missing.failures
+    if missing:
+        engine = "tiktoken" if makers.engine == "auto" and _is_little(missing) else makers.engine
+        setup = functools.partial(load_encoder, tokenizer, engine)
+        run = (
+            cluster.run_tasks
+            if makers.cluster
+            else functools.partial(workers.run_tasks, server=server, chain_of=_file_to_decompress)
+        )
+        failures += _make(inventory, inputs, missing, functools.partial(run, setup=setup), makers, bars)
     if not inputs.keep_raw:
         _delete_done(inventory, inputs, inputs.files)
     return failures
 
 
-def _make(inventory: Inventory, inputs: InputFiles, missing: Missing, makers: Makers, bars: Bars) -> Failures:
+def _file_to_decompress(unit: Unit) -> str | None:
+    """The large compressed file that a unit is a part of."""
+    return unit.parts[0].file.name if unit.units > 1 and unit.parts[0].file.compression else None
+
+
+def _is_little(missing: Missing) -> bool:
+    """Whether tiktoken is done with the text before a faster engine is proven."""
+    return not missing.absent and sum(unit.text_bytes for unit in missing.units) < LITTLE_TEXT
+
+
+def _make(
+    inventory: Inventory, inputs: InputFiles, missing: Missing, run_tasks: Callable, makers: Makers, bars: Bars
+) -> Failures:
     """Makes shards in worker processes, those of absent files as they arrive. (what, why) of what failed."""
     failures: Failures = []
     made: list[Made] = []
@@ -56,15 +92,12 @@ def _make(inventory: Inventory, inputs: InputFiles, missing: Missing, makers: Ma
         arguments = (queue, inventory, inputs, missing.absent, meter, failures)
         threading.Thread(target=_add_fetched, args=arguments, daemon=True, name="tokenmill-fetch").start()
         folder = inventory.folder.absolute()
-        columns = prepared_columns()
-        make, setup = (
-            functools.partial(make_shard, folder, columns),
-            functools.partial(load_encoder, folder, makers.engine),
-        )
+        make = functools.partial(make_shard, folder, prepared_columns(), inventory.shard_text_bytes)
         if inventory.upload is not None:
-            make = functools.partial(make_and_upload, make_shard, folder, columns, inventory.upload.address)
-        run_tasks = cluster.run_tasks if makers.cluster else workers.run_tasks
-        run_tasks(make, queue, setup, makers.workers, meter.add, settle)
+            from tokenmill.prepare.upload import make_and_upload
+
+            make = functools.partial(make_and_upload, make, folder, inventory.upload.address)
+        run_tasks(make, queue, num_workers=makers.workers, on_progress=meter.add, on_outcome=settle)
     if left := len(queue.tasks) - len(made) - sum(what.startswith("shard ") for what, _ in failures):
         bars.say(f"{counted(left, 'shard')} not begun: {next(f.reason for _, f in failures if f.is_for_all)}")
     if made:

@@ -12,13 +12,15 @@ tokenizers is told to start none, and fsspec starts its thread anew in a process
 """
 
 import contextlib
+import gc
+import importlib
 import os
 import pickle
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NoReturn
@@ -30,6 +32,7 @@ from multiprocess.reduction import recv_handle, send_handle
 from tokenmill.prepare.outcomes import failure_of
 
 REAP_SECONDS = 3.0
+COLLECT_AFTER = 100_000  # objects
 
 
 @dataclass
@@ -40,6 +43,7 @@ class Worker:
     server: "ForkServer"
     pid: int | None = None  # known once the worker says that it has started
     task: int | None = None  # the number of the task that it is doing
+    last: int | None = None  # of the one that it did last, or is doing
     progress: list = field(default_factory=list)  # what it has reported of that task
     heard: float = field(default_factory=time.monotonic)  # when it was last given a task, or sent a message
 
@@ -67,15 +71,24 @@ class Worker:
 
 
 class ForkServer:
-    """The parent's side of the process that workers are forked from. `work` is (function, setup), pickled."""
+    """The parent's side of the process that workers are forked from. It starts by importing the modules `preload`, so
+    begin it before you know the work. What cannot be imported is imported again by what needs it.
+    """
 
-    def __init__(self, work: bytes):
+    def __init__(self, preload: Sequence[str] = ()):
         context = multiprocess.get_context("spawn")
         self._control, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, tuple(preload)), daemon=True)
         with _ignoring_ctrl_c(), _without_main():
             self._process.start()
         theirs.close()
+
+    def use(self, work: bytes) -> None:
+        """Says what workers do: (function, setup), pickled. Needed once, before the first worker."""
+        try:
+            self._control.send(("work", work))
+        except OSError:
+            self.kill()  # it has died, or is about to
 
     def is_alive(self) -> bool:
         return bool(self._process.is_alive())
@@ -147,30 +160,53 @@ def _without_main():
 # ---------------------------------------------------------------------------- in the fork server
 
 
-def _serve(control, work: bytes) -> None:
-    """Forks a worker whenever the parent asks for one, until the parent closes the pipe."""
+class _Work:
+    """What workers do: (function, setup), unpickled when it is first needed, as what it imports may be missing."""
+
+    def __init__(self, pickled: bytes):
+        self._pickled = pickled
+        self._loaded: tuple[Callable, Callable] | None = None
+
+    def load(self) -> tuple[Callable, Callable]:
+        if self._loaded is None:
+            self._loaded = pickle.loads(self._pickled)
+        return self._loaded
+
+    def set_up(self, task: bytes) -> Any:
+        """What setup(task) makes; None where it fails: then the worker tries."""
+        try:
+            _, setup = self.load()
+            return setup(pickle.loads(task))
+        except BaseException:
+            return None
+
+
+def _serve(control, preload: tuple[str, ...]) -> None:
+    """Forks a worker whenever the parent asks for one, until the parent closes the pipe, or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    state = None
+    for module in preload:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    work, state, children = _Work(b""), None, set()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             what, value = control.recv()
+            if what == "work":
+                work = _Work(value)
+                continue
             if what == "reap":
                 control.send(_reap(value))
+                children.discard(value)
                 continue
             handle = recv_handle(control)
-            state = _set_up(work, value) if state is None else state
-            if os.fork() == 0:
+            state = work.set_up(value) if state is None else state
+            if (pid := os.fork()) == 0:
                 _run_worker(Connection(handle), control, work, state)
+            children.add(pid)
             os.close(handle)
-
-
-def _set_up(work: bytes, task: bytes) -> Any:
-    """What setup(task) makes; None where it fails: then the worker tries."""
-    try:
-        _, setup = pickle.loads(work)
-        return setup(pickle.loads(task))
-    except BaseException:
-        return None
+    for pid in children:  # one that waits for a dead mount would never notice
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _reap(pid: int) -> int | None:
@@ -186,13 +222,15 @@ def _reap(pid: int) -> int | None:
     return None
 
 
-def _run_worker(connection, control, work: bytes, state: Any) -> NoReturn:
+def _run_worker(connection, control, work: _Work, state: Any) -> NoReturn:
     """A worker: receives tasks, sends progress and outcomes, until the parent closes the pipe."""
     code = 1
     try:
         with contextlib.suppress(EOFError, ConnectionError):
             connection.send(("started", os.getpid()))
             control.close()
+            gc.freeze()  # the collector never looks at what setup made,
+            gc.set_threshold(COLLECT_AFTER)  # and seldom at files by the thousand: it took a quarter of the time
             while True:
                 state, outcome = _do(connection, connection.recv_bytes(), work, state)
                 connection.send(("outcome", outcome))
@@ -201,10 +239,9 @@ def _run_worker(connection, control, work: bytes, state: Any) -> NoReturn:
         os._exit(code)  # skips the exit handlers, which are the server's
 
 
-def _do(connection, task: bytes, work: bytes, state: Any) -> tuple[Any, Any]:
+def _do(connection, task: bytes, work: _Work, state: Any) -> tuple[Any, Any]:
     try:
-        function: Callable
-        function, setup = pickle.loads(work)  # here, as what it imports may be missing
+        function, setup = work.load()
         found = pickle.loads(task)
         state = setup(found) if state is None else state
         return state, function(state, found, lambda *numbers: connection.send(("progress", numbers)))

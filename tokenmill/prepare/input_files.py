@@ -11,7 +11,6 @@ from tokenmill.text import hub
 from tokenmill.text.downloads import Downloads
 from tokenmill.text.listing import list_source
 from tokenmill.text.sources import split_files
-from tokenmill.text.stdlib import write_stdlib
 from tokenmill.text.units import SourceFile
 
 
@@ -69,6 +68,8 @@ def list_input_files(request: InputRequest, destination: Destination, bars: Bars
     val_file = None if request.val_file == "last" else request.val_file
     source = request.source
     if source == "stdlib":
+        from tokenmill.text.stdlib import write_stdlib  # takes a twentieth of a second
+
         source = str(write_stdlib(request.raw_dir, bars.say))
     elif not Path(source).expanduser().exists() and hub.is_repository(source):
         return _hub_files(request, destination, bars)

@@ -8,8 +8,9 @@ the text in a compressed file is kept in `planned/`, for the next run and for ot
 
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tokenmill.prepare.upload import BucketUpload
+from tokenmill.prepare.shard_size import find_shard_text_bytes
 from tokenmill.store.columns import columns_of, prepared_columns
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.shards import Split, finished_record, sources_of
@@ -19,7 +20,11 @@ from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import identify, plan_units
 from tokenmill.text.units import SourceFile, Unit
 
-READ_AS = ("text_column", "document_separator", "id_column")  # options that a record has only if they matter
+if TYPE_CHECKING:
+    from tokenmill.prepare.upload import BucketUpload
+
+# options that a record has only if they matter, and their flags
+READ_AS = {"text_column": "--text-column", "document_separator": "--document-separator", "id_column": "--keep-ids"}
 
 
 class Inventory:
@@ -30,29 +35,33 @@ class Inventory:
         folder: Path,
         fingerprint: str,
         options: ReadOptions,
-        shard_text_bytes: int,
-        upload: BucketUpload | None = None,
+        files: list[SourceFile],
+        shard_text_bytes: int | None,
+        upload: "BucketUpload | None" = None,
     ):
         self.upload = upload  # if shards are uploaded, only their records stay here
-        self.folder, self._fingerprint, self._options, self._shard_text_bytes = (
-            folder,
-            fingerprint,
-            options,
-            shard_text_bytes,
-        )
+        self.folder, self._fingerprint, self._options = folder, fingerprint, options
         self.shards: dict[str, list[str]] = {}  # by the names of their files
         self.records: dict[str, dict] = {}
         self._units: list[Unit] = []
         self._unplanned: list[tuple[FileGroup, Callable[[SourceFile], int | None]]] = []
         self._on_disk = dict(_records(folder, whole=upload is None))
+        self.shard_text_bytes = self._find_shard_text_bytes(files, shard_text_bytes)
         is_set = (folder / "manifest.json").exists()
         self._dropped = [entry.sources for _, entry in TokenSet(folder).dropped] if is_set else []
+
+    def _find_shard_text_bytes(self, files: list[SourceFile], named: int | None) -> int:
+        try:
+            return find_shard_text_bytes(self._on_disk.values(), named, files)
+        except ValueError as error:
+            raise ValueError(f"{self.folder}: {error}") from error
 
     def groups(self, files: list[SourceFile]) -> list[FileGroup]:
         """Which files make shards together. Files whose shards exist, or were dropped as damaged, stay grouped.
 
-        ValueError if two shards hold the same file and were not cut from it.
+        ValueError if two shards hold the same file and were not cut from it, or if files were read in another way.
         """
+        self._require_read_alike(files)
         known: dict[str, tuple[str, ...]] = {}
         made = [tuple(source["file"] for source in sources_of(record)) for record in self._on_disk.values()]
         for together in [*made, *self._dropped]:
@@ -62,7 +71,20 @@ class Inventory:
                         f"{self.folder}: shards {known[name][0]} and {together[0]} both hold {name}, as two runs with "
                         "different files made them; prepare under another --name"
                     )
-        return group_files(files, known, self._shard_text_bytes)
+        return group_files(files, known, self.shard_text_bytes)
+
+    def _require_read_alike(self, files: list[SourceFile]) -> None:
+        """ValueError if files of this set would be read in another way now: before anything is made."""
+        formats = {file.name: file.format for file in files}
+        made_from = (source for record in self._on_disk.values() for source in sources_of(record))
+        for was in made_from:
+            now = formats[was["file"]].facts(self._options) if was["file"] in formats else was
+            for key, flag in READ_AS.items():
+                if was.get(key) != now.get(key):
+                    raise ValueError(
+                        f"{self.folder}: {key} of {was['file']} was {was.get(key)} then, is {now.get(key)} now; give "
+                        f"{flag} as it was, or prepare under another --name"
+                    )
 
     def plan(self, group: FileGroup) -> list[Unit]:
         """All units of a group. ValueError if a file is damaged."""
@@ -71,7 +93,7 @@ class Inventory:
         facts = identify(group[0], self._options) if learns else {}
         known = read_json(path, "plan") if learns and path.exists() else {}
         same = all(known.get(key) == value for key, value in facts.items())
-        units = plan_units(group, self._options, self._shard_text_bytes, known.get("text_bytes") if same else None)
+        units = plan_units(group, self._options, self.shard_text_bytes, known.get("text_bytes") if same else None)
         if learns:
             path.parent.mkdir(exist_ok=True)
             write_json(path, header("plan") | facts | {"text_bytes": sum(unit.text_bytes for unit in units)})
@@ -103,7 +125,7 @@ class Inventory:
         if len(made_from) != len(unit.parts):
             problem = f"of {len(made_from):,} files then, and of {len(unit.parts):,} now"
         for was, part in zip(made_from, unit.parts, strict=False):
-            if problem is None and (problem := _difference(was, part.identity)):
+            if problem is None and (problem := _difference(was, part.identity or identify(part.file, part.options))):
                 path = part.file.path
         if problem is None and _lacks_columns(record):
             return None

@@ -2,9 +2,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import DTYPES, TEXT_COUNTS
 from tokenmill.text.sources import read_documents
 from tokenmill.text.units import BATCH_BYTES, Documents, FilePart, Unit
+from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -32,15 +33,15 @@ class Made(NamedTuple):
     itemsize: int  # bytes of a token
 
 
-def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
+def load_encoder(tokenizer: Tokenizer, engine: str, unit: Unit) -> tuple[Encoder, str]:
     """What workers encode with, proven on the first documents of a unit; and why not a faster engine, or "".
 
     A fast engine then encodes some MB more to learn common words, which every worker starts with.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its process, and threads do not survive a fork
     stream = map(_texts_of, _gathered(read_documents(unit)))
-    first = next(stream, pa.array([], pa.large_string()))
-    encoder, why = choose_encoder(engine, Tokenizer.load(folder / "tokenizer.json"), first[:PROOF_DOCUMENTS])
+    first = next(stream, text_array([]))
+    encoder, why = choose_encoder(engine, tokenizer, first[:PROOF_DOCUMENTS])
     seen = 0
     while not encoder.is_reference and seen < WARM_BYTES and (texts := next(stream, None)) is not None:
         encoder.encode(texts)
@@ -48,20 +49,30 @@ def load_encoder(folder: Path, engine: str, unit: Unit) -> tuple[Encoder, str]:
     return encoder, why
 
 
-def make_shard(folder: Path, columns: tuple[Column, ...], state: tuple[Encoder, str], unit: Unit, report) -> Made:
+def make_shard(
+    folder: Path,
+    columns: tuple[Column, ...],
+    shard_text_bytes: int,
+    state: tuple[Encoder, str],
+    unit: Unit,
+    report: Callable[..., None],
+) -> Made:
     """Tokenizes one unit into one shard; reports (documents, tokens, bytes of text, share of unit.text_bytes).
 
-    `columns` are computed from the tokens, and written beside them.
+    `columns` are computed from the tokens, and written beside them. The record says which `shard_text_bytes` the unit
+    was planned with.
     """
     encoder, why = state
     for column in columns:
         register_column(column)
     tallies, referred = [_Tally(part) for part in unit.parts], 0
+    identities: list[dict] = []
+    most = max(MOST_TEXT, MUCH_MORE * unit.text_bytes)
     keeps_ids = any("id_column" in file.format.options for file in unit.files)
     with_ids = keeps_ids and unit.parts[0].options.id_column is not None
     written = ["ids"] * with_ids + [column.suffix for column in columns]
     with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), written) as writer:
-        for gathered in _gathered(read_documents(unit)):
+        for gathered in _gathered(read_documents(unit, identities)):
             texts = _texts_of(gathered)
             tokens, lengths, by_reference = encoder.encode(texts)
             encoder.prove(texts, tokens, lengths, sample(unit.name, writer.num_documents, len(lengths)))
@@ -72,22 +83,24 @@ def make_shard(folder: Path, columns: tuple[Column, ...], state: tuple[Encoder, 
             referred += by_reference
             for documents in gathered:
                 tallies[documents.part].add(documents)
-                _require_as_planned(unit, tallies[documents.part])
+                _require_as_planned(tallies[documents.part], most)
                 if with_ids:
                     writer.write_column("ids", documents.ids or [None] * len(documents.texts))
             text_bytes, share = map(sum, zip(*((d.text_bytes, d.share) for d in gathered), strict=True))
             report(len(texts), len(tokens), text_bytes, share)
         counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
-        facts = {"source": _source(unit, tallies), "fingerprint": encoder.tokenizer.fingerprint}
-        writer.finish(counts | facts | {"max_document_bytes": unit.parts[0].options.max_document_bytes})
+        facts: dict[str, Any] = {"source": _source(unit, tallies, identities)}
+        facts["fingerprint"] = encoder.tokenizer.fingerprint
+        facts["max_document_bytes"] = unit.parts[0].options.max_document_bytes
+        writer.finish(counts | facts | {"shard_text_bytes": shard_text_bytes})
     return Made(encoder.engine, why, referred, DTYPES[writer.dtype].itemsize)
 
 
-def _require_as_planned(unit: Unit, tally: "_Tally") -> None:
+def _require_as_planned(tally: "_Tally", most: int) -> None:
     """ValueError if a file has far more text than planned: a few bytes can hold a text a million times."""
-    if tally.counts["text_bytes"] > max(MOST_TEXT, MUCH_MORE * unit.text_bytes):
+    if tally.counts["text_bytes"] > most:
         raise ValueError(
-            f"{tally.part.file.path}: gave {tally.counts['text_bytes']:,} bytes of text and has more, where "
+            f"{tally.part.file.shown}: gave {tally.counts['text_bytes']:,} bytes of text and has more, where "
             f"{tally.part.text_bytes:,} were planned, as it repeats itself in a dictionary or is compressed very "
             "tightly; write it again with smaller row groups and no dictionary, or plain, or take it out of the source"
         )
@@ -130,15 +143,15 @@ class _Tally:
         """How many documents each row group has, for packing `nanochat`."""
         return {"row_group_documents": list(self.row_groups.values())} if self.part.file.format.has_row_groups else {}
 
-    def whole(self) -> dict:
+    def whole(self, identity: dict) -> dict:
         """What a record says about one file of several."""
         groups = {"row_groups": list(self.row_groups)} | self.groups() if self.groups() else {}
         left_out = {count: found for count, found in self.counts.items() if found}
-        return self.part.identity | groups | {"documents": self.documents} | left_out
+        return identity | groups | {"documents": self.documents} | left_out
 
 
-def _source(unit: Unit, tallies: list[_Tally]) -> dict:
+def _source(unit: Unit, tallies: list[_Tally], identities: list[dict]) -> dict:
     """What a record says about the source of its text."""
     if len(tallies) == 1:
-        return unit.parts[0].identity | tallies[0].groups() | {"shards": unit.units}
-    return {"files": [tally.whole() for tally in tallies], "shards": 1}
+        return identities[0] | tallies[0].groups() | {"shards": unit.units}
+    return {"files": [tally.whole(one) for tally, one in zip(tallies, identities, strict=True)], "shards": 1}

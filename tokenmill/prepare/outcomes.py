@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tokenmill.extras import what_to_install
+from tokenmill.sanitize import redact
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
@@ -35,7 +36,7 @@ class PreparationError(Exception):
     """Some shards could not be made; the others are done. Has (what, Failure) for each, and the others' folder."""
 
     def __init__(self, failures: list[tuple[str, Failure]]):
-        reasons = "; ".join(f"{what}: {failure.reason}" for what, failure in failures)
+        reasons = redact("; ".join(f"{what}: {failure.reason}" for what, failure in failures))
         super().__init__(f"{len(failures)} failed, all others are done: {reasons}")
         self.failures = failures
         self.folder: Path | None = None  # which has what is done; None if nothing is

@@ -16,6 +16,7 @@ from tokenmill.prepare.inventory import Inventory, is_costly
 from tokenmill.prepare.outcomes import Failure, failure_of
 from tokenmill.prepare.prepare_config import Share
 from tokenmill.text.file_groups import FileGroup
+from tokenmill.text.sources import plan_units
 from tokenmill.text.units import SourceFile, Unit
 
 Item = TypeVar("Item")
@@ -43,24 +44,26 @@ def find_missing(
     """Plans this part. ValueError if no file at all can be read."""
     groups = inventory.groups(inputs.files)
     by_group = [group for group in groups if inputs.downloads is not None or is_costly(group)]
-    mine = set() if share.finish else set(by_group[share.part - 1 :: share.parts])
-    is_here = {group: all(map(inputs.is_there, group)) for group in groups}
-    here = [group for group in groups if is_here[group]]
-    absent = [g for g in groups if not is_here[g] and not inventory.note_made(g, inputs.size_of_absent)]
+    mine = set() if share.finish else {group[0] for group in by_group[share.part - 1 :: share.parts]}
+    here = [group for group in groups if all(map(inputs.is_there, group))]
+    is_here = {group[0] for group in here}
+    absent = [g for g in groups if g[0] not in is_here and not inventory.note_made(g, inputs.size_of_absent)]
     costly_here = list(filter(is_costly, here))
     looked_up = _in_threads(lambda group: _is_made(inventory, group), costly_here, REQUESTS)
-    known = {group for group, made in looked_up if made.result()}
-    wanted = [group for group in here if group not in known and (group in mine or not is_costly(group))]
+    known = {group[0] for group, made in looked_up if made.result()}
+    wanted = [group for group in here if group[0] not in known and (group[0] in mine or not is_costly(group))]
     unread = list(filter(is_costly, wanted)) if share.dry_run else []
     if costly := sum(map(is_costly, wanted)) - len(unread):
         say(f"looking through {counted(costly, 'compressed file')}, to plan; what this tells is kept")
-    units, failures = _plan(inventory, [group for group in wanted if group not in unread], threads)
-    absent = [group for group in absent if group in mine]
+    units, failures = _plan(inventory, [g for g in wanted if not (unread and is_costly(g))], threads)
+    if share.dry_run:
+        failures += _unreadable(units)
+    absent = [group for group in absent if group[0] in mine]
     if failures and not (units or absent or known or unread):
         raise ValueError(failures[0][1].reason)
-    mine_first, shared = {group[0] for group in mine}, {g[0] for g in groups} - {g[0] for g in by_group}
-    by_unit = [] if share.finish else [unit for unit in units if unit.files[0] in shared]
-    units = by_unit[share.part - 1 :: share.parts] + [unit for unit in units if unit.files[0] in mine_first]
+    shared = {group[0] for group in groups} - {group[0] for group in by_group}
+    by_unit = [] if share.finish else [unit for unit in units if unit.parts[0].file in shared]
+    units = by_unit[share.part - 1 :: share.parts] + [unit for unit in units if unit.parts[0].file in mine]
     units = sorted((unit for unit in units if unit.name not in inventory.records), key=lambda unit: -unit.text_bytes)
     planned = len({name for names in inventory.shards.values() for name in names})
     lines = [f"{len(inventory.records):,} of {planned:,} shards are there, {len(units):,} to make"] * bool(planned)
@@ -82,7 +85,7 @@ def _plan(inventory: Inventory, groups: list[FileGroup], threads: int) -> tuple[
     """The units of groups that are here, and the files that cannot be planned."""
     units: list[Unit] = []
     failures: Failures = []
-    far = any(isinstance(file.path, str) for group in groups for file in group)
+    far = not all(file.is_local for group in groups for file in group)
     for group, future in _in_threads(inventory.plan, groups, REQUESTS if far else threads):
         try:
             found = future.result()
@@ -92,6 +95,18 @@ def _plan(inventory: Inventory, groups: list[FileGroup], threads: int) -> tuple[
         else:
             units += found
     return units, failures
+
+
+def _unreadable(units: list[Unit]) -> Failures:
+    """The small files that cannot be planned alone: planning a shard of several does not open them."""
+    failures: Failures = []
+    for unit in units:
+        for part in unit.parts:
+            try:
+                _ = part.identity or plan_units(part.file, part.options, unit.text_bytes)
+            except (ValueError, OSError, MemoryError) as error:
+                failures.append((part.file.name, naming_files_that_wait(failure_of(error), unit.files)))
+    return failures
 
 
 def naming_files_that_wait(failure: Failure, files: Sequence[SourceFile]) -> Failure:

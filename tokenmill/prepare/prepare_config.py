@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tokenmill.addresses import cache_root, has_scheme, named
+from tokenmill.addresses import cache_root, has_scheme, hide_secrets, named, require_readable_host
 from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
 from tokenmill.store.schema import MOST_IDS
@@ -60,7 +60,7 @@ class PrepareConfig:
     part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last one finishes
     finish: bool = False  # make no shards; write the manifest once all parts have made theirs
     dry_run: bool = False  # say what would be fetched and written, and stop
-    shard_text_bytes: int = 256 << 20  # bytes of text in one token shard, at most
+    shard_text_bytes: int | None = None  # bytes of text in a shard; by default a 512th of all, 8 to 256 MiB
     train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
 
     def __post_init__(self) -> None:
@@ -73,7 +73,8 @@ class PrepareConfig:
                 "--cluster writes into a folder that all its machines share; to a bucket prepare by --part"
             )
         for field in WHOLE_NUMBERS:
-            object.__setattr__(self, field, whole_number(field, getattr(self, field), 1))
+            if getattr(self, field) is not None or field != "shard_text_bytes":
+                object.__setattr__(self, field, whole_number(field, getattr(self, field), 1))
         part, _, parts = ("1/1" if self.part is None else self.part).partition("/")
         if not (re.fullmatch(r"\d+/\d+", f"{part}/{parts}") and 1 <= int(part) <= int(parts)):
             raise ValueError(f"part must be I/N, from 1/N to N/N, not {self.part!r}")
@@ -145,7 +146,7 @@ class Request(NamedTuple):
     share: Share
     makers: Makers
     options: ReadOptions
-    shard_text_bytes: int
+    shard_text_bytes: int | None
 
 
 def resolve(config: PrepareConfig) -> Request:
@@ -170,6 +171,9 @@ def resolve(config: PrepareConfig) -> Request:
 
 def _dataset(config: PrepareConfig) -> str:
     """The data set's name: --name, or the last part of the source."""
+    if has_scheme(config.source) and "::" not in config.source:  # of which fsspec makes several URLs
+        hide_secrets(config.source)
+        require_readable_host(config.source)
     source = config.source.partition("?")[0] if has_scheme(config.source) else config.source
     return config.name or stem_of(Path(os.path.abspath(source)).name)
 

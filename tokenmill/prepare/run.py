@@ -14,7 +14,7 @@ import contextlib
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tokenmill.addresses import joined
 from tokenmill.humanize import counted
@@ -22,6 +22,7 @@ from tokenmill.prepare.choose_tokenizer import find_tokenizer, must_train, save_
 from tokenmill.prepare.cores import available_cores
 from tokenmill.prepare.estimate import estimate
 from tokenmill.prepare.execute import make_missing
+from tokenmill.prepare.fork_server import ForkServer
 from tokenmill.prepare.input_files import InputFiles, list_input_files
 from tokenmill.prepare.inventory import Inventory
 from tokenmill.prepare.outcomes import PreparationError, Prepared
@@ -36,15 +37,21 @@ from tokenmill.prepare.splits import (
     require_all_there,
     still_dropped,
 )
-from tokenmill.prepare.upload import BucketUpload
-from tokenmill.store.files import locked, remove_temporary_files
+from tokenmill.store.files import remove_temporary_files
+from tokenmill.store.locked import WRITER, locked
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES, ShardEntry
+from tokenmill.store.small_files import SMALL_FILES
 from tokenmill.store.token_sets import write_manifest
 from tokenmill.tokenize.encoder import require_engine
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 SUBFOLDERS = ("shards", "manifests")
+
+if TYPE_CHECKING:
+    from tokenmill.prepare.upload import BucketUpload
+
+PRELOAD = ("tokenmill.prepare.make", "tiktoken", "gigatoken")  # what workers import, while files are listed
 
 
 def prepare(config: PrepareConfig) -> Prepared:
@@ -63,7 +70,12 @@ def prepare_and_describe(config: PrepareConfig) -> tuple[Prepared, list[str]]:
     """
     request = resolve(config)
     makers, share = request.makers, request.share
-    with Bars() as bars, contextlib.closing(list_input_files(request.inputs, request.destination, bars)) as inputs:
+    with contextlib.ExitStack() as stack:
+        server = None if makers.cluster or share.dry_run or share.finish else ForkServer(PRELOAD)
+        if server is not None:
+            stack.callback(server.kill)
+        bars = stack.enter_context(Bars())
+        inputs = stack.enter_context(contextlib.closing(list_input_files(request.inputs, request.destination, bars)))
         if makers.workers > (cores := available_cores()) and makers.cluster is None:
             bars.say(f"warning: {makers.workers} workers for {cores} cores: more memory, and no more speed")
         if must_train(request.tokenizer, share) and (share.dry_run or inputs.downloads is not None):
@@ -73,11 +85,11 @@ def prepare_and_describe(config: PrepareConfig) -> tuple[Prepared, list[str]]:
             _say(ahead, bars)  # before training fetches some of the files
         tokenizer = find_tokenizer(request.tokenizer, inputs, request.options, bars.say)
         require_engine(makers.engine, tokenizer)
-        job = _Job(request, inputs, tokenizer, bars)
+        job = _Job(request, inputs, tokenizer, bars, server)
         if share.dry_run:
             return _dry_run(job)
         is_new = not job.folder.exists()
-        with locked(job.folder, shared=not job.makes_all):  # several parts may run at once
+        with locked(job.folder, shared=job.shares_its_folder):
             try:
                 return _prepare(job)
             except BaseException as error:
@@ -96,6 +108,7 @@ class _Job:
     inputs: InputFiles
     tokenizer: Tokenizer
     bars: Bars
+    server: ForkServer | None  # which starts workers
 
     @property
     def name(self) -> str:
@@ -113,6 +126,11 @@ class _Job:
         return address and joined(address, self.name)
 
     @property
+    def shares_its_folder(self) -> bool:
+        """Whether runs of other parts may be in the folder, too. Each part of a set in a bucket has its own."""
+        return not self.makes_all and self.address is None
+
+    @property
     def makes_all(self) -> bool:
         """Whether this run makes all parts."""
         return self.request.share.parts == 1
@@ -127,14 +145,23 @@ class _Plan(NamedTuple):
     missing: Missing
 
 
-def _plan(job: _Job, upload: BucketUpload | None, folder: Path) -> _Plan:
+def _upload(address: str | None, folder: Path) -> "BucketUpload | None":
+    if address is None:
+        return None
+    from tokenmill.prepare.upload import BucketUpload  # and urllib, ssl: a twentieth of a second
+
+    return BucketUpload(address, folder)
+
+
+def _plan(job: _Job, upload: "BucketUpload | None", folder: Path) -> _Plan:
     """Plans the set whose records are in a folder. ValueError if files that it was made of are gone."""
     request = job.request
     former = former_entries(folder)
     require_all_there(folder, job.inputs.files)
     files = keep_splits(job.inputs.files, former, request.inputs.val_file is not None)
     inputs = replace(job.inputs, files=files)
-    inventory = Inventory(folder, job.tokenizer.fingerprint, request.options, request.shard_text_bytes, upload)
+    fingerprint = job.tokenizer.fingerprint
+    inventory = Inventory(folder, fingerprint, request.options, files, request.shard_text_bytes, upload)
     missing = find_missing(inventory, inputs, request.share, request.makers.workers, job.bars.say)
     return _Plan(former, inputs, inventory, missing)
 
@@ -144,7 +171,7 @@ def _describe_before_training(request: Request, inputs: InputFiles, bars: Bars) 
     size = request.tokenizer.train_size
     assert size is not None, "another tokenizer is not trained"
     folder = request.destination.root / f"{request.destination.dataset}-bpe{size}-not-trained-yet"
-    inventory = Inventory(folder, "", request.options, request.shard_text_bytes)
+    inventory = Inventory(folder, "", request.options, inputs.files, request.shard_text_bytes)
     share = replace(request.share, dry_run=True)
     missing = find_missing(inventory, inputs, share, request.makers.workers, bars.say)
     return Prepared(folder, len(missing)), _ahead(missing, inputs, request, size)
@@ -153,7 +180,7 @@ def _describe_before_training(request: Request, inputs: InputFiles, bars: Bars) 
 def _dry_run(job: _Job) -> tuple[Prepared, list[str]]:
     """What is ahead. The records of a set in a bucket are fetched into a folder that does not stay."""
     with tempfile.TemporaryDirectory() as folder:
-        upload = BucketUpload(job.address, Path(folder)) if job.address else None
+        upload = _upload(job.address, Path(folder))
         if upload is not None:
             upload.fetch_records()
         plan = _plan(job, upload, Path(folder) if upload else job.folder)
@@ -169,14 +196,14 @@ def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
     written = (folder, *(folder / name for name in SUBFOLDERS))
     if job.makes_all:
         remove_temporary_files(*written)
-    upload = BucketUpload(job.address, folder) if job.address else None
+    upload = _upload(job.address, folder)
     if upload is not None:
         upload.fetch_records()
     former, inputs, inventory, missing = _plan(job, upload, folder)
     save_tokenizer(folder, job.tokenizer)
     if missing:
         _say(_ahead(missing, inputs, request, job.tokenizer.vocab_size), job.bars)
-    failures = make_missing(inventory, inputs, missing, request.makers, job.bars)
+    failures = make_missing(inventory, inputs, missing, job.tokenizer, request.makers, job.bars, job.server)
     if job.makes_all:
         remove_temporary_files(*written)
     if failures:
@@ -238,7 +265,7 @@ def _remove_if_nothing_is_done(folder: Path) -> None:
     done = [path for name in (*SUBFOLDERS, "planned") for path in folder.glob(f"{name}/*")]
     if done or (folder / "manifest.json").exists():
         return
-    for name in ("tokenizer.json", "token_bytes.npy"):
+    for name in (*SMALL_FILES, WRITER):
         (folder / name).unlink(missing_ok=True)
     for path in (*(folder / name for name in SUBFOLDERS), folder):
         with contextlib.suppress(OSError):  # it does not exist, or has something else in it

@@ -9,6 +9,7 @@
 other parts, read from the records in the bucket what is done.
 """
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,8 +20,9 @@ from tokenmill.hub_client import is_hub_address
 from tokenmill.remote.backends import read
 from tokenmill.remote.push import closing_items, items_of
 from tokenmill.remote.writers import Sink, sink_of
-from tokenmill.store.columns import Column, columns_of
-from tokenmill.store.files import read_json, write_file
+from tokenmill.store.columns import columns_of
+from tokenmill.store.files import parse_json, read_json, write_file
+from tokenmill.store.names import is_plain
 from tokenmill.store.shards import shard_path
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.units import Unit
@@ -43,9 +45,9 @@ class BucketUpload:
     def fetch_records(self) -> None:
         """Fetches the records and manifests that the bucket has now, and deletes all other shards here.
 
-        Raises the errors of reading an address.
+        The folder is locked, so no other process makes them. Raises the errors of reading an address.
         """
-        there = {name for name in self._sink.sizes() if name.endswith(".json") and name != "tokenizer.json"}
+        there = {name for name in self._sink.sizes() if _kind_of(name) is not None}
         here = {str(path.relative_to(self._folder)) for path in self._folder.glob("shards/*")}
         for name in here - there:
             (self._folder / name).unlink(missing_ok=True)
@@ -55,7 +57,11 @@ class BucketUpload:
     def _fetch(self, name: str) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = read(self._sink.backend, name)
+        data, shown = read(self._sink.backend, name), self._sink.backend.display(name)
+        try:
+            parse_json(data, shown, _kind_of(name) or "tokens")
+        except ValueError as error:
+            raise ValueError(f"{error}, in the bucket; what it belongs to is made again then") from error
         if not (path.exists() and path.read_bytes() == data):
             write_file(path, data, durable=False)
 
@@ -64,17 +70,27 @@ class BucketUpload:
         self._sink.put(closing_items(TokenSet(self._folder), 0, None))
 
 
+def _kind_of(name: str) -> str | None:
+    """The kind of JSON that an object under the address is: "shard", "tokens" (a manifest), or None for all others.
+
+    Whoever may write to the bucket chooses the names, so only those that this program gives are taken.
+    """
+    if name == "manifest.json" or re.fullmatch(r"manifests/[0-9a-f]{16}\.json", name):
+        return "tokens"
+    folder, _, file = name.partition("/")
+    return "shard" if folder == "shards" and file.endswith(".json") and is_plain(file) else None
+
+
 def make_and_upload(
     make: Callable[..., Any],
     folder: Path,
-    columns: tuple[Column, ...],
     address: str,
     state: Any,
     unit: Unit,
     report: Callable[..., None],
 ) -> Any:
     """Makes a shard, uploads it, and keeps only its record here; runs in a worker."""
-    made = make(folder, columns, state, unit, report)
+    made = make(state, unit, report)
     record = read_json(shard_path(folder, unit.name, "json"), "shard")
     sink_of(address).put(items_of(folder, record))
     for suffix in columns_of(record):

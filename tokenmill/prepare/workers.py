@@ -18,14 +18,15 @@ The standard pools do less: `Pool` waits forever for the task of a killed worker
 import pickle
 import signal
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import multiprocess
 from multiprocess.connection import wait
 
 from tokenmill.prepare.fork_server import ForkServer, Worker
 from tokenmill.prepare.outcomes import Failure
+from tokenmill.prepare.waiting_tasks import WaitingTasks
 
 ATTEMPTS = 2  # a worker that dies costs its task one retry
 PATIENCE_SECONDS = 600.0  # a document of a gigabyte takes two minutes
@@ -58,6 +59,8 @@ def run_tasks(
     on_progress: Callable = lambda *numbers: None,
     on_outcome: Callable = lambda task, outcome: None,
     patience: float = PATIENCE_SECONDS,
+    server: ForkServer | None = None,
+    chain_of: Callable[[Any], Hashable | None] = lambda task: None,
 ) -> list:
     """Runs function(state, task, report) for every task, in order, in worker processes.
 
@@ -65,11 +68,12 @@ def run_tasks(
     on_progress(*numbers) in the parent; what a dead worker had reported is taken back with the same numbers negated.
     Returns, in the order of the tasks, what function returned, or a Failure, or None if the disk was full before the
     task started. The first two are passed to `on_outcome` as they arrive. A worker that sends nothing for `patience`
-    seconds is killed. Functions, tasks and results are pickled, so functions must belong to a module.
+    seconds is killed. Functions, tasks and results are pickled, so functions must belong to a module. A `server` that
+    was begun earlier starts the workers. Tasks with the same `chain_of(task)` are done in their order, by one worker as
+    long as others have something else to do.
     """
-    scheduler = _Scheduler(
-        function, tasks if isinstance(tasks, TaskQueue) else TaskQueue(tasks), setup, on_progress, on_outcome, patience
-    )
+    queue = tasks if isinstance(tasks, TaskQueue) else TaskQueue(tasks)
+    scheduler = _Scheduler(function, queue, setup, on_progress, on_outcome, patience, server, chain_of)
     try:
         while scheduler.more or scheduler.waiting or scheduler.busy():
             scheduler.hand_out(num_workers)
@@ -90,16 +94,17 @@ def run_tasks(
 class _Scheduler:
     """The parent's side: which task is where."""
 
-    def __init__(self, function, queue: TaskQueue, setup, on_progress, on_outcome, patience):
+    def __init__(self, function, queue: TaskQueue, setup, on_progress, on_outcome, patience, server, chain_of):
         self.work = pickle.dumps((function, setup))
         self.on_progress, self.on_outcome, self.patience = on_progress, on_outcome, patience
         self.queue, self.more = queue, True  # whether more tasks may come
         self.tasks: list = []
-        self.waiting: deque[int] = deque()  # tasks by their numbers
+        self.waiting, self.chain_of = WaitingTasks(), chain_of
         self.outcomes: list = []
         self.attempts: list[int] = []
         self.workers: list[Worker] = []
         self.servers: list[ForkServer] = []  # the last one starts workers
+        self.begun = server
 
     def busy(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.task is not None]
@@ -111,7 +116,8 @@ class _Scheduler:
         except EOFError:
             self.more = False
         new = self.queue.tasks[len(self.tasks) :]
-        self.waiting.extend(range(len(self.tasks), len(self.tasks) + len(new)))
+        for number, task in enumerate(new, len(self.tasks)):
+            self.waiting.add(number, self.chain_of(task))
         self.tasks += new
         self.outcomes += [None] * len(new)
         self.attempts += [0] * len(new)
@@ -126,14 +132,17 @@ class _Scheduler:
 
     def start_worker(self) -> Worker:
         if not self.servers or not self.servers[-1].is_alive():
-            self.servers.append(ForkServer(self.work))
-        return self.servers[-1].start_worker(pickle.dumps(self.tasks[self.waiting[0]]))
+            server, self.begun = self.begun or ForkServer(), None
+            server.use(self.work)
+            self.servers.append(server)
+        return self.servers[-1].start_worker(pickle.dumps(self.tasks[self.waiting.first()]))
 
     def give(self, worker: Worker) -> None:
         """Gives the worker the next task, if there is one."""
         if not self.waiting:
             return
-        worker.task, worker.progress, worker.heard = self.waiting.popleft(), [], time.monotonic()
+        worker.task = worker.last = self.waiting.take(worker.last)
+        worker.progress, worker.heard = [], time.monotonic()
         self.attempts[worker.task] += 1
         try:
             worker.connection.send_bytes(pickle.dumps(self.tasks[worker.task]))
@@ -181,7 +190,7 @@ class _Scheduler:
         for numbers in worker.progress:
             self.on_progress(*(-number for number in numbers))
         if self.attempts[worker.task] < ATTEMPTS:
-            self.waiting.appendleft(worker.task)
+            self.waiting.put_back(worker.task)
         else:
             self.settle(worker.task, Failure(cause or _cause_of_death(worker.exit_code())))
         worker.connection.close()

@@ -3,9 +3,10 @@
 Comes in: an address. Goes out: a token set whose blocks come as they are needed; files sent to an address.
 
     backends      what reads each kind of address: http_backend, s3_backend, hub_backend, fsspec_backend
-    retry         how long a read is tried
+    retry         how long a read is tried; deadlines: ends a request in time
     blocks        the MiB of shards, numbered; block_state: which are there; block_locks: who fetches them
-    cache         the folder of a set on this disk; caches: one for each folder; budget: how much they may take together
+    cache         the blocks of a set on this disk; cache_folder: where; caches: one for each; budget: their size
+    holes         reads again what may come from a hole in a file of the cache
     fetcher       the threads that fetch
     sets          a token set at an address
     pull, push    a whole set from an address, and to one; writers: what takes the files

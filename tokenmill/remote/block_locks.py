@@ -6,7 +6,7 @@
 
 These are POSIX record locks on the bytes of one file, a byte for each thing to claim. The kernel releases them when a
 process ends, however it ends. On file systems without working locks, two processes may fetch the same block, or one
-gives back a block that another needs and fetches again. That costs bandwidth, but no row is wrong (block_state.py).
+gives back a block that another needs and fetches again. That costs bandwidth, but no row is wrong (holes.py).
 """
 
 import errno

@@ -9,8 +9,9 @@ others count how often it changed.
     unsure    it was there before the last reboot: it is checked again before it counts
 
 A reader looks at a block's number, copies the bytes, and looks again: if the number is the same, nobody gave the block
-back meanwhile (a seqlock, as in Linux). So rows are right even without locks. Before any block is given back, the whole
-map gets another `era`, a random number: a reader that has seen all its blocks there only compares that.
+back meanwhile (a seqlock, as in Linux). Where locks do not work, a block may be a hole although its number says that it
+is there; holes.py finds those. Before any block is given back, the whole map gets another `era`, a random number: a
+reader that has seen all its blocks there only compares that.
 """
 
 import hashlib
@@ -31,22 +32,37 @@ class Marks:
 
     def __init__(self, path: Path, count: int):
         size = HEAD + 4 * count
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             found = os.fstat(descriptor).st_size
             if found not in (0, size):
                 raise ValueError(f"{path}: expected {size:,} bytes, found {found:,}; delete {path.parent}")
-            os.posix_fallocate(descriptor, 0, size)  # a full disk is an error here, and not a signal later
+            if not found:
+                os.ftruncate(descriptor, size)  # without taking the space
+            os.posix_fallocate(descriptor, 0, min(HEAD, size))
             self._memory = mmap.mmap(descriptor, size)
             self._inode = os.fstat(descriptor).st_ino
         finally:
             os.close(descriptor)
+        self._path = path
         self._head = head = memoryview(self._memory)[:HEAD].cast("Q")
         self.words = np.frombuffer(self._memory, np.uint32, count, HEAD)  # (count,)
         boot = _boot()
         if head[0] != MAGIC or head[1] != boot:
             self._doubt()
             head[0], head[1] = MAGIC, boot
+
+    def allocate(self, first: int, count: int) -> None:
+        """Takes the disk space of the states of `count` blocks, before they are set. OSError if the disk is full.
+
+        Without it, a full disk would be a signal that ends the process.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_ino == self._inode and count:
+                os.posix_fallocate(descriptor, HEAD + 4 * first, 4 * count)
+        finally:
+            os.close(descriptor)
 
     def is_at(self, path: Path) -> bool:
         """Whether the file is still at its path."""

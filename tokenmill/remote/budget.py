@@ -18,6 +18,7 @@ import numpy as np
 
 from tokenmill.remote.block_state import THERE, UNSURE
 from tokenmill.remote.cache import Cache
+from tokenmill.remote.cache_folder import OLD, is_own
 from tokenmill.remote.caches import cache_in, forget
 from tokenmill.store.files import read_json
 from tokenmill.store.shards import DTYPES
@@ -80,6 +81,8 @@ class Budget:
             forget(gone)
         for folder in {path.parent for path in self.root.glob("*/blocks")} - found.keys():
             try:
+                if folder.name.endswith(OLD) or not is_own(folder):
+                    continue  # going to be deleted, or another user's
                 manifest = read_json(folder / "manifest.json", "tokens")
                 entries = [entry_of(listed) for listed in manifest["shards"]]
                 found[folder] = cache_in(folder, entries, DTYPES[manifest["dtype"]].itemsize)
@@ -139,6 +142,7 @@ def _candidates_of(cache: Cache, due: int | None) -> tuple[np.ndarray, np.ndarra
     needed = np.zeros(cache.blocks.count, bool)
     needed[cache.needed()] = True
     later = next_use > (due or 0)
+    there[cache.needed(that_stay=True)] = False
     blocks = np.flatnonzero(there & ((~needed | later) if due is None else (~needed & later)))
     return blocks, next_use[blocks] + np.where(needed[blocks], 0, NEVER + 1)
 

@@ -32,13 +32,21 @@ from tokenmill.remote.backends import Backend, read
 from tokenmill.remote.block_locks import FILES, Claims
 from tokenmill.remote.block_state import ABSENT, COMING, THERE, UNSURE, Marks
 from tokenmill.remote.blocks import Blocks, BlockSpan
-from tokenmill.remote.http_backend import WHOLE
+from tokenmill.remote.cache_folder import open_own
 from tokenmill.store.columns import OFFSETS, TOKENS, checksums_of, columns_of
-from tokenmill.store.files import AtomicFile, parse_json, read_bounded, read_json, remove_temporary_files, write_file
-from tokenmill.store.names import require_inside
+from tokenmill.store.files import (
+    LARGEST,
+    AtomicFile,
+    parse_json,
+    read_bounded,
+    read_json,
+    remove_temporary_files,
+    write_file,
+)
 from tokenmill.store.shards import ShardEntry, shard_path
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
+FULL_PAUSE = 0.01  # seconds between two tries to write to a full disk
 TRIES = 3  # of a block, or a file, whose bytes are wrong
 PART_BYTES = 32 << 20  # of a file that is fetched whole: what is asked for at once
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # Linux's numbers
@@ -48,10 +56,13 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class Need:
-    """Blocks that a plan needs, in order, in `due()` windows. They are needed for as long as the object exists."""
+    """Blocks that a plan needs, in order, in `due()` windows. They are needed for as long as the object exists.
+
+    While it is set to `stay`, they are never evicted.
+    """
 
     def __init__(self, blocks: np.ndarray, due: Callable[[], int]):
-        self.blocks, self.due = blocks, due
+        self.blocks, self.due, self.stay = blocks, due, False
 
 
 class NextUse(Protocol):
@@ -73,9 +84,7 @@ class Cache:
         self, folder: Path, entries: list[ShardEntry], itemsize: int, backend: Backend | None, subfolders: int = 0
     ):
         self.folder, self.entries, self.backend, self.subfolders = folder, entries, backend, subfolders
-        (folder / "shards").mkdir(parents=True, exist_ok=True)
-        require_inside(folder, folder / "shards" / "file")
-        self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # this one, whatever follows it
+        self._open_folders()
         remove_temporary_files(folder, folder / "shards")
         self.blocks = Blocks(entries, itemsize)
         self.number = {entry.name: number for number, entry in enumerate(entries)}  # of each shard
@@ -91,6 +100,17 @@ class Cache:
         self._pid = os.getpid()
         self.closed = False
         self._sweep()
+
+    def _open_folders(self) -> None:
+        """Opens `shards`, which stays this folder whatever takes its place."""
+        folder = open_own(self.folder)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir("shards", 0o700, dir_fd=folder)
+            self._directory = open_own(self.folder / "shards", folder)
+        finally:
+            os.close(folder)
+        weakref.finalize(self, os.close, self._directory).atexit = False  # threads may use it until the end
 
     def _sweep(self) -> None:
         """Marks blocks that a killed process was fetching as missing."""
@@ -114,8 +134,12 @@ class Cache:
     # ------------------------------------------------------------------------ what is there
 
     def is_in_its_folder(self) -> bool:
-        """Whether the folder is still the same one, and was not deleted since."""
-        return self.marks.is_at(self.folder / "blocks")
+        """Whether the folder is still the same one, and neither it nor its `shards` was deleted since."""
+        try:
+            same = os.path.samestat(os.stat(self.folder / "shards"), os.fstat(self._directory))
+        except FileNotFoundError:
+            return False
+        return same and self.marks.is_at(self.folder / "blocks")
 
     def missing(self, numbers: np.ndarray) -> np.ndarray:
         """Which of some blocks, or of the small files of shards (FILES + shard), are missing."""
@@ -155,9 +179,10 @@ class Cache:
         """Marks all blocks of a shard as missing."""
         self.marks.set(self.blocks_of(shard), ABSENT)
 
-    def needed(self) -> np.ndarray:
-        """The blocks that plans of this process need: unique, ascending."""
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *(need.blocks for need in _living(self._needs))]))
+    def needed(self, that_stay: bool = False) -> np.ndarray:
+        """The blocks that plans of this process need, or those of them that stay: unique, ascending."""
+        needs = [need.blocks for need in _living(self._needs) if need.stay or not that_stay]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *needs]))
 
     def orders(self) -> "list[NextUse]":
         """The orders of this process's loaders."""
@@ -169,11 +194,14 @@ class Cache:
 
     # ------------------------------------------------------------------------ fetching, in the fetcher's threads
 
-    def fetch(self, number: int, make_room: Any, pause_for: Callable[[float], None] = time.sleep) -> bool:
+    def fetch(
+        self, number: int, make_room: Any, pause_for: Callable[[float], None] = time.sleep, full_seconds: float = 0.0
+    ) -> bool:
         """Fetches a block, or the small files of shard n for FILES + n. Returns False if another process does it now.
 
-        `make_room()` is called before bytes are fetched, `pause_for(seconds)` before another try. OSError or
-        ValueError, with the address, if it cannot be fetched.
+        `make_room()` is called before bytes are fetched, `pause_for(seconds)` before another try. If the disk is full,
+        it evicts blocks and writes again for `full_seconds`. OSError or ValueError, with the address, if it cannot be
+        fetched.
         """
         if self.closed or not self.is_in_its_folder():
             raise deleted(self.folder)
@@ -185,22 +213,22 @@ class Cache:
             if number >= FILES:
                 self._fetch_files(number - FILES, pause_for)
             elif self.marks.state(number) != THERE:
-                self._fetch_block(number, make_room, pause_for)
+                self._fetch_block(number, make_room, pause_for, full_seconds)
             return True
         finally:
             self.claims.release(number)
 
-    def _fetch_block(self, block: int, make_room: Any, pause_for: Callable[[float], None]) -> None:
+    def _fetch_block(self, block: int, make_room: Any, pause_for: Callable[[float], None], full_seconds: float) -> None:
         at = self.blocks.span(block)
         if at.shard not in self._checksums:
             self._fetch_files(at.shard, pause_for)
-        if self.marks.state(block) == UNSURE and self._crc(self._read_back(at)) == self._expected(at):
+        if self.marks.state(block) == UNSURE and self.read_if_right(block) is not None:
             self.marks.set(block, THERE)
             return
         self.marks.set(block, COMING)
         try:
             make_room()
-            self._write(at, self._verified(at, pause_for), make_room)
+            self._write(at, self._verified(at, pause_for), make_room, full_seconds)
         except BaseException:
             self.marks.set(block, ABSENT)
             raise
@@ -221,9 +249,8 @@ class Cache:
             "the set's manifest was written; `tokenmill push --again` sends it again, or name the set as it is now"
         )
 
-    def _write(self, at: BlockSpan, data: bytes, make_room: Any) -> None:
+    def _write(self, at: BlockSpan, data: bytes, make_room: Any, full_seconds: float) -> None:
         """Writes a block at its offset. If the disk is full, other blocks are given back, and it is tried again."""
-        path = self._path(at.shard, "bin")
         try:
             self._write_at(at, data)
         except FileNotFoundError:
@@ -232,16 +259,30 @@ class Cache:
             self._punch(at)
             if error.errno not in FULL:
                 raise
+            self._write_where_it_was_full(at, data, make_room, time.monotonic() + full_seconds)
+
+    def _write_where_it_was_full(self, at: BlockSpan, data: bytes, make_room: Any, until: float) -> None:
+        """Evicts blocks, and writes. Tries again, as other threads take the room that was made."""
+        while True:
+            failed = None
             try:
                 make_room(full=True)
-                self._write_at(at, data)
-            except OSError as again:
+            except OSError as error:
+                failed = error  # nothing can be evicted now, but others may have freed some
+            try:
+                return self._write_at(at, data)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
                 self._punch(at)
+                failed = failed or error
+            if time.monotonic() > until:
                 message = (
-                    f"{path}: cannot be written ({error.strerror}), and blocks that are there are all needed by plans "
-                    "at hand; free some disk, or name another cache_dir"
+                    f"{self._path(at.shard, 'bin')}: cannot be written ({os.strerror(errno.ENOSPC)}), and blocks that "
+                    "are there are all needed by plans at hand; free some disk, or name another cache_dir"
                 )
-                raise full_disk(error.errno, message) from again
+                raise full_disk(errno.ENOSPC, message) from failed
+            time.sleep(FULL_PAUSE)
 
     def _write_at(self, at: BlockSpan, data: bytes) -> None:
         start, left = at.start, memoryview(data)
@@ -252,24 +293,29 @@ class Cache:
             if os.fstat(descriptor).st_nlink == 0:
                 raise deleted(self._path(at.shard, "bin"))
 
-    def _read_back(self, at: BlockSpan) -> bytes:
+    def read_if_right(self, block: int) -> bytes | None:
+        """The bytes of a block in the file; None if their CRC-32 is wrong. The shard's record must be there."""
+        at = self.blocks.span(block)
         with self._opened(at.shard) as descriptor:
-            return os.pread(descriptor, at.stop - at.start, at.start)
+            data = os.pread(descriptor, at.stop - at.start, at.start)
+        return data if self._crc(data) == self._expected(at) else None
 
     @contextlib.contextmanager
     def _opened(self, shard: int, more: int = 0) -> Iterator[int]:
         """Opens the file of a shard in this folder, and not in another one that replaced it."""
-        name = f"shards/{self.entries[shard].name}.bin"
+        path = self._path(shard, "bin")
         try:
-            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | more, 0o666, dir_fd=self._directory)
+            descriptor = os.open(
+                path.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | more, 0o600, dir_fd=self._directory
+            )
         except FileNotFoundError as error:
-            raise deleted(self.folder / name) from error
+            raise deleted(path) from error
         try:
             if not self.is_in_its_folder():  # whose map is another: what is done here nobody would know
                 raise deleted(self.folder)
             if not more and os.fstat(descriptor).st_size < self.blocks.bytes[shard]:  # cut: writing would hide it
                 self.doubt(self.entries[shard].name)
-                raise deleted(self.folder / name)
+                raise deleted(path)
             yield descriptor
         finally:
             os.close(descriptor)
@@ -285,7 +331,7 @@ class Cache:
     def _fetch_files(self, shard: int, pause_for: Callable[[float], None]) -> None:
         """Reads the record and offsets of a shard, from the folder or the backend, and makes a file for its blocks."""
         entry = self.entries[shard]
-        record = self._record(self._local(shard, "json"), entry)
+        record = self._record(self._local_record(shard), entry)
         if record is None:
             assert self.backend is not None, "a cache without a backend fetches nothing"
             name = self._name(shard, "json")
@@ -298,8 +344,7 @@ class Cache:
                     "`tokenmill push --again` sends it again"
                 )
             write_file(self._path(shard, "json"), data, durable=False)
-        offsets = self._local(shard, OFFSETS.suffix)
-        if offsets is None or hashlib.sha256(offsets).hexdigest() != entry.idx_sha256:
+        if self._sha256(shard, OFFSETS.suffix) != entry.idx_sha256:
             self._fetch_whole(shard, OFFSETS.suffix, record[OFFSETS.suffix], pause_for)
         self._make_sparse(shard)
         self._checksums[shard] = np.array(record["bin"]["crc32"], np.uint32)
@@ -356,7 +401,8 @@ class Cache:
         try:
             record = parse_json(data, entry.name, "shard")
             size = checksums_of(record, TOKENS.suffix)["bytes"]  # with which its CRC-32s agree
-            return record if entry.is_of(record) and size == self.bytes_of(entry.name) else None
+            same = record["documents"] == entry.documents and size == self.bytes_of(entry.name)
+            return record if same and entry.is_of(record) else None
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -365,6 +411,8 @@ class Cache:
 
         It is never made smaller, as another process may have it mapped.
         """
+        first, last = self.blocks.first[shard:][:2].tolist()
+        self.marks.allocate(first, last - first)
         with self._opened(shard, os.O_CREAT) as descriptor:
             if os.fstat(descriptor).st_size < (size := int(self.blocks.bytes[shard])):
                 self.doubt(self.entries[shard].name)
@@ -413,11 +461,23 @@ class Cache:
     def _path(self, shard: int, suffix: str) -> Path:
         return shard_path(self.folder, self.entries[shard].name, suffix)
 
-    def _local(self, shard: int, suffix: str) -> bytes | None:
+    def _local_record(self, shard: int) -> bytes | None:
         try:
-            return read_bounded(self._path(shard, suffix), WHOLE, "a file of a cache")
+            return read_bounded(self._path(shard, "json"), LARGEST, "the record of a shard")
         except FileNotFoundError:
             return None
+
+    def _sha256(self, shard: int, suffix: str) -> str | None:
+        """The SHA-256 of a file of a shard; None if it is not there."""
+        try:
+            with open(self._path(shard, suffix), "rb", opener=_without_links) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            return None
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def deleted(path: Path) -> FileNotFoundError:

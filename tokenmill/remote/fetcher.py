@@ -31,6 +31,7 @@ THREADS = 32  # requests on their way at once, but for those of a server that is
 ASK_AGAIN_SECONDS = 0.25  # for what another process is at, which may have been killed since
 SHORT, LONG = 0.0005, 0.01  # seconds between looks of one that waits
 WAIT_SECONDS = 480.0  # in all: before NCCL's ten minutes
+FULL_SECONDS = 2.0  # that a block that a batch waits for is tried on a full disk
 NO_ROOM_SECONDS = 0.2  # that fetching ahead pauses for
 HOUSE_SECONDS = 0.25  # between looks at plans that are gone
 END_SECONDS = 0.5  # that the end of the process waits for threads
@@ -239,7 +240,8 @@ class Fetcher:
 
         try:
             due = None if walk is None else walk.due
-            cache.fetch(number, partial(self.budget(cache).make_room, BLOCK_BYTES, due), pause_for)
+            make_room = partial(self.budget(cache).make_room, BLOCK_BYTES, due)
+            cache.fetch(number, make_room, pause_for, FULL_SECONDS if walk is None else 0.0)
         except NoRoom as error:
             cache.no_room = error  # reported when the caller stops waiting: others may give some back
             if walk is not None:

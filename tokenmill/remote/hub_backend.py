@@ -10,8 +10,10 @@ redirects, once for each file, to a URL that expires.
 import json
 
 from tokenmill import hub_client
-from tokenmill.remote.http_backend import Answer, HttpBackend, get
+from tokenmill.remote.http_backend import Answer, HttpBackend, Limits, get
 from tokenmill.remote.retry import patiently
+
+LISTING_BYTES = 64 << 20  # of what the hub says about a commit, which lists its files
 
 
 class HubBackend(HttpBackend):
@@ -31,8 +33,8 @@ class HubBackend(HttpBackend):
             what = f"hf://datasets/{self.where.repository}@{self.where.revision}"
             url = hub_client.revision_url(self.where.repository, self.where.revision)
 
-            def ask(_: int) -> str:
-                answer = get(url, hub_client.headers(), None, False, what)
+            def ask(until: float) -> str:
+                answer = get(url, hub_client.headers(), None, False, what, Limits(LISTING_BYTES, until))
                 if answer.status in (401, 404):  # without access, the hub answers both for what is not there
                     raise FileNotFoundError(f"{what}: no such dataset repository or revision; {self.access}")
                 found: str = json.loads(self._body("", None, answer))["sha"]

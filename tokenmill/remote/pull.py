@@ -21,14 +21,15 @@ from tokenmill.remote.sets import Kept, RemoteTokenSet, manifest_at
 from tokenmill.store.columns import columns_of
 from tokenmill.store.files import (
     LARGEST,
-    locked,
     parse_json,
     read_bounded,
     remove_temporary_files,
     write_file,
     write_json,
 )
+from tokenmill.store.locked import locked
 from tokenmill.store.shards import ShardEntry, finished_record, shard_path
+from tokenmill.store.small_files import SMALL_FILES
 from tokenmill.store.token_sets import TokenSet, kept_manifest
 
 INCOMING = ".incoming"  # where blocks come
@@ -55,11 +56,13 @@ def pull(address: str, folder: Path, progress: Callable[[int, int], None] = lamb
                 progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
         for entry in todo:
             _put_back(token_set, entry, folder)
-        needs: dict[str, Need] = {}
+        needs, current = dict[str, Need](), list[str]()
         for number, entry in enumerate(todo):
             for later in todo[number : number + AHEAD]:
                 if later.name not in needs:
-                    needs[later.name] = _expect(token_set, later)
+                    needs[later.name] = _expect(token_set, later, current)
+            current.append(entry.name)
+            needs[entry.name].stay = True  # on a disk that is full, the shards after it make room for it
             _take(token_set, entry, folder, progress)
             del needs[entry.name]
             progress(1, 0)
@@ -95,8 +98,8 @@ def _put_back(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path) -> Non
             os.replace(here, there)
 
 
-def _expect(token_set: RemoteTokenSet, entry: ShardEntry) -> Need:
-    need = Need(token_set.cache.blocks_of(entry.name), lambda: 0)
+def _expect(token_set: RemoteTokenSet, entry: ShardEntry, current: list[str]) -> Need:
+    need = Need(token_set.cache.blocks_of(entry.name), lambda: int(entry.name not in current))
     fetcher().expect(token_set.cache, need)
     return need
 
@@ -123,13 +126,14 @@ def _take(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path, progress: 
     columns = columns_of(token_set.record(entry))
     for suffix in (name for name, column in columns.items() if column.optional):
         token_set.column_path(entry, suffix)
+    shutil.copymode(shard_path(token_set.path, entry.name, "json"), path)  # the cache's is for this user alone
     for suffix in (*columns, "json"):
         os.replace(shard_path(token_set.path, entry.name, suffix), shard_path(folder, entry.name, suffix))
 
 
 def _close(token_set: RemoteTokenSet, folder: Path) -> None:
     """Writes what makes the shards a token set, the manifest last."""
-    for name in ("tokenizer.json", "token_bytes.npy"):
+    for name in SMALL_FILES:
         write_file(folder / name, token_set.file(name).read_bytes())
     manifest = _as_it_is_here(token_set.path / "manifest.json", token_set.display_name)
     kept = kept_manifest(folder, token_set.digest)

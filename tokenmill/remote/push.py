@@ -16,9 +16,10 @@ from tokenmill.addresses import remote_name
 from tokenmill.remote.backends import Backend, read
 from tokenmill.remote.writers import Item, Sink
 from tokenmill.store.columns import checksums_of, columns_of
-from tokenmill.store.files import parse_json, read_json
+from tokenmill.store.files import parse_json, read_bounded, read_json
 from tokenmill.store.shards import ShardEntry, shard_path
-from tokenmill.store.token_sets import TokenSet, digest_of
+from tokenmill.store.small_files import SMALL_FILES, what_is_wrong
+from tokenmill.store.token_sets import TokenSet, digest_of, require_kept_manifests
 
 THREADS = 8
 FILES_A_SHARD = 4  # tokens, offsets, ids and the record; other columns come on top
@@ -125,14 +126,23 @@ def items_of(folder: Path, record: dict[str, Any], subfolders: int = 0) -> list[
 def closing_items(token_set: TokenSet, subfolders: int, card: bytes | None) -> list[Item]:
     """The files that make the shards at an address a token set, the manifest last."""
     folder = token_set.path
+    require_kept_manifests(folder)
     kept = [path for path in sorted((folder / "manifests").glob("*.json")) if path.stem != token_set.digest]
-    items: list[Item] = [(name, folder / name) for name in ("tokenizer.json", "token_bytes.npy")]
+    items: list[Item] = [(name, _right_file(token_set, name)) for name in SMALL_FILES]
     items += [(f"manifests/{path.name}", _manifest(path, subfolders)) for path in kept]
     now = _manifest(folder / "manifest.json", subfolders, [path.stem for path in kept])
     items.append((f"manifests/{token_set.digest}.json", now))
     if card is not None:
         items.append(("README.md", card))
     return [*items, ("manifest.json", now)]
+
+
+def _right_file(token_set: TokenSet, name: str) -> bytes:
+    path = token_set.file(name)
+    data = read_bounded(path, SMALL_FILES[name], name)
+    if (wrong := what_is_wrong(name, data, token_set.manifest)) is not None:
+        raise ValueError(f"{path}: {wrong}: damaged; put the right file back, or prepare again")
+    return data
 
 
 def _manifest(path: Path, subfolders: int, earlier: Sequence[str] = ()) -> bytes:

@@ -1,9 +1,10 @@
 """Retries a read after a pause if that may help, for less than ten minutes.
 
-    patiently(attempt, "s3://bucket/web/shards/a.bin")      what attempt() returns, or a clear error
+    patiently(attempt, "s3://bucket/web/shards/a.bin")      what attempt(until) returns, or a clear error
 
 `attempt` raises Again for what may pass: a connection that drops, a stall, 429 and 503 with their Retry-After. Pauses
-grow, and are random from 0 up ("full jitter", Brooker 2015), so that a thousand ranks do not come back together.
+grow, and are random from 0 up ("full jitter", Brooker 2015), so that a thousand ranks do not come back together. An
+attempt ends at the time `until` at the latest, so that all of them together take no longer than PATIENCE_SECONDS.
 Everything else is an error at once. After some seconds of retries, the log "tokenmill" has a warning.
 """
 
@@ -29,12 +30,16 @@ class Again(Exception):
         self.after = after
 
 
-def patiently(attempt: Callable[[int], Found], what: str, pause_for: Callable[[float], None] = time.sleep) -> Found:
-    """Returns attempt(number of tries before). ConnectionError if it fails for too long."""
+def patiently(attempt: Callable[[float], Found], what: str, pause_for: Callable[[float], None] = time.sleep) -> Found:
+    """Returns attempt(until), where `until` is the monotonic time at which it must end.
+
+    ConnectionError if it fails for too long.
+    """
     began, number, warned = time.monotonic(), 0, False
+    until = began + PATIENCE_SECONDS
     while True:
         try:
-            return attempt(number)
+            return attempt(until)
         except Again as again:
             pause = random.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(number, 20)))
             if again.after is not None:

@@ -3,7 +3,7 @@
     s3://bucket/tokens/web                credentials as boto3 finds them; AWS_ENDPOINT_URL names another server
     s3://bucket/tokens/web?anonymous      nobody's: for public buckets
 
-A signed URL serves for a file until it expires; then it is signed anew, with credentials that are looked up anew.
+A signed URL is used for some minutes; then it is signed anew, with the credentials of that time.
 """
 
 import threading
@@ -11,10 +11,13 @@ import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tokenmill.addresses import display_address
 from tokenmill.extras import naming_the_extra
-from tokenmill.remote.http_backend import Answer, HttpBackend
+from tokenmill.remote.http_backend import Answer, HttpBackend, Recent
+from tokenmill.sanitize import sanitize
 
-SIGNED_SECONDS = 3600  # how long a URL is good for, at most: temporary credentials end it sooner
+SIGNED_SECONDS = 3600  # how long a URL is good for, at most
+USED_SECONDS = 300.0  # how long it is used: botocore renews temporary credentials ten minutes before they expire
 
 
 class S3Backend(HttpBackend):
@@ -23,16 +26,18 @@ class S3Backend(HttpBackend):
     def __init__(self, address: str):
         super().__init__(address)
         _, self.bucket, path, query, _ = urlsplit(address)
-        self.prefix = path.strip("/")
+        self.prefix, shown = path.strip("/"), display_address(address)
         if not self.bucket:
-            raise ValueError(f"{address}: expected a bucket, as s3://bucket/tokens/NAME, found none")
+            raise ValueError(f"{shown}: expected a bucket, as s3://bucket/tokens/NAME, found none")
+        if "@" in self.bucket:
+            raise ValueError(f"{shown}: expected a bucket, found credentials before it; boto3 finds them elsewhere")
         options = parse_qs(query, keep_blank_values=True)
         if unknown := options.keys() - {"anonymous"}:
-            raise ValueError(f"{address}: after `?` only `anonymous` may follow, found {sorted(unknown)[0]!r}")
+            raise ValueError(f"{shown}: after `?` only `anonymous` may follow, found {sorted(unknown)[0]!r}")
         self.anonymous = "anonymous" in options
         self._lock, self._region = threading.Lock(), None
         self._client: Any = None
-        self._signed: dict[str, tuple[float, str]] = {}  # by name: until when, and the URL
+        self._signed = Recent()  # by name: until when it is used, and the URL
 
     @property
     def access(self) -> str:
@@ -51,14 +56,14 @@ class S3Backend(HttpBackend):
         until, url = self._signed.get(name, (0.0, ""))
         if time.monotonic() > until:
             url = self._sign(name)
-            self._signed[name] = (time.monotonic() + 0.9 * SIGNED_SECONDS, url)
+            self._signed[name] = (time.monotonic() + USED_SECONDS, url)
         return url, {}
 
     def renew(self, name: str, answer: Answer) -> None:
         """Signs anew, with credentials that are looked up anew, for the region that the answer names."""
         super().renew(name, answer)
         with self._lock:
-            self._signed, self._client = {}, None
+            self._signed, self._client = Recent(), None
             self._region = answer.headers.get("x-amz-bucket-region") or self._region
 
     def _sign(self, name: str) -> str:
@@ -68,7 +73,7 @@ class S3Backend(HttpBackend):
         try:
             url: str = self.client().generate_presigned_url("get_object", Params=what, ExpiresIn=SIGNED_SECONDS)
         except BotoCoreError as error:
-            raise PermissionError(f"{self.display(name)}: {error}; {self.access}") from error
+            raise PermissionError(f"{self.display(name)}: {sanitize(str(error))}; {self.access}") from None
         return url
 
     def client(self) -> Any:

@@ -15,16 +15,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenmill.addresses import cache_root, display_address, name_of, named
+from tokenmill.addresses import cache_root, display_address, name_of, named, remote_name
 from tokenmill.checks import whole_number
 from tokenmill.remote.backends import backend_of, read
 from tokenmill.remote.block_locks import FILES
 from tokenmill.remote.budget import say_limit
-from tokenmill.remote.cache import Cache, Need, deleted
+from tokenmill.remote.cache import TRIES, Cache, Need, deleted
+from tokenmill.remote.cache_folder import own_folder
 from tokenmill.remote.caches import cache_in
 from tokenmill.remote.fetcher import fetcher
+from tokenmill.remote.holes import doubtful, read_verified
+from tokenmill.store.columns import TOKENS
 from tokenmill.store.files import BLOCK_BYTES, parse_json, write_file
 from tokenmill.store.shards import Shard, ShardEntry
+from tokenmill.store.small_files import what_is_wrong
 from tokenmill.store.token_sets import TokenSet, digest_of, kept_manifest
 
 
@@ -36,6 +40,8 @@ class Kept(NamedTuple):
 
 
 KEPT = Kept()
+MOST_TOKENS = 1 << 44  # of a set at an address: a map of a quarter of a GiB for uint32, and plans of a GiB
+MOST_UNASKED = 1 << 33  # tokens of a shard whose size is compared only when its record comes
 
 
 def open_set(tokens: str | os.PathLike[str], kept: Kept = KEPT) -> TokenSet:
@@ -77,12 +83,28 @@ class RemoteTokenSet(TokenSet):
         data, manifest = manifest_at(address)
         self.address = address
         self._stamps = {}
+        self._right: set[str] = set()  # small files that were compared with the manifest
         self._take(manifest)
-        self.path = cache_root(kept.folder) / self.digest
-        _make(self.path)
-        if not (self.path / "manifest.json").exists():
-            write_file(self.path / "manifest.json", data, durable=False)
+        self._require_plausible()
+        self.path = own_folder(cache_root(kept.folder), self.digest)
+        path = self.path / "manifest.json"
+        if not (path.exists() and path.read_bytes() == data):
+            write_file(path, data, durable=False)
         self.cache = _cache_of(self.path, self, kept)
+
+    def _require_plausible(self) -> None:
+        """ValueError or OSError if the manifest lists more tokens than there can be: the cache has a map of them."""
+        if self.manifest["tokens"] > MOST_TOKENS:
+            raise ValueError(
+                f"{self.display_name}: expected at most {MOST_TOKENS:,} tokens in a set at an address, found "
+                f"{self.manifest['tokens']:,} in its manifest; pull it, or make several sets of it"
+            )
+        backend = backend_of(self.address)
+        for entry in self.entries:
+            if entry.tokens > MOST_UNASKED:
+                size = entry.tokens * self.numpy_dtype.itemsize
+                name = remote_name(int(self.manifest.get("subfolders", 0)), entry.name, TOKENS.suffix)
+                read(backend, name, size - 1, size)  # so the file has that size
 
     @property
     def display_name(self) -> str:
@@ -96,9 +118,23 @@ class RemoteTokenSet(TokenSet):
     def file(self, name: str) -> Path:
         """The path of one of its small files, which is fetched when it is first asked for."""
         path = self.path / name
-        if not path.exists():
-            write_file(path, read(backend_of(self.address), name), durable=False)
+        if name not in self._right:
+            if not path.exists() or what_is_wrong(name, path.read_bytes(), self.manifest) is not None:
+                write_file(path, self._right_file(name), durable=False)
+            self._right.add(name)
         return path
+
+    def _right_file(self, name: str) -> bytes:
+        """The bytes of one of its small files. OSError if they are not what the manifest says, three times."""
+        backend, wrong = backend_of(self.address), None
+        for number in range(TRIES):
+            data = read(backend, name, fresh=number > 0)
+            if (wrong := what_is_wrong(name, data, self.manifest)) is None:
+                return data
+        raise OSError(
+            f"{backend.display(name)}: {wrong}, {TRIES} times on fresh connections: damaged there, or replaced; "
+            "`tokenmill push` sends it again"
+        )
 
     def column_path(self, entry: ShardEntry, suffix: str) -> Path:
         """The path of an optional column in the cache, which is fetched, and checked, when it is first asked for."""
@@ -138,7 +174,7 @@ class RemoteTokenSet(TokenSet):
                     f"{self.display_name}: manifests/{digest}.json: expected the manifest with this digest, found "
                     f"{found}; `tokenmill push` sends it again"
                 )
-            _make(path.parent)
+            path.parent.mkdir(exist_ok=True)
             write_file(path, data, durable=False)
         return super()._kept_manifest(digest)
 
@@ -151,8 +187,7 @@ class RemoteTokenSet(TokenSet):
         assert isinstance(was, RemoteTokenSet)
         now = {(entry.name, entry.sha256) for entry in self.entries}
         if not {(entry.name, entry.sha256) for entry in was.entries} <= now:
-            was.path = self.path.with_name(was.digest)
-            _make(was.path)
+            was.path = own_folder(self.path.parent, was.digest)
             data = kept_manifest(self.path, was.digest).read_bytes()
             write_file(was.path / "manifest.json", data, durable=False)
             was.cache = _cache_of(was.path, was, self._kept_at)
@@ -172,6 +207,10 @@ class RemoteShard(Shard):
         """Tokens `begin` to `end`, copied."""
         found: np.ndarray = while_there(self.cache, self._blocks(begin, end), self.tokens[begin:end].copy)
         self.require_unchanged()
+        if len(doubtful(found, np.zeros(1, np.int64))):
+            size = found.itemsize
+            right = read_verified(self.cache, self.number, begin * size, (begin + len(found)) * size)
+            found = np.frombuffer(right, found.dtype)
         return found
 
     def in_blocks(self, size: int) -> Iterator[np.ndarray]:
@@ -216,12 +255,3 @@ def while_there(cache: Cache, blocks: np.ndarray, copy: Any) -> Any:
         found = copy()
         if np.array_equal(before, cache.marks.words[blocks]):
             return found
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise type(error)(
-            f"{folder}: cannot be made ({error.strerror}); name another cache_dir, or set TOKENMILL_CACHE"
-        ) from error

@@ -20,6 +20,7 @@ from tokenmill.remote.fsspec_backend import FsspecBackend
 from tokenmill.remote.hub_backend import HubBackend
 from tokenmill.remote.retry import Again, patiently
 from tokenmill.remote.s3_backend import S3Backend
+from tokenmill.sanitize import sanitize
 
 Item = tuple[str, Path | bytes]  # the name of a file under the address, and its path on this disk or its bytes
 
@@ -64,7 +65,7 @@ class _Bucket:
                     self.backend.client().upload_file(str(what), **where)
             except (Boto3Error, BotoCoreError, ClientError) as error:
                 raise OSError(
-                    f"{self.backend.display(name)}: cannot be written ({error}); {self.backend.access}"
+                    f"{self.backend.display(name)}: cannot be written ({sanitize(str(error))}); {self.backend.access}"
                 ) from error
 
     def sizes(self) -> dict[str, int]:
@@ -81,7 +82,9 @@ class _Bucket:
             for page in pages:
                 found |= {item["Key"].removeprefix(prefix): item["Size"] for item in page.get("Contents", ())}
         except (BotoCoreError, ClientError) as error:
-            raise OSError(f"{self.backend.display('')}: cannot be listed ({error}); {self.backend.access}") from error
+            raise OSError(
+                f"{self.backend.display('')}: cannot be listed ({sanitize(str(error))}); {self.backend.access}"
+            ) from error
         return found
 
 
@@ -108,9 +111,9 @@ class _Files:
             else:
                 system.put_file(str(what), path)
         except (PermissionError, NotImplementedError) as error:
-            raise PermissionError(f"{self.backend.display(name)}: cannot be written ({error})") from error
+            raise PermissionError(f"{self.backend.display(name)}: cannot be written ({sanitize(str(error))})") from None
         except Exception as error:  # of each client another
-            raise Again(f"{type(error).__name__}: {str(error)[:200]}") from error
+            raise Again(f"{type(error).__name__}: {sanitize(str(error))[:200]}") from None
 
     def _make(self, folder: str) -> None:
         with self._lock:
@@ -119,7 +122,7 @@ class _Files:
                 self._made.add(folder)
 
     def sizes(self) -> dict[str, int]:
-        def look(_: int) -> dict[str, int]:
+        def look(_: float) -> dict[str, int]:
             system, root = self.backend.system(), self.backend.path("")
             try:
                 found = system.find(root, detail=True)
@@ -127,7 +130,7 @@ class _Files:
             except FileNotFoundError:
                 return {}
             except Exception as error:  # of each client another
-                raise Again(f"{type(error).__name__}: {str(error)[:200]}") from error
+                raise Again(f"{type(error).__name__}: {sanitize(str(error))[:200]}") from None
 
         return patiently(look, self.backend.display(""))
 

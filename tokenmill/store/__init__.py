@@ -2,12 +2,13 @@
 
 Comes in: tokens, lengths, records. Goes out: arrays, manifests.
 
-    files         files that appear whole or not at all; checksums, locks, JSON with its version
+    files         files that appear whole or not at all; checksums, JSON with its version; locked: one process at a time
     schema        what the JSON files may say; names: names that come from others stay in their folder
     maps          files as arrays, without keeping a file descriptor for each; pread: read instead of mapped
     columns       the table of a shard's columns: which files it has, and what each holds
     shards        one shard, mapped; shard_writer: written
     token_sets    a folder of shards with a manifest
+    small_files   tokenizer.json and token_bytes.npy, and whether one is right; fingerprints: of a tokenizer
 
-It must never know what a text, a tokenizer or a row is.
+It must never know what a text or a row is, nor how a tokenizer encodes.
 """

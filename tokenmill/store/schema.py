@@ -95,10 +95,16 @@ def _manifest(manifest: dict[str, Any]) -> None:
         _count(key, manifest.get(key, 0))
     _list("shards", manifest["shards"])
     _entries(manifest["shards"])
+    for key in ("documents", "tokens", "text_bytes"):
+        total = sum(entry[key] for entry in manifest["shards"])
+        _require(manifest[key] == total, key, f"{total:,}, as its shards have", manifest[key])
     _list("dropped", manifest.get("dropped", []))
     for dropped in manifest.get("dropped", []):
         _count("dropped: place", dropped["place"])
     _entries([{key: value for key, value in one.items() if key != "place"} for one in manifest.get("dropped", [])])
+    for name, sha256 in manifest.get("files", {}).items():
+        plain("files", name)
+        _digest(f"files: {name}", sha256)
     if "hub" in manifest:
         _listing(manifest["hub"])
     for digest in manifest.get("earlier", []):
@@ -119,6 +125,9 @@ def _entries(entries: list[dict[str, Any]]) -> None:
     _values(entries, "source", _is_text, "a text")
     for key in ("documents", "tokens", "text_bytes"):
         _values(entries, key, _is_count, "a whole number")
+    for entry in entries:
+        if entry["documents"] > entry["tokens"]:
+            _require(False, f"documents of shard {entry['name']}", f"at most {entry['tokens']:,}", entry["documents"])
     for key in ("bin_sha256", "idx_sha256"):
         _values(entries, key, _is_digest, "64 hex digits")
     for entry in entries:
@@ -164,7 +173,8 @@ def _record(record: dict[str, Any]) -> None:
     for key in LATER_COUNTS:
         _count(key, record.get(key, 0))
     _digest("fingerprint", record["fingerprint"])
-    _count("max_document_bytes", record.get("max_document_bytes", 1), 1)
+    for key in ("max_document_bytes", "shard_text_bytes"):  # old sets lack them
+        _count(key, record.get(key, 1), 1)
     for suffix, facts in record.get("columns", {}).items():
         _described(suffix, facts["dtype"], facts["per"])
     for suffix, column in columns_of(record).items():

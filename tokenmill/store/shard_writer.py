@@ -19,6 +19,10 @@ from tokenmill.store.columns import OFFSETS, TOKENS, Column, add_to_record, opti
 from tokenmill.store.files import AtomicFile, header, write_file, write_json
 from tokenmill.store.shards import DTYPES, OFFSET, shard_path
 
+MOST_DOCUMENTS = 1 << 25  # of a shard, as their lengths are held: 256 MiB of offsets
+HELD = np.uint32  # what lengths are held in
+MANY_FILES = 100  # in a shard; the record of more is written on one line
+
 
 class ShardWriter:
     """Writes one shard, a few documents at a time. Nothing counts before `finish`. ValueError for a column that is not
@@ -29,7 +33,7 @@ class ShardWriter:
         optional = [optional_column(suffix) for suffix in columns]
         self.folder, self.name, self.dtype = folder, name, dtype
         self.num_documents = self.num_tokens = 0
-        self._lengths = [np.zeros(1, dtype=OFFSET)]
+        self._lengths: list[np.ndarray] = []
         (folder / "shards").mkdir(exist_ok=True)
         self._bin = AtomicFile(shard_path(folder, name, TOKENS.suffix))
         self._columns = {column.suffix: _ColumnFile(folder, name, column) for column in optional}
@@ -37,9 +41,14 @@ class ShardWriter:
     def write(self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
         """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
         self._bin.write(np.ascontiguousarray(tokens, dtype=DTYPES[self.dtype]).data)
-        self._lengths.append(np.asarray(lengths, dtype=OFFSET))
+        self._lengths.append(np.asarray(lengths, HELD))  # OverflowError for a document of over 4 billion tokens
         self.num_documents += len(lengths)
         self.num_tokens += len(tokens)
+        if self.num_documents > MOST_DOCUMENTS:
+            raise ValueError(
+                f"shard {self.name}: expected at most {MOST_DOCUMENTS:,} documents in a shard, found more; name a "
+                "smaller --shard-text-bytes, or, if a small compressed file has all of them, write it as several files"
+            )
 
     def write_column(self, suffix: str, values: Iterable[Any]) -> None:
         """Appends values to an optional column. ValueError where its type cannot hold one."""
@@ -50,7 +59,7 @@ class ShardWriter:
 
         ValueError where a column has too few or too many values.
         """
-        offsets = np.cumsum(np.concatenate(self._lengths), dtype=OFFSET)
+        offsets = self._offsets()
         assert offsets[-1] == self.num_tokens, "the lengths do not add up to the tokens"
         for column in self._columns.values():
             column.require_count(self.num_documents, self.num_tokens)
@@ -65,8 +74,19 @@ class ShardWriter:
         add_to_record(record, OFFSETS, write_file(shard_path(self.folder, self.name, OFFSETS.suffix), offsets.data))
         for file in self._columns.values():
             add_to_record(record, file.column, file.commit())
-        write_json(shard_path(self.folder, self.name, "json"), record)
+        many = len(record.get("source", {}).get("files", ())) > MANY_FILES
+        write_json(shard_path(self.folder, self.name, "json"), record, on_one_line=many)
         return record
+
+    def _offsets(self) -> np.ndarray:
+        """(documents + 1,), made some lengths at a time, as there may be millions."""
+        offsets, first = np.zeros(self.num_documents + 1, OFFSET), 1
+        for lengths in self._lengths:
+            some = offsets[first : first + len(lengths)]
+            np.cumsum(lengths, dtype=OFFSET, out=some)
+            some += offsets[first - 1]
+            first += len(lengths)
+        return offsets
 
     def __enter__(self) -> Self:
         return self

@@ -178,7 +178,7 @@ class Shard:
         """An optional column of text: the lines of its file. Each is JSON."""
         _, size = self._column(suffix)
         path = self._column_path(suffix)
-        _require_size(path, size)
+        require_size(path, size)
         text = read_bounded(path, size, f"column {suffix}").decode("utf-8", "replace")
         return text.split("\n")[:-1]  # splitlines() would also split at U+2028, which a line may hold
 
@@ -235,29 +235,29 @@ class Stamp(NamedTuple):
 def _map(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
     """Maps exactly `count` numbers of a file, read-only."""
     size = count * dtype.itemsize
-    _require_size(path, size)
+    require_size(path, size)
     numbers = map_file(path, dtype)
     if len(numbers) != count:
-        _require_size(path, size)
+        require_size(path, size)
     return numbers
 
 
 def _unmapped(path: Path, dtype: np.dtype[Any], count: int) -> FileNumbers:
     """Exactly `count` numbers of a file, read when they are asked for."""
-    _require_size(path, count * dtype.itemsize)
+    require_size(path, count * dtype.itemsize)
     return FileNumbers(path, dtype)
 
 
 def _read(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
     """Reads exactly `count` numbers of a file."""
-    _require_size(path, count * dtype.itemsize)
+    require_size(path, count * dtype.itemsize)
     numbers = np.fromfile(path, dtype)
     if len(numbers) != count:
-        _require_size(path, count * dtype.itemsize)
+        require_size(path, count * dtype.itemsize)
     return numbers
 
 
-def _require_size(path: Path, expected: int) -> None:
+def require_size(path: Path, expected: int) -> None:
     """FileNotFoundError or ValueError if a file of a shard is missing, or has another size."""
     advice = "the shard is damaged; delete its .json record and prepare again"
     try:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tokenmill.addresses import display_address, is_address
 from tokenmill.checks import one_of
 from tokenmill.humanize import counted
 from tokenmill.store.columns import OFFSETS, TOKENS, described_sha256
@@ -34,10 +35,13 @@ from tokenmill.store.shards import (
     Split,
     Stamp,
     finished_record,
+    require_size,
     shard_path,
     sources_of,
 )
+from tokenmill.store.small_files import checksums_of_files
 
+MOST_UNCHECKED = 1 << 40  # tokens of a set whose files are compared only when they are opened
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
 
 
@@ -51,8 +55,8 @@ def write_manifest(
 ) -> None:
     """Makes the folder a token set. `shards` are (record, split) in their order; the rest is summed up.
 
-    `origin` says where the source files are from. `dropped` are shards that were found damaged, each with its index in
-    the list before it was taken out.
+    The folder has tokenizer.json and token_bytes.npy already. `origin` says where the source files are from. `dropped`
+    are shards that were found damaged, each with its index in the list before it was taken out.
     """
     records = [record for record, _ in shards]
     manifest = header("tokens") | {
@@ -61,6 +65,7 @@ def write_manifest(
         "tokenizer": tokenizer,
         **{count: sum(record.get(count, 0) for record in records) for count in COUNTS},  # old records lack new counts
         **(origin or {}),
+        "files": checksums_of_files(folder),
         **({"dropped": [{"place": place} | _listed(entry) for place, entry in dropped]} if dropped else {}),
         "shards": [_listed(_entry(record, split)) for record, split in shards],
     }
@@ -71,10 +76,11 @@ def write_manifest(
 
 
 def write_token_bytes(folder: Path, token_bytes: np.ndarray) -> None:
-    """Writes how many bytes of text each token id stands for: (vocab_size,)."""
-    data = io.BytesIO()
+    """Writes how many bytes of text each token id stands for: (vocab_size,). A file with them stays untouched."""
+    data, path = io.BytesIO(), folder / "token_bytes.npy"
     np.save(data, token_bytes)
-    write_file(folder / "token_bytes.npy", data.getvalue())
+    if not (path.exists() and path.read_bytes() == data.getvalue()):
+        write_file(path, data.getvalue())
 
 
 def _keep(folder: Path, manifest: dict[str, Any]) -> None:
@@ -90,6 +96,14 @@ def kept_manifest(folder: Path, digest: str) -> Path:
     if not re.fullmatch("[0-9a-f]{16}", digest):
         raise ValueError(f"expected the digest of a manifest, 16 hex digits, found {digest!r}")
     return folder / "manifests" / f"{digest}.json"
+
+
+def require_kept_manifests(folder: Path) -> None:
+    """ValueError if manifests/ has a file that is not a manifest called after its digest."""
+    for path in sorted((folder / "manifests").glob("*.json")):
+        found = digest_of(read_json(path, "tokens"))
+        if found != path.stem:
+            raise ValueError(f"{path}: expected a manifest that is called after its digest, {found}; move it elsewhere")
 
 
 def digest_of(manifest: dict[str, Any]) -> str:
@@ -138,6 +152,11 @@ class TokenSet:
     address: str  # its folder, or its address (remote/sets.py)
 
     def __init__(self, path: str | os.PathLike[str]):
+        if is_address(path):
+            raise ValueError(
+                f"{display_address(os.fspath(path))}: expected a folder on this disk, found an address; RowLoader and "
+                "the commands take addresses, and `tokenmill pull` fetches a whole set"
+            )
         self.path = Path(os.path.abspath(path))  # whatever folder the process goes to
         self.address = str(self.path)
         manifest = self.path / "manifest.json"
@@ -159,6 +178,7 @@ class TokenSet:
         self._stamps: dict[str, Stamp | None] = {}
         self._read_at = time.time_ns()
         self._take(read_json(manifest, "tokens"))
+        self._require_files_if_large()
 
     def _take(self, manifest: dict[str, Any]) -> None:
         self.digest = digest_of(manifest)
@@ -171,6 +191,16 @@ class TokenSet:
         self.tokenizer: dict[str, Any] = manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
         self.bos_id: int = self.tokenizer["bos_id"]
         self.numpy_dtype = DTYPES[self.dtype]
+
+    def _require_files_if_large(self) -> None:
+        """ValueError or FileNotFoundError if the manifest of a very large set lists shards that its files are not.
+
+        Plans take memory for what the manifest says. Those of fewer tokens take some MB, and their files are compared
+        when they are opened.
+        """
+        if self.manifest["tokens"] > MOST_UNCHECKED:
+            for entry in self.entries:
+                require_size(shard_path(self.path, entry.name, "bin"), entry.tokens * self.numpy_dtype.itemsize)
 
     def split(self, split: str) -> list[ShardEntry]:
         """The shards of "train" or "val", in order."""

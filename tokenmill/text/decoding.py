@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.text.units import BATCH_BYTES, as_text, valid_utf8
+from tokenmill.text_arrays import mask_array
 
 HELD = 128  # decoded batches, at most, that are yielded together
 JOINED_BY = "\n\n"  # between the texts of several columns
@@ -39,13 +40,13 @@ class Decoded(NamedTuple):
 def bounded(batches: Iterator[tuple[list[pa.Array], pa.Array | None]], most: int) -> Iterator[Decoded]:
     """Columns of texts, and ids, as documents, a few MB at a time, without those of more than `most` bytes."""
     for columns, ids in batches:
-        ids = None if ids is None else _ids(ids)
+        ids, columns = None if ids is None else _ids(ids), list(map(_without_views, columns))
         sizes = np.sum([_sizes(column) for column in columns], axis=0)
         fits = sizes <= most
         oversized = len(sizes) - int(np.count_nonzero(fits))
         if oversized:
-            columns, sizes = [column.filter(pa.array(fits)) for column in columns], sizes[fits]
-            ids = None if ids is None else ids.filter(pa.array(fits))
+            columns, sizes = [column.filter(mask_array(fits)) for column in columns], sizes[fits]
+            ids = None if ids is None else ids.filter(mask_array(fits))
         begin, ends = 0, np.cumsum(sizes)
         while begin < len(sizes) or oversized:
             before = int(ends[begin - 1]) if begin else 0
@@ -74,6 +75,13 @@ def _sizes(column: pa.Array) -> np.ndarray:
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
     return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)
+
+
+def _without_views(column: pa.Array) -> pa.Array:
+    """The column in a type that Arrow can filter."""
+    if pa.types.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if pa.types.is_binary_view(column.type) else column
 
 
 def _decoded(column: pa.Array) -> pa.Array:

@@ -16,6 +16,7 @@ from tokenmill.text.decoding import JOINED_BY, MOST_ID
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.separated import Pieces
 from tokenmill.text.units import BATCH_BYTES, Cut, Documents, FilePart, SourceFile, as_documents
+from tokenmill.text_arrays import text_array
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # one without its other half, which JSON can spell and UTF-8 cannot
 
@@ -43,9 +44,9 @@ def _documents(part: FilePart, lines: Pieces) -> Documents:
     if part.options.id_column is None:
         try:
             key = part.options.text_column
-            texts = pa.array([orjson.loads(line)[key] for line in lines.texts], pa.large_string())
+            texts = text_array([orjson.loads(line)[key] for line in lines.texts])
             return as_documents(texts, lines.bytes, oversized_documents=lines.oversized)
-        except (ValueError, LookupError, TypeError, pa.ArrowException):
+        except (ValueError, LookupError, TypeError, AttributeError):
             pass  # one of them is blank, broken or not UTF-8, or has its text in another place
     return _one_by_one(part, lines)
 
@@ -64,7 +65,7 @@ def _one_by_one(part: FilePart, lines: Pieces) -> Documents:
             if not part.options.skip_broken_lines:
                 at = _lines_before(part, lines.begin) + number + 1
                 raise ValueError(
-                    f"{part.file.path}: line {at:,}: expected a JSON object with text "
+                    f"{part.file.shown}: line {at:,}: expected a JSON object with text "
                     f"under {part.options.text_column!r}, found {error}; fix it, name the key with the text by "
                     "--text-column, or leave such lines out by --skip-broken-lines"
                 ) from error
@@ -74,7 +75,7 @@ def _one_by_one(part: FilePart, lines: Pieces) -> Documents:
         texts.append(whole)
         ids.append(id)
         repaired += whole != text or (was_repaired and "\ufffd" in (text or ""))
-    column = pa.array(texts, pa.large_string())
+    column = text_array(texts)
     kept = ids if part.options.id_column is not None else None
     more = {"broken_lines": broken, "repaired_documents": repaired, "oversized_documents": lines.oversized}
     return as_documents(column, lines.bytes, kept, **more)

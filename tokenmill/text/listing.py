@@ -3,55 +3,60 @@
     corpus/a.parquet  corpus/web/b.parquet  corpus/link -> /mnt/more     ->   a.parquet  link/c.parquet  web/b.parquet
 
 A folder is read as one format: the first of those in formats.py that it has files of. Links are followed, and a file
-with several names is read once. Files that are not read are listed in `left_out`. A folder without permission, or a
-link that leads nowhere, is an error. Names that are not UTF-8 are written with backslashes.
+with several names is read once. Files that are not read are listed in `left_out`. A folder without permission, a link
+that leads nowhere, and a pipe or a device are errors. Names that are not UTF-8 are written with backslashes.
 """
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple, TypeVar
 
-import fsspec
-
-from tokenmill.addresses import has_scheme
+from tokenmill.addresses import display_address, has_scheme
 from tokenmill.extras import pip_line
+from tokenmill.sanitize import redact, sanitize_logs
 from tokenmill.store.names import is_shown
 from tokenmill.text.formats import FORMATS, format_names, format_of
+
+File = TypeVar("File")
 
 
 @dataclass(frozen=True)
 class Listed:
     """Files by their names below the source, each a path or a URL; and what was left out, a sentence each."""
 
-    files: dict[str, Path | str]
+    files: dict[str, str]
     left_out: list[str] = field(default_factory=list)
-    bytes: dict[str, int] = field(default_factory=dict)  # of files at URLs, if known
+    bytes: dict[str, int] = field(default_factory=dict)  # if known
 
 
 def list_source(source: str) -> Listed:
     """The files that a user means by `source`.
 
     FileNotFoundError if there are none, or a link leads nowhere; ValueError if one file or a glob names an unknown
-    format; OSError if a folder cannot be read; ConnectionError if a URL cannot be listed.
+    format, or something that is no regular file; OSError if a folder cannot be read; ConnectionError if a URL cannot be
+    listed.
     """
     if has_scheme(source):
         return _of_url(source)
     path = Path(source).expanduser()
-    if path.is_file():
-        return Listed(_known({str(path): path}, source))
     if path.is_dir():
-        return _of_folder({_printable(name): file for name, file in _walk(path)}, source)
+        return _of_folder(path, source)
+    if path.exists():
+        return _once({name: _found(one) for name, one in _known({str(path): str(path)}, source).items()}, [])
     if glob.has_magic(source):
-        return _of_glob(path, source)
+        return _of_glob(str(path), source)
     raise FileNotFoundError(
-        f"{source}: no such file or folder; expected a folder, file or glob of {format_names()} files, "
+        f"{redact(source)}: no such file or folder; expected a folder, file or glob of {format_names()} files, "
         "a URL, a dataset repository on the Hugging Face hub (owner/name), or stdlib"
     )
 
 
-def local_files(source: str) -> dict[str, Path | str]:
+def local_files(source: str) -> dict[str, str]:
     """The files of `list_source` alone: name -> path."""
     return list_source(source).files
 
@@ -64,12 +69,12 @@ def of_one_kind(names: Iterable[str], source: str) -> tuple[list[str], list[str]
     by_kind: dict[str | None, list[str]] = {}
     for name in sorted(names):
         entry = format_of(name)
-        hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)
+        hidden = name.startswith(".") or "/." in name
         by_kind.setdefault(("hidden" if hidden else entry.name) if entry else None, []).append(name)
     chosen = next((kind for kind in FORMATS if kind in by_kind), None)
     if chosen is None:
         raise FileNotFoundError(
-            f"{source}: expected {format_names()} files in this folder, found "
+            f"{redact(source)}: expected {format_names()} files in this folder, found "
             f"{_some(by_kind.get(None, ['none']))}; check --source"
         )
     others = {kind: files for kind, files in by_kind.items() if kind not in (chosen, None)}
@@ -82,77 +87,138 @@ def of_one_kind(names: Iterable[str], source: str) -> tuple[list[str], list[str]
 # ---------------------------------------------------------------------------- this machine
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every file below a folder, links followed: (name, path). OSError if a folder cannot be read."""
-    for root, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
-        folders.sort()
-        if os.path.islink(root) and _leads_up(root):
-            folders.clear()  # a link to a folder above it, whose files are found already
-            continue
-        for name in files:
-            path = Path(root) / name
-            if path.exists() or format_of(name):
-                yield path.relative_to(folder).as_posix(), path
+class _Found(NamedTuple):
+    """A file below a folder."""
+
+    path: str
+    real: str  # where it is, all links followed
+    by_link: bool  # whether one leads to it from within the source
+    bytes: int
 
 
-def _leads_up(folder: str) -> bool:
-    """Whether a folder is a link to one above it."""
-    real = os.path.realpath(folder)
-    above = Path(folder).parents
-    return any(os.path.realpath(parent) == real for parent in above)
+def _walk(folder: Path, left_out: list[str]) -> Iterator[tuple[str, _Found]]:
+    """Every file below a folder, links followed, by its name. Adds links that are not followed to `left_out`.
+
+    OSError if a folder cannot be read, ValueError if a name of a known format is no regular file, FileNotFoundError if
+    it is a link that leads nowhere.
+    """
+    root = os.path.realpath(folder)
+    above, seen = set(map(str, Path(root).parents)), set[str]()
+    waiting = deque([(str(folder), "", root, False)])  # real folders at its left end, which come first
+    while waiting:
+        path, prefix, real, linked = waiting.popleft()
+        follows = real not in seen  # the links in a folder are followed once, or folders that link each other never end
+        seen.add(real)
+        for entry in _entries(path):
+            name, is_link = prefix + entry.name, entry.is_symlink()
+            leads_to = os.path.realpath(entry.path) if is_link else os.path.join(real, entry.name)
+            by_link = linked or is_link
+            if _is_folder(entry):
+                if not is_link:
+                    waiting.appendleft((entry.path, f"{name}/", leads_to, by_link))
+                elif leads_to in above:
+                    left_out.append(f"{_printable(name)}: a link to a folder that the source is in")
+                elif follows and not f"{real}/".startswith(f"{leads_to}/"):  # whose files are found already
+                    waiting.append((entry.path, f"{name}/", leads_to, by_link))
+            elif format_of(name):
+                yield name, _Found(entry.path, leads_to, by_link, _size_of_regular(entry.path))
+            elif not is_link or os.path.exists(leads_to):
+                yield name, _Found(entry.path, leads_to, by_link, 0)
 
 
-def _refuse(error: OSError) -> None:
-    raise OSError(
-        f"{error.filename}: this folder of the source cannot be read ({error.strerror}); fix that, or take it out"
-    )
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise OSError(
+            f"{folder}: this folder of the source cannot be read ({error.strerror}); fix that, or take it out"
+        ) from error
 
 
-def _of_folder(found: dict[str, Path], source: str) -> Listed:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _size_of_regular(path: str) -> int:
+    """Bytes of a file. FileNotFoundError for a link that leads nowhere, ValueError for what is no regular file."""
+    try:
+        found = os.stat(path)
+    except PermissionError as error:
+        raise OSError(f"{path}: cannot be read ({error.strerror}); give access, or take it out") from error
+    except OSError as error:
+        raise FileNotFoundError(
+            f"{path}: a link to {os.path.realpath(path)}, which is not there; fix or delete it"
+        ) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{path}: expected a regular file, found {_kind(found.st_mode)}; take it out of the source")
+    return found.st_size
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
+    return next((kind for is_kind, kind in kinds.items() if is_kind(mode)), "a device")
+
+
+def _of_folder(folder: Path, source: str) -> Listed:
+    links: list[str] = []
+    found = _by_printable_name(_walk(folder, links), lambda file: file.path)
     names, left_out = of_one_kind(found, source)
-    return _once({name: found[name] for name in names}, left_out)
+    return _once({name: found[name] for name in names}, left_out + links)
 
 
-def _of_glob(pattern: Path, source: str) -> Listed:
-    paths = {name: Path(name) for name in glob.glob(str(pattern), recursive=True)}
-    folders = [name for name, path in paths.items() if path.is_dir()]
-    files = _known({name: path for name, path in paths.items() if name not in folders}, source)
-    lines = [f"{len(folders):,} folders that the pattern names: {_some(sorted(folders))}"] if folders else []
-    return _once(files, lines)
+def _of_glob(pattern: str, source: str) -> Listed:
+    paths = glob.glob(pattern, recursive=True)
+    folders = sorted(path for path in paths if os.path.isdir(path))
+    names = _known({path: path for path in paths if path not in set(folders)}, source)
+    found = {name: _found(path) for name, path in names.items()}
+    lines = [f"{len(folders):,} folders that the pattern names: {_some(folders)}"] if folders else []
+    return _once(found, lines)
 
 
-def _once(files: dict[str, Path], left_out: list[str]) -> Listed:
-    """Each file once, under a name that is no link if there is one. FileNotFoundError for links that lead nowhere."""
-    for path in files.values():
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: a link to {os.path.realpath(path)}, which is not there; fix or delete it")
-    real = {name: os.path.realpath(path) for name, path in files.items()}
+def _found(path: str) -> _Found:
+    real = os.path.realpath(path)
+    return _Found(path, real, real != os.path.abspath(path), _size_of_regular(path))
+
+
+def _once(found: dict[str, _Found], left_out: list[str]) -> Listed:
+    """Each file once, under a name that is no link if there is one."""
     owner: dict[str, str] = {}
-    for name in sorted(files, key=lambda name: (real[name] != os.path.abspath(files[name]), name)):
-        owner.setdefault(real[name], name)
-    again = [name for name in sorted(files) if owner[real[name]] != name]
-    lines = [f"{name}: the same file as {owner[real[name]]}" for name in again[:5]]
+    for name in sorted(found, key=lambda name: (found[name].by_link, name)):
+        owner.setdefault(found[name].real, name)
+    again = [name for name in sorted(found) if owner[found[name].real] != name]
+    lines = [f"{name}: the same file as {owner[found[name].real]}" for name in again[:5]]
     lines += [f"{len(again) - 5:,} more that are other names of files"] if len(again) > 5 else []
-    return Listed({name: path for name, path in files.items() if name not in set(again)}, left_out + lines)
+    kept = found.keys() - set(again)
+    paths = {name: one.path for name, one in found.items() if name in kept}
+    return Listed(paths, left_out + lines, {name: found[name].bytes for name in paths})
 
 
 # ---------------------------------------------------------------------------- URLs
 
 
 def _of_url(source: str) -> Listed:
+    import fsspec  # takes a tenth of a second
+
+    shown = display_address(source)
     try:
         files, root = fsspec.core.url_to_fs(source)
+        sanitize_logs()  # of the file system, which has its logger by now
         if glob.has_magic(root):
             found = files.glob(root, detail=True)
         else:
             found = {root: files.info(root)} if files.isfile(root) else files.find(root, detail=True)
     except ImportError as error:
-        raise ValueError(f"{source}: {error}; {pip_line('remote')}") from error
+        raise ValueError(f"{shown}: {error}; {pip_line('remote')}") from error
     except ValueError as error:
-        raise ValueError(f"{source}: {error}; expected a URL that fsspec knows, as s3://bucket/folder") from error
+        why = redact(str(error))
+        raise ValueError(f"{shown}: {why}; expected a URL that fsspec knows, as s3://bucket/folder") from None
     except Exception as error:  # each file system has its own
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConnectionError(f"{source}: could not be listed ({reason}); check the address and your access") from error
+        why = redact((str(error) or type(error).__name__).splitlines()[0])
+        raise ConnectionError(f"{shown}: could not be listed ({why}); check the address and your access") from None
     if glob.has_magic(root) or list(found) == [root]:
         names = _known({path: path for path in found if found[path].get("type") != "directory"}, source)
         left_out: list[str] = []
@@ -170,11 +236,12 @@ def _of_url(source: str) -> Listed:
 def _known(files: dict, source: str) -> dict:
     """The files of a glob, or one file, by their names below the folder they share."""
     if not files:
-        raise FileNotFoundError(f"{source}: no file matches this pattern; check --source")
+        raise FileNotFoundError(f"{redact(source)}: no file matches this pattern; check --source")
     if unknown := [path for path in files if not format_of(path)]:
         raise ValueError(f"{unknown[0]}: expected the name of a {format_names()} file; check --source")
     root = _common_folder([PurePosixPath(path) for path in files])
-    return {_printable(str(PurePosixPath(path).relative_to(root))): where for path, where in files.items()}
+    named = ((str(PurePosixPath(path).relative_to(root)), where) for path, where in files.items())
+    return _by_printable_name(named, lambda path: path)
 
 
 def _common_folder(paths: list[PurePosixPath]) -> PurePosixPath:
@@ -182,8 +249,21 @@ def _common_folder(paths: list[PurePosixPath]) -> PurePosixPath:
     return max(set.intersection(*parents), key=lambda folder: len(folder.parts))
 
 
+def _by_printable_name(found: Iterable[tuple[str, File]], path_of: Callable[[File], str]) -> dict[str, File]:
+    """Files by names that people can see. ValueError if two would have the same."""
+    named: dict[str, File] = {}
+    for name, file in found:
+        shown = _printable(name)
+        if (other := named.setdefault(shown, file)) is not file:
+            both = sorted(repr(path_of(one)) for one in (file, other))
+            raise ValueError(f"{both[0]} and {both[1]}: both are named {shown} in a token set; rename one")
+    return named
+
+
 def _printable(name: str) -> str:
     r"""A name that JSON can hold and people can see: Latin-1 becomes "caf\xe9.txt", and control characters "\x1b"."""
+    if name.isascii() and name.isprintable():
+        return name
     text = os.fsencode(name).decode("utf-8", "backslashreplace")
     return "".join(c if is_shown(c) else c.encode("unicode_escape").decode() for c in text)
 

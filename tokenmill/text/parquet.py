@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from tokenmill.text.decoding import JOINED_BY, TEXTS, bounded, gathered
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, as_text, sha256, valid_utf8
+from tokenmill.text_arrays import text_array
 
 BATCH_DOCUMENTS = 32  # decoded at a time, at most: a few long ones may follow each other among short ones
 BATCH_ROWS_BYTES = 32 << 20  # of rows in a batch that is read, about
@@ -44,6 +45,7 @@ def plan(
 ) -> list[Cut]:
     """Cuts the file into row groups, one or several per shard. ValueError if it has no such text column."""
     with pq.ParquetFile(raw) as parquet:
+        _require_decrypted(file, raw, parquet, options)
         sizes = _text_sizes(_text_chunks(file, parquet, options))
     return [Cut(groups, sum(sizes[i] for i in groups)) for groups in _cut(sizes, shard_text_bytes)]
 
@@ -52,6 +54,7 @@ def read(part: FilePart) -> Iterator[Documents]:
     """Streams the part's documents in order, a few MB at a time."""
     options = part.options
     with part.file.open() as raw, pq.ParquetFile(raw, **STREAMING) as parquet:
+        _require_decrypted(part.file, raw, parquet, options)
         chunks = _text_chunks(part.file, parquet, options)
         sizes = _text_sizes(chunks)
         texts = _columns(part.file, parquet.schema_arrow, options.text_column)
@@ -135,11 +138,11 @@ def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, options: ReadOptions
     id_type = _type_of(schema, _path(options.id_column, schema)) if options.id_column else None
     if id_type is not None and pa.types.is_nested(id_type):
         raise ValueError(
-            f"{file.path}: expected ids in column {options.id_column!r}, found {id_type}; name one of its fields"
+            f"{file.shown}: expected ids in column {options.id_column!r}, found {id_type}; name one of its fields"
         )
     if options.id_column and id_type is None:
         raise ValueError(
-            f"{file.path}: expected an id column {options.id_column!r}, found columns "
+            f"{file.shown}: expected an id column {options.id_column!r}, found columns "
             f"{', '.join(schema.names)}; name the one with the ids by --keep-ids"
         )
     numbers = [i for i in range(len(parquet.schema)) if parquet.schema.column(i).path in paths]
@@ -150,12 +153,32 @@ def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, options: ReadOptions
     return groups
 
 
+def _require_decrypted(file: SourceFile, raw: pa.NativeFile, parquet: pq.ParquetFile, options: ReadOptions) -> None:
+    """ValueError if a column that is to be read is encrypted: asking pyarrow 26 how large it is ends the process.
+
+    A file with encrypted columns and a footer that anyone can read has a signature after the footer, of 28 bytes.
+    """
+    footer_bytes = int.from_bytes(raw.read_at(4, raw.size() - 8), "little")
+    if parquet.metadata.serialized_size == footer_bytes or not parquet.metadata.num_row_groups:
+        return
+    paths = _columns(file, parquet.schema_arrow, options.text_column)
+    paths += [_path(options.id_column, parquet.schema_arrow)] if options.id_column else []
+    for column in (".".join(path) for path in paths):
+        try:
+            next(parquet.iter_batches(1, row_groups=[0], columns=[column], use_threads=False), None)
+        except OSError as error:
+            raise ValueError(
+                f"{file.shown}: column {column!r} is encrypted ({str(error).splitlines()[0]}); decrypt it, name "
+                "another column by --text-column or --keep-ids, or take the file out of the source"
+            ) from error
+
+
 def _require_unpackable(file: SourceFile, group: int, chunks: list[pq.ColumnChunkMetaData]) -> None:
     """ValueError if a row group would fill the memory, because a page of parquet is unpacked as a whole."""
     for chunk in filter(_is_dense, chunks):
         if chunk.total_uncompressed_size > MOST_DENSE:
             raise ValueError(
-                f"{file.path}: row group {group} unpacks {chunk.total_compressed_size:,} bytes to "
+                f"{file.shown}: row group {group} unpacks {chunk.total_compressed_size:,} bytes to "
                 f"{chunk.total_uncompressed_size:,} of column {chunk.path_in_schema}, as no text does; "
                 "write it again with smaller row groups, or take it out of the source"
             )
@@ -173,13 +196,13 @@ def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]
         kind = _type_of(schema, path)
         if kind is None:
             raise ValueError(
-                f"{file.path}: expected a text column {name!r}, found columns {', '.join(schema.names)}; "
+                f"{file.shown}: expected a text column {name!r}, found columns {', '.join(schema.names)}; "
                 "name the one with the text by --text-column"
             )
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not any(is_text(value) for is_text in TEXTS):
             raise ValueError(
-                f"{file.path}: expected text in column {name!r}, found {kind}; "
+                f"{file.shown}: expected text in column {name!r}, found {kind}; "
                 "name the one with the text by --text-column (a field of a struct as column.field)"
             )
     return paths
@@ -215,4 +238,4 @@ def _joined(columns: list[pa.Array]) -> tuple[pa.Array, int]:
     texts, repaired = zip(*(valid_utf8(as_text(column)) for column in columns), strict=True)
     rows = zip(*(text.to_pylist() for text in texts), strict=True)  # Arrow's own join loses rows that are all null
     joined = [None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows]
-    return pa.array(joined, pa.large_string()), sum(repaired)
+    return text_array(joined), sum(repaired)

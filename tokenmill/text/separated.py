@@ -3,16 +3,18 @@
     corpus.jsonl, 600 MiB, shards of 256 MiB -> corpus.000 (bytes 0 to 256 Mi), corpus.001 (256 to 512 Mi), corpus.002
 
 A shard takes a range of bytes, and has the documents that begin in it. Bytes are counted in the text, so a compressed
-file is decompressed once to be planned, and from its beginning for each of its shards. That is cheap compared to
-tokenizing up to a few GB per file. The next run knows the size of its text and skips the first.
+file is decompressed once to be planned; the next run knows the size of its text. A process that reads several shards of
+it, one after the other, goes on decompressing where it was.
 """
 
+import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from tokenmill.text.units import BATCH_BYTES, Cut, Documents, FilePart, SourceFile, as_documents, sha256
+from tokenmill.text_arrays import unchecked_array
 
 END_BYTES = 1 << 16  # of the file's beginning and end, which identify it
 EVERYTHING = 1 << 62
@@ -56,30 +58,32 @@ def read_separated(part: FilePart, separator: bytes | None) -> Iterator[Pieces]:
 
     Of a part that was planned by its size on disk, `bytes` is the share of that size.
     """
-    span, read, most = part.span or (0, EVERYTHING), 0, part.options.max_document_bytes
-    with part.file.open_text() as stream:
-        # a small file does not need a large buffer
-        block_bytes = BATCH_BYTES if part.span else min(BATCH_BYTES, 4096 + part.text_bytes)
-        from_zero = _must_begin_at_zero(part.file, separator)
-        if separator is None:
-            found: Iterator[Pieces] = iter([_whole(stream, most)])
-        else:
-            found = _pieces(stream, span, separator, from_zero, block_bytes, most)
-        for pieces in found:
-            if pieces.begin == 0 and pieces.texts:
-                pieces.texts[0] = pieces.texts[0].removeprefix(BYTE_ORDER_MARK)
-            if part.span is None:
-                share = min(pieces.bytes, max(0, part.text_bytes - read))
-                read += pieces.bytes
-                pieces = pieces._replace(bytes=share)
-            yield pieces
+    if separator is None:
+        with part.file.open_text() as stream:
+            yield from _shared_out(part, iter([_whole(stream, part.options.max_document_bytes)]))
+    elif part.span is not None and _must_begin_at_zero(part.file, separator):
+        yield from _shared_out(part, _continued(part, separator).pieces(*part.span))
+    else:
+        with part.file.open_text() as stream:
+            yield from _shared_out(part, _reader(part, stream, separator).pieces(*(part.span or (0, EVERYTHING))))
+
+
+def _shared_out(part: FilePart, found: Iterator[Pieces]) -> Iterator[Pieces]:
+    """The pieces, without a byte order mark. `bytes` is the share of the part's size if that is not counted in text."""
+    read = 0
+    for pieces in found:
+        if pieces.begin == 0 and pieces.texts:
+            pieces.texts[0] = pieces.texts[0].removeprefix(BYTE_ORDER_MARK)
+        if part.span is None:
+            share = min(pieces.bytes, max(0, part.text_bytes - read))
+            read += pieces.bytes
+            pieces = pieces._replace(bytes=share)
+        yield pieces
 
 
 def text_documents(pieces: Pieces) -> Documents:
     """The pieces as they are, as documents."""
-    raw = pa.array(pieces.texts, pa.large_binary())
-    unchecked = pa.LargeStringArray.from_buffers(len(raw), raw.buffers()[1], raw.buffers()[2])
-    return as_documents(unchecked, pieces.bytes, oversized_documents=pieces.oversized)
+    return as_documents(unchecked_array(pieces.texts), pieces.bytes, oversized_documents=pieces.oversized)
 
 
 def _text_size(file: SourceFile, raw: pa.NativeFile) -> int:
@@ -114,48 +118,104 @@ def _whole(stream: pa.NativeFile, most: int) -> Pieces:
     return Pieces(0, [b"".join(blocks)], size) if size <= most else Pieces(0, [], size, 1)
 
 
-def _pieces(
-    stream: pa.NativeFile, span: tuple[int, ...], separator: bytes, from_zero: bool, block_bytes: int, most: int
-) -> Iterator[Pieces]:
-    """The pieces between separators that begin in the span, some at a time, without those of more than `most` bytes.
+class _Reader:
+    """Finds the pieces between separators in spans of a text, one span after the other.
 
-    A separator at the end of the file is followed by no piece.
+    `_later` are pieces that were found and belong to a later span, `_rest` is what follows them. `_at` is the byte of
+    the text that they begin at: a piece's first, or, if `_partial`, one within a piece.
     """
-    begin, end = span[0], span[1]
-    at = 0 if from_zero else max(0, begin - len(separator))  # where `rest` begins, less what is forgotten of it
-    if at:
-        stream.seek(at)
-    partial = at > 0  # what comes before the first separator belongs to the part before
-    rest, forgotten = bytearray(), 0  # of a piece that is too long, only the length is kept
-    while at < end:
-        block = stream.read(block_bytes)
-        searched = max(0, len(rest) - len(separator) + 1)
-        rest += block
-        if block and rest.find(separator, searched) < 0:
-            gone = len(rest) - len(separator) + 1
-            if forgotten + gone > most:
-                del rest[:gone]
-                forgotten += gone
-            continue
-        pieces = bytes(rest).split(separator)
-        rest = bytearray(pieces.pop() if block or not pieces[-1] and not forgotten else b"")
-        if partial and pieces:
-            at += forgotten + len(pieces.pop(0)) + len(separator)
-            partial, forgotten = False, 0
-        first = at
+
+    def __init__(self, stream: pa.NativeFile, separator: bytes, block_bytes: int, most: int, key: object = None):
+        self._stream, self._separator, self._block_bytes, self._most = stream, separator, block_bytes, most
+        self._at, self._later, self._rest, self._forgotten, self._partial = 0, list[bytes](), bytearray(), 0, False
+        self.key = key
+        self.ready_from = 0  # spans that begin here or later can be read
+
+    def pieces(self, begin: int, end: int) -> Iterator[Pieces]:
+        """The pieces that begin in the span, some at a time, without those of more than `most` bytes.
+
+        A separator at the end of the text is followed by no piece.
+        """
+        self.ready_from = EVERYTHING  # until this is done
+        self._skip_to(begin)
+        later, self._later = self._later, []
+        yield from self._chosen(later, begin, end)
+        block = b"any"
+        while block and self._at < end:
+            block = self._stream.read(self._block_bytes)
+            searched = max(0, len(self._rest) - len(self._separator) + 1)
+            self._rest += block
+            if block and self._rest.find(self._separator, searched) < 0:
+                self._forget()
+                continue
+            pieces = bytes(self._rest).split(self._separator)
+            self._rest = bytearray(pieces.pop() if block or not pieces[-1] and not self._forgotten else b"")
+            if self._partial and pieces:
+                self._at += self._forgotten + len(pieces.pop(0)) + len(self._separator)
+                self._partial, self._forgotten = False, 0
+            yield from self._chosen(pieces, begin, end)
+        self.ready_from = end
+
+    def _skip_to(self, begin: int) -> None:
+        """Goes on to where a piece that begins at this byte, or later, is found."""
+        near = begin - len(self._separator)  # the separator before it may begin here
+        ahead = self._at + sum(map(len, self._later)) + len(self._later) * len(self._separator) + len(self._rest)
+        if near <= ahead or _overlaps_itself(self._separator):
+            return  # it is close, or the separators before it decide which ones follow
+        if self._stream.seekable():
+            self._stream.seek(near)
+        else:
+            while ahead < near and (block := self._stream.read(min(BATCH_BYTES, near - ahead))):
+                ahead += len(block)
+        self._at, self._later, self._rest, self._forgotten, self._partial = near, [], bytearray(), 0, True
+
+    def _forget(self) -> None:
+        """Keeps only the length of a piece that is too long."""
+        gone = len(self._rest) - len(self._separator) + 1
+        if self._forgotten + gone > self._most:
+            del self._rest[:gone]
+            self._forgotten += gone
+
+    def _chosen(self, pieces: list[bytes], begin: int, end: int) -> Iterator[Pieces]:
+        """Those of the pieces that begin in the span; keeps what begins after it."""
+        first, gap = self._at, len(self._separator)
         chosen: list[bytes] = []
-        for piece in pieces:
-            size = forgotten + len(piece)
-            forgotten = 0
-            if begin <= at < end and size > most:
-                yield Pieces(first, chosen, at + size + len(separator) - first, 1)
-                first, chosen = at + size + len(separator), []
-            elif begin <= at < end:
+        for number, piece in enumerate(pieces):
+            if self._at >= end:
+                self._later = pieces[number:]
+                break
+            size = self._forgotten + len(piece)
+            self._forgotten = 0
+            begins = self._at
+            self._at += size + gap
+            if begins < begin:
+                first = self._at
+            elif size > self._most:
+                yield Pieces(first, chosen, self._at - first, 1)
+                first, chosen = self._at, []
+            else:
                 chosen.append(piece)
-            elif at < begin:
-                first = at + size + len(separator)
-            at += size + len(separator)
         if chosen:
-            yield Pieces(first, chosen, sum(map(len, chosen)) + len(chosen) * len(separator))
-        if not block:
-            return
+            yield Pieces(first, chosen, sum(map(len, chosen)) + len(chosen) * gap)
+
+
+_held: _Reader | None = None  # of this process: where it has come to in a compressed file
+
+
+def _continued(part: FilePart, separator: bytes) -> _Reader:
+    """A reader that goes on where this process was in the same file, or begins anew."""
+    global _held
+    file = part.file
+    # a forked process would share the place in the file with the others
+    key = (os.getpid(), file.path, file.stamp, *(part.identity[fact] for fact in ("bytes", "ends_sha256")), separator)
+    key += (part.options.max_document_bytes,)
+    assert part.span is not None, "a whole file is read at once"
+    if _held is None or _held.key != key or _held.ready_from > part.span[0]:
+        _held = _reader(part, file.open_text(), separator, key)
+    return _held
+
+
+def _reader(part: FilePart, stream: pa.NativeFile, separator: bytes, key: object = None) -> _Reader:
+    # a small file does not need a large buffer
+    block_bytes = BATCH_BYTES if part.span else min(BATCH_BYTES, 4096 + part.text_bytes)
+    return _Reader(stream, separator, block_bytes, part.options.max_document_bytes, key)

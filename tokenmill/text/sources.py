@@ -6,10 +6,12 @@ machine. `read_documents` streams a unit's text a few MB at a time; null and emp
 """
 
 import contextlib
+import functools
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from tokenmill.addresses import has_scheme
 from tokenmill.text.file_groups import FileGroup, about_text_bytes
@@ -18,76 +20,102 @@ from tokenmill.text.listing import local_files
 from tokenmill.text.units import Documents, FilePart, SourceFile, Unit, naming_file
 
 SMALL_FILE = 1 << 16  # bytes; a file that is not larger is read at once
+_imported = functools.cache(import_module)
 
 
 def plan_units(
     files: SourceFile | FileGroup, options: ReadOptions, shard_text_bytes: int, known_text_bytes: int | None = None
 ) -> list[Unit]:
-    """Cuts a file into units of work, or makes one unit of small files that share a shard.
+    """Cuts a file into units of work, or makes one unit of small files that share a shard, without opening them.
 
     `known_text_bytes` is how much text a compressed file has, if an earlier plan found out. ValueError if a file is
     damaged or has no such text column.
     """
     group = (files,) if isinstance(files, SourceFile) else files
     if len(group) > 1:
-        whole = [FilePart(file, options, None, about_text_bytes(file), identify(file, options)) for file in group]
-        return [Unit(tuple(whole))]
+        return [Unit(tuple(FilePart(file, options, None, about_text_bytes(file), {}) for file in group))]
     (file,) = group
+    written = file.written  # before it is opened, so that no change after this goes unnoticed
     with naming_file(file), file.open() as raw:
-        module = import_module(file.format.module)
+        module = _code_of(file)
         cuts = module.plan(file, raw, options, shard_text_bytes, known_text_bytes)
         facts = {"file": file.name, **module.identify(file, raw), **file.format.facts(options)}
     span_of = "row_groups" if file.format.has_row_groups else "span"
-    parts = [FilePart(file, options, span, size, facts | {span_of: list(span)}) for span, size in cuts]
+    parts = [FilePart(file, options, span, size, facts | {span_of: list(span)}, written) for span, size in cuts]
     return [Unit((part,), number, len(parts)) for number, part in enumerate(parts)]
+
+
+def _code_of(file: SourceFile) -> ModuleType:
+    return _imported(file.format.module)
 
 
 def identify(file: SourceFile, options: ReadOptions) -> dict:
     """What distinguishes a file from others, and how it is read. ValueError if it is damaged."""
     with naming_file(file), file.open() as raw:
-        found = import_module(file.format.module).identify(file, raw)
+        found = _code_of(file).identify(file, raw)
     return {"file": file.name, **found, **file.format.facts(options)}
 
 
-def read_documents(unit: Unit) -> Iterator[Documents]:
-    """Streams the unit's documents in order, a few MB at a time.
+def read_documents(unit: Unit, identities: list[dict] | None = None) -> Iterator[Documents]:
+    """Streams the unit's documents in order, a few MB at a time. Appends the identity of each part to `identities`.
 
-    ValueError if a file is damaged, or was written to or replaced since it was planned.
+    ValueError if a file is damaged, or was written to or replaced since it was planned or while it is read.
     """
     for number, planned in enumerate(unit.parts):
         with _unchanged(planned) as part, naming_file(part.file):
-            for documents in import_module(part.file.format.module).read(part):
-                yield replace(documents, part=number) if number else documents
+            if identities is not None:
+                identities.append(part.identity)
+            for documents in _code_of(part.file).read(part):
+                documents.part = number
+                yield documents
 
 
 @contextlib.contextmanager
 def _unchanged(part: FilePart) -> Iterator[FilePart]:
-    """Compares a file with the plan, before and after it is read. A small file is read at once, and compared once."""
+    """The part with its identity, compared with the plan before and after it is read.
+
+    A small file is read at once, and compared once.
+    """
     file = part.file
-    if isinstance(file.path, Path) and (file.bytes or SMALL_FILE) < SMALL_FILE:
+    if (file.bytes or SMALL_FILE) < SMALL_FILE and file.is_local:
         with naming_file(file):
-            part = replace(part, file=replace(file, held=memoryview(file.path.read_bytes())))
-        _require_same(part)
-        yield part
+            held = file.holding(memoryview(_whole(file.path)))
+        yield part.of(held, _identity(part, held))
         return
     stamp = file.stamp
-    _require_same(part)
-    yield part
+    if stamp is not None and part.written not in (None, stamp[2:]):
+        raise _changed(file)
+    yield part.of(file, _identity(part, file))
     if file.stamp != stamp:
         raise _changed(file)
     if stamp is None:
-        _require_same(part)
+        _identity(part, file)
 
 
-def _require_same(part: FilePart) -> None:
-    now = identify(part.file, part.options)
-    if any(part.identity[key] != value for key, value in now.items()):
-        raise _changed(part.file)
+def _whole(path: str) -> bytes:
+    """A small file's bytes, with as few system calls as there can be."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = block = os.read(descriptor, SMALL_FILE)
+        while len(block) == SMALL_FILE:  # it has grown
+            block = os.read(descriptor, SMALL_FILE)
+            data += block
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def _identity(part: FilePart, file: SourceFile) -> dict:
+    """The part's identity, of the file as it is now. ValueError if it was planned with another."""
+    now = identify(file, part.options)
+    if any(part.identity[key] != value for key, value in now.items() if part.identity):
+        raise _changed(file)
+    return part.identity or now
 
 
 def _changed(file: SourceFile) -> ValueError:
     return ValueError(
-        f"{file.path}: was written to or replaced while it was prepared; run again when nobody writes to it, "
+        f"{file.shown}: was written to or replaced while it was prepared; run again when nobody writes to it, "
         "or, where shards of it are there by now, put it back as it was or prepare under another --name"
     )
 
@@ -96,14 +124,14 @@ def _changed(file: SourceFile) -> ValueError:
 
 
 def split_files(
-    files: Mapping[str, Path | str], val_file: str | None = None, sizes: Mapping[str, int] | None = None
+    files: Mapping[str, str | Path], val_file: str | None = None, sizes: Mapping[str, int] | None = None
 ) -> list[SourceFile]:
     """The files in name order, the last of them for validation, all others to train on.
 
-    `val_file` names another for validation: one of them, or any other file. `sizes` has the sizes of files that are
-    not on this machine. ValueError if nothing is left to train on, FileNotFoundError if val_file is no file.
+    `val_file` names another for validation: one of them, or any other file. `sizes` has the sizes that are known.
+    ValueError if nothing is left to train on, FileNotFoundError if val_file is no file.
     """
-    names = dict(files)
+    names = {name: os.fspath(path) for name, path in files.items()}
     val_name = _val_name(names, val_file)
     if len(names) == 1:
         raise ValueError(
@@ -118,25 +146,25 @@ def split_files(
     return found
 
 
-def _absolute(path: Path | str) -> Path | str:
+def _absolute(path: str) -> str:
     """The same for a worker on another machine."""
-    return path.absolute() if isinstance(path, Path) else path
+    return path if has_scheme(path) else os.path.join(os.getcwd(), path)
 
 
-def _bytes(name: str, path: Path | str, sizes: Mapping[str, int]) -> int | None:
+def _bytes(name: str, path: str, sizes: Mapping[str, int]) -> int | None:
     if name in sizes:
         return sizes[name]
-    return path.stat().st_size if isinstance(path, Path) and path.exists() else None
+    return os.path.getsize(path) if not has_scheme(path) and os.path.exists(path) else None
 
 
-def _val_name(names: dict[str, Path | str], val_file: str | None) -> str:
+def _val_name(names: dict[str, str], val_file: str | None) -> str:
     """The name of the validation file; adds it to `names` if it is outside the source."""
     if val_file is None:
         return max(names)
-    inside = [name for name, path in names.items() if val_file in (name, str(path)) or _same_file(path, val_file)]
+    inside = [name for name, path in names.items() if val_file in (name, path)] or _names_of(val_file, names)
     if inside:
         return inside[0]
-    if not has_scheme(val_file) and not Path(val_file).expanduser().is_file():
+    if not has_scheme(val_file) and not os.path.exists(os.path.expanduser(val_file)):
         raise FileNotFoundError(
             f"--val-file {val_file}: expected one of {', '.join(sorted(names))}, or another file's path"
         )
@@ -147,9 +175,13 @@ def _val_name(names: dict[str, Path | str], val_file: str | None) -> str:
     return name
 
 
-def _same_file(path: Path | str, other: str) -> bool:
-    there = Path(other).expanduser()
-    return isinstance(path, Path) and path.exists() and there.exists() and path.samefile(there)
+def _names_of(file: str, names: dict[str, str]) -> list[str]:
+    """The names that a file of this machine has among these."""
+    file = os.path.expanduser(file)
+    if not os.path.exists(file):
+        return []
+    local = {name: path for name, path in names.items() if not has_scheme(path) and os.path.exists(path)}
+    return [name for name, path in local.items() if os.path.samefile(path, file)]
 
 
 def _check_stems(files: list[SourceFile]) -> None:
@@ -157,4 +189,4 @@ def _check_stems(files: list[SourceFile]) -> None:
     for file in files:
         other = by_stem.setdefault(file.stem, file)
         if other is not file:
-            raise ValueError(f"{file.path} and {other.path}: both would write shards named {file.stem}; rename one")
+            raise ValueError(f"{file.shown} and {other.shown}: both would write shards named {file.stem}; rename one")

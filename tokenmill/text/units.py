@@ -9,16 +9,16 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tokenmill.addresses import display_address, has_scheme
+from tokenmill.sanitize import redact
 from tokenmill.store.shards import Split
 from tokenmill.text.formats import ReadOptions, TextFormat, format_of
+from tokenmill.text_arrays import text_array
 
 BATCH_BYTES = 4 << 20  # of text in memory at a time, about
 LONGEST_STEM = 180  # bytes of UTF-8: the name of a shard and the suffix of a temporary file must fit into 255
@@ -29,7 +29,7 @@ class SourceFile:
     """One file of documents. `name` is its path below the source, the same on every machine."""
 
     name: str
-    path: Path | str  # a str is a URL that fsspec knows
+    path: str  # absolute; or a URL that fsspec knows
     split: Split
     bytes: int | None = None  # as listed; None if unknown
     held: memoryview | None = field(default=None, compare=False, repr=False)  # the whole file, if it was read at once
@@ -41,9 +41,14 @@ class SourceFile:
         assert self.format is not None, "only files of known formats are listed"
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine, and not at a URL."""
+        return not has_scheme(self.path)
+
+    @property
     def stem(self) -> str:
         """The start of its shards' names. If it would be too long, it is cut and ends with a digest."""
-        stem = self.format.stem(str(PurePosixPath(self.name))).replace("/", "--")
+        stem = self.format.stem(self.name).replace("/", "--")
         if len(stem.encode()) <= LONGEST_STEM:
             return stem
         return f"{stem.encode()[: LONGEST_STEM - 20].decode(errors='ignore')}-{sha256(stem.encode())[:16]}"
@@ -54,19 +59,36 @@ class SourceFile:
         return self.format.compression(self.name)
 
     @property
+    def shown(self) -> str:
+        """Its path, or its URL without passwords and signatures."""
+        return self.path if self.is_local else display_address(self.path)
+
+    @property
     def stamp(self) -> tuple[int, ...] | None:
         """Changes when the file is written to or replaced; None for a URL."""
-        if not isinstance(self.path, Path):
+        if not self.is_local:
             return None
-        stat = self.path.stat()
+        stat = os.stat(self.path)
         return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+    @property
+    def written(self) -> tuple[int, ...] | None:
+        """Its size, and when it was written to, the same on every machine; None for a URL."""
+        stamp = self.stamp
+        return None if stamp is None else stamp[2:]
+
+    def holding(self, data: memoryview) -> "SourceFile":
+        """The same file, read as a whole."""
+        return SourceFile(self.name, self.path, self.split, self.bytes, data, self.format)
 
     def open(self) -> pa.NativeFile:
         """The file's bytes; seekable."""
         if self.held is not None:
             return pa.BufferReader(self.held)
-        if isinstance(self.path, Path):
+        if self.is_local:
             return pa.OSFile(os.fsencode(self.path))  # takes any name, UTF-8 or not
+        import fsspec  # takes a tenth of a second
+
         return pa.PythonFile(fsspec.open(self.path, "rb").open(), "r")
 
     def open_text(self) -> pa.NativeFile:
@@ -90,7 +112,12 @@ class FilePart:
     options: ReadOptions
     span: tuple[int, ...] | None  # as in Cut; None for the whole file
     text_bytes: int  # known without reading it: close enough to plan and to show progress
-    identity: dict  # identifies the part's text, for the shard's record
+    identity: dict  # identifies the part's text, for the shard's record; empty until a small file is read
+    written: tuple[int, ...] | None = None  # SourceFile.written when it was planned
+
+    def of(self, file: SourceFile, identity: dict) -> "FilePart":
+        """The same part of a file that was opened, with its identity."""
+        return FilePart(file, self.options, self.span, self.text_bytes, identity)
 
 
 @dataclass(frozen=True)
@@ -114,7 +141,7 @@ class Unit:
         return sum(part.text_bytes for part in self.parts)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Documents:
     """A few documents of a part, in order, and how many were left out or repaired."""
 
@@ -134,11 +161,12 @@ class Documents:
 def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = None, **more) -> Documents:
     """Leaves out null and empty texts, and repairs invalid UTF-8. `column` has any type that casts to text."""
     column, ids = as_text(column), ids.to_pylist() if isinstance(ids, pa.Array) else ids
-    if not column.null_count and _none_is_empty(column):
-        text_bytes = _text_bytes(column)
+    if not column.null_count and (text_bytes := _bytes_if_none_is_empty(column)):
         column, repaired = valid_utf8(column)
         repaired += more.pop("repaired_documents", 0)
         return Documents(column, text_bytes, 0, 0, repaired, share, ids=ids, **more)
+    import pyarrow.compute as pc  # takes a twentieth of a second
+
     lengths = pc.fill_null(pc.binary_length(column), 0)
     nulls = column.null_count
     kept = pc.greater(lengths, 0)
@@ -152,22 +180,16 @@ def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = Non
     return Documents(column, pc.sum(lengths).as_py() or 0, nulls, empty, repaired, share, ids=ids, **more)
 
 
-def _offsets(column: pa.LargeStringArray) -> np.ndarray:
-    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
-
-
-def _none_is_empty(column: pa.LargeStringArray) -> bool:
-    return len(column) > 0 and bool((np.diff(_offsets(column)) > 0).all())
-
-
-def _text_bytes(column: pa.LargeStringArray) -> int:
-    """Bytes of UTF-8 in texts, none of which is null."""
-    offsets = _offsets(column)
-    return int(offsets[-1] - offsets[0])
+def _bytes_if_none_is_empty(column: pa.LargeStringArray) -> int:
+    """Bytes of UTF-8 in texts, none of which is null; 0 if one is empty, or if there are none."""
+    offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+    return int(offsets[-1] - offsets[0]) if (offsets[1:] > offsets[:-1]).all() else 0
 
 
 def as_text(column: pa.Array) -> pa.LargeStringArray:
     """The column as text. Columns stored as bytes are not checked here; `valid_utf8` does that."""
+    if pa.types.is_large_string(column.type):
+        return column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_binary(column.type) or pa.types.is_binary_view(column.type):
@@ -186,7 +208,7 @@ def valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
         raw = column.cast(pa.large_binary()).to_pylist()
         texts = [None if data is None else data.decode("utf-8", "replace") for data in raw]
         repaired = sum(text is not None and text.encode() != data for text, data in zip(texts, raw, strict=True))
-        return pa.array(texts, pa.large_string()), repaired
+        return text_array(texts), repaired
 
 
 @contextlib.contextmanager
@@ -195,22 +217,26 @@ def naming_file(file: SourceFile) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise
+        if file.is_local:
+            raise
+        raise FileNotFoundError(f"{file.shown}: no such file; check --source") from None
     except MemoryError as error:  # Arrow's own is one too
-        raise MemoryError(f"{file.path}: there is not memory enough to read it; use fewer --workers") from error
+        raise MemoryError(f"{file.shown}: there is not memory enough to read it; use fewer --workers") from error
     except PermissionError as error:
-        raise PermissionError(f"{file.path}: cannot be read ({error.strerror}); give access, or take it out") from error
+        raise PermissionError(
+            f"{file.shown}: cannot be read ({error.strerror}); give access, or take it out"
+        ) from error
     except (pa.ArrowException, OSError, EOFError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = redact((str(error) or type(error).__name__).splitlines()[0])
         if "requires too much memory for decoding" in str(error):
             raise ValueError(
-                f"{file.path}: was compressed with a larger window than Arrow decodes ({reason}); "
+                f"{file.shown}: was compressed with a larger window than Arrow decodes ({reason}); "
                 "compress it again without `zstd --long`: zstd -d --long=31 FILE, then zstd"
-            ) from error
+            ) from (error if file.is_local else None)  # whose text may have a URL, with its signature
         raise ValueError(
-            f"{file.path}: expected a whole {file.format.name} file, found damage ({reason}); "
+            f"{file.shown}: expected a whole {file.format.name} file, found damage ({reason}); "
             "fetch it again, or take it out of the source"
-        ) from error
+        ) from (error if file.is_local else None)
 
 
 def sha256(*parts: bytes) -> str:

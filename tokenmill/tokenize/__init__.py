@@ -7,8 +7,9 @@ Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set kee
     huggingface       runs any tokenizer.json with Hugging Face's library; foreign: reads other programs' files
     pickles           reads nanochat's pickle without running it
     encoder           documents to tokens, with an engine that is proven before and while it is used
+    hard_texts        texts on which libraries have disagreed, for the proof
     engines           faster encoders; patterns: the split patterns they know
-    nanochat_digits   nanochat's pattern with an engine that knows Llama 3's
+    nanochat_digits   nanochat's pattern with an engine that knows Qwen 2's
     codepoints        finds characters that an engine classes differently; tables/ has them
 
 It must never know where text comes from, or where ids go.

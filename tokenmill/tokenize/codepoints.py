@@ -7,7 +7,7 @@ one character into the next, so two characters share a token if and only if they
 
     "aé" in one piece   61+c3 a9        "a" "é" in two   61 c3 a9
 
-A document with one of these code points is encoded by tiktoken. `CodePoints.find` looks for them in the
+A document with one of these code points is encoded by tiktoken. `CodePoints.locate` looks for them in the
 UTF-8 bytes of many documents at once: the first bytes of such characters are rare, and only what follows them
 is decoded.
 
@@ -16,11 +16,14 @@ Left out: differences that only three characters show, except for the letters of
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+
+from tokenmill.text_arrays import text_array
 
 TABLES = Path(__file__).parent / "tables"
 CONTEXTS = ("a{}", "1{}", "!{}", " {}", "{}a")
@@ -32,16 +35,33 @@ LENGTHS = np.ones(256, np.int64)
 LENGTHS[0xC0:0xE0], LENGTHS[0xE0:0xF0], LENGTHS[0xF0:] = 2, 3, 4
 
 
+class Located(NamedTuple):
+    """Where documents have certain code points."""
+
+    offsets: np.ndarray  # of the documents' UTF-8: (num_documents + 1,)
+    data: np.ndarray  # their UTF-8: (num_bytes,) uint8
+    places: np.ndarray  # the bytes that the code points begin at: (num_found,), ascending
+    codes: np.ndarray  # which code point each is: (num_found,)
+
+    def documents(self, places: np.ndarray) -> np.ndarray:
+        """Which documents have one of these places: (num_documents,) bool."""
+        found = np.zeros(len(self.offsets) - 1, bool)
+        found[np.searchsorted(self.offsets, places, "right") - 1] = True
+        return found
+
+
 class CodePoints:
     """A set of code points beyond ASCII, and a search for them in documents."""
 
-    def __init__(self, code_points):
-        code_points = list(code_points)
+    def __init__(self, code_points: Iterable[int]):
         self._wanted = np.zeros(0x110000, bool)
-        self._wanted[code_points] = True
+        self._wanted[list(code_points)] = True
+        assert not self._wanted[:0x80].any(), "code points of ASCII are not looked for"
+        codes = np.flatnonzero(self._wanted)
+        long = np.where(codes < 0x10000, 0xE0 | codes >> 12, 0xF0 | codes >> 18)
         self._first = np.zeros(256, bool)  # bytes that such a character begins with
-        self._first[[chr(code).encode()[0] for code in code_points]] = True
-        self._lowest = self._first.argmax() if code_points else 0xFF
+        self._first[np.where(codes < 0x800, 0xC0 | codes >> 6, long)] = True
+        self._lowest = self._first.argmax() if self._first.any() else 0xFF
 
     @classmethod
     def load(cls, name: str) -> "CodePoints":
@@ -49,18 +69,21 @@ class CodePoints:
         ranges = json.loads((TABLES / f"{name}.json").read_text())["code_points"]
         return cls([code for first, last in ranges for code in range(first, last + 1)])
 
-    def find(self, documents: pa.LargeStringArray) -> np.ndarray:
-        """Which documents have one of the code points: (num_documents,) bool."""
-        offsets, data = text_buffers(documents)
-        found = np.zeros(len(documents), bool)
-        found[np.searchsorted(offsets, self.places(data), "right") - 1] = True
-        return found
+    def __or__(self, other: "CodePoints") -> "CodePoints":
+        return CodePoints(np.flatnonzero(self._wanted | other._wanted).tolist())
 
-    def places(self, data: np.ndarray) -> np.ndarray:
-        """Where such characters begin in UTF-8 (num_bytes,) uint8, ascending."""
-        places = np.flatnonzero(data >= self._lowest)  # 20 GB/s where there are none, as in English
+    def has(self, codes: np.ndarray) -> np.ndarray:
+        """Which of these code points are in the set: bool, of the same shape."""
+        return self._wanted[codes]
+
+    def locate(self, documents: pa.LargeStringArray) -> Located:
+        """Where the documents have one of the code points."""
+        offsets, data = text_buffers(documents)
+        places = np.flatnonzero(data >= self._lowest)  # 6 GB/s where there are none, as in English
         places = places[self._first[data[places]]]
-        return places[self._wanted[_decode(data, places)]]
+        codes = _decode(data, places)
+        wanted = self._wanted[codes]
+        return Located(offsets, data, places[wanted], codes[wanted])
 
 
 def text_buffers(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +125,7 @@ def differing(one: Callable, other: Callable, among) -> list[int]:
     found = set()
     for contexts, some in ((CONTEXTS, characters), (CONTRACTIONS, folding)):
         for context in contexts:
-            documents = pa.array([context.format(c) for c in some], pa.large_string())
+            documents = text_array([context.format(c) for c in some])
             found |= {ord(some[i]) for i in differing_documents(one(documents), other(documents))}
     return sorted(found)
 

@@ -7,12 +7,12 @@
     in every shard   a random sample of documents is encoded by both; a difference fails the shard
 
 So the ids are the reference's, and the engine is not part of a token set's fingerprint. A tokenizer.json that tiktoken
-cannot express has no table. The code points on which the engine and `tokenizers` differ are found when it is loaded,
-and the reference encodes documents with code points that neither Unicode version knows.
+cannot express has no table. When it is loaded, the code points on which the engine and `tokenizers` differ are found,
+and both encode some thousand random texts (hard_texts.py). The reference encodes documents with code points that
+Python's Unicode version does not know or, if the tokenizer normalizes, that Unicode versions may normalize differently.
 """
 
 import functools
-import importlib.metadata
 import json
 import os
 import unicodedata
@@ -24,8 +24,10 @@ import pyarrow as pa
 
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES
-from tokenmill.tokenize.codepoints import CodePoints, differing_documents
+from tokenmill.text_arrays import mask_array, text_array
+from tokenmill.tokenize.codepoints import CodePoints, Located, differing_documents
 from tokenmill.tokenize.engines import ENGINES, Encode, Engine, gigatoken_of_json, make_engine, table_name
+from tokenmill.tokenize.hard_texts import hard_texts, random_texts
 from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.patterns import PATTERNS
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -34,6 +36,8 @@ VERSIONS = {"tiktoken": "0.14.0", "tokenizers": "0.23.3"}  # the tables were mad
 CACHE_BYTES = 192 << 20  # an engine whose cache has taken so much memory is made again
 SAMPLE_ONE_IN = 512  # documents of a shard that both encode, and its first
 CONTEXTS = "a{0}b 1{0}2 !{0}! {0} a {0}{0}"  # in which a code point is compared
+SYLLABLE = "a{0}1 {0}{0}"
+RANDOM_TEXTS = 4000  # that a tokenizer.json of any kind is compared on
 
 
 def reference(tokenizer: Tokenizer) -> Encode:
@@ -58,13 +62,14 @@ class Encoder:
         self.dtype = DTYPES[dtype_name(tokenizer.vocab_size)]
         self.is_reference = engine == "tiktoken"
         self._reference = self._fast = reference(tokenizer)
-        self._leaves: list[Callable[[pa.LargeStringArray], np.ndarray]] = []
+        self._special = CodePoints([])  # which decide what the reference encodes
+        self._leaves: list[Callable[[Located], np.ndarray]] = []
         if self.is_reference:
             self.engine = tokenizer.library
         else:
             _require_usable(ENGINES[engine], tokenizer)
             self._renew()
-            self._leaves = _exceptions(ENGINES[engine], tokenizer, self._fast)
+            self._special, self._leaves = _exceptions(ENGINES[engine], tokenizer, self._fast)
 
     def encode(self, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens (num_tokens,) of all documents, BOS first; their lengths; and how many the reference encoded."""
@@ -75,13 +80,16 @@ class Encoder:
             return *self._join([(np.arange(len(documents)), *self._fast(documents))]), 0
         parts = []
         for encode, chosen in ((self._fast, ~refer), (self._reference, refer)):
-            parts.append((np.flatnonzero(chosen), *encode(documents.filter(pa.array(chosen)))))
+            parts.append((np.flatnonzero(chosen), *encode(documents.filter(mask_array(chosen)))))
         return *self._join(parts), int(refer.sum())
 
     def _referred(self, documents: pa.LargeStringArray) -> np.ndarray:
         """Which documents the reference has to encode: (num_documents,) bool."""
         none = np.zeros(len(documents), bool)
-        return functools.reduce(np.logical_or, (leaves(documents) for leaves in self._leaves), none)
+        if self.is_reference:
+            return none
+        located = self._special.locate(documents)
+        return functools.reduce(np.logical_or, (leaves(located) for leaves in self._leaves), none)
 
     def prove(self, documents: pa.LargeStringArray, tokens: np.ndarray, lengths: np.ndarray, numbers) -> None:
         """Encodes these documents with the reference too. ValueError, with a short text, if any differ."""
@@ -128,14 +136,14 @@ class Encoder:
 
     def _difference(self, text: str) -> str:
         text = _smallest(text, self._differs)
-        ids = [encode(_documents([text]))[0].tolist() for encode in (self._fast, self._reference)]
+        ids = [encode(text_array([text]))[0].tolist() for encode in (self._fast, self._reference)]
         return (
             f"{self.engine} and {self.tokenizer.library} encode {text!r} differently: {ids[0]} and {ids[1]}; "
             "run again with --engine tiktoken, and please report it"
         )
 
     def _differs(self, text: str) -> bool:
-        documents = _documents([text])
+        documents = text_array([text])
         return bool(differing_documents(self._fast(documents), self._reference(documents)))
 
 
@@ -176,6 +184,8 @@ def require_engine(wanted: str, tokenizer: Tokenizer) -> None:
 
 
 def _require_usable(engine: Engine, tokenizer: Tokenizer) -> None:
+    import importlib.metadata  # takes a twentieth of a second
+
     library = tokenizer.library
     for package, version in ((engine.name, engine.version), (library, VERSIONS[library])):
         try:
@@ -226,12 +236,22 @@ def _make(engine: Engine, tokenizer: Tokenizer) -> Encode:
 # ---------------------------------------------------------------------------- proving
 
 
-def _exceptions(engine: Engine, tokenizer: Tokenizer, fast: Encode) -> list[Callable]:
-    """Functions that find the documents which the reference has to encode."""
+def _exceptions(
+    engine: Engine, tokenizer: Tokenizer, fast: Encode
+) -> tuple[CodePoints, list[Callable[[Located], np.ndarray]]]:
+    """The code points that decide which documents the reference has to encode, and functions that find these."""
     if isinstance(tokenizer, HuggingFace):
-        return [_compared(tokenizer, fast).find]
-    leaves = engine.leaves(tokenizer.pattern)
-    return [CodePoints.load(table_name(engine, tokenizer.pattern)).find, *([leaves] if leaves else [])]
+        table = _compared(tokenizer, fast) | _renormalized(tokenizer)
+        return table, [_having(table)]
+    table = CodePoints.load(table_name(engine, tokenizer.pattern))
+    if (left := engine.leaves(tokenizer.pattern)) is None:
+        return table, [_having(table)]
+    others, leaves = left
+    return table | others, [_having(table), leaves]
+
+
+def _having(table: CodePoints) -> Callable[[Located], np.ndarray]:
+    return lambda located: located.documents(located.places[table.has(located.codes)])
 
 
 def _compared(tokenizer: HuggingFace, fast: Encode) -> CodePoints:
@@ -239,7 +259,7 @@ def _compared(tokenizer: HuggingFace, fast: Encode) -> CodePoints:
     kinds = [(code, unicodedata.category(chr(code))) for code in range(0x80, 0x110000)]
     unknown = [code for code, kind in kinds if kind in ("Cn", "Co")]
     known = [code for code, kind in kinds if kind not in ("Cn", "Co", "Cs")]
-    documents = _documents([CONTEXTS.format(chr(code)) for code in known])
+    documents = text_array([(SYLLABLE if _is_syllable(code) else CONTEXTS).format(chr(code)) for code in known])
     try:
         differ = differing_documents(fast(documents), reference(tokenizer)(documents))
     except BaseException as error:
@@ -249,26 +269,36 @@ def _compared(tokenizer: HuggingFace, fast: Encode) -> CodePoints:
     return CodePoints([*unknown, *(known[number] for number in differ)])
 
 
+def _is_syllable(code: int) -> bool:
+    """Whether it is an ideograph or a Hangul syllable: 110,000 letters of a kind, compared in fewer contexts."""
+    return 0x3400 <= code < 0xA000 or 0xAC00 <= code < 0xD7A4 or 0x20000 <= code < 0x40000
+
+
+def _renormalized(tokenizer: HuggingFace) -> CodePoints:
+    """The code points that two libraries may normalize differently, if the tokenizer normalizes.
+
+    Once a character is assigned, Unicode never changes how it is normalized (its stability policy, since 3.2). So
+    libraries of different years differ only in characters that are newer than the older of them, and only in those that
+    combine, decompose or compose.
+    """
+    if json.loads(tokenizer.whole).get("normalizer") is None:
+        return CodePoints([])
+    newer = [c for c in map(chr, range(0x80, 0x110000)) if unicodedata.ucd_3_2_0.category(c) == "Cn"]
+    newer = [c for c in newer if unicodedata.category(c) != "Cn"]
+    decomposed = {c: unicodedata.decomposition(c) for c in newer}
+    parts = {chr(int(part, 16)) for text in decomposed.values() for part in text.split() if part[0] != "<"}
+    return CodePoints(ord(c) for c in newer if decomposed[c] or c in parts or unicodedata.combining(c))
+
+
 def _prove_at_start(encoder: Encoder, first_documents: pa.LargeStringArray) -> None:
     tokenizer = encoder.tokenizer
-    added = [token["content"] for token in tokenizer.added] if isinstance(tokenizer, HuggingFace) else []
-    for documents in (_documents(hard_texts([*tokenizer.special_tokens, *added])), first_documents):
+    texts = hard_texts(tokenizer.special_tokens)
+    if isinstance(tokenizer, HuggingFace):  # its normalizer and splits may be of a kind that nobody has tried
+        texts = hard_texts([*tokenizer.special_tokens, *(token["content"] for token in tokenizer.added)])
+        texts += random_texts(RANDOM_TEXTS, seed=0)
+    for documents in (text_array(texts), first_documents):
         tokens, lengths, _ = encoder.encode(documents)
         encoder.prove(documents, tokens, lengths, range(len(documents)))
-
-
-def hard_texts(tokens) -> list[str]:
-    """Long pieces, runs and numbers of every kind, combined characters, and texts that spell these tokens."""
-    units = [*" \n\t\u00a0aA1!é水😀\u0301", "\r\n", " \n", "ab", "12a", "...", "'s", "'S"]
-    units += ["1²", "٣4", "½", "1 ", "e\u0301", "\u1100\u1161"]
-    runs = [unit * count for unit in units for count in (*range(1, 12), 100, 1000)]
-    long = [unit * 5000 for unit in units]
-    spelled = [form.format(token) for token in tokens for form in ("x {0} y{0}", "{0}", "a{0}b", "{0}\u0301", "1{0}2")]
-    return [*runs, *long, *(f"a{run}b" for run in runs), *(f"a {run}1" for run in runs), *spelled, "\x011\x01"]
-
-
-def _documents(texts: list[str]) -> pa.LargeStringArray:
-    return pa.array(texts, pa.large_string())
 
 
 def _smallest(text: str, differs: Callable[[str], bool]) -> str:

@@ -10,7 +10,6 @@ ids are decoded as they were made. Three things are left out on purpose:
                                 has, so that "<s>" is three characters of T5, and BOS only ever what we put first
 """
 
-import hashlib
 import json
 import os
 import re
@@ -25,6 +24,7 @@ import numpy as np
 from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, write_json
+from tokenmill.store.fingerprints import of_huggingface
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.library_errors import CannotRun, naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
 BATCH = 256  # documents that the library encodes at a time
-CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,7 @@ class HuggingFace(Tokenizer):
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a token id; the name cannot."""
-        whole = json.loads(self.whole)
-        parts = {key: whole.get(key) for key in CHANGES_IDS}
-        framed = [self.bos_token, *([self.eot_token] if self.eot_token else [])]
-        return hashlib.sha256(json.dumps([parts, framed], sort_keys=True).encode()).hexdigest()
+        return of_huggingface(json.loads(self.whole), self.bos_token, self.eot_token)
 
     @cached_property
     def unspelled(self) -> str:

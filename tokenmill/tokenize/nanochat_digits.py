@@ -1,30 +1,28 @@
-r"""nanochat's split pattern with an engine that knows Llama 3's: they differ in how many digits make a piece.
+r"""nanochat's split pattern with an engine that knows Qwen 2's: they differ in how many digits make a piece.
 
-    \p{N}{1,3}   1234567  ->  123 456 7        \p{N}{1,2}   1234567  ->  12 34 56 7
+    \p{N}   1234567  ->  1 2 3 4 5 6 7        \p{N}{1,2}   1234567  ->  12 34 56 7
 
-A mark, a byte that the text does not have, is inserted after every second digit of a run. It becomes a piece of its own
-because no pattern joins it with digits, and its id is removed again:
+Everything else is the same. So the engine gives an id for each digit, and two digits that follow each other become one
+id if the vocabulary has one for them: a piece of two bytes has only one merge.
 
-    in 1999!  ->  in 19|99!  ->  in, 19, |, 99, !  ->  in, 19, 99, !
+    in 1999!  ->  in, 1, 9, 9, 9, !  ->  in, 19, 99, !
 
-The reference encodes documents that have this byte, or numbers beyond ASCII next to other numbers (`undecidable`).
+The reference encodes documents with a number beyond ASCII next to another number (`undecidable`).
 """
 
 import functools
 import unicodedata
 
 import numpy as np
-import pyarrow as pa
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.tokenize.codepoints import LENGTHS, CodePoints, text_buffers
+from tokenmill.tokenize.codepoints import LENGTHS, CodePoints, Located
 
-MARK = 0x01
-DIGITS = 2  # in a piece
+NO_DIGIT = 10
 
 
 @functools.cache
-def _numbers() -> CodePoints:
+def numbers() -> CodePoints:
     """Code points beyond ASCII that are numbers, in Python's Unicode version or that of the newer `regex` package."""
     with naming_the_extra():
         import regex
@@ -34,54 +32,46 @@ def _numbers() -> CodePoints:
     return CodePoints(map(ord, {*regex.findall(r"\p{N}", characters), *python_s}))
 
 
-def undecidable(documents: pa.LargeStringArray) -> np.ndarray:
-    """Documents that the marks would split wrongly: (num_documents,) bool."""
-    offsets, data = text_buffers(documents)
-    places = _numbers().places(data)
+def undecidable(located: Located) -> np.ndarray:
+    """Documents with a number beyond ASCII next to another number: (num_documents,) bool."""
+    data, places = located.data, located.places[numbers().has(located.codes)]
     if len(places):
         number = np.zeros(len(data) + 4, bool)  # where a number begins
         number[places] = True
         number[:-4] |= _is_digit(data)
         beside = number[places + LENGTHS[data[places]]] | _is_digit(data[places - 1])
         places = places[beside]
-    found = np.zeros(len(documents), bool)
-    for some in (places, np.flatnonzero(data == MARK)):
-        found[np.searchsorted(offsets, some, "right") - 1] = True
-    return found
+    return located.documents(places)
 
 
-def mark(documents: pa.LargeStringArray) -> pa.LargeStringArray:
-    """The documents with a mark after every second ASCII digit, if another digit follows."""
-    offsets, data = text_buffers(documents)
-    cuts = _cuts(offsets, data)
-    if not len(cuts):
-        return documents
-    marked = np.full(len(data) + len(cuts), MARK, np.uint8)
-    kept = np.ones(len(marked), bool)
-    kept[cuts + np.arange(len(cuts))] = False
-    marked[kept] = data
-    new = offsets + np.searchsorted(cuts, offsets)
-    return pa.LargeStringArray.from_buffers(len(documents), pa.py_buffer(new), pa.py_buffer(marked))
+class DigitPairs:
+    """Joins the ids of two digits that follow each other. `ranks` is the vocabulary."""
 
+    def __init__(self, ranks: dict[bytes, int]):
+        digits = [ranks[b"%d" % digit] for digit in range(10)]
+        self._digit_of = np.full(max(ranks.values()) + 1, NO_DIGIT, np.uint8)
+        self._digit_of[digits] = range(10)
+        self._pair_of = np.array([[ranks.get(b"%d%d" % (a, b), -1) for b in range(10)] for a in range(10)])
 
-def _cuts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """The bytes that come after a mark: the third, fifth ... digit of each run."""
-    places = np.flatnonzero(_is_digit(data))
-    if not len(places):
-        return places
-    begins = np.zeros(len(data) + 1, bool)
-    begins[offsets] = True
-    first = np.ones(len(places), bool)  # of a run
-    first[1:] = (np.diff(places) != 1) | begins[places[1:]]
-    number = np.arange(len(places))
-    within = number - np.maximum.accumulate(np.where(first, number, 0))
-    return places[(within > 0) & (within % DIGITS == 0)]
-
-
-def unmark(ids: np.ndarray, offsets: np.ndarray, mark_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and offsets without the marks."""
-    marks = ids == mark_id
-    return ids[~marks], offsets - np.searchsorted(np.flatnonzero(marks), offsets)
+    def join(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids (num_ids,) and offsets (num_documents + 1,) with pairs joined. Writes into `ids`."""
+        digits = self._digit_of.take(ids)
+        places = np.flatnonzero(digits != NO_DIGIT)
+        if not len(places):
+            return ids, offsets
+        begins = np.zeros(len(ids) + 1, bool)
+        begins[offsets] = True
+        first = np.ones(len(places), bool)  # of a run
+        first[1:] = (np.diff(places) != 1) | begins[places[1:]]
+        number = np.arange(len(places))
+        within = number - np.maximum.accumulate(np.where(first, number, 0))
+        seconds = places[within % 2 == 1]
+        pairs = self._pair_of[digits[seconds - 1], digits[seconds]]
+        seconds, pairs = seconds[pairs >= 0], pairs[pairs >= 0]
+        ids[seconds - 1] = pairs
+        kept = np.ones(len(ids), bool)
+        kept[seconds] = False
+        return ids[kept], offsets - np.searchsorted(seconds, offsets)
 
 
 def _is_digit(data: np.ndarray) -> np.ndarray:

@@ -19,11 +19,9 @@ cannot express (huggingface.py).
 
 import base64
 import difflib
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -33,6 +31,7 @@ import numpy as np
 from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, read_json, write_json
+from tokenmill.store.fingerprints import of_ranks
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
@@ -88,6 +87,10 @@ class Tokenizer:
         if self.eot_token == self.bos_token:
             raise ValueError(f"{self.bos_token}: begins documents in {self.name}, and cannot end them too")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy in another process is made of: no library's objects."""
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"fingerprint": self.fingerprint}
+
     def framed(self, bos_token: str | None = None, eot_token: str | None = None) -> Self:
         """The tokenizer with other special tokens at the beginning or end of documents. ValueError if unknown."""
         return replace(self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token)
@@ -116,11 +119,7 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a token id; the name cannot."""
-        ranks = sorted((rank, token.hex()) for token, rank in self.ranks.items())
-        special = sorted(self.special_tokens.items())
-        ends = [] if self.eot_token is None else [self.eot_token]
-        whole = json.dumps([self.pattern, ranks, special, self.bos_token, *ends])
-        return hashlib.sha256(whole.encode()).hexdigest()
+        return of_ranks(self.pattern, self.ranks, self.special_tokens, self.bos_token, self.eot_token)
 
     @cached_property
     def encoding(self) -> "tiktoken.Encoding":

@@ -1,0 +1,89 @@
+"""tokenizer.json files of every kind, small, as Hugging Face's library trains and writes them."""
+
+import json
+
+import tokenizers
+from making import make_text
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+TEXTS = make_text(300, seed=0)  # what they are trained on; benchmarks/engines.py has more,
+FACTOR = 1  # and vocabularies so many times as large
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+SPECIAL = ["<unk>", "<s>", "</s>"]
+
+
+def bpe(pre_tokenizer, normalizer=None, **more):
+    theirs = tokenizers.Tokenizer(models.BPE())
+    theirs.pre_tokenizer, theirs.decoder = pre_tokenizer, decoders.ByteLevel()
+    if normalizer:
+        theirs.normalizer = normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=700 * FACTOR, special_tokens=SPECIAL, initial_alphabet=alphabet, **more)
+    theirs.train_from_iterator(TEXTS, trainer)
+    return theirs
+
+
+def llama2():
+    """SentencePiece's BPE with byte fallback, as Llama 2's and Gemma's are converted."""
+    theirs = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    theirs.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=900 * FACTOR, special_tokens=SPECIAL + fallback, show_progress=False)
+    theirs.train_from_iterator(TEXTS, trainer)
+    whole = json.loads(theirs.to_str())
+    whole["added_tokens"] = whole["added_tokens"][:3]
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    theirs.decoder = decoders.Sequence(steps)
+    return theirs
+
+
+def unigram():
+    """As T5's."""
+    theirs = tokenizers.Tokenizer(models.Unigram())
+    theirs.normalizer = normalizers.NFKC()
+    theirs.pre_tokenizer, theirs.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=500 * FACTOR, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    )
+    theirs.train_from_iterator(TEXTS, trainer)
+    return theirs
+
+
+def word_piece():
+    """As BERT's."""
+    theirs = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
+    theirs.normalizer, theirs.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    theirs.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=500 * FACTOR, special_tokens=SPECIAL, show_progress=False)
+    theirs.train_from_iterator(TEXTS, trainer)
+    return theirs
+
+
+def with_added_tokens():
+    theirs = bpe(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    theirs.add_tokens(["grinder", "  "])
+    return theirs
+
+
+def cut_and_padded():
+    theirs = bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC())
+    theirs.enable_truncation(5)
+    theirs.enable_padding(length=30)
+    theirs.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
+    return theirs
+
+
+SPLITS = [r"\p{N}{1,3}", "[一-龥]+", r"[!-/]| ?[\p{L}\p{M}]+|\s+"]
+KINDS = {
+    "nfc": lambda: bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),  # NeoX, Qwen
+    "digits": lambda: bpe(pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])),
+    "splits": lambda: bpe(
+        pre_tokenizers.Sequence([*(pre_tokenizers.Split(Regex(one), "isolated") for one in SPLITS), BYTES])
+    ),
+    "llama2": llama2,
+    "unigram": unigram,
+    "word_piece": word_piece,
+    "added": with_added_tokens,
+    "cut": cut_and_padded,
+}

@@ -1,0 +1,138 @@
+"""Ids are the library's, whatever a normalizer does to combining marks, Hangul, Indic syllables and emoji."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tokenizers
+from json_kinds import BYTES, KINDS, SPECIAL, bpe, llama2
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from tokenmill.tokenize import encoder as encoders
+from tokenmill.tokenize.codepoints import join_showing_ranks
+from tokenmill.tokenize.encoder import choose_encoder
+from tokenmill.tokenize.foreign import load_foreign
+from tokenmill.tokenize.hard_texts import random_texts
+from tokenmill.tokenize.huggingface import BYTE_OF
+from tokenmill.tokenize.patterns import PATTERNS
+
+PATTERN_OF = {name: pattern for pattern, name in PATTERNS.items()}
+CHARACTER_OF = {byte: character for character, byte in BYTE_OF.items()}
+NEWER_MARKS = [  # which gigatoken 0.10.0 and tokenizers 0.23.3 order differently
+    "\u0c15\u0c4d\u0c3c",  # Telugu: a virama, and the nukta of Unicode 14
+    "\u0e81\u0eb8\u0eba",  # Lao: a sign of Unicode 12
+    "e\u1ac0\u0e48",  # a mark of Unicode 13, and one that is as old as Unicode
+    "\u1ab1\u1ac3",  # Unicode 7 and 14
+]
+
+
+def split(name):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PATTERN_OF[name]), "isolated"), BYTES])
+
+
+def showing_joins(pre_tokenizer, normalizer):
+    """A vocabulary in which every piece shows where it ends (codepoints.py)."""
+    spelled = {"".join(CHARACTER_OF[byte] for byte in token): rank for token, rank in join_showing_ranks().items()}
+    theirs = tokenizers.Tokenizer(models.BPE(spelled, [(token[0], token[1]) for token in spelled if len(token) == 2]))
+    theirs.pre_tokenizer, theirs.decoder = pre_tokenizer, decoders.ByteLevel()
+    if normalizer is not None:
+        theirs.normalizer = normalizer
+    theirs.add_special_tokens(SPECIAL)
+    return theirs
+
+
+def gemma():
+    whole = json.loads(llama2().to_str())
+    by_spaces = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    whole["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    return tokenizers.Tokenizer.from_str(json.dumps(whole | {"pre_tokenizer": by_spaces}))
+
+
+def metaspace():
+    whole = json.loads(llama2().to_str()) | {"normalizer": None}
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    theirs.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return theirs
+
+
+BY_AN_ENGINE = {
+    "neox": lambda: bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),
+    "neox, joins": lambda: showing_joins(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),
+    "qwen2": lambda: bpe(split("qwen2"), normalizers.NFC()),
+    "qwen2, joins": lambda: showing_joins(split("qwen2"), normalizers.Sequence([normalizers.NFC()])),
+    "llama3 with NFC, joins": lambda: showing_joins(split("llama3"), normalizers.NFC()),
+    "prefix space, joins": lambda: showing_joins(pre_tokenizers.ByteLevel(add_prefix_space=True), None),
+    "llama2": llama2,
+    "gemma": gemma,
+    "metaspace": metaspace,
+}
+FORMS = {form: lambda form=form: bpe(BYTES, getattr(normalizers, form)()) for form in ("NFD", "NFKC", "NFKD")}
+FORMS |= {
+    "lowercase": lambda: bpe(BYTES, normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])),
+    "accents": lambda: bpe(BYTES, normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])),
+    "bert": lambda: bpe(BYTES, normalizers.BertNormalizer()),
+    **{name: KINDS[name] for name in ("unigram", "word_piece", "splits", "digits", "added")},
+}
+
+
+def encoder_of(make, folder):
+    """The library's tokenizer, and our encoder with the fastest engine that is proven."""
+    path = folder / "tokenizer.json"
+    make().save(str(path))
+    encoder, why = choose_encoder("auto", load_foreign(path, "<s>"), pa.array([], pa.large_string()))
+    return tokenizers.Tokenizer.from_file(str(path)), encoder, why
+
+
+def require_same(theirs, encoder, texts):
+    tokens, lengths, _ = encoder.encode(pa.array(texts, pa.large_string()))
+    found = np.split(tokens, np.cumsum(lengths)[:-1])
+    expected = theirs.encode_batch_fast(texts, add_special_tokens=False)
+    for text, ids, right in zip(texts, found, expected, strict=True):
+        assert ids[1:].tolist() == right.ids, ascii(text)
+
+
+@pytest.mark.parametrize("kind", BY_AN_ENGINE)
+def test_an_engine_gives_the_library_s_ids_of_random_sequences(kind, tmp_path):
+    theirs, encoder, why = encoder_of(BY_AN_ENGINE[kind], tmp_path)
+    assert (encoder.engine, why) == ("gigatoken", "")
+    require_same(theirs, encoder, NEWER_MARKS)
+    require_same(theirs, encoder, random_texts(10_000, seed=len(kind)))
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_the_library_s_ids_of_random_sequences_in_every_normalizer_form(kind, tmp_path):
+    theirs, encoder, why = encoder_of(FORMS[kind], tmp_path)
+    assert bool(why) == (encoder.engine != "gigatoken")
+    require_same(theirs, encoder, random_texts(3000, seed=len(kind)))
+
+
+def test_the_engine_alone_orders_newer_marks_otherwise(tmp_path):
+    theirs, encoder, _ = encoder_of(BY_AN_ENGINE["neox"], tmp_path)
+    encoder._leaves = []
+    for text in NEWER_MARKS:
+        with pytest.raises(AssertionError):
+            require_same(theirs, encoder, [text])
+
+
+def test_a_kind_that_an_engine_gets_wrong_is_left_to_the_library(tmp_path, monkeypatch):
+    real = encoders.gigatoken_of_json
+
+    def wrong_about_hangul(whole):
+        encode = real(whole)
+
+        def encoded(documents):
+            texts = [text.replace("\u1100\u1161", "가") for text in documents.to_pylist()]
+            return encode(pa.array(texts, pa.large_string()))
+
+        return encoded
+
+    monkeypatch.setattr(encoders, "gigatoken_of_json", wrong_about_hangul)
+    theirs, encoder, why = encoder_of(BY_AN_ENGINE["prefix space, joins"], tmp_path)
+    assert encoder.engine == "tokenizers"
+    assert "gigatoken and tokenizers encode '" in why
+    require_same(theirs, encoder, random_texts(100, seed=1))
+
+
+def test_random_texts_are_the_same_for_a_seed():
+    assert random_texts(50, 1) == random_texts(50, 1) != random_texts(50, 2)

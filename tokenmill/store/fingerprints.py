@@ -1,0 +1,39 @@
+"""The fingerprint of a tokenizer: a SHA-256 over everything that can change a token id. Its name cannot.
+
+of_ranks(pattern, ranks, special_tokens, bos_token, eot_token)      a byte-level BPE tokenizer
+of_huggingface(whole, bos_token, eot_token)                         the content of a Hugging Face tokenizer.json
+of_saved(saved)                                                     the content of a token set's tokenizer.json
+"""
+
+import base64
+import hashlib
+import json
+from typing import Any
+
+CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
+
+
+def of_ranks(
+    pattern: str, ranks: dict[bytes, int], special_tokens: dict[str, int], bos_token: str, eot_token: str | None
+) -> str:
+    """The fingerprint of a split pattern, the bytes and ids of tokens, and special tokens: 64 hex digits."""
+    by_rank = sorted((rank, token.hex()) for token, rank in ranks.items())
+    ends = [] if eot_token is None else [eot_token]
+    whole = json.dumps([pattern, by_rank, sorted(special_tokens.items()), bos_token, *ends])
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def of_huggingface(whole: dict[str, Any], bos_token: str, eot_token: str | None) -> str:
+    """The fingerprint of a Hugging Face tokenizer.json: 64 hex digits."""
+    parts = {key: whole.get(key) for key in CHANGES_IDS}
+    framed = [bos_token, *([eot_token] if eot_token else [])]
+    return hashlib.sha256(json.dumps([parts, framed], sort_keys=True).encode()).hexdigest()
+
+
+def of_saved(saved: dict[str, Any]) -> str:
+    """The fingerprint of the tokenizer in a token set's tokenizer.json: 64 hex digits."""
+    framed = saved["bos_token"], saved.get("eot_token")
+    if saved.get("kind") == "huggingface":
+        return of_huggingface(saved["tokenizer"], *framed)
+    ranks = {base64.b64decode(token): rank for token, rank in saved["ranks"].items()}
+    return of_ranks(saved["pattern"], ranks, saved["special_tokens"], *framed)
