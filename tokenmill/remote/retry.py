@@ -35,8 +35,8 @@ def patiently(attempt: Callable[[float], Found], what: str, pause_for: Callable[
 
     ConnectionError if it fails for too long.
     """
-    began, number, warned = time.monotonic(), 0, False
-    until = began + PATIENCE_SECONDS
+    began, patience, number, warned = time.monotonic(), PATIENCE_SECONDS, 0, False
+    until = began + patience
     while True:
         try:
             return attempt(until)
@@ -48,8 +48,8 @@ def patiently(attempt: Callable[[float], Found], what: str, pause_for: Callable[
             spent = time.monotonic() - began
             if spent > WARN_SECONDS and not warned:
                 warned = True
-                LOG.warning("%s: not read yet, tried again for up to %.0f s: %s", what, PATIENCE_SECONDS, again)
-            if spent + pause > PATIENCE_SECONDS:
+                LOG.warning("%s: not read yet, tried again for up to %.0f s: %s", what, patience, again)
+            if spent + pause > patience:
                 raise ConnectionError(
                     f"{what}: could not be read in {number} tries over {spent:,.0f} s; the last ended with: {again}"
                 ) from again
