@@ -141,17 +141,22 @@ def rows_of(folder: Path, many: int) -> list[tuple[str, tuple[float, int, int]]]
     )
     named = {"15T tokens in 60,000 shards": large, "10^8 documents": documents}
     found = []
+
+    def add(what: str, words: list[str]) -> None:
+        found.append((what, measured(words)))
+        print(*found[-1], file=sys.stderr, flush=True)
+
     for what, path in named.items():
-        found += [(f"{what}: first batch", measured(loader(repr(str(path)))))]
+        add(f"{what}: first batch", loader(repr(str(path))))
         middle = 0 if path is documents else 30_000 // many
         deep = [word.replace("MIDDLE", str(middle)) for word in loader(repr(str(path)), deep=True)]
-        found += [(f"{what}: first batch from the middle of epoch 1", measured(deep))]
-        found += [(f"{what}: show --row 5", measured(command("show", path, "--row", 5)))]
-        found += [(f"{what}: verify --quick", measured(command("verify", path, "--quick")))]
-        found += [(f"{what}: report", measured(command("report", path, "--out", folder / "r.html")))]
-    found += [("15T tokens in 60,000 shards: the list of files that push compares with", measured(python(listing)))]
-    found += [("50 sources of 1,000 shards: first batch", measured(loader(mixture)))]
-    found += [("50 sources of 1,000 shards: mix", measured(command("mix", toml, "--seq-len", 2048, "--tokens", "10B")))]
+        add(f"{what}: first batch from the middle of epoch 1", deep)
+        add(f"{what}: show --row 5", command("show", path, "--row", 5))
+        add(f"{what}: verify --quick", command("verify", path, "--quick"))
+        add(f"{what}: report", command("report", path, "--out", folder / "r.html"))
+    add("15T tokens in 60,000 shards: the list of files that push compares with", python(listing))
+    add("50 sources of 1,000 shards: first batch", loader(mixture))
+    add("50 sources of 1,000 shards: mix", command("mix", toml, "--seq-len", 2048, "--tokens", "10B"))
     return found
 
 

@@ -270,6 +270,14 @@ def test_a_row_of_many_short_documents_is_closed_in_no_time():
     assert steps() < 3_000_000, "lines of Python; with a search for each filler there were 100 times as many"
 
 
+def test_the_lengths_of_all_documents_are_searched_a_few_times_whatever_the_number_of_rows(monkeypatch):
+    searched, search = [], np.searchsorted
+    monkeypatch.setattr(np, "searchsorted", lambda a, *more: searched.append(len(a)) or search(a, *more))
+    plan = plan_rows([5] * 100_000, 2049, seed=0)
+    assert plan.num_rows > 200
+    assert len(searched) < 20, "a search for each gap copied all lengths: 10^7 documents took minutes"
+
+
 def test_documents_of_equal_length_meet_other_neighbours_under_another_seed():
     lengths = [4] * 100
     one, two = (plan_rows(lengths, 8, seed=(1337, epoch, 0)) for epoch in (0, 1))

@@ -32,14 +32,15 @@ def fill_gaps(
     rows = np.flatnonzero(free)
     by_length = stable_order(lengths)
     ascending = lengths[by_length]
+    long_enough = np.searchsorted(ascending, free[rows])  # once: a search for one number would copy all lengths
     bits = random_bits(len(rows), "filler", *seed)
-    others, usable = _drawn_documents(by_length, ascending, free[rows], bits, rows, row, document)
+    others, usable = _drawn_documents(by_length, long_enough, bits, rows, row, document)
     first, last = np.searchsorted(row, rows, "left"), np.searchsorted(row, rows, "right")
     searched: list[tuple[int, int, int]] = []
     for i in np.flatnonzero(~usable).tolist():
         inside = set(document[first[i] : last[i]].tolist())
         gap = int(free[rows[i]])
-        for other, taken in _search(by_length, ascending, gap, inside, int(bits[i])):
+        for other, taken in _search(by_length, ascending, gap, int(long_enough[i]), inside, int(bits[i])):
             searched.append((int(rows[i]), other, taken))
     found = np.stack([rows, others, free[rows]])[:, usable].astype(document.dtype)
     more = np.array(searched, dtype=document.dtype).reshape(-1, 3).T
@@ -48,15 +49,16 @@ def fill_gaps(
 
 def _drawn_documents(
     by_length: np.ndarray,
-    ascending: np.ndarray,
-    gaps: np.ndarray,
+    long_enough: np.ndarray,
     bits: np.ndarray,
     rows: np.ndarray,
     row: np.ndarray,
     document: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A random document, at least as long as the gap, for each of `rows`, and whether it is not in the row yet."""
-    long_enough = np.searchsorted(ascending, gaps)
+    """A random document, at least as long as the gap, for each of `rows`, and whether it is not in the row yet.
+
+    `long_enough` is the number of documents that are shorter than each gap: those behind them in `by_length` fill it.
+    """
     candidates = len(by_length) - long_enough
     drawn = (bits % np.maximum(candidates, 1).astype(np.uint64)).astype(np.int64)
     others = by_length[np.minimum(long_enough + drawn, len(by_length) - 1)]
@@ -70,10 +72,9 @@ def _drawn_documents(
 
 
 def _search(
-    by_length: np.ndarray, ascending: np.ndarray, gap: int, inside: set[int], bits: int
+    by_length: np.ndarray, ascending: np.ndarray, gap: int, long_enough: int, inside: set[int], bits: int
 ) -> Iterator[tuple[int, int]]:
     """Documents that fill a gap, with the tokens taken of each: one as long as the gap, or else the longest ones."""
-    long_enough = int(np.searchsorted(ascending, gap))
     candidates = len(by_length) - long_enough
     for step in range(min(candidates, len(inside) + 1)):
         other = int(by_length[long_enough + (bits + step) % candidates])
