@@ -285,8 +285,10 @@ def test_of_a_large_set_some_shards_are_looked_at_evenly_spread(token_set, monke
     token_set = TokenSet(token_set)
     (entry, *_) = token_set.split("train")
 
-    def sampled(tokens):
-        entries = [replace(entry, name=str(number), tokens=size) for number, size in enumerate(tokens)]
+    def sampled(tokens, documents=1):
+        entries = [
+            replace(entry, name=str(number), tokens=size, documents=documents) for number, size in enumerate(tokens)
+        ]
         monkeypatch.setattr(token_set, "entries", entries)
         return [int(entry.name) for entry in sample(token_set, "train")]
 
@@ -295,6 +297,7 @@ def test_of_a_large_set_some_shards_are_looked_at_evenly_spread(token_set, monke
     assert np.ptp(np.diff(numbers)) <= 1
     assert sampled([5, 0, 5, 5]) == [0, 2, 3]
     assert len(sampled([1 << 40] * 3)) == 1
+    assert sampled([5_000_000] * 100, documents=1_000_000)[:3] == [0, 12, 25]
 
 
 def test_how_many_ids_make_a_share():

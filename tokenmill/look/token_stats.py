@@ -1,6 +1,7 @@
 """Statistics of a token set: the lengths of its documents, and how often each token is used.
 
-    look(token_set, "train")      all shards, or for a large set evenly spaced ones with about a billion tokens
+    look(token_set, "train")      all shards, or for a large set evenly spaced ones with about a billion tokens,
+                                  or 8 million documents
 
 Every figure of `Statistics` is counted in the shards that were read, and the statistics say how many these were.
 """
@@ -12,7 +13,7 @@ import numpy as np
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
-SAMPLE_TOKENS = 1 << 30
+SAMPLE_TOKENS, SAMPLE_DOCUMENTS = 1 << 30, 1 << 23
 BLOCK_TOKENS = 1 << 20
 BINS_AN_OCTAVE = 4
 
@@ -63,10 +64,14 @@ def look(token_set: TokenSet, split: str, progress=lambda tokens: None) -> Stati
 
 
 def sample(token_set: TokenSet, split: str) -> list[ShardEntry]:
-    """All shards with documents, or evenly spaced ones with about SAMPLE_TOKENS tokens, at least one."""
+    """All shards with documents, or evenly spaced ones with about SAMPLE_TOKENS tokens or SAMPLE_DOCUMENTS documents.
+
+    It is at least one shard.
+    """
     entries = _with_documents(token_set, split)
-    total = sum(entry.tokens for entry in entries)
-    count = max(1, round(len(entries) * min(1, SAMPLE_TOKENS / max(1, total))))
+    tokens, documents = sum(entry.tokens for entry in entries), sum(entry.documents for entry in entries)
+    share = min(1, SAMPLE_TOKENS / max(1, tokens), SAMPLE_DOCUMENTS / max(1, documents))
+    count = max(1, round(len(entries) * share))
     return [entries[i * len(entries) // count] for i in range(min(count, len(entries)))]
 
 
