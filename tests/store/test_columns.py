@@ -28,7 +28,7 @@ from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import finished_record
 from tokenmill.store.token_sets import digest_of, write_manifest
 
-MASK, QUALITY = Column("mask", "uint8", "token"), Column("quality", "float32", "document")
+MASK, QUALITY = Column("label", "uint8", "token"), Column("quality", "float32", "document")
 LANGUAGE = Column("language", None, "document")
 LENGTHS = {"train_0.000": [5, 3, 40, 7], "train_1.000": [3] * 30, "val_0.000": [4, 8, 30]}
 FACTS = {"fingerprint": "f" * 64} | dict.fromkeys(TEXT_COUNTS, 0)
@@ -56,12 +56,12 @@ def languages_of(name: str) -> list[str]:
     return [f"språk {number}\u2028" for number in range(len(LENGTHS[name]))]
 
 
-def write_shard(folder, name: str, columns=("mask", "quality", "language"), **others) -> dict:
+def write_shard(folder, name: str, columns=("label", "quality", "language"), **others) -> dict:
     """The record of a shard, whose tokens are always the same; `others` are other values of its columns."""
     lengths, rng = LENGTHS[name], np.random.default_rng(0)
     tokens = rng.integers(1, 256, sum(lengths))
     tokens[np.cumsum([0, *lengths[:-1]])] = BOS
-    values = {"mask": mask_of(name), "quality": quality_of(name), "language": languages_of(name)} | others
+    values = {"label": mask_of(name), "quality": quality_of(name), "language": languages_of(name)} | others
     with ShardWriter(folder, name, "uint16", columns) as writer:
         writer.write(tokens, lengths)
         for suffix in columns:
@@ -93,8 +93,8 @@ def write_set(folder):
 def require_columns(token_set: TokenSet) -> None:
     for entry in token_set.entries:
         shard = token_set.open(entry)
-        assert np.array_equal(shard.column("mask"), mask_of(entry.name))
-        assert shard.column("mask").dtype == np.uint8
+        assert np.array_equal(shard.column("label"), mask_of(entry.name))
+        assert shard.column("label").dtype == np.uint8
         assert np.array_equal(shard.column("quality"), quality_of(entry.name))
         assert [json.loads(line) for line in shard.lines("language")] == languages_of(entry.name)
 
@@ -114,16 +114,16 @@ def problems(tokens) -> dict[str, list[str]]:
 
 def test_columns_are_files_that_the_record_and_the_manifest_list(folder):
     token_set, record = TokenSet(folder), finished_record(folder, "train_0.000")
-    assert (folder / "shards/train_0.000.mask").read_bytes() == mask_of("train_0.000").tobytes()
+    assert (folder / "shards/train_0.000.label").read_bytes() == mask_of("train_0.000").tobytes()
     assert {name: (facts["dtype"], facts["per"]) for name, facts in record["columns"].items()} == {
-        "mask": ("uint8", "token"),
+        "label": ("uint8", "token"),
         "quality": ("float32", "document"),
         "language": (None, "document"),
     }
     listed = read_manifest(folder)["shards"][0]["columns"]
     assert listed == {name: facts["sha256"] for name, facts in record["columns"].items()}
     require_columns(token_set)
-    assert not token_set.open(token_set.entries[0]).column("mask").flags.writeable
+    assert not token_set.open(token_set.entries[0]).column("label").flags.writeable
 
 
 def test_reading_needs_no_registration(folder):
@@ -132,18 +132,18 @@ def test_reading_needs_no_registration(folder):
     from tokenmill.store.columns import COLUMNS
     token_set = TokenSet({str(folder)!r})
     shard = token_set.open(token_set.entries[0])
-    print("mask" in COLUMNS, int(shard.column("mask").sum()))
+    print("label" in COLUMNS, int(shard.column("label").sum()))
     """
     done = warm.run("-c", textwrap.dedent(code), cwd=ROOT)
     assert done.stdout.split() == ["False", str(int(mask_of("train_0.000").sum()))], done.stderr
 
 
 def test_a_column_that_nobody_registered_or_that_a_shard_lacks_is_an_error(tmp_path, folder):
-    with pytest.raises(ValueError, match="no optional column 'reward' is registered in this process, only ids, mask"):
+    with pytest.raises(ValueError, match="no optional column 'reward' is registered in this process, only ids, mask, targets, label"):
         ShardWriter(tmp_path, "a.000", "uint16", ["reward"])
     assert not (tmp_path / "shards").exists()
     token_set = TokenSet(folder)
-    with pytest.raises(ValueError, match="has no column 'ids'; optional columns here: mask, quality, language"):
+    with pytest.raises(ValueError, match="has no column 'ids'; optional columns here: label, quality, language"):
         token_set.open(token_set.entries[0]).lines("ids")
     with pytest.raises(ValueError, match="column language is text; read it by lines"):
         token_set.open(token_set.entries[0]).column("language")
@@ -152,18 +152,18 @@ def test_a_column_that_nobody_registered_or_that_a_shard_lacks_is_an_error(tmp_p
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1] * 5, "a.000.mask: expected 6 values, one a token, found 5"),
-        ([1] * 7, "a.000.mask: expected 6 values, one a token, found 7"),
-        ([256] * 6, "column mask: expected a sequence of uint8, found values it cannot hold"),
-        ([0.5] * 6, "column mask: expected a sequence of uint8"),
-        ([[1] * 6], "column mask: expected a sequence of uint8"),
+        ([1] * 5, "a.000.label: expected 6 values, one a token, found 5"),
+        ([1] * 7, "a.000.label: expected 6 values, one a token, found 7"),
+        ([256] * 6, "column label: expected a sequence of uint8, found values it cannot hold"),
+        ([0.5] * 6, "column label: expected a sequence of uint8"),
+        ([[1] * 6], "column label: expected a sequence of uint8"),
     ],
 )
 def test_values_that_do_not_fit_leave_nothing(tmp_path, values, message):
     def write():
-        with ShardWriter(tmp_path, "a.000", "uint16", ["mask"]) as writer:
+        with ShardWriter(tmp_path, "a.000", "uint16", ["label"]) as writer:
             writer.write(np.arange(6), [2, 4])
-            writer.write_column("mask", values)
+            writer.write_column("label", values)
             writer.finish(FACTS | {"source": source_of("a.parquet", 2)})
 
     with pytest.raises(ValueError, match=message):
@@ -177,9 +177,9 @@ def test_what_cannot_be_a_column_is_refused():
             Column(suffix, "uint8", "token")
     with pytest.raises(ValueError, match="column a: dtype must be one of"):
         Column("a", "object", "token")
-    with pytest.raises(ValueError, match="column mask: is registered already, as Column"):
-        register_column(Column("mask", "uint16", "token"))
-    register_column(Column("mask", "uint8", "token"))  # the same
+    with pytest.raises(ValueError, match="column label: is registered already, as Column"):
+        register_column(Column("label", "uint16", "token"))
+    register_column(Column("label", "uint8", "token"))  # the same
     with pytest.raises(ValueError, match="column x: only an optional one"):
         register_column(Column("x", "uint8", "token", optional=False))
     with pytest.raises(ValueError, match="column ids: is registered already"):
@@ -191,16 +191,16 @@ def test_what_cannot_be_a_column_is_refused():
     [
         ({"bin": {"dtype": "uint8", "per": "token"}}, "column 'bin': expected an optional one"),
         ({"../x": {"dtype": "uint8", "per": "token"}}, "the suffix of a column must be"),
-        ({"mask": {"dtype": "object", "per": "token"}}, "column mask: dtype must be one of"),
-        ({"mask": {"dtype": "uint8", "per": "boundary"}}, "column 'mask': expected an optional one"),
-        ({"mask": {"dtype": "uint16", "per": "token"}}, "mask: bytes: expected 110, as its counts say, found 55"),
+        ({"label": {"dtype": "object", "per": "token"}}, "column label: dtype must be one of"),
+        ({"label": {"dtype": "uint8", "per": "boundary"}}, "column 'label': expected an optional one"),
+        ({"label": {"dtype": "uint16", "per": "token"}}, "label: bytes: expected 110, as its counts say, found 55"),
         ([], "is not built as a shard is"),
     ],
 )
 def test_a_record_that_says_what_no_column_can_be_is_refused(folder, columns, message):
     path = folder / "shards/train_0.000.json"
     record = json.loads(path.read_text())
-    sums = {key: record["columns"]["mask"][key] for key in ("bytes", "sha256", "crc32")}
+    sums = {key: record["columns"]["label"][key] for key in ("bytes", "sha256", "crc32")}
     record["columns"] = {name: facts | sums for name, facts in columns.items()} if columns else columns
     path.write_text(json.dumps(record))
     with pytest.raises(ValueError, match=f"train_0.000.json: {message}"):
@@ -213,7 +213,7 @@ def test_a_record_that_says_what_no_column_can_be_is_refused(folder, columns, me
 def test_the_digest_changes_with_any_column_and_with_none_stays_as_it_was(folder, tmp_path):
     manifest = read_manifest(folder)
     seen = {digest_of(manifest)}
-    for suffix in ("mask", "quality", "language"):
+    for suffix in ("label", "quality", "language"):
         other = json.loads(json.dumps(manifest))
         other["shards"][1]["columns"][suffix] = "0" * 64
         seen.add(digest_of(other))
@@ -227,7 +227,7 @@ def test_the_digest_changes_with_any_column_and_with_none_stays_as_it_was(folder
     assert read_manifest(write_set(tmp_path / "plain")) == manifest | {"files": {}}
 
 
-@pytest.mark.parametrize("columns", [{}, {"bin": "0" * 64}, {"mask": "0"}, {"../x": "0" * 64}, ["mask"]])
+@pytest.mark.parametrize("columns", [{}, {"bin": "0" * 64}, {"label": "0"}, {"../x": "0" * 64}, ["label"]])
 def test_a_manifest_with_columns_that_cannot_be_is_refused(folder, columns):
     manifest = read_manifest(folder)
     manifest["shards"][1]["columns"] = columns
@@ -246,32 +246,32 @@ def test_sets_of_an_older_tokenmill_are_made_again_byte_for_byte(tmp_path):
 
 def test_a_flipped_bit_a_cut_and_a_missing_file_are_found(folder):
     assert problems(folder) == {}
-    path = folder / "shards/train_0.000.mask"
+    path = folder / "shards/train_0.000.label"
     whole = path.read_bytes()
     path.write_bytes(whole[:9] + bytes([whole[9] ^ 4]) + whole[10:])
-    assert problems(folder) == {"train_0.000": [".mask: bit 2 of byte 9 is flipped"]}
+    assert problems(folder) == {"train_0.000": [".label: bit 2 of byte 9 is flipped"]}
     path.write_bytes(whole[:-1])
-    assert problems(folder) == {"train_0.000": [".mask: expected 55 bytes, found 54"]}
+    assert problems(folder) == {"train_0.000": [".label: expected 55 bytes, found 54"]}
     assert finished_record(folder, "train_0.000") is None, "so it is made again"
     token_set = TokenSet(folder)
-    with pytest.raises(ValueError, match="train_0.000.mask: expected 55 bytes, found 54"):
-        token_set.open(token_set.entries[0]).column("mask")
+    with pytest.raises(ValueError, match="train_0.000.label: expected 55 bytes, found 54"):
+        token_set.open(token_set.entries[0]).column("label")
     path.unlink()
-    assert "train_0.000.mask" in problems(folder)["train_0.000"][0]
-    with pytest.raises(FileNotFoundError, match="train_0.000.mask: no such file, though the manifest lists it"):
-        token_set.open(token_set.entries[0]).column("mask")
+    assert "train_0.000.label" in problems(folder)["train_0.000"][0]
+    with pytest.raises(FileNotFoundError, match="train_0.000.label: no such file, though the manifest lists it"):
+        token_set.open(token_set.entries[0]).column("label")
 
 
 def test_a_column_of_another_shard_is_found_though_its_own_record_fits(folder, tmp_path):
     name = "train_1.000"
     other = tmp_path / "other"
     other.mkdir()
-    write_shard(other, name, ("mask", "quality"))
+    write_shard(other, name, ("label", "quality"))
     shutil.copytree(other / "shards", folder / "shards", dirs_exist_ok=True)
     assert problems(folder) == {name: ["record: the SHA-256 of .language is not the manifest's"]}
     token_set = TokenSet(folder)
     with pytest.raises(ValueError, match="expected the record of the shard that the manifest lists"):
-        token_set.open(token_set.entries[1]).column("mask")
+        token_set.open(token_set.entries[1]).column("label")
 
 
 def test_a_bad_shard_is_taken_out_with_its_columns(folder):
@@ -280,7 +280,7 @@ def test_a_bad_shard_is_taken_out_with_its_columns(folder):
     assert not list(folder.glob("shards/train_1*"))
     token_set = TokenSet(folder)
     assert [entry.name for entry in token_set.entries] == ["train_0.000", "val_0.000"]
-    assert dict(token_set.dropped[0][1].columns).keys() == {"mask", "quality", "language"}
+    assert dict(token_set.dropped[0][1].columns).keys() == {"label", "quality", "language"}
     assert token_set.digest != before
     assert problems(folder) == {}
 
@@ -308,37 +308,37 @@ def test_columns_are_pushed_read_and_pulled(folder, memory, tmp_path):
 
 def test_a_push_sends_again_a_shard_that_lacks_a_column_there(folder, memory, capsys):
     send(Push(str(folder), memory))
-    fsspec.filesystem("memory").rm(f"{memory.removeprefix('memory:/')}/shards/train_1.000.mask")
+    fsspec.filesystem("memory").rm(f"{memory.removeprefix('memory:/')}/shards/train_1.000.label")
     capsys.readouterr()
     send(Push(str(folder), memory))
     assert "1 shards were sent, 2 were there already" in capsys.readouterr().out
 
 
 def test_a_column_that_is_damaged_here_is_not_pushed(folder, memory):
-    (folder / "shards/train_0.000.mask").write_bytes(bytes(55))
-    with pytest.raises(ValueError, match="train_0.000.mask: expected SHA-256 .*: damaged"):
+    (folder / "shards/train_0.000.label").write_bytes(bytes(55))
+    with pytest.raises(ValueError, match="train_0.000.label: expected SHA-256 .*: damaged"):
         send(Push(str(folder), memory))
 
 
 def test_only_verified_bytes_of_a_column_reach_the_cache(folder, tmp_path):
     with FileServer.of(folder) as server:
-        path = "set/shards/train_0.000.mask"
+        path = "set/shards/train_0.000.label"
         server.faults[path] = ["flip", "drop", "503"]
         token_set = open_set(f"{server.url}/set", Kept(tmp_path / "cache"))
         shard = token_set.open(token_set.entries[0])
-        cached = token_set.path / "shards/train_0.000.mask"
+        cached = token_set.path / "shards/train_0.000.label"
         assert not cached.exists(), "fetched when it is asked for"
-        assert np.array_equal(shard.column("mask"), mask_of("train_0.000"))
+        assert np.array_equal(shard.column("label"), mask_of("train_0.000"))
         asked = len(server.asked)
-        assert np.array_equal(shard.column("mask"), mask_of("train_0.000"))
+        assert np.array_equal(shard.column("label"), mask_of("train_0.000"))
         assert len(server.asked) == asked, "and once"
         cached.write_bytes(b"cut")
-        assert np.array_equal(shard.column("mask"), mask_of("train_0.000"))
+        assert np.array_equal(shard.column("label"), mask_of("train_0.000"))
         assert problems(f"{server.url}/set") == {}
-        server.always["train_1.000.mask"] = "flip"
-        with pytest.raises(OSError, match="train_1.000.mask: expected SHA-256 .* 3 times: damaged there, or replaced"):
-            token_set.open(token_set.entries[1]).column("mask")
-        assert not (token_set.path / "shards/train_1.000.mask").exists()
+        server.always["train_1.000.label"] = "flip"
+        with pytest.raises(OSError, match="train_1.000.label: expected SHA-256 .* 3 times: damaged there, or replaced"):
+            token_set.open(token_set.entries[1]).column("label")
+        assert not (token_set.path / "shards/train_1.000.label").exists()
         assert "expected SHA-256" in problems(f"{server.url}/set")["train_1.000"][0]
 
 
@@ -348,15 +348,15 @@ def test_a_set_as_it_was_has_its_own_columns(folder, tmp_path):
     with FileServer.of(folder) as server:
         old = open_set(f"{server.url}/set", Kept(tmp_path / "cache"))
         require_columns(old)
-        write_shard(folder, "train_0.000", mask=other)
+        write_shard(folder, "train_0.000", label=other)
         write_set(folder)
         server.files = {f"set/{name}": data for name, data in tree(folder).items()}
         new = open_set(f"{server.url}/set", Kept(tmp_path / "cache"))
         assert new.digest != was.digest
-        assert np.array_equal(new.open(new.entries[0]).column("mask"), other)
+        assert np.array_equal(new.open(new.entries[0]).column("label"), other)
         before = TokenSet(folder).as_it_was(was.digest, "train")  # the tokens are what they were
         with pytest.raises(ValueError, match="train_0.000"):
-            before.open(before.entries[0]).column("mask")
+            before.open(before.entries[0]).column("label")
 
 
 def test_a_worker_that_prepares_into_a_bucket_sends_every_column(tmp_path, memory):
@@ -389,5 +389,5 @@ def test_a_layout_that_has_no_place_for_columns_says_so(tmp_path, tokenizer, cap
     write_manifest(folder, "synthetic", manifest["tokenizer"], shards)
     export(Out("raw", str(folder), tmp_path / "out"))
     said = capsys.readouterr().err
-    for name in ("language", "mask", "quality"):
+    for name in ("language", "label", "quality"):
         assert f"left out: column {name} of 1 shard, as raw has no place for it\n" in said

@@ -4,19 +4,21 @@
     bin      uint16 or uint32  token               the record; the SHA-256 also in the manifest and its digest
     idx      uint64            document, and one   the same
     ids      JSON, one a line  document            the record alone (optional)
-    mask     uint8             token               the same as bin, if somebody registers it (optional)
+    mask     bit               token               the same as bin; of chat sets: whether the token bears loss
+    targets  uint32            document            the same; of chat sets: how many tokens bear loss
+    label    uint8             token               the same, if somebody registers it (optional)
 
 To add an optional column, register it, and name it where a shard is written:
 
-    register_column(Column("mask", "uint8", per="token"))
-    with ShardWriter(folder, "shard_00000.000", "uint16", columns=["mask"]) as writer:
+    register_column(Column("label", "uint8", per="token"))
+    with ShardWriter(folder, "shard_00000.000", "uint16", columns=["label"]) as writer:
         writer.write(tokens, lengths)
-        writer.write_column("mask", mask)
+        writer.write_column("label", labels)
 
 A column with `of_tokens`, a function of a module, is written by `prepare` too, beside the tokens of every shard; shards
 that were prepared before it was registered are made again.
 
-    register_column(Column("mask", "uint8", per="token", of_tokens=my_module.mask))     mask(tokens, lengths) -> values
+    register_column(Column("label", "uint8", per="token", of_tokens=my_module.label))   label(tokens, lengths) -> values
 
 Only the process that writes a column needs it registered, and `prepare` registers it in its workers. The record of a
 shard says the type of each optional column and what it has one value for, so that verify, push, pull, the cache and
@@ -32,6 +34,7 @@ from typing import Any, Literal
 import numpy as np
 
 Per = Literal["token", "document", "boundary"]
+BIT = "bit"  # the type of a column of 0 and 1: value k is bit k of np.unpackbits(file, bitorder="little")
 NUMBERS = {f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)} | {"float16", "float32", "float64"}
 SUFFIX = re.compile(r"[a-z][a-z0-9_]{0,31}")
 RESERVED = {"json", "tmp"}  # the record, and files that are being written
@@ -55,8 +58,10 @@ class Column:
                 f"the suffix of a column must be 1 to 32 lower-case letters, digits or _, beginning with a letter, and "
                 f"not {' or '.join(sorted(RESERVED))}, found {ascii(self.suffix)[:80]}"
             )
-        if self.dtype is not None and self.dtype not in NUMBERS:
-            raise ValueError(f"column {self.suffix}: dtype must be one of {', '.join(sorted(NUMBERS))}, or None")
+        if self.dtype is not None and self.dtype not in NUMBERS and self.dtype != BIT:
+            raise ValueError(
+                f"column {self.suffix}: dtype must be one of {', '.join(sorted(NUMBERS))}, {BIT!r}, or None"
+            )
         if self.per not in ("token", "document", "boundary"):
             raise ValueError(f"column {self.suffix}: per must be 'token' or 'document', not {ascii(self.per)[:80]}")
         if self.of_tokens is not None and not _is_importable(self.of_tokens):
@@ -67,28 +72,38 @@ class Column:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """As it is stored. ValueError for text."""
+        """As it is stored: uint8 for bits. ValueError for text."""
         if self.dtype is None:
             raise ValueError(f"column {self.suffix} is text; read it by lines")
+        if self.dtype == BIT:
+            return np.dtype("u1")
         return np.dtype(f"<{np.dtype(self.dtype).str[1:]}")
 
     def count(self, documents: int, tokens: int) -> int:
         """How many values it has in a shard."""
         return {"token": tokens, "document": documents, "boundary": documents + 1}[self.per]
 
+    def stored(self, documents: int, tokens: int) -> int:
+        """How many numbers of `numpy_dtype` its file has in a shard: of bits, one for eight values."""
+        count = self.count(documents, tokens)
+        return -(-count // 8) if self.dtype == BIT else count
+
     def size(self, documents: int, tokens: int) -> int | None:
         """How many bytes it has in a shard; None for text, which only its record knows."""
-        return None if self.dtype is None else self.count(documents, tokens) * self.numpy_dtype.itemsize
+        return None if self.dtype is None else self.stored(documents, tokens) * self.numpy_dtype.itemsize
 
     def encode(self, values: Iterable[Any]) -> tuple[int, Any]:
-        """How many values these are, and their bytes. ValueError where the type cannot hold one."""
+        """How many values these are, and their bytes; of bits, a byte for each. ValueError where the type cannot hold
+        one.
+        """
         if self.dtype is None:
             lines = [json.dumps(value, ensure_ascii=False, default=str) + "\n" for value in values]
             return len(lines), "".join(lines).encode("utf-8", "replace")
         given = np.asarray(values)
         with np.errstate(invalid="ignore"):
             stored = np.ascontiguousarray(given, self.numpy_dtype)
-        if given.ndim != 1 or (stored.dtype.kind in "iu" and not np.array_equal(stored, given)):
+        is_whole = stored.dtype.kind not in "iu" or np.array_equal(stored, given)
+        if given.ndim != 1 or not is_whole or (self.dtype == BIT and stored.max(initial=0) > 1):
             raise ValueError(f"column {self.suffix}: expected a sequence of {self.dtype}, found values it cannot hold")
         return len(stored), stored.data
 
@@ -101,7 +116,9 @@ def _is_importable(function: Any) -> bool:
 TOKENS = Column("bin", "uint32", "token", optional=False, described=False)  # or uint16: the record says which
 OFFSETS = Column("idx", "uint64", "boundary", optional=False, described=False)
 IDS = Column("ids", None, "document", described=False)
-COLUMNS = {column.suffix: column for column in (TOKENS, OFFSETS, IDS)}
+MASK = Column("mask", BIT, "token")  # of chat sets
+TARGETS = Column("targets", "uint32", "document")
+COLUMNS = {column.suffix: column for column in (TOKENS, OFFSETS, IDS, MASK, TARGETS)}
 
 
 def register_column(column: Column) -> None:

@@ -1,8 +1,8 @@
 """Writes a shard: its tokens, offsets and optional columns, and then the record that makes it count.
 
-    with ShardWriter(folder, "shard_00000.000", "uint16", columns=["mask"]) as writer:
+    with ShardWriter(folder, "shard_00000.000", "uint16", columns=["label"]) as writer:
         writer.write(tokens, lengths)
-        writer.write_column("mask", mask)           one value for each token, or each document, as its entry says
+        writer.write_column("label", labels)        one value for each token, or each document, as its entry says
         record = writer.finish({"source": ...})
 
 Documents come a few at a time, and only their lengths are held. A shard that is left before `finish` leaves no file.
@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenmill.store.columns import OFFSETS, TOKENS, Column, add_to_record, optional_column
+from tokenmill.store.columns import BIT, OFFSETS, TOKENS, Column, add_to_record, optional_column
 from tokenmill.store.files import AtomicFile, header, write_file, write_json
 from tokenmill.store.shards import DTYPES, OFFSET, shard_path
 
@@ -107,13 +107,21 @@ class _ColumnFile(AtomicFile):
     def __init__(self, folder: Path, name: str, column: Column):
         super().__init__(shard_path(folder, name, column.suffix))
         self.column, self._count = column, 0
+        self._bits = np.zeros(0, np.uint8)  # values of the last byte, which is not full yet
 
     def write_values(self, values: Iterable[Any]) -> None:
         count, data = self.column.encode(values)
+        if self.column.dtype == BIT:
+            bits = np.concatenate([self._bits, np.frombuffer(data, np.uint8)])
+            whole = len(bits) // 8 * 8
+            self._bits, data = bits[whole:], np.packbits(bits[:whole], bitorder="little").data
         self.write(data)
         self._count += count
 
     def require_count(self, documents: int, tokens: int) -> None:
+        """Ends the column. ValueError where it has too few or too many values."""
+        self.write(np.packbits(self._bits, bitorder="little").data)
+        self._bits = self._bits[:0]
         expected = self.column.count(documents, tokens)
         if self._count != expected:
             raise ValueError(

@@ -137,8 +137,11 @@ class Shard:
             raise self._damaged_offsets()
         return lengths
 
-    def read(self, begin: int, end: int) -> np.ndarray:
-        """Tokens `begin` to `end`: (end - begin,). Only the hot path (feed/row_table.py) reads in another way."""
+    def read(self, begin: int, end: int, known_first: bool = False) -> np.ndarray:
+        """Tokens `begin` to `end`: (end - begin,). Only the hot path (feed/row_table.py) reads in another way.
+
+        `known_first` says that the first one may be 0 and is checked by the caller (remote/holes.py).
+        """
         found: np.ndarray = self.tokens[begin:end]
         return found
 
@@ -165,13 +168,15 @@ class Shard:
         return in_blocks(self.tokens, size)
 
     def column(self, suffix: str) -> np.ndarray:
-        """An optional column of numbers, memory-mapped: (num_tokens,) or (num_documents,), as its record says.
+        """An optional column of numbers, memory-mapped: (num_tokens,) or (num_documents,), as its record says. Of bits,
+        the bytes: value k is bit k of np.unpackbits(..., bitorder="little").
 
         ValueError if the shard has no such column, or its file has another size; FileNotFoundError if the file is gone.
         """
         column, _ = self._column(suffix)
-        return _map(
-            self._column_path(suffix), column.numpy_dtype, column.count(self.entry.documents, self.entry.tokens)
+        read = _read if isinstance(self.tokens, FileNumbers) else _map
+        return read(
+            self._column_path(suffix), column.numpy_dtype, column.stored(self.entry.documents, self.entry.tokens)
         )
 
     def lines(self, suffix: str) -> list[str]:
