@@ -154,7 +154,7 @@ class NanochatRows:
         for pieces in picked.rows:
             for place, taken in pieces:
                 shard, begin = self._documents.find(place)
-                tokens = shard.read(begin, begin + taken).data
+                tokens = shard.read(begin, begin + taken, known_first=not self._bos_id).data
                 if tokens[0] != self._bos_id:
                     raise not_bos(tokens[0], self._bos_id, shard)
                 joined.append(tokens)

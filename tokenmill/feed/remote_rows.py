@@ -87,13 +87,19 @@ class BlockGuard:
                 return joined
 
     def replace_holes(
-        self, tokens: np.ndarray, source: np.ndarray, begin: np.ndarray, end: np.ndarray, known: np.ndarray
+        self,
+        tokens: np.ndarray,
+        firsts: np.ndarray,
+        source: np.ndarray,
+        begin: np.ndarray,
+        end: np.ndarray,
+        known: np.ndarray,
     ) -> None:
         """Replaces stretches in `tokens` that may come from a hole with what verified blocks have (remote/holes.py).
 
-        Stretch s is bytes begin[s] to end[s] of a shard. If known[s] is set, its first token does not matter.
+        Stretch s is bytes begin[s] to end[s] of a shard, and begins at tokens[firsts[s]]. If known[s] is set, its first
+        token does not matter.
         """
-        firsts = (np.cumsum(end - begin) - (end - begin)) // tokens.itemsize
         for stretch in doubtful(tokens, firsts, known).tolist():
             shard = self._shards[source[stretch]]
             if isinstance(shard, RemoteShard):

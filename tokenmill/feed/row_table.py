@@ -66,11 +66,13 @@ class RowTable:
 
         joined = join() if self._guard is None else self._join_remote(source, begins, ends, join)
         tokens = np.frombuffer(joined, self.dtype)
+        if self._guard is None and not self._marks_pieces:
+            return tokens.reshape(len(numbers), self.row_len)
+        firsts = (np.cumsum(size) - size) // self.dtype.itemsize  # the first token of each stretch
         if self._guard is not None:
             known = self.bos[stretches] | (self.begins_with_bos and not self.bos_id)  # becomes BOS, or is BOS
-            self._guard.replace_holes(tokens, source, begins, ends, known)
+            self._guard.replace_holes(tokens, firsts, source, begins, ends, known)
         if self._marks_pieces:
-            firsts = (np.cumsum(size) - size) // self.dtype.itemsize  # the first token of each stretch
             tokens[firsts[self.bos[stretches]]] = self.bos_id
             if self.begins_with_bos:
                 self._require_bos(tokens[firsts], source)

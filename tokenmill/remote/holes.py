@@ -20,22 +20,23 @@ from tokenmill.remote.cache import Cache
 from tokenmill.remote.fetcher import WAIT_SECONDS, fetcher
 from tokenmill.store.files import BLOCK_BYTES
 
-NONE = np.zeros(0, np.int64)
 
-
-def doubtful(tokens: np.ndarray, firsts: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
+def doubtful(tokens: np.ndarray, firsts: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Which stretches may come from a hole: their numbers, ascending.
 
-    Stretch s begins at tokens[firsts[s]]. If known[s] is set, the value of its first token does not matter.
+    Stretch s begins at tokens[firsts[s]] and has at least one token. If known[s] is set, its first token is left out,
+    as its value does not matter: with a BOS of 0, a copy of BOS alone that fills a row is not doubtful.
     """
+    lasts = np.empty_like(firsts)
+    lasts[:-1], lasts[-1] = firsts[1:] - 1, len(tokens) - 1
+    begins = firsts + known
     zero = tokens == 0
-    if not zero.any():
-        return NONE
-    at_first = zero[firsts] if known is None else zero[firsts] & ~known
-    doubted = at_first | zero[np.append(firsts[1:], len(tokens)) - 1]
+    zero[firsts[known]] = False  # so that most batches have no two in a row, and are done sooner
+    doubted = (zero[np.minimum(begins, lasts)] | zero[lasts]) & (begins <= lasts)
     if (in_a_row := zero[1:] & zero[:-1]).any():
         pairs = np.flatnonzero(in_a_row)
-        doubted[np.searchsorted(firsts, [pairs, pairs + 1], side="right") - 1] = True
+        stretch = np.searchsorted(firsts, pairs, side="right") - 1
+        doubted[stretch[pairs < lasts[stretch]]] = True  # not if the second one begins the next stretch
     found: np.ndarray = np.flatnonzero(doubted)
     return found
 

@@ -3,7 +3,7 @@
     token_set = open_set("s3://bucket/tokens/web")        its manifest is read, nothing else
     shard = token_set.open(entry)                         its offsets and record are fetched
     shard.read(0, 2049)                                   the blocks of these tokens are fetched, and copied
-    shard.column("mask")                                  an optional column is fetched whole, and mapped
+    shard.column("label")                                 an optional column is fetched whole, and mapped
 
 Windows (feed/window_rows.py) ask for many blocks at once, ahead of time.
 """
@@ -203,11 +203,11 @@ class RemoteShard(Shard):
         if not cache.is_in_its_folder():  # and the file that was opened is another's
             raise deleted(cache.folder)
 
-    def read(self, begin: int, end: int) -> np.ndarray:
+    def read(self, begin: int, end: int, known_first: bool = False) -> np.ndarray:
         """Tokens `begin` to `end`, copied."""
         found: np.ndarray = while_there(self.cache, self._blocks(begin, end), self.tokens[begin:end].copy)
         self.require_unchanged()
-        if len(doubtful(found, np.zeros(1, np.int64))):
+        if len(found) and len(doubtful(found, np.zeros(1, np.int64), np.array([known_first]))):
             size = found.itemsize
             right = read_verified(self.cache, self.number, begin * size, (begin + len(found)) * size)
             found = np.frombuffer(right, found.dtype)
