@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import warm
 
+from tokenmill.store.chat_rule import ChatRule
 from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
@@ -150,3 +152,31 @@ def on_ranks(code, tmp_path, ranks=2, spawned=False):
     for done in warm.run_ranks(ranks, script, tmp_path):
         assert done.returncode == 0, done.stderr
     return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def make_chat_set(
+    folder: Path, train: list[list[int]], val: list[list[int]], seed: int = 0, vocab: int = VOCAB
+) -> Path:
+    """A chat set of random ids: lengths as of `make_token_set`, and a loss mask of random stretches."""
+    make_token_set(folder, train, val, seed, vocab)
+    rng = np.random.default_rng(seed + 1)
+    manifest, shards = read_manifest(folder), []
+    for entry in manifest["shards"]:
+        record = json.loads((folder / "shards" / f"{entry['name']}.json").read_text())
+        tokens = np.fromfile(folder / "shards" / f"{entry['name']}.bin", np.uint16 if vocab <= 65536 else np.uint32)
+        offsets = np.fromfile(folder / "shards" / f"{entry['name']}.idx", np.uint64).astype(np.int64)
+        mask = np.repeat(rng.integers(0, 2, len(tokens) // 7 + 1), 7)[: len(tokens)].astype(bool)
+        mask[offsets[:-1]] = False
+        with ShardWriter(folder, entry["name"], record["dtype"], ["mask", "targets"]) as writer:
+            writer.write(tokens, np.diff(offsets))
+            writer.write_column("mask", mask)
+            done = np.concatenate([[0], np.cumsum(mask)])
+            writer.write_column("targets", done[offsets[1:]] - done[offsets[:-1]])
+            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64, "source": record["source"]}
+            shards.append((writer.finish(facts), entry["split"]))
+    rule = ChatRule.named("chatml", "all")
+    chat = replace(rule, text_fingerprint="f" * 64).as_dict()
+    (folder / "manifest.json").unlink()
+    shutil.rmtree(folder / "manifests")
+    write_manifest(folder, "synthetic-chat", manifest["tokenizer"] | {"fingerprint": "e" * 64, "chat": chat}, shards)
+    return folder

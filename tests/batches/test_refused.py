@@ -15,7 +15,7 @@ from tokenmill.batches.transfer import find_device
         ({"seq_len": 0}, "seq_len must be a whole number of at least 1, not 0"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
         ({"packing": "worst_fit"}, "packing must be one of best_fit, nanochat, concat, random, not 'worst_fit'"),
-        ({"long_documents": "drop"}, "long_documents must be one of"),
+        ({"long_documents": "cut"}, "long_documents must be one of"),
         ({"split": "test"}, "split must be one of train, val, not 'test'"),
         ({"rank": 2, "world_size": 2}, "rank must be from 0 to world_size - 1"),
         ({"rank": 1}, "rank and world_size go together"),

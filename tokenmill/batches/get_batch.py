@@ -30,7 +30,7 @@ from tokenmill.batches.loader_core import POSITIONS_KEPT, with_rank
 from tokenmill.batches.ranks import require_in_step
 from tokenmill.batches.transfer import find_device
 from tokenmill.checks import one_of, whole_number
-from tokenmill.feed.loader_config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.feed.mixture import Mixture
 from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.rows.packing import LongDocuments
@@ -187,6 +187,8 @@ def _arguments(loader: RowLoader[Tensors], purpose: Purpose) -> dict[str, Any]:
     config = loader.config
     names = ("split", "batch_size", "seq_len", "packing", "documents")
     arguments = {name: getattr(config, name) for name in names} | config.order | {"purpose": purpose}
+    if (config.loss, config.ignore_index) != ("all", -100):  # states from before 0.4.0 lack them
+        arguments |= {"loss": config.loss, "ignore_index": config.ignore_index}
     if isinstance(config.tokens, Mixture):
         arguments |= {"mixture": config.tokens.description, "sources": config.sources}
     return arguments | {"skip_rows": list(config.skip_rows or ())}
@@ -217,6 +219,7 @@ def get_batch(
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
+    loss: Loss = "all", ignore_index: int = -100,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
     cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
 ) -> Pair: ...
@@ -229,6 +232,7 @@ def get_batch(
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
+    loss: Loss = "all", ignore_index: int = -100,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
     cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
 ) -> Triple: ...
@@ -241,6 +245,7 @@ def get_batch(
     long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: bool = False, sources: bool = False, prefetch: int = 2,
+    loss: Loss = "all", ignore_index: int = -100,
     rank: int | None = None, world_size: int | None = None, mesh: Any = None, purpose: Purpose = "train",
     cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
 ) -> Tensors: ...
@@ -262,6 +267,8 @@ def get_batch(
     epochs: None = None,
     documents: bool = False,
     sources: bool = False,
+    loss: Loss = "all",
+    ignore_index: int = -100,
     prefetch: int = 2,
     rank: int | None = None,
     world_size: int | None = None,

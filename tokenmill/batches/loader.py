@@ -25,7 +25,7 @@ from tokenmill.batches.ranks import require_in_step, require_same_on_all_ranks
 from tokenmill.cancellation import cancelled_by
 from tokenmill.checks import whole_number
 from tokenmill.feed.html_preview import draw
-from tokenmill.feed.loader_config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.feed.protocol import LoaderStats, RowCounts, SourceUsage
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.packings import find_packing
@@ -71,13 +71,15 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
     | seq_len | T, the tokens of an input; a row has one more |
     | device | the device of the batches, as torch names it |
     | packing | how rows are made: "best_fit", "nanochat", "concat" or "random" (docs/packing.md) |
-    | long_documents | with best_fit: "split" a document longer than a row, or "crop" it |
+    | long_documents | with best_fit: "split" a document longer than a row, or "crop" it; of chat sets docs/chat.md |
     | shuffle | shuffle the slices of all shards; False: shards in order, the same in every epoch (docs/order.md) |
     | seed | seed of every random order, except validation's, which is fixed |
     | skip_rows | exactly the rows to leave out, as ["0:12:100-163"]; by default those that a loaded position lists |
     | epochs | the number of epochs in an iteration; by default the loader is endless |
     | drop_last | with epochs: drop the last rows if they are fewer than a global batch, or return shorter batches |
     | documents | add document_ids to batches, (B, T) int32: which document of its row each token belongs to |
+    | loss | which tokens of text bear loss: "all", or "once": not filler and BOS (docs/chat.md) |
+    | ignore_index | the target that stands where a token bears no loss: -100 as in torch, -1 in nanochat |
     | sources | add the number of each row's source in loader.sources to a mixture's batches, (B,) int64 |
     | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |
     | rank, world_size | by default those of torch.distributed, else of torchrun, else 0 of 1 |
@@ -106,6 +108,7 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
         long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
+        loss: Loss = "all", ignore_index: int = -100,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
         cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
@@ -117,6 +120,7 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
         long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
+        loss: Loss = "all", ignore_index: int = -100,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
         cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
@@ -129,6 +133,7 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
         long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool = False, sources: bool = False, prefetch: int = 2,
+        loss: Loss = "all", ignore_index: int = -100,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
         cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
@@ -151,6 +156,8 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
         drop_last: bool = True,
         documents: bool = False,
         sources: bool = False,
+        loss: Loss = "all",
+        ignore_index: int = -100,
         prefetch: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
@@ -210,6 +217,15 @@ class RowLoader(LoaderCore, Iterator[Item], Generic[Item]):
     def tokens_seen(self) -> int:
         """Input tokens that all ranks have received since the first row, including those before a resumed position."""
         return self._state.tokens_seen
+
+    @property
+    def targets(self) -> int:
+        """How many targets bear loss in the global batch that was returned last, the same on every rank.
+
+        Divide the sum of the losses of all ranks, over all batches of a step, by the sum of these. 0 before the first
+        batch.
+        """
+        return self._state.targets
 
     @property
     def vocab_size(self) -> int:

@@ -36,6 +36,7 @@ class State(NamedTuple):
     begun: bool  # whether a batch was returned since the iteration began or a position was loaded
     batches: int  # returned since the loader was made
     counts: np.ndarray  # (number of sources, 3): rows, filler and pieces of these batches
+    targets: int  # that bear loss, in the last global batch
 
     @property
     def epoch(self) -> int:
@@ -134,7 +135,7 @@ class LoaderCore:
         rows = self._current_rows()
         rows.seek(place)
         returned = (
-            self._state[-2:] if hasattr(self, "_recent_states") else (0, np.zeros((len(feed.names), 3), np.int64))
+            self._state[-3:] if hasattr(self, "_recent_states") else (0, np.zeros((len(feed.names), 3), np.int64), 0)
         )
         self._state, self._ended = State(feed, rows.position, seen, False, *returned), False
 
@@ -226,7 +227,8 @@ class LoaderCore:
     def _transfer(self) -> Transfer:
         config, bos_id = self.config, self.token_set.bos_id if self.config.documents else None
         shape = (config.batch_size, config.seq_len + 1)
-        return make_transfer(self.device, shape, self.token_set.numpy_dtype, bos_id, max(2, config.prefetch))
+        buffers = max(2, config.prefetch)
+        return make_transfer(self.device, shape, self.token_set.numpy_dtype, bos_id, buffers, config.ignore_index)
 
     def _require_rank(self) -> None:
         """Raises ValueError if this process has another rank than when it made the loader.
@@ -251,10 +253,12 @@ def _batches(
         taken = rows.take(size)
         if taken.total < global_batch and (config.drop_last or not taken.total):
             return
-        batch = transfer.send(rows.read(taken), rows.sources(taken) if config.sources else None)
+        found = rows.read(taken)
+        batch = transfer.send(found, rows.sources(taken) if config.sources else None, rows.loss_mask(taken, found))
         rows.skip(size * (workers - 1))  # the batches of the other workers
         batches, counts = batches + 1, counts + rows.counts(taken)
-        yield batch, State(feed, rows.position, seen + rows.passed * config.seq_len, True, batches, counts)
+        passed = seen + rows.passed * config.seq_len
+        yield batch, State(feed, rows.position, passed, True, batches, counts, taken.targets)
 
 
 def rank_of(config: LoaderConfig) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
 from tokenmill.batches.loader_core import rank_of, with_rank
 from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
 from tokenmill.checks import whole_number
-from tokenmill.feed.loader_config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.rows.packing import LongDocuments
@@ -66,6 +66,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
+        loss: Loss = "all", ignore_index: int = -100,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
         cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
@@ -77,6 +78,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
+        loss: Loss = "all", ignore_index: int = -100,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
         cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
@@ -88,6 +90,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool = False, sources: bool = False, prefetch: int = 2,
+        loss: Loss = "all", ignore_index: int = -100,
         rank: int | None = None, world_size: int | None = None, mesh: Any = None,
         cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
     ) -> None: ...
@@ -110,6 +113,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         drop_last: bool = True,
         documents: bool = False,
         sources: bool = False,
+        loss: Loss = "all",
+        ignore_index: int = -100,
         prefetch: int = 2,
         rank: int | None = None,
         world_size: int | None = None,

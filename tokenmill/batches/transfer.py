@@ -47,15 +47,23 @@ class Batch:
 
 
 class Transfer:
-    """Copies rows to the CPU, or to any device for which `Tensor.to` is enough. With a bos_id, adds document_ids."""
+    """Copies rows to the CPU, or to any device for which `Tensor.to` is enough.
 
-    def __init__(self, device: torch.device, bos_id: int | None):
-        self.device, self.bos_id = device, bos_id
+    With a bos_id, adds document_ids. Targets that bear no loss become `ignore_index`.
+    """
 
-    def send(self, rows: np.ndarray, sources: np.ndarray | None = None) -> Batch:
-        """Makes a batch from rows, (B, T + 1) of uint16 or uint32, and optionally their sources, (B,) int64."""
+    def __init__(self, device: torch.device, bos_id: int | None, ignore_index: int = -100):
+        self.device, self.bos_id, self.ignore_index = device, bos_id, ignore_index
+
+    def send(self, rows: np.ndarray, sources: np.ndarray | None = None, mask: np.ndarray | None = None) -> Batch:
+        """Makes a batch from rows, (B, T + 1) of uint16 or uint32; optionally their sources, (B,) int64, and which of
+        their tokens bear loss, (B, T + 1) bool.
+        """
         inputs = torch.from_numpy(rows[:, :-1].astype(np.int64))  # (B, T), contiguous: .view(-1) works
-        targets = torch.from_numpy(rows[:, 1:].astype(np.int64))  # (B, T)
+        wide = rows[:, 1:].astype(np.int64)  # (B, T)
+        if mask is not None:
+            np.putmask(wide, ~mask[:, 1:], self.ignore_index)
+        targets = torch.from_numpy(wide)
         tensors = self._with_documents(inputs.to(self.device), targets.to(self.device))
         return Batch(tensors if sources is None else (*tensors, torch.from_numpy(sources.copy()).to(self.device)))
 
@@ -66,21 +74,29 @@ class Transfer:
 class CudaTransfer(Transfer):
     """Copies rows to a CUDA device through `buffers` pinned buffers, without waiting for the device."""
 
-    def __init__(self, device: torch.device, shape: tuple[int, int], dtype: np.dtype, bos_id: int | None, buffers: int):
-        super().__init__(device, bos_id)
+    def __init__(
+        self,
+        device: torch.device,
+        shape: tuple[int, int],
+        dtype: np.dtype,
+        bos_id: int | None,
+        buffers: int,
+        ignore_index: int = -100,
+    ):
+        super().__init__(device, bos_id, ignore_index)
         self._dtype, self._mask = dtype, (1 << 8 * dtype.itemsize) - 1
         with torch.cuda.device(device):  # pinning creates a context on the current device, which may be another one
             narrow = SIGNED[dtype.itemsize]
             pinned = [
                 # "cpu" is explicit because the default device may be another one
                 [torch.empty(size, dtype=kind, device="cpu", pin_memory=True) for size, kind in sizes]
-                for sizes in [[(shape, narrow), (shape[:1], torch.int64)]] * buffers
+                for sizes in [[(shape, narrow), (shape[:1], torch.int64), (shape, torch.bool)]] * buffers
             ]
-        self._ring = cycle([(rows, sources, torch.cuda.Event(blocking=True)) for rows, sources in pinned])
+        self._ring = cycle([(a, b, c, torch.cuda.Event(blocking=True)) for a, b, c in pinned])
         self._stream = _copy_stream(device)
 
-    def send(self, rows: np.ndarray, sources: np.ndarray | None = None) -> Batch:
-        pinned, numbers, copied = next(self._ring)
+    def send(self, rows: np.ndarray, sources: np.ndarray | None = None, mask: np.ndarray | None = None) -> Batch:
+        pinned, numbers, bears, copied = next(self._ring)
         copied.synchronize()  # returns at once if this buffer was never copied
         pinned.numpy().view(self._dtype)[: len(rows)] = rows
         with torch.cuda.stream(self._stream):
@@ -89,8 +105,15 @@ class CudaTransfer(Transfer):
             if sources is not None:
                 numbers.numpy()[: len(rows)] = sources
                 source_numbers = (numbers[: len(rows)].to(self.device, non_blocking=True),)
+            without: torch.Tensor | None = None
+            if mask is not None:
+                np.logical_not(mask, out=bears.numpy()[: len(rows)])
+                without = bears[: len(rows)].to(self.device, non_blocking=True)
             copied.record(self._stream)
-            tensors = self._with_documents(self._widen(narrow[:, :-1]), self._widen(narrow[:, 1:]))
+            targets = self._widen(narrow[:, 1:])
+            if without is not None:
+                targets.masked_fill_(without[:, 1:], self.ignore_index)
+            tensors = self._with_documents(self._widen(narrow[:, :-1]), targets)
             ready = torch.cuda.Event()
             ready.record(self._stream)
         return Batch((*tensors, *source_numbers), ready)
@@ -136,9 +159,9 @@ def _usable(device: torch.device) -> torch.device:
 
 
 def make_transfer(
-    device: torch.device, shape: tuple[int, int], dtype: np.dtype, bos_id: int | None, buffers: int
+    device: torch.device, shape: tuple[int, int], dtype: np.dtype, bos_id: int | None, buffers: int, ignore_index: int
 ) -> Transfer:
     """The transfer for a device. `shape` is (B, T + 1). With a `bos_id`, batches include document_ids."""
     if device.type == "cuda":
-        return CudaTransfer(device, shape, dtype, bos_id, buffers)
-    return Transfer(device, bos_id)
+        return CudaTransfer(device, shape, dtype, bos_id, buffers, ignore_index)
+    return Transfer(device, bos_id, ignore_index)

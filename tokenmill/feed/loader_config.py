@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from tokenmill.addresses import cache_root, named
 from tokenmill.checks import LARGEST, LONGEST_ROW, bytes_of, one_of, truth, whole_number
+from tokenmill.feed.loss_mask import LOSSES
 from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.remote.sets import Kept, open_set
@@ -25,6 +26,7 @@ Tokens = str | os.PathLike[str] | Mixture | None  # the type of the `tokens` par
 # for type checkers; at run time the name of any registered packing works (rows/packings.py)
 Packing = Literal["best_fit", "nanochat", "concat", "random"]
 MOST_PREFETCHED = 1_000  # batches; more would only take memory
+Loss = Literal["all", "once"]
 VAL_SEED = 0  # fixed, so that the first N validation batches are the same fair sample in every run
 
 
@@ -46,6 +48,8 @@ class LoaderConfig:
     drop_last: bool = True
     documents: bool = False
     sources: bool = False
+    loss: Loss = "all"
+    ignore_index: int = -100
     prefetch: int = 2
     rank: int | None = None
     world_size: int | None = None
@@ -66,9 +70,15 @@ class LoaderConfig:
 
     def __post_init__(self) -> None:
         self._require_folder_first()
-        for field, known in (("split", SPLITS), ("packing", PACKINGS), ("long_documents", LONG_DOCUMENTS)):
+        for field, known in (
+            ("split", SPLITS),
+            ("packing", PACKINGS),
+            ("long_documents", LONG_DOCUMENTS),
+            ("loss", LOSSES),
+        ):
             one_of(field, getattr(self, field), known)
         smallest = {"batch_size": 1, "seq_len": 1, "prefetch": 0, "epochs": 1, "seed": None, "rank": 0, "world_size": 1}
+        smallest |= {"ignore_index": -LARGEST}
         if self.cache_bytes is not None:
             self._set("cache_bytes", bytes_of("cache_bytes", self.cache_bytes))
         for field, least in smallest.items():
@@ -132,6 +142,11 @@ class LoaderConfig:
                 raise ValueError(f"epochs {unsupported}: its rows continue from one epoch into the next")
             if self.skip_rows:
                 raise ValueError(f"skip_rows {unsupported}: its rows have no epoch:window:row")
+        if self.loss == "once" and not (packing.packs_documents and packing.packer is not None):
+            raise ValueError(
+                f"loss='once' is not supported with packing={self.packing!r}, whose rows do not have every token once; "
+                "use packing='best_fit'"
+            )
         if self.documents and not packing.keeps_boundaries:
             raise ValueError(
                 f"documents=True is not supported with packing={self.packing!r}, which cuts documents anywhere; "

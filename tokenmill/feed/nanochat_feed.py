@@ -29,7 +29,13 @@ class NanochatFeed:
     @classmethod
     def of(cls, config: LoaderConfig, share: RankShare) -> "NanochatFeed":
         """The feed at the first row. Raises what opening the token set raises."""
-        return cls(config, share, config.open_sets()[ONE_SET])
+        token_set = config.open_sets()[ONE_SET]
+        if token_set.is_chat:
+            raise ValueError(
+                f"{token_set.display_name} is a chat set, whose conversations stay whole, which packing "
+                f"{config.packing!r} does not do; use packing='best_fit'"
+            )
+        return cls(config, share, token_set)
 
     @property
     def display_name(self) -> str:

@@ -91,10 +91,11 @@ class RankDocuments:
 
 
 class Picked(NamedTuple):
-    """This rank's part of `total` rows: (place, tokens taken) of each document in each row."""
+    """This rank's part of `total` rows, with `targets` targets: (place, tokens taken) of each document in each row."""
 
     rows: list[list[tuple[int, int]]]
     total: int
+    targets: int
 
 
 class NanochatPlace(NamedTuple):
@@ -146,7 +147,8 @@ class NanochatRows:
     def take(self, count: int) -> "Picked":
         """This rank's next `count` rows. Moves past as many rows of every rank. nanochat's rows never end."""
         self._taken += count
-        return Picked([self._buffer.next_row() for _ in range(count)], count * self.world_size)
+        rows, total = [self._buffer.next_row() for _ in range(count)], count * self.world_size
+        return Picked(rows, total, total * (self._row_len - 1))
 
     def read(self, picked: "Picked") -> np.ndarray:
         """The rows that were taken: (number of rows, row_len)."""
@@ -159,6 +161,9 @@ class NanochatRows:
                     raise not_bos(tokens[0], self._bos_id, shard)
                 joined.append(tokens)
         return np.frombuffer(b"".join(joined), self._dtype).reshape(-1, self._row_len)
+
+    def loss_mask(self, picked: "Picked", rows: np.ndarray) -> None:
+        """None: every token bears loss."""
 
     def sources(self, picked: "Picked") -> np.ndarray:
         """The number of each row's source, always 0 because there is only one: (number of rows,) int64."""

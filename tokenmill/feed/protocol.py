@@ -97,12 +97,18 @@ class RankRows(Protocol):
     def take(self, count: int) -> Any:
         """Takes this rank's part of the next `count` rows of every rank, without reading tokens, and moves past them.
 
-        The result has a `total`, the number of rows of all ranks; near the end there are fewer. `count` must be the
-        same at every call.
+        The result has a `total`, the number of rows of all ranks, and `targets`, how many targets in them bear loss;
+        near the end there are fewer rows. `count` must be the same at every call.
         """
 
     def read(self, taken: Any) -> np.ndarray:
         """The rows that were taken: (number of rows, seq_len + 1) in the tokens' dtype."""
+
+    def loss_mask(self, taken: Any, rows: np.ndarray) -> np.ndarray | None:
+        """Which tokens of the rows that were taken and read bear loss: (number of rows, seq_len + 1) bool.
+
+        None if all of them do.
+        """
 
     def sources(self, taken: Any) -> np.ndarray:
         """The number of each row's source: (number of rows,) int64."""

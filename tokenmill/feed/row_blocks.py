@@ -25,6 +25,9 @@ class RowBlock(Protocol):
     def read(self, numbers: range) -> np.ndarray:
         """These rows: (len(numbers), row_len)."""
 
+    def loss_mask(self, numbers: range, rows: np.ndarray) -> np.ndarray:
+        """Which of their tokens bear loss: (len(numbers), row_len) bool."""
+
     def sources(self, numbers: range) -> np.ndarray:
         """The number of each row's source: (len(numbers),) int64."""
 
@@ -39,7 +42,7 @@ class WindowBlock:
     """The rows of one window of one source, read where they are."""
 
     def __init__(self, rows: WindowRows, source: int):
-        self._source, self._table, self.read = source, rows.table, rows.read
+        self._source, self._table, self.read, self.loss_mask = source, rows.table, rows.read, rows.loss_mask
 
     def sources(self, numbers: range) -> np.ndarray:
         return np.full(len(numbers), self._source, np.int64)
@@ -58,6 +61,9 @@ class GatheredBlock:
     def read(self, numbers: range) -> np.ndarray:
         self._change_check.require(self._table.shards)
         return self._table.read(numbers)
+
+    def loss_mask(self, numbers: range, rows: np.ndarray) -> np.ndarray:
+        return self._table.loss_mask(numbers, rows)
 
     def sources(self, numbers: range) -> np.ndarray:
         return self._sources[numbers.start : numbers.stop]
@@ -141,6 +147,16 @@ def _gathered(
     for _, count in bounds:
         yield [(block, range(done, done + count))] if block is not None and count else []
         done += count
+
+
+def count_targets(spans: list[Span], bounds: list[tuple[int, int]], windows: WindowPlanner) -> list[int]:
+    """How many targets bear loss in each of `bounds`: (first, count) of rows, from the first row of the spans on."""
+    targets = np.zeros(sum(map(len, spans)), np.int64)
+    for some in rows_at(spans, np.arange(len(targets))):
+        table = windows.rows(some.source, some.epoch, some.window).table
+        targets[some.places] = table.targets[some.numbers]
+    done = np.concatenate([[0], np.cumsum(targets)])
+    return [int(done[first + count] - done[first]) for first, count in bounds]
 
 
 def rows_at(spans: list[Span], offsets: np.ndarray) -> Iterator[SourceRows]:

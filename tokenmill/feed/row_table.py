@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tokenmill.cached import cached_property
+from tokenmill.feed.loss_mask import LossMask
 from tokenmill.feed.remote_rows import BlockGuard
 from tokenmill.remote.cache import Cache
 from tokenmill.store.shards import Shard
@@ -25,7 +26,8 @@ class RowTable:
     """Rows of `row_len` tokens: row r consists of the stretches offsets[r] to offsets[r + 1].
 
     A stretch is `size` bytes of the shard `source` from byte `begin`. If `bos` is set, its first token becomes BOS. Row
-    r has pieces[r] stretches that are no filler, and filler[r] tokens that are.
+    r has pieces[r] stretches that are no filler, and filler[r] tokens that are; targets[r] of its targets bear loss.
+    The first `quiet` tokens of a stretch bear none. `loss` says which tokens of text do (loss_mask.py).
     """
 
     def __init__(
@@ -42,10 +44,14 @@ class RowTable:
         bos: np.ndarray,
         pieces: np.ndarray,
         filler: np.ndarray,
+        targets: np.ndarray,
+        quiet: np.ndarray,
+        loss: str,
     ):
         self.shards, self.row_len, self.bos_id, self.begins_with_bos = shards, row_len, bos_id, begins_with_bos
         self.offsets, self.source, self.begin, self.size, self.bos = offsets, source, begin, size, bos
-        self.pieces, self.filler = pieces, filler  # each (num_rows,) int32
+        self.pieces, self.filler, self.targets = pieces, filler, targets  # each (num_rows,) int32
+        self.quiet, self.loss = quiet, loss
         self.dtype = shards[0].tokens.dtype
         self._guard = BlockGuard.of(shards)
         self._bytes = [shard.token_bytes for shard in shards]
@@ -77,6 +83,16 @@ class RowTable:
             if self.begins_with_bos:
                 self._require_bos(tokens[firsts], source)
         return tokens.reshape(len(numbers), self.row_len)
+
+    @cached_property
+    def _loss_mask(self) -> LossMask:
+        return LossMask(self.shards, self.loss, self.row_len, self.bos_id)
+
+    def loss_mask(self, numbers: range, rows: np.ndarray) -> np.ndarray:
+        """Which tokens of these rows, as `read` returned them, bear loss: (len(numbers), row_len) bool."""
+        stretches, size = slice(self.offsets[numbers.start], self.offsets[numbers.stop]), self.dtype.itemsize
+        begin, length = self.begin[stretches] // size, self.size[stretches] // size
+        return self._loss_mask.of_rows(rows, self.source[stretches], begin, length, self.quiet[stretches])
 
     def _join_remote(
         self, source: np.ndarray, begins: np.ndarray, ends: np.ndarray, join: Callable[[], bytearray]
@@ -117,19 +133,21 @@ def gather(parts: Sequence[tuple[RowTable, np.ndarray, np.ndarray]]) -> RowTable
     offsets = np.concatenate([[0], np.cumsum(counts)])
     source, size = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.int32)
     begin, bos = np.empty(offsets[-1], np.int64), np.empty(offsets[-1], bool)
+    quiet = np.empty(offsets[-1], np.int32)
     for table, numbers, rows in parts:
         count = counts[rows]
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)  # 0, 1 ... in each row
         old, new = np.repeat(table.offsets[numbers], count) + within, np.repeat(offsets[rows], count) + within
         source[new] = table.source[old] + base[id(table)]
         begin[new], size[new], bos[new] = table.begin[old], table.size[old], table.bos[old]
+        quiet[new] = table.quiet[old]
     (one, _, _), *_ = parts
-    pieces, filler = np.empty(len(counts), np.int32), np.empty(len(counts), np.int32)
-    for table, numbers, rows in parts:
-        pieces[rows], filler[rows] = table.pieces[numbers], table.filler[numbers]
-    columns = {"offsets": offsets, "source": source, "begin": begin, "size": size, "bos": bos}
-    columns |= {"pieces": pieces, "filler": filler}
-    return RowTable(shards, one.row_len, one.bos_id, one.begins_with_bos, **columns)
+    columns = {"offsets": offsets, "source": source, "begin": begin, "size": size, "bos": bos, "quiet": quiet}
+    for name in ("pieces", "filler", "targets"):
+        columns[name] = np.empty(len(counts), np.int32)
+        for table, numbers, rows in parts:
+            columns[name][rows] = getattr(table, name)[numbers]
+    return RowTable(shards, one.row_len, one.bos_id, one.begins_with_bos, loss=one.loss, **columns)
 
 
 def not_bos(found: int, bos_id: int, shard: Shard) -> ValueError:

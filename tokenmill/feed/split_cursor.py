@@ -50,6 +50,7 @@ class SplitCursor:
             began=self.began,
             window_size=self.window_size,
             order_version=self.order_version,
+            loss=config.loss,
             **config.order,
         )
 

@@ -11,10 +11,14 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.split_cursor import SplitCursor
+from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.rows.mixed_stream import Schedule
+from tokenmill.rows.packing import CUTS
 from tokenmill.rows.segments import MixtureState
+from tokenmill.store.columns import TARGETS
 from tokenmill.store.token_sets import TokenSet
 
 Parts = Mapping[str, dict[str, Any]]  # a position's columns for each source, by name
@@ -24,7 +28,7 @@ def require_compatible(sets: Mapping[str, TokenSet]) -> None:
     """Raises ValueError if token sets have different tokenizers, or if two of them are the same."""
     (first, one), *others = sets.items()
     for name, other in others:
-        if (other.tokenizer["fingerprint"], other.dtype) != (one.tokenizer["fingerprint"], one.dtype):
+        if (ids_fingerprint(other), other.dtype, other.bos_id) != (ids_fingerprint(one), one.dtype, one.bos_id):
             raise ValueError(
                 f"the sources of a mixture must have the same tokenizer, found {first!r} with {_tokenizer(one)}, "
                 f"{name!r} with {_tokenizer(other)}; prepare one of them again with the tokenizer of the other"
@@ -36,6 +40,46 @@ def require_compatible(sets: Mapping[str, TokenSet]) -> None:
             raise ValueError(
                 f"sources {same!r} and {name!r} hold the same shards, {token_set.display_name}; keep only one of them"
             )
+
+
+def ids_fingerprint(token_set: TokenSet) -> str:
+    """The fingerprint of the tokenizer that gives text its ids: of a chat set, without its template and the special
+    tokens that it has added. So chat and text that share a tokenizer can be mixed.
+    """
+    chat = token_set.tokenizer.get("chat")
+    return str(token_set.tokenizer["fingerprint"] if chat is None else chat["text_fingerprint"])
+
+
+def require_long_documents(config: LoaderConfig, sets: Mapping[str, TokenSet]) -> None:
+    """Raises ValueError if `long_documents` is for chat sets alone, and there is none."""
+    if config.long_documents not in CUTS and not any(token_set.is_chat for token_set in sets.values()):
+        raise ValueError(
+            f"long_documents={config.long_documents!r} is for chat sets, whose conversations stay whole; with text "
+            "use 'split' or 'crop'"
+        )
+
+
+def require_whole_conversations(plans: WindowPlans) -> None:
+    """Raises ValueError if conversations are longer than a row, and `long_documents` says nothing of them."""
+    token_set = plans.token_set
+    if not token_set.is_chat or plans.long_documents != "split":
+        return
+    entries = token_set.split(plans.split)
+    token_set.bring(entries)
+    many = longest = lost = targets = 0
+    for entry in entries:
+        shard = token_set.open(entry)
+        is_long, own = shard.lengths > plans.row_len, shard.column(TARGETS.suffix)
+        many, longest = many + int(is_long.sum()), max(longest, int(shard.lengths.max(initial=0)))
+        lost, targets = lost + int(own[is_long].sum()), targets + int(own.sum())
+    if many:
+        raise ValueError(
+            f"{token_set.display_name}: {many:,} of {sum(entry.documents for entry in entries):,} conversations are "
+            f"longer than a row of {plans.row_len - 1:,} + 1 tokens, the longest with {longest:,}; they have "
+            f"{lost / max(1, targets):.1%} of the tokens that bear loss. Use a larger seq_len, or "
+            "long_documents='window' (overlapping windows: every such token is a target once), 'crop' (keeps the "
+            "beginning) or 'drop'"
+        )
 
 
 def _tokenizer(token_set: TokenSet) -> str:

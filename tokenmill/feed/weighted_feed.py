@@ -26,10 +26,13 @@ from tokenmill.feed.mixture_state import (
 from tokenmill.feed.protocol import RankShare, Resumed, SourceUsage, worker_identity
 from tokenmill.feed.split_cursor import SplitCursor
 from tokenmill.feed.weighted_checks import (
+    ids_fingerprint,
     name_of_set,
     require_caps,
     require_compatible,
+    require_long_documents,
     require_sources,
+    require_whole_conversations,
     warn_if_spread_is_over,
 )
 from tokenmill.feed.weighted_rows import WeightedRows
@@ -70,6 +73,7 @@ class WeightedFeed:
         mixture = config.mixture
         sets = config.open_sets()
         require_compatible(sets)
+        require_long_documents(config, sets)
         if config.split == "val" and len(mixture.stages) > 1:
             raise ValueError(
                 f"this mixture has {len(mixture.stages)} stages, but validation uses the same weights at all times: "
@@ -117,7 +121,7 @@ class WeightedFeed:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        config, fingerprint = self.config, self.token_set.tokenizer["fingerprint"]
+        config, fingerprint = self.config, ids_fingerprint(self.token_set)
         identity = identity_of(fingerprint, config.split, config.packing, config.order) | as_identity(self.window_size)
         identity |= {"order_version": self.order_version}
         strict = worker_identity(config, self.share)
@@ -264,6 +268,7 @@ class WeightedFeed:
         needed = config.batch_size * world_size if config.epochs is not None and config.drop_last else 1
         for name, source in self.sources.items():
             plans = source.plans()
+            require_whole_conversations(plans)
             found = plans.count(0, up_to=needed)
             if found * (config.epochs or 1) < needed:
                 where = (

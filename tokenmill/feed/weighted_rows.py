@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenmill.feed.pieces import Piece
-from tokenmill.feed.row_blocks import BlockPart, look_up, rows_at
+from tokenmill.feed.row_blocks import BlockPart, count_targets, look_up, rows_at
 from tokenmill.feed.window_planner import WindowPlanner
 from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.feed.window_rows import ChangeCheck
@@ -37,10 +37,14 @@ THREADS = 4  # how many threads plan windows, at most
 
 
 class Taken(NamedTuple):
-    """This rank's part of `total` rows of the global order: parts of blocks, in order."""
+    """This rank's part of `total` rows of the global order: parts of blocks, in order.
+
+    `targets` of the targets in all of these rows bear loss.
+    """
 
     parts: Sequence[BlockPart]
     total: int
+    targets: int
 
 
 class WeightedRows:
@@ -67,6 +71,7 @@ class WeightedRows:
         self._seq_len, self._ahead_rows = one.row_len - 1, one.window_size.window // one.row_len
         self._number = {name: number for number, name in enumerate(plans)}
         self._most_calls = calls
+        self._is_masked = any(own.is_masked for own in plans.values())
         self._windows = WindowPlanner(plans, threads=min(THREADS, os.cpu_count() or 1) if ahead else 0)
         self._change_check = ChangeCheck()
 
@@ -130,6 +135,16 @@ class WeightedRows:
             ((block, numbers),) = taken.parts
             return block.read(numbers)
         return np.concatenate([self._none, *(block.read(numbers) for block, numbers in taken.parts)])
+
+    def loss_mask(self, taken: Taken, rows: np.ndarray) -> np.ndarray | None:
+        """Which tokens of the rows that were taken and read bear loss: (number of rows, row_len) bool; None: all."""
+        if not self._is_masked:
+            return None
+        masks, done = [np.empty((0, rows.shape[1]), bool)], 0
+        for block, numbers in taken.parts:
+            masks.append(block.loss_mask(numbers, rows[done : done + len(numbers)]))
+            done += len(numbers)
+        return np.concatenate(masks)
 
     def sources(self, taken: Taken) -> np.ndarray:
         """The number of each row's source, in the order of the sources: (number of rows,) int64."""
@@ -197,10 +212,19 @@ class WeightedRows:
         if not whole or left:
             first, last = range_of_rank(left, self._rank, self.world_size)
             bounds.append((whole * rows_a_call + first, last - first))
+        totals = [rows_a_call if call < whole else left for call in range(len(bounds))]
+        targets = self._targets(spans, totals, rows_a_call)
         for call, parts in enumerate(look_up(spans, bounds, self._windows, self._number, self._change_check)):
-            total = rows_a_call if call < whole else left
+            total = totals[call]
             after = self._turn(spans, call * rows_a_call + total) if total else self._at
-            self._ready.append((count, Taken(parts, total), after))
+            self._ready.append((count, Taken(parts, total, targets[call]), after))
+
+    def _targets(self, spans: list[Span], totals: list[int], rows_a_call: int) -> list[int]:
+        """How many targets bear loss in the rows of all ranks, of each call."""
+        if not self._is_masked:
+            return [total * self._seq_len for total in totals]
+        bounds = [(call * rows_a_call, total) for call, total in enumerate(totals)]
+        return count_targets(spans, bounds, self._windows)
 
     def _turn(self, spans: list[Span], offset: int) -> Turn:
         """The place `offset` rows after the first row of the spans."""

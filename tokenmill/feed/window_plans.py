@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tokenmill.feed.padding import Padding
 from tokenmill.feed.remote_rows import BlockOrder
 from tokenmill.feed.window_rows import WindowRows
 from tokenmill.remote.sets import RemoteTokenSet
 from tokenmill.rows.order import ORDER_VERSION, number_of
 from tokenmill.rows.packers import Packer, Past, WindowContent, count_window, plan_window
-from tokenmill.rows.packing import LongDocuments
-from tokenmill.rows.packings import find_packing
+from tokenmill.rows.packing import CUTS, LongDocuments
+from tokenmill.rows.packings import PACKINGS, find_packing
 from tokenmill.rows.position import Pasts, cut_by
 from tokenmill.rows.row_stream import Cursor, End
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE as DEFAULT_WINDOW_SIZE
@@ -61,9 +62,12 @@ class WindowPlans:
         began: tuple[int, int] | None = None,
         window_size: WindowSize | None = None,
         order_version: int = ORDER_VERSION,
+        loss: str = "all",
     ):
         self.token_set, self.split, self.row_len = token_set, split, row_len
-        self.packing, self.long_documents = find_packing(packing), long_documents
+        self.packing, self.loss = find_packing(packing), loss
+        self.long_documents = long_documents if token_set.is_chat or long_documents in CUTS else "split"
+        self.is_masked = token_set.is_chat or loss == "once"  # else every token bears loss
         self.shuffle, self.seed, self.name = shuffle, seed, name
         self.former, self.pasts, self.began = former, dict(pasts or {}), began
         self.window_size, self.order_version = window_size or DEFAULT_WINDOW_SIZE, order_version
@@ -206,7 +210,7 @@ class WindowPlans:
         """The shards that slices belong to, by their number in the split."""
         entries, token_set = self.entries(epoch), self.set_of(epoch)
         # a small set has the same shards in every window, so their memory maps are reused
-        held = {shard.entry: shard for rows in list(self._plans.values()) for shard in rows.shards}
+        held = {s.entry: s for rows in list(self._plans.values()) for s in rows.shards if isinstance(s, Shard)}
         numbers = np.unique(slices.shard).tolist()
         token_set.bring([entries[i] for i in numbers if entries[i] not in held])
         return {i: held.get(entries[i]) or token_set.open(entries[i]) for i in numbers}
@@ -230,8 +234,9 @@ class WindowPlans:
             self.shuffle,
             self.order_version,
         )
-        assert self.packing.packer is not None, "only packings with one global order are planned"
-        return self.packing.packer(content)
+        packer = self.packing.whole_packer if self.token_set.is_chat else self.packing.packer
+        assert packer is not None, "only packings with one global order are planned, and of chat sets whole documents"
+        return packer(content)
 
     def _plan(self, epoch: int, window: int) -> WindowRows:
         slices = self.epoch(epoch).window(window)
@@ -240,6 +245,7 @@ class WindowPlans:
         packer = self._packer(epoch, slices, documents)
         plan = plan_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
         places = {shard: place for place, shard in enumerate(shards)}
+        joined: list[Any] = list(shards.values())
         at = [places[shard] for shard in slices.shard.tolist()]
         if self.packing.packs_documents:
             shard = np.repeat([places[i] for i, *_ in documents], [len(lengths) for *_, lengths in documents])
@@ -247,21 +253,33 @@ class WindowPlans:
             begin = np.concatenate([np.zeros(0, np.int64), *begins]).astype(np.int64)
         else:  # the documents of this plan are slices
             shard, begin = np.array(at, dtype=np.int64), slices.begin
+        if self.token_set.is_chat:  # padding is the document after the last
+            shard, begin = np.append(shard, len(joined)), np.append(begin, 0)
+            joined.append(Padding(self.row_len, self.token_set.bos_id, self.token_set.numpy_dtype))
         return WindowRows(
-            list(shards.values()),
+            joined,
             list(zip(at, slices.begin.tolist(), slices.end.tolist(), strict=True)),
             plan,
             shard[plan.document],
             begin[plan.document] + plan.start,
             self.token_set.bos_id,
             self.packing.begins_with_bos,
+            self.loss,
         )
 
     def _fewest_rows(self, entry: ShardEntry) -> int:
         """The fewest rows that a shard can give, known without opening it."""
+        if self.token_set.is_chat:
+            return 0  # all of its documents may be longer than a row
         return self.packing.fewest_rows(entry.tokens, entry.documents, self.row_len, self.long_documents)
 
     def _require_rows_in_shards(self) -> None:
+        if self.token_set.is_chat and self.packing.whole_packer is None:
+            known = ", ".join(name for name, packing in PACKINGS.items() if packing.whole_packer is not None)
+            raise ValueError(
+                f"{self.token_set.display_name} is a chat set, whose conversations stay whole, which packing "
+                f"{self.packing.name!r} does not do; use packing={known!r}"
+            )
         for entry in [] if self.packing.joins_shards else self.entries(-1):
             if 0 < entry.tokens < self.row_len:
                 raise ValueError(

@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from tokenmill.feed.loss_mask import count_targets
+from tokenmill.feed.padding import Padding
 from tokenmill.feed.pieces import Piece, pieces_of
 from tokenmill.feed.row_table import RowTable
 from tokenmill.remote.cache import Need
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.rows.packing import RowPlan
+from tokenmill.store.columns import TARGETS
 from tokenmill.store.shards import Shard
 
 CHECK_SECONDS = 1.0  # between two checks of whether files have changed
@@ -48,6 +51,7 @@ class WindowRows:
         begin: np.ndarray,
         bos_id: int,
         begins_with_bos: bool,
+        loss: str = "all",
     ):
         self.shards, self.row_len, self.num_rows = shards, plan.row_len, plan.num_rows
         self._slices, self._filler, self._change_check = slices, plan.filler, ChangeCheck()
@@ -67,7 +71,14 @@ class WindowRows:
             bos=plan.bos,
             pieces=plan.count_by_row(~plan.filler),
             filler=plan.count_by_row(np.where(plan.filler, plan.length, 0)),
+            targets=_targets(shards, plan, shard, begin, loss),
+            quiet=_quiet(plan, loss),
+            loss=loss,
         )
+
+    def loss_mask(self, numbers: range, rows: np.ndarray) -> np.ndarray:
+        """Which tokens of these rows bear loss: (len(numbers), row_len) bool."""
+        return self.table.loss_mask(numbers, rows)
 
     def read(self, numbers: range) -> np.ndarray:
         """The rows with these numbers: (len(numbers), row_len) in the tokens' dtype.
@@ -123,3 +134,33 @@ class WindowRows:
         rows = np.searchsorted(table.offsets, pieces, side="right") - 1
         for row in np.unique(rows).tolist():
             yield row, bool(self._filler[pieces[rows == row]].all())
+
+
+def _quiet(plan: RowPlan, loss: str) -> np.ndarray:
+    """How many of each piece's first tokens, an inserted BOS included, bear no loss: (num_pieces,) int32.
+
+    Those of its context, all of filler with loss="once", and of padding.
+    """
+    context = np.zeros(len(plan.length), np.int64) if plan.context is None else plan.context + plan.bos
+    without = plan.filler if loss == "once" or plan.context is not None else np.zeros_like(plan.filler)
+    return np.where(without, plan.length, np.where(context > plan.bos, context, 0)).astype(np.int32)
+
+
+def _targets(shards: list[Shard], plan: RowPlan, shard: np.ndarray, begin: np.ndarray, loss: str) -> np.ndarray:
+    """How many targets of each row bear loss: (num_rows,) int32. `begin` is each piece's first token in its shard."""
+    if plan.context is None:
+        if loss == "all":
+            return np.full(plan.num_rows, plan.row_len - 1, np.int32)
+        return plan.count_by_row(np.where(plan.filler, 0, plan.length + plan.bos - 1))  # all but BOS
+    counts = np.zeros(len(plan.length), np.int64)
+    for number, one in enumerate(shards):
+        if isinstance(one, Padding):
+            continue
+        own = np.flatnonzero(shard == number)
+        first, last = begin[own] + plan.context[own], begin[own] + plan.length[own]
+        document = np.searchsorted(one.offsets, first.astype(one.offsets.dtype))
+        document = np.minimum(document, len(one.offsets) - 2)
+        whole = (one.offsets[document] == first) & (one.offsets[document + 1] == last)
+        counts[own[whole]] = one.column(TARGETS.suffix)[document[whole]]
+        counts[own[~whole]] = count_targets(one, first[~whole], last[~whole])
+    return plan.count_by_row(counts)

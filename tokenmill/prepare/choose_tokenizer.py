@@ -6,13 +6,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
+from tokenmill.chat.chat_encoder import Renderer, texts_of_row
 from tokenmill.prepare.input_files import InputFiles
 from tokenmill.prepare.prepare_config import Share, TokenizerRequest
+from tokenmill.store.chat_rule import find_chat_rule
 from tokenmill.store.token_sets import write_token_bytes
 from tokenmill.text.file_groups import about_text_bytes
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
-from tokenmill.text.units import SourceFile
+from tokenmill.text.units import Documents, SourceFile
 from tokenmill.tokenize.foreign import is_foreign, load_any
 from tokenmill.tokenize.hard_texts import hard_texts
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
@@ -37,9 +39,19 @@ def find_tokenizer(
             found = training_texts(inputs, options, request.train_text_bytes)
             texts = [*hard_texts(()), *islice(found, PROOF_DOCUMENTS)]
         tokenizer = load_any(request.spec, request.bos_token, texts)
+    if request.chat is not None:
+        return _chatting(tokenizer, request)
     if not (request.eot or request.eot_token):
         return tokenizer
     return tokenizer.framed(eot_token=request.eot_token or tokenizer.end_of_text())
+
+
+def _chatting(tokenizer: Tokenizer, request: TokenizerRequest) -> Tokenizer:
+    """The tokenizer with the chat rule. ValueError if it lacks what the rule needs, or the template is not valid."""
+    assert request.chat is not None, "only for chat sets"
+    found = tokenizer.chatting(find_chat_rule(request.chat, request.loss))
+    Renderer(found)
+    return found
 
 
 def must_train(request: TokenizerRequest, share: Share) -> bool:
@@ -100,11 +112,17 @@ def _texts_of(file: SourceFile, options: ReadOptions, wanted: float) -> Iterator
     left = wanted
     for number, unit in enumerate(units):
         here = left / (len(units) - number)
-        texts = chain.from_iterable(documents.texts.to_pylist() for documents in read_documents(unit))
+        texts = chain.from_iterable(_texts_in(documents, options) for documents in read_documents(unit))
         while here > 0 and (text := next(texts, None)) is not None:
             yield text
             size = len(text.encode())
             here, left = here - size, left - size
+
+
+def _texts_in(documents: Documents, options: ReadOptions) -> list[str]:
+    """The texts of documents; of conversations, those of their messages."""
+    rows: list[str] = documents.texts.to_pylist()
+    return [text for row in rows for text in texts_of_row(row)] if options.conversations else rows
 
 
 Some = TypeVar("Some")

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from tokenmill.prepare.upload import BucketUpload
 
 # options that a record has only if they matter, and their flags
-READ_AS = {"text_column": "--text-column", "document_separator": "--document-separator", "id_column": "--keep-ids"}
+READ_AS = {
+    "text_column": "--text-column",
+    "document_separator": "--document-separator",
+    "id_column": "--keep-ids",
+    "messages_column": "--messages-column",
+}
 
 
 class Inventory:
@@ -142,6 +147,9 @@ class Inventory:
             return f"fingerprint was {record['fingerprint']} then, is {self._fingerprint} now"
         if (broken := record.get("broken_lines", 0)) and not self._options.skip_broken_lines:
             return f"{broken:,} broken lines were left out then, and --skip-broken-lines is not given now"
+        broken = record.get("broken_conversations", 0)
+        if broken and not self._options.skip_broken_conversations:
+            return f"{broken:,} rows were left out then, and --skip-broken-conversations is not given now"
         limit, now = record.get("max_document_bytes"), self._options.max_document_bytes
         if limit is not None and (now < limit or (now > limit and record.get("oversized_documents"))):
             return (

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
+from tokenmill.prepare.tokenize_documents import concatenated, text_maker
 from tokenmill.store.columns import Column, register_column
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shard_writer import ShardWriter
@@ -15,7 +14,7 @@ from tokenmill.store.shards import DTYPES, TEXT_COUNTS
 from tokenmill.text.sources import read_documents
 from tokenmill.text.units import BATCH_BYTES, Documents, FilePart, Unit
 from tokenmill.text_arrays import text_array
-from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
+from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 PROOF_DOCUMENTS = 64  # of the first unit, which an engine is proven on before it is used
@@ -39,7 +38,7 @@ def load_encoder(tokenizer: Tokenizer, engine: str, unit: Unit) -> tuple[Encoder
     A fast engine then encodes some MB more to learn common words, which every worker starts with.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its process, and threads do not survive a fork
-    stream = map(_texts_of, _gathered(read_documents(unit)))
+    stream = (concatenated(gathered) for gathered in _gathered(read_documents(unit)))
     first = next(stream, text_array([]))
     encoder, why = choose_encoder(engine, tokenizer, first[:PROOF_DOCUMENTS])
     seen = 0
@@ -70,26 +69,27 @@ def make_shard(
     most = max(MOST_TEXT, MUCH_MORE * unit.text_bytes)
     keeps_ids = any("id_column" in file.format.options for file in unit.files)
     with_ids = keeps_ids and unit.parts[0].options.id_column is not None
-    written = ["ids"] * with_ids + [column.suffix for column in columns]
+    tokenize = text_maker(encoder, unit)
+    written = ["ids"] * with_ids + list(tokenize.columns) + [column.suffix for column in columns]
     with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), written) as writer:
         for gathered in _gathered(read_documents(unit, identities)):
-            texts = _texts_of(gathered)
-            tokens, lengths, by_reference = encoder.encode(texts)
-            encoder.prove(texts, tokens, lengths, sample(unit.name, writer.num_documents, len(lengths)))
-            writer.write(tokens, lengths)
+            made = tokenize(unit, writer.num_documents, gathered)
+            writer.write(made.tokens, made.lengths)
+            for suffix, values in made.columns.items():
+                writer.write_column(suffix, values)
             for column in columns:
                 assert column.of_tokens is not None, "only columns that are computed are prepared"
-                writer.write_column(column.suffix, column.of_tokens(tokens, lengths))
-            referred += by_reference
-            for documents in gathered:
+                writer.write_column(column.suffix, column.of_tokens(made.tokens, made.lengths))
+            referred += made.referred
+            for documents in made.documents:
                 tallies[documents.part].add(documents)
                 _require_as_planned(tallies[documents.part], most)
                 if with_ids:
                     writer.write_column("ids", documents.ids or [None] * len(documents.texts))
-            text_bytes, share = map(sum, zip(*((d.text_bytes, d.share) for d in gathered), strict=True))
-            report(len(texts), len(tokens), text_bytes, share)
+            text_bytes, share = map(sum, zip(*((d.text_bytes, d.share) for d in made.documents), strict=True))
+            report(len(made.lengths), len(made.tokens), text_bytes, share)
         counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
-        facts: dict[str, Any] = {"source": _source(unit, tallies, identities)}
+        facts: dict[str, Any] = {"source": _source(unit, tallies, identities)} | tokenize.facts()
         facts["fingerprint"] = encoder.tokenizer.fingerprint
         facts["max_document_bytes"] = unit.parts[0].options.max_document_bytes
         writer.finish(counts | facts | {"shard_text_bytes": shard_text_bytes})
@@ -118,10 +118,6 @@ def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:
             held, size = [], 0
     if held:
         yield held
-
-
-def _texts_of(gathered: list[Documents]) -> pa.LargeStringArray:
-    return pa.concat_arrays([documents.texts for documents in gathered])
 
 
 class _Tally:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from tokenmill.addresses import cache_root, has_scheme, hide_secrets, named, require_readable_host
 from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
+from tokenmill.store.chat_rule import NAMES as CHAT_NAMES
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, stem_of
 
@@ -39,10 +40,18 @@ class PrepareConfig:
     source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; a folder, file or glob of parquet, jsonl or txt files, local or at a URL; or stdlib
     num_shards: int = 46  # of a hub repository: how many files, in name order; the last of them validates
     revision: str = "main"  # of a hub repository: a branch, tag or commit; kept as it is when first seen
-    tokenizer: str = "gpt2"  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl
+    tokenizer: str | None = (
+        None  # by default gpt2, or the tokenizer.json beside the file of --chat. A tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl
+    )
     bos_token: str | None = None  # the special token that begins a document, if it is not clear which one does
     eot: bool = False  # end documents with the tokenizer's end of text too; BOS still begins them
     eot_token: str | None = None  # the special token that ends a document, if it is not clear which one does
+    chat: str | None = (
+        None  # the source has conversations, and documents are these: nanochat, chatml, or a tokenizer_config.json or .jinja file with a Hugging Face chat template
+    )
+    loss: Literal["all", "last"] = "all"  # which turns of the assistant bear loss
+    messages_column: str | None = None  # the column, or key, with the messages, if it is not messages or conversations
+    skip_broken_conversations: bool = False  # leave out and count rows that are no conversation; by default an error
     engine: Literal["auto", "tiktoken", "gigatoken"] = "auto"  # what tokenizes; auto takes the fastest proven one
     name: str | None = None  # the data set's name in the token set's folder; by default taken from the source
     val_file: str | None = None  # the file to validate with, or `last` of a repository; by default the last taken
@@ -64,7 +73,19 @@ class PrepareConfig:
     train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
 
     def __post_init__(self) -> None:
-        for field in ("source", "tokenizer", "val_file"):
+        if self.tokenizer is None:
+            object.__setattr__(self, "tokenizer", _default_tokenizer(self.chat))
+        if self.chat is None and (self.loss, self.messages_column, self.skip_broken_conversations) != (
+            "all",
+            None,
+            False,
+        ):
+            raise ValueError(
+                "--loss, --messages-column and --skip-broken-conversations go with --chat, which is missing"
+            )
+        if self.chat is not None and (self.eot or self.eot_token):
+            raise ValueError("--eot is for text; a chat template itself ends its turns")
+        for field in ("source", "tokenizer", "val_file", "chat"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, os.fspath(getattr(self, field)))
         object.__setattr__(self, "tokens_root", named(self.tokens_root))
@@ -107,6 +128,8 @@ class TokenizerRequest:
     train_source: str  # what it is trained on, for messages
     trained: Path  # the file that a trained tokenizer is kept in
     train_text_bytes: int
+    chat: str | None = None  # as --chat names it
+    loss: Literal["all", "last"] = "all"
 
 
 @dataclass(frozen=True)
@@ -152,21 +175,38 @@ class Request(NamedTuple):
 def resolve(config: PrepareConfig) -> Request:
     """The plain values that a configuration stands for. ValueError if train:N has no valid N."""
     c, dataset = config, _dataset(config)
+    assert c.tokenizer is not None, "it has a default"
     part, _, parts = (c.part or "1/1").partition("/")
     tokens = Path("data/tokens") if isinstance(c.tokens_root, str) else Path(c.tokens_root)
     size = _train_size(c.tokenizer)
     trained = tokens.parent / "tokenizers" / f"{dataset}-bpe{size}.json"
     return Request(
         InputRequest(c.source, c.num_shards, c.revision, c.val_file, Path(c.raw_dir), c.keep_raw, c.download_workers),
-        TokenizerRequest(c.tokenizer, c.bos_token, c.eot, c.eot_token, size, c.source, trained, c.train_text_bytes),
+        TokenizerRequest(
+            c.tokenizer, c.bos_token, c.eot, c.eot_token, size, c.source, trained, c.train_text_bytes, c.chat, c.loss
+        ),
         _destination(dataset, c.tokens_root, c.part),
         Share(int(part), int(parts), c.finish, c.dry_run),
         Makers(c.workers, c.cluster, c.engine),
         ReadOptions(
-            c.text_column, _unescaped(c.document_separator), c.skip_broken_lines, c.keep_ids, c.max_document_bytes
+            c.text_column,
+            _unescaped(c.document_separator),
+            c.skip_broken_lines,
+            c.keep_ids,
+            c.max_document_bytes,
+            None if c.chat is None else True,
+            c.messages_column,
+            c.skip_broken_conversations,
         ),
         c.shard_text_bytes,
     )
+
+
+def _default_tokenizer(chat: str | None) -> str:
+    if chat is None or chat in CHAT_NAMES:
+        return "gpt2"
+    beside = Path(chat).with_name("tokenizer.json")
+    return str(beside) if beside.is_file() else "gpt2"
 
 
 def _dataset(config: PrepareConfig) -> str:

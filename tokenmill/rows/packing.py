@@ -40,8 +40,9 @@ from tokenmill.rows.gap_cuts import choose_rows, lay_into_gaps
 from tokenmill.rows.order import ORDER_VERSION, permutation, random_bits, random_digits, stable_order
 
 Lengths = Sequence[int] | np.ndarray
-LongDocuments = Literal["split", "crop"]
+LongDocuments = Literal["split", "crop", "drop", "window"]  # the last two of whole documents alone
 LONG_DOCUMENTS = get_args(LongDocuments)
+CUTS = ("split", "crop")  # those that `plan_rows` knows
 CLOSE = 24  # about how many pieces a row's second pick is drawn from
 
 
@@ -67,7 +68,8 @@ class RowPlan:
     start: np.ndarray  # (num_pieces,) int32 or int64
     length: np.ndarray  # (num_pieces,) int32 or int64
     bos: np.ndarray  # (num_pieces,) bool
-    filler: np.ndarray  # (num_pieces,) bool: a copy that fills the end of a row
+    filler: np.ndarray  # (num_pieces,) bool: a copy that fills the end of a row, or padding
+    context: np.ndarray | None = None  # (num_pieces,) int64: first tokens that another row has as its own; None: none
 
     @property
     def num_rows(self) -> int:
@@ -108,7 +110,7 @@ def plan_rows(
     lengths, seed = _narrow(lengths), seed if isinstance(seed, tuple) else (seed,)
     pieces, size = _pieces(lengths, row_len, long_documents, left)
     bundles = _bundle(size, row_len, seed, order_version)
-    picks, row_offsets = _pick_sizes(bundles.size, row_len, seed)
+    picks, row_offsets = pick_sizes(bundles.size, row_len, seed)
 
     drawn = stable_order(bundles.size, among=stable_order(random_digits(len(bundles.size), "pieces", *seed)))
     chosen = np.empty(len(picks), dtype=np.int32)  # the k-th pick of a size: its k-th bundle
@@ -123,7 +125,7 @@ def plan_rows(
     gaps = fill_gaps(lengths, row, kept.document, free, seed)
 
     filler = np.arange(len(row) + len(gaps.row)) >= len(row)
-    order, row_offsets = _shuffle(np.concatenate([row, gaps.row]), filler, len(free), seed)
+    order, row_offsets = shuffle_rows(np.concatenate([row, gaps.row]), filler, len(free), seed)
     start = np.concatenate([kept.start, np.zeros_like(gaps.row)])[order]
     return RowPlan(
         row_len,
@@ -148,7 +150,7 @@ def count_rows(
     """The number of rows that `plan_rows` plans, at a third of its cost."""
     seed = seed if isinstance(seed, tuple) else (seed,)
     _, size = _pieces(_narrow(lengths), row_len, long_documents, left)
-    picks, row_offsets = _pick_sizes(_bundle(size, row_len, seed, order_version).size, row_len, seed)
+    picks, row_offsets = pick_sizes(_bundle(size, row_len, seed, order_version).size, row_len, seed)
     rows = len(row_offsets) - 1
     return rows if order_version < 2 else rows - len(choose_rows(_free(picks, row_offsets, row_len), row_len)[0])
 
@@ -204,8 +206,8 @@ def _pieces(
 def _check(lengths: np.ndarray, row_len: int, long_documents: LongDocuments) -> None:
     if row_len < 2:
         raise ValueError(f"row_len must be at least 2 (one input, one target), not {row_len}")
-    if long_documents not in LONG_DOCUMENTS:
-        raise ValueError(f"long_documents must be one of {LONG_DOCUMENTS}, not {long_documents!r}")
+    if long_documents not in CUTS:
+        raise ValueError(f"long_documents must be one of {CUTS}, not {long_documents!r}")
     if lengths.ndim != 1 or (len(lengths) and lengths.min() < 1):
         raise ValueError("lengths must be one-dimensional and at least 1: a document begins with BOS")
 
@@ -227,7 +229,7 @@ def _cut(stretches: Stretches, row_len: int, long_documents: LongDocuments) -> S
     return Stretches(document[of], start[of] + done, taken)
 
 
-def _pick_sizes(size: np.ndarray, row_len: int, seed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def pick_sizes(size: np.ndarray, row_len: int, seed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """First-fit decreasing on sizes: (picks, row_offsets), the sizes picked, row after row.
 
     A row's sizes are picked once for as many rows as there are pieces for: as long as none of its sizes runs out, the
@@ -293,7 +295,7 @@ def _draws(seed: tuple[int, ...]) -> Iterator[int]:
         yield from random_bits(4096, "close", part, *seed).tolist()
 
 
-def _shuffle(
+def shuffle_rows(
     row: np.ndarray, filler: np.ndarray, num_rows: int, seed: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shuffles rows, and pieces within a row with fillers last: (order of the pieces, row_offsets)."""

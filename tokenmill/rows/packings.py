@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tokenmill.checks import one_of
 from tokenmill.rows.packers import BestFit, Concat, Packer, Random, WindowContent
+from tokenmill.rows.whole_documents import WholeDocuments
 
 # (tokens, documents, row_len, long_documents) of a shard -> the fewest rows that it can give, without opening it
 FewestRows = Callable[[int, int, int, str], int]
@@ -35,6 +36,7 @@ class Packing:
     | cuts_epoch_once | whether rows reach past their slice: the row length at an epoch's start cuts all its windows |
     | per_rank | whether each rank has an order of its own (nanochat), instead of a part of the global order |
     | fewest_rows | the fewest rows that a shard can give |
+    | whole_packer | makes the packer of a window of a chat set, of whole documents; None: chat sets are refused |
     | variants | label in reports -> the `long_documents` that it stands for |
     """
 
@@ -48,6 +50,7 @@ class Packing:
     shares_a_token: bool = False
     cuts_epoch_once: bool = False
     per_rank: bool = False
+    whole_packer: Callable[[WindowContent], Packer] | None = None
     variants: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -75,6 +78,7 @@ PACKINGS: dict[str, Packing] = {
             begins_with_bos=True,
             joins_shards=True,
             fewest_rows=_of_documents,
+            whole_packer=WholeDocuments.of_window,
             variants=(("best_fit", "split"), ("best_fit, crop", "crop")),
         ),
         Packing(

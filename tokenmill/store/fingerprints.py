@@ -2,6 +2,7 @@
 
 of_ranks(pattern, ranks, special_tokens, bos_token, eot_token)      a byte-level BPE tokenizer
 of_huggingface(whole, bos_token, eot_token)                         the content of a Hugging Face tokenizer.json
+of_chat(fingerprint, rule)                                          one of these, and the chat rule of a chat set
 of_saved(saved)                                                     the content of a token set's tokenizer.json
 """
 
@@ -30,10 +31,17 @@ def of_huggingface(whole: dict[str, Any], bos_token: str, eot_token: str | None)
     return hashlib.sha256(json.dumps([parts, framed], sort_keys=True).encode()).hexdigest()
 
 
+def of_chat(fingerprint: str, rule: dict[str, Any] | None) -> str:
+    """The fingerprint of a tokenizer with a chat rule, as tokenizer.json has it: 64 hex digits."""
+    if rule is None:
+        return fingerprint
+    return hashlib.sha256(json.dumps([fingerprint, rule], sort_keys=True).encode()).hexdigest()
+
+
 def of_saved(saved: dict[str, Any]) -> str:
     """The fingerprint of the tokenizer in a token set's tokenizer.json: 64 hex digits."""
     framed = saved["bos_token"], saved.get("eot_token")
     if saved.get("kind") == "huggingface":
-        return of_huggingface(saved["tokenizer"], *framed)
+        return of_chat(of_huggingface(saved["tokenizer"], *framed), saved.get("chat"))
     ranks = {base64.b64decode(token): rank for token, rank in saved["ranks"].items()}
-    return of_ranks(saved["pattern"], ranks, saved["special_tokens"], *framed)
+    return of_chat(of_ranks(saved["pattern"], ranks, saved["special_tokens"], *framed), saved.get("chat"))

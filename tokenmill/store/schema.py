@@ -16,6 +16,7 @@ from tokenmill.store.columns import COLUMNS, Column, checksums_of, columns_of
 from tokenmill.store.names import is_plain, plain, plain_path
 
 SPLITS = ("train", "val")
+LOSS_RULES = ("all", "last")
 TOKEN_TYPES = ("uint16", "uint32")
 MOST_IDS = 1 << 24  # of a vocabulary: token_bytes.npy has 4 bytes for each
 BLOCK = 1 << 20  # bytes
@@ -27,6 +28,7 @@ LATER_COUNTS = (
     "broken_lines",
     "oversized_documents",
 )  # old sets lack
+CHAT_COUNTS = ("broken_conversations", "refused_conversations")  # only chat sets have them
 LISTED = {"name", "split", "source", "documents", "tokens", "text_bytes", "bin_sha256", "idx_sha256"}
 LISTED_IF_ANY = {"more_sources", "columns"}
 
@@ -87,11 +89,13 @@ def _manifest(manifest: dict[str, Any]) -> None:
         _text(f"tokenizer.{key}", tokenizer[key])
     for key in ("bos_id", *(("eot_id",) if "eot_id" in tokenizer else ())):
         _count(f"tokenizer.{key}", tokenizer[key], 0, vocab_size - 1)
+    if "chat" in tokenizer:
+        _chat(tokenizer["chat"])
     dtype = dtype_name(vocab_size)
     _require(manifest["dtype"] == dtype, "dtype", f"{dtype} for {vocab_size:,} ids", manifest["dtype"])
     for key in ("documents", "tokens", "text_bytes"):
         _count(key, manifest[key])
-    for key in LATER_COUNTS:
+    for key in (*LATER_COUNTS, *CHAT_COUNTS):
         _count(key, manifest.get(key, 0))
     _list("shards", manifest["shards"])
     _entries(manifest["shards"])
@@ -170,8 +174,11 @@ def _record(record: dict[str, Any]) -> None:
     _require(record["dtype"] in TOKEN_TYPES, "dtype", " or ".join(TOKEN_TYPES), record["dtype"])
     for key in ("documents", "tokens", "text_bytes"):
         _count(key, record[key])
-    for key in LATER_COUNTS:
+    for key in (*LATER_COUNTS, *CHAT_COUNTS):
         _count(key, record.get(key, 0))
+    for reason, count in record.get("refused", {}).items():
+        _text("refused: a reason", reason)
+        _count("refused", count, 1)
     _digest("fingerprint", record["fingerprint"])
     for key in ("max_document_bytes", "shard_text_bytes"):  # old sets lack them
         _count(key, record.get(key, 1), 1)
@@ -242,10 +249,21 @@ def _tokenizer(whole: dict[str, Any]) -> None:
     plain("name", whole["name"])
     _digest("fingerprint", whole["fingerprint"])
     _text("bos_token", whole["bos_token"])
+    if "chat" in whole:
+        _chat(whole["chat"])
     _ids("special_tokens", whole["special_tokens"])
     if whole.get("kind") != "huggingface":
         _text("pattern", whole["pattern"])
         _ids("ranks", whole["ranks"])
+
+
+def _chat(rule: dict[str, Any]) -> None:
+    for key in ("name", "template"):
+        _text(f"chat: {key}", rule[key])
+    _require(rule["loss"] in LOSS_RULES, "chat: loss", " or ".join(LOSS_RULES), rule["loss"])
+    _digest("chat: text_fingerprint", rule["text_fingerprint"])
+    for name, value in rule["variables"].items():
+        _text(f"chat: variable {ascii(name)[:40]}", value)
 
 
 def _ids(what: str, ids: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from tokenmill.cached import cached_property
-from tokenmill.store.columns import OFFSETS, TOKENS, Column, checksums_of, columns_of, listed_sha256
+from tokenmill.store.columns import MASK, OFFSETS, TARGETS, TOKENS, Column, checksums_of, columns_of, listed_sha256
 from tokenmill.store.files import read_bounded, read_json
 from tokenmill.store.maps import map_file, maps_are_scarce, read_ahead, read_here_and_there
 from tokenmill.store.pread import FileBytes, FileNumbers, changed, wants_pread
@@ -149,6 +149,12 @@ class Shard:
     def token_bytes(self) -> memoryview | FileBytes:
         """The bytes of the tokens: a slice of it joins to others."""
         return self.tokens.data if isinstance(self.tokens, FileNumbers) else self.tokens.data.cast("B")
+
+    @cached_property
+    def mask_bytes(self) -> memoryview | None:
+        """The bytes of the loss mask, a bit a token; None if every token bears loss, as in a set of text."""
+        listed = dict(self.entry.columns)
+        return self.column(MASK.suffix).data if {MASK.suffix, TARGETS.suffix} <= listed.keys() else None
 
     def expect_random_reads(self) -> None:
         """Tells the kernel that rows are read from here and there."""

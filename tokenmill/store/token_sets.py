@@ -25,7 +25,7 @@ from tokenmill.checks import one_of
 from tokenmill.humanize import counted
 from tokenmill.store.columns import OFFSETS, TOKENS, described_sha256
 from tokenmill.store.files import header, read_json, write_file, write_json
-from tokenmill.store.schema import dtype_name
+from tokenmill.store.schema import CHAT_COUNTS, dtype_name
 from tokenmill.store.shards import (
     COUNTS,
     DTYPES,
@@ -64,6 +64,7 @@ def write_manifest(
         "dtype": dtype_name(tokenizer["vocab_size"]),
         "tokenizer": tokenizer,
         **{count: sum(record.get(count, 0) for record in records) for count in COUNTS},  # old records lack new counts
+        **{name: sum(r.get(name, 0) for r in records) for name in CHAT_COUNTS if "chat" in tokenizer},
         **(origin or {}),
         "files": checksums_of_files(folder),
         **({"dropped": [{"place": place} | _listed(entry) for place, entry in dropped]} if dropped else {}),
@@ -191,6 +192,7 @@ class TokenSet:
         self.tokenizer: dict[str, Any] = manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
         self.bos_id: int = self.tokenizer["bos_id"]
         self.numpy_dtype = DTYPES[self.dtype]
+        self.is_chat = "chat" in self.tokenizer  # its documents are conversations, with a loss mask
 
     def _require_files_if_large(self) -> None:
         """ValueError or FileNotFoundError if the manifest of a very large set lists shards that its files are not.

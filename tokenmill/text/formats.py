@@ -29,6 +29,10 @@ from dataclasses import dataclass
 from tokenmill.cached import cached_property
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+# by which rows with conversations are recognized (chat/conversations.py)
+MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
+MASK_COLUMNS = ("loss_mask", "assistant_masks", "labels")
+CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, "prompt", "completion", "input_ids", *MASK_COLUMNS, "tools")
 MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 
 
@@ -41,6 +45,9 @@ class ReadOptions:
     skip_broken_lines: bool = False
     id_column: str | None = None
     max_document_bytes: int = MAX_DOCUMENT_BYTES  # a longer text, or line of jsonl, is left out and counted
+    conversations: bool | None = None  # documents are rows with conversations, given as JSON; None: they are texts
+    messages_column: str | None = None  # the column with the messages, if it is not one of the usual names
+    skip_broken_conversations: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,8 @@ class TextFormat:
 
     def facts(self, options: ReadOptions) -> dict[str, str]:
         """The options that the documents depend on, for the record of a shard that is made of them."""
-        found = {field: getattr(options, field) for field in self.options}
+        unused = {"text_column"} if options.conversations else set()
+        found = {field: getattr(options, field) for field in self.options if field not in unused}
         as_text = {k: v.decode("utf-8", "backslashreplace") if isinstance(v, bytes) else v for k, v in found.items()}
         return {field: value for field, value in as_text.items() if value is not None}
 
@@ -91,7 +99,7 @@ FORMATS: dict[str, TextFormat] = {
             "parquet",
             (".parquet",),
             "tokenmill.text.parquet",
-            options=("text_column", "id_column"),
+            options=("text_column", "id_column", "conversations", "messages_column"),
             document="row",
             is_packed=True,
             has_row_groups=True,
@@ -101,7 +109,7 @@ FORMATS: dict[str, TextFormat] = {
             (".jsonl", ".ndjson"),
             "tokenmill.text.jsonl",
             compressed=(".jsonl", ".ndjson", ".json"),
-            options=("text_column", "id_column"),
+            options=("text_column", "id_column", "conversations", "messages_column"),
             document="line",
             first=1,
         ),
@@ -110,7 +118,7 @@ FORMATS: dict[str, TextFormat] = {
             "json",
             (".json",),
             "tokenmill.text.jsonl",
-            options=("text_column", "id_column"),
+            options=("text_column", "id_column", "conversations", "messages_column"),
             document="line",
             first=1,
         ),

@@ -41,6 +41,8 @@ def read(part: FilePart) -> Iterator[Documents]:
 
 
 def _documents(part: FilePart, lines: Pieces) -> Documents:
+    if part.options.conversations:
+        return _rows(part, lines)
     if part.options.id_column is None:
         try:
             key = part.options.text_column
@@ -49,6 +51,20 @@ def _documents(part: FilePart, lines: Pieces) -> Documents:
         except (ValueError, LookupError, TypeError, AttributeError):
             pass  # one of them is blank, broken or not UTF-8, or has its text in another place
     return _one_by_one(part, lines)
+
+
+def _rows(part: FilePart, lines: Pieces) -> Documents:
+    """Lines as they are, each the JSON of a conversation."""
+    some = [(number, line.decode("utf-8", "replace")) for number, line in enumerate(lines.texts) if line.strip()]
+    repaired = sum(text.encode() != lines.texts[number] for number, text in some if "\ufffd" in text)
+    more = {"repaired_documents": repaired, "oversized_documents": lines.oversized}
+    ids = None
+    if part.options.id_column is not None:
+        id_of = _id_at(part.options.id_column)
+        ids = [id_of(_object_of(lines.texts[number])[0]) for number, _ in some]
+    documents = as_documents(text_array([text for _, text in some]), lines.bytes, ids, **more)
+    documents.locate = lambda number: f"line {_lines_before(part, lines.begin) + some[number][0] + 1:,}"
+    return documents
 
 
 def _one_by_one(part: FilePart, lines: Pieces) -> Documents:

@@ -8,18 +8,20 @@ The text is in a column (`text`), in a field of a struct (`doc.text`), or in sev
 blank line (`title,text`). It is stored as text, or as bytes of UTF-8.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokenmill.text.decoding import JOINED_BY, TEXTS, bounded, gathered
-from tokenmill.text.formats import ReadOptions
+from tokenmill.text.formats import CONVERSATION_COLUMNS, ReadOptions
 from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, as_text, sha256, valid_utf8
-from tokenmill.text_arrays import text_array
+from tokenmill.text_arrays import text_array, unchecked_array
 
+BATCH_CONVERSATIONS = 1024  # decoded at a time, at most
 BATCH_DOCUMENTS = 32  # decoded at a time, at most: a few long ones may follow each other among short ones
 BATCH_ROWS_BYTES = 32 << 20  # of rows in a batch that is read, about
 DENSE = 100  # bytes of text per stored byte; no real text compresses so far
@@ -53,6 +55,9 @@ def plan(
 def read(part: FilePart) -> Iterator[Documents]:
     """Streams the part's documents in order, a few MB at a time."""
     options = part.options
+    if options.conversations:
+        yield from _read_rows(part)
+        return
     with part.file.open() as raw, pq.ParquetFile(raw, **STREAMING) as parquet:
         _require_decrypted(part.file, raw, parquet, options)
         chunks = _text_chunks(part.file, parquet, options)
@@ -70,6 +75,55 @@ def read(part: FilePart) -> Iterator[Documents]:
                 column, repaired = _joined(some.texts)
                 more = {"repaired_documents": repaired, "oversized_documents": some.oversized}
                 yield as_documents(column, share, some.ids, row_group=row_group, **more)
+
+
+def _read_rows(part: FilePart) -> Iterator[Documents]:
+    """Streams rows with conversations, each as JSON."""
+    with part.file.open() as raw, pq.ParquetFile(raw, **STREAMING) as parquet:
+        _require_decrypted(part.file, raw, parquet, part.options)
+        sizes = _text_sizes(_text_chunks(part.file, parquet, part.options))
+        share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
+        names = _row_columns(part.file, parquet.schema_arrow, part.options)
+        id_column = part.options.id_column
+        for row_group in groups_of(part, parquet):
+            first, rows = 0, parquet.metadata.row_group(row_group).num_rows
+            bytes_a_row = sizes[row_group] / max(1, rows)
+            what = {"row_groups": [row_group], "columns": names, "use_threads": False}
+            for batch in _growing(parquet, BATCH_CONVERSATIONS, what):
+                found = batch.to_pylist()
+                texts = [orjson.dumps(_without_nulls(row), default=str) for row in found]
+                kept = [i for i, text in enumerate(texts) if len(text) <= part.options.max_document_bytes]
+                more: dict[str, Any] = {"row_group": row_group, "oversized_documents": len(texts) - len(kept)}
+                ids = [found[i].get(id_column) for i in kept] if id_column is not None else None
+                share = round(len(texts) * bytes_a_row * share_of)
+                documents = as_documents(unchecked_array([texts[i] for i in kept]), share, ids, **more)
+                documents.locate = _locator(row_group, first, kept)
+                yield documents
+                first += len(found)
+
+
+def _locator(row_group: int, first: int, kept: list[int]) -> Callable[[int], str]:
+    return lambda number: f"row {first + kept[number]:,} of row group {row_group}"
+
+
+def _without_nulls(value: Any) -> Any:
+    """A row without null fields, which a struct has for every field that others have; `content` may be null."""
+    if isinstance(value, dict):
+        some = {key: one for key, one in value.items() if one is not None or key == "content"}
+        return {key: _without_nulls(one) for key, one in some.items()}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def _row_columns(file: SourceFile, schema: pa.Schema, options: ReadOptions) -> list[str]:
+    """The columns that a conversation is made of. ValueError for none."""
+    wanted = CONVERSATION_COLUMNS if options.messages_column is None else (options.messages_column, "tools")
+    found = [name for name in schema.names if name in wanted]
+    if not found or (options.messages_column is not None and options.messages_column not in found):
+        raise ValueError(
+            f"{file.shown}: expected conversations in column {' or '.join(wanted)}, found columns "
+            f"{', '.join(schema.names)}; name the one with the messages by --messages-column"
+        )
+    return [*found, *([options.id_column] if options.id_column else [])]
 
 
 def _batches(
@@ -134,7 +188,11 @@ def _text_sizes(groups: list[list[pq.ColumnChunkMetaData]]) -> list[int]:
 def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, options: ReadOptions) -> list[list[pq.ColumnChunkMetaData]]:
     """What the footer says about the text columns in each row group. ValueError if there is no such column."""
     schema = parquet.schema_arrow
-    paths = {".".join(path) for path in _columns(file, schema, options.text_column)}
+    if options.conversations:
+        names = {*_row_columns(file, schema, options)} - {options.id_column}
+        paths = {leaf for name in names for leaf in _leaves(parquet, name)}
+    else:
+        paths = {".".join(path) for path in _columns(file, schema, options.text_column)}
     id_type = _type_of(schema, _path(options.id_column, schema)) if options.id_column else None
     if id_type is not None and pa.types.is_nested(id_type):
         raise ValueError(
@@ -153,6 +211,12 @@ def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, options: ReadOptions
     return groups
 
 
+def _leaves(parquet: pq.ParquetFile, name: str) -> list[str]:
+    """The paths of the stored columns of a top-level column."""
+    found = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
+    return [path for path in found if path == name or path.startswith(f"{name}.")]
+
+
 def _require_decrypted(file: SourceFile, raw: pa.NativeFile, parquet: pq.ParquetFile, options: ReadOptions) -> None:
     """ValueError if a column that is to be read is encrypted: asking pyarrow 26 how large it is ends the process.
 
@@ -161,7 +225,11 @@ def _require_decrypted(file: SourceFile, raw: pa.NativeFile, parquet: pq.Parquet
     footer_bytes = int.from_bytes(raw.read_at(4, raw.size() - 8), "little")
     if parquet.metadata.serialized_size == footer_bytes or not parquet.metadata.num_row_groups:
         return
-    paths = _columns(file, parquet.schema_arrow, options.text_column)
+    if options.conversations:
+        names = _row_columns(file, parquet.schema_arrow, options)
+        paths = [[leaf] for name in names for leaf in _leaves(parquet, name)]
+    else:
+        paths = _columns(file, parquet.schema_arrow, options.text_column)
     paths += [_path(options.id_column, parquet.schema_arrow)] if options.id_column else []
     for column in (".".join(path) for path in paths):
         try:

@@ -7,7 +7,7 @@ parts a file has, and file_groups.py which files share a shard. This module has 
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -156,6 +156,7 @@ class Documents:
     oversized_documents: int = 0  # longer than `ReadOptions.max_document_bytes`
     ids: list | None = None  # the publisher's ids, if the user asked to keep them
     part: int = 0  # of the unit
+    locate: Callable[[int], str] | None = None  # the place of a document in the file, for errors about it
 
 
 def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = None, **more) -> Documents:

@@ -73,15 +73,24 @@ class Encoder:
 
     def encode(self, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens (num_tokens,) of all documents, BOS first; their lengths; and how many the reference encoded."""
+        return self._encode(documents, framed=True)
+
+    def _encode(self, documents: pa.LargeStringArray, framed: bool) -> tuple[np.ndarray, np.ndarray, int]:
         if not self.is_reference and _resident_bytes() > self._small + CACHE_BYTES:
             self._renew()
         refer = self._referred(documents)
         if not refer.any():
-            return *self._join([(np.arange(len(documents)), *self._fast(documents))]), 0
+            return *self._join([(np.arange(len(documents)), *self._fast(documents))], framed), 0
         parts = []
         for encode, chosen in ((self._fast, ~refer), (self._reference, refer)):
             parts.append((np.flatnonzero(chosen), *encode(documents.filter(mask_array(chosen)))))
-        return *self._join(parts), int(refer.sum())
+        return *self._join(parts, framed), int(refer.sum())
+
+    def encode_texts(self, texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
+        """Ids of texts without BOS: (num_tokens,) in the tokens' dtype; how many each has; how many the reference
+        encoded.
+        """
+        return self._encode(texts, framed=False)
 
     def _referred(self, documents: pa.LargeStringArray) -> np.ndarray:
         """Which documents the reference has to encode: (num_documents,) bool."""
@@ -106,9 +115,12 @@ class Encoder:
         self._fast = _make(ENGINES[self.engine], self.tokenizer)
         self._small = _resident_bytes()
 
-    def _join(self, parts) -> tuple[np.ndarray, np.ndarray]:
-        """Puts parts (document numbers, ids, offsets) in the documents' order, BOS before each and EOT after it."""
-        framed = 1 if self.tokenizer.eot_token is None else 2
+    def _join(self, parts, with_frame: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Puts parts (document numbers, ids, offsets) in the documents' order.
+
+        With a frame, BOS comes before each document and EOT after it.
+        """
+        framed = (1 if self.tokenizer.eot_token is None else 2) if with_frame else 0
         lengths = np.empty(sum(len(numbers) for numbers, _, _ in parts), np.int64)
         for numbers, ids, offsets in parts:
             lengths[numbers] = np.diff(offsets) + framed
@@ -116,13 +128,14 @@ class Encoder:
         ends = np.cumsum(lengths)
         begins = ends - lengths
         tokens = np.empty(lengths.sum(), self.dtype)
-        tokens[begins] = self.tokenizer.bos_id
+        if framed:
+            tokens[begins] = self.tokenizer.bos_id
         if framed == 2:
             tokens[ends - 1] = self.tokenizer.eot_id
         target = tokens.data
         for numbers, ids, offsets in parts:
             source, edges = ids.astype(self.dtype).data, offsets.tolist()
-            for at, first, last in zip((begins[numbers] + 1).tolist(), edges[:-1], edges[1:], strict=True):
+            for at, first, last in zip((begins[numbers] + bool(framed)).tolist(), edges[:-1], edges[1:], strict=True):
                 target[at : at + last - first] = source[first:last]
         return tokens, lengths
 

@@ -15,9 +15,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class HuggingFace(Tokenizer):
         kept = whole | {"truncation": None, "padding": None, "post_processor": None}
         if dropout := (whole.get("model") or {}).get("dropout"):
             raise ValueError(f"its BPE has a dropout of {dropout}, with which a text has other ids every time")
-        made = cls(name, "", {}, special, bos_token, None, json.dumps(kept, ensure_ascii=False))
+        made = cls(name, "", {}, special, bos_token, None, whole=json.dumps(kept, ensure_ascii=False))
         made.encode("a")
         for id, count in Counter(made._vocab.values()).items():
             if count > 1:
@@ -76,10 +76,36 @@ class HuggingFace(Tokenizer):
             raise ValueError(f"{self.name}: ids must be below {MOST_IDS:,}, found {most:,}")
         return 1 + most
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 over everything that can change a token id; the name cannot."""
+    @property
+    def _fingerprint_of_ids(self) -> str:
         return of_huggingface(json.loads(self.whole), self.bos_token, self.eot_token)
+
+    def _with_special(self, tokens: Sequence[str]) -> Self:
+        whole = json.loads(self.whole)
+        ids = {token: self.vocab_size + number for number, token in enumerate(tokens)}
+        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added = [{"id": id, "content": token, **plain, "special": True} for token, id in ids.items()]
+        whole["added_tokens"] = [*(whole.get("added_tokens") or []), *added]
+        text = json.dumps(whole, ensure_ascii=False)
+        return replace(self, special_tokens=self.special_tokens | ids, whole=text)
+
+    @cached_property
+    def absorbing(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The special tokens that take the spaces before, or after, them into themselves."""
+        added = json.loads(self.whole).get("added_tokens") or []
+        left, right = (
+            frozenset(one["content"] for one in added if one.get(side) and one["content"] in self.special_tokens)
+            for side in ("lstrip", "rstrip")
+        )
+        return left, right
+
+    def begins(self, text: str, ids: np.ndarray) -> np.ndarray:
+        """The character of a text that each of its tokens begins with: (num_tokens,)."""
+        with naming_the_library(self.library, self.name):
+            encoded = self._encoding.encode(text, add_special_tokens=False)
+        if encoded.ids != ids.tolist():
+            raise CannotRun(f"{self.name} encodes {text[:40]!r} in two ways")
+        return np.array([first for first, _ in encoded.offsets], np.int64)
 
     @cached_property
     def unspelled(self) -> str:
@@ -117,6 +143,11 @@ class HuggingFace(Tokenizer):
                 raise CannotRun(f"{error}; on {self._refused(whole[first : first + BATCH])}") from error
             found += [np.array(one.ids, np.uint32) for one in encoded]
         return found
+
+    def encode_spelled(self, text: str) -> np.ndarray:
+        """Ids of a text in which special tokens that it spells are these tokens: (num_tokens,) uint32."""
+        with naming_the_library(self.library, self.name):
+            return np.array(self._decoding.encode(text, add_special_tokens=False).ids, np.uint32)
 
     def _refused(self, texts: list[str]) -> str:
         """Describes the first text that the library fails on."""
@@ -156,14 +187,17 @@ class HuggingFace(Tokenizer):
         facts = {"kind": "huggingface", "name": self.name, "fingerprint": self.fingerprint}
         framed = {"bos_token": self.bos_token, "special_tokens": self.special_tokens}
         eot = {"eot_token": self.eot_token} if self.eot_token else {}
-        write_json(Path(path), header("tokenizer") | facts | framed | eot | {"tokenizer": json.loads(self.whole)})
+        chat = {"chat": self.chat.as_dict()} if self.chat else {}
+        write_json(
+            Path(path), header("tokenizer") | facts | framed | eot | chat | {"tokenizer": json.loads(self.whole)}
+        )
 
     @classmethod
     def of_saved(cls, saved: dict[str, Any]) -> "HuggingFace":
         """What `save` wrote."""
         whole = json.dumps(saved["tokenizer"], ensure_ascii=False)
         special = saved["special_tokens"]
-        return cls(saved["name"], "", {}, special, saved["bos_token"], saved.get("eot_token"), whole)
+        return cls(saved["name"], "", {}, special, saved["bos_token"], saved.get("eot_token"), whole=whole)
 
 
 def _load(whole: str) -> "tokenizers.Tokenizer":

@@ -30,8 +30,9 @@ import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
+from tokenmill.store.chat_rule import ChatRule
 from tokenmill.store.files import header, read_json, write_json
-from tokenmill.store.fingerprints import of_ranks
+from tokenmill.store.fingerprints import of_chat, of_ranks
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
@@ -71,6 +72,7 @@ class Tokenizer:
     special_tokens: dict[str, int] = field(repr=False)
     bos_token: str
     eot_token: str | None = None  # what documents end with, if anything
+    chat: "ChatRule | None" = None  # how conversations are rendered, if its documents are conversations
 
     library: ClassVar[str] = "tiktoken"  # the reference, which decides which ids are right
     may_make_bos: ClassVar[bool] = False  # of ordinary text
@@ -118,8 +120,33 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over everything that can change a token id; the name cannot."""
+        """SHA-256 over everything that can change a token id, or whether it bears loss; the name cannot."""
+        return of_chat(self._fingerprint_of_ids, None if self.chat is None else self.chat.as_dict())
+
+    @property
+    def _fingerprint_of_ids(self) -> str:
         return of_ranks(self.pattern, self.ranks, self.special_tokens, self.bos_token, self.eot_token)
+
+    def chatting(self, rule: "ChatRule") -> Self:
+        """The tokenizer of a chat set. Special tokens that it lacks are added if the rule says so."""
+        adds = [token for token in rule.needs if token not in self.special_tokens] if rule.adds else []
+        return replace(self._with_special(adds), chat=replace(rule, text_fingerprint=self.fingerprint))
+
+    def _with_special(self, tokens: Sequence[str]) -> Self:
+        """The tokenizer with more special tokens, whose ids follow its last one."""
+        more = {token: self.vocab_size + number for number, token in enumerate(tokens)}
+        return replace(self, special_tokens=self.special_tokens | more)
+
+    @property
+    def absorbing(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The special tokens that take the spaces before, or after, them into themselves."""
+        return frozenset(), frozenset()
+
+    def begins(self, text: str, ids: np.ndarray) -> np.ndarray:
+        """The character of a text that each of its tokens begins with: (num_tokens,). Only of tokenizers that change
+        the text; of others, the bytes of the tokens say so.
+        """
+        raise ValueError(f"tokenizer {self.name} does not give back the text {text[:40]!r}")
 
     @cached_property
     def encoding(self) -> "tiktoken.Encoding":
@@ -145,6 +172,11 @@ class Tokenizer:
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without BOS."""
         return [np.asarray(self.encode(text), np.uint32) for text in texts]
+
+    def encode_spelled(self, text: str) -> np.ndarray:
+        """Ids of a text in which special tokens that it spells are these tokens: (num_tokens,) uint32."""
+        with naming_the_library("tiktoken", self.name):
+            return self.encoding.encode_to_numpy(text, allowed_special="all")
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as in `token`."""
@@ -179,7 +211,8 @@ class Tokenizer:
         """What a manifest says about its tokenizer."""
         keys = ("name", "fingerprint", "vocab_size", "bos_token", "bos_id")
         ends = () if self.eot_token is None else ("eot_token", "eot_id")
-        return {key: getattr(self, key) for key in (*keys, *ends)}
+        facts = {key: getattr(self, key) for key in (*keys, *ends)}
+        return facts if self.chat is None else facts | {"chat": self.chat.as_dict()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the whole tokenizer as JSON."""
@@ -190,6 +223,7 @@ class Tokenizer:
             "pattern": self.pattern,
             "bos_token": self.bos_token,
             **({"eot_token": self.eot_token} if self.eot_token else {}),
+            **({"chat": self.chat.as_dict()} if self.chat else {}),
             "special_tokens": self.special_tokens,
             "ranks": {base64.b64encode(token).decode(): rank for token, rank in ranks},
         }
@@ -224,10 +258,14 @@ def _of_saved(whole: dict[str, Any]) -> Tokenizer:
     if whole.get("kind") == "huggingface":
         from tokenmill.tokenize.huggingface import HuggingFace  # a kind of tokenizer, so it knows this file
 
-        return HuggingFace.of_saved(whole)
+        return _with_saved_rule(HuggingFace.of_saved(whole), whole)
     ranks = {base64.b64decode(token): rank for token, rank in whole["ranks"].items()}
     framed = (whole["bos_token"], whole.get("eot_token"))
-    return Tokenizer(whole["name"], whole["pattern"], ranks, whole["special_tokens"], *framed)
+    return _with_saved_rule(Tokenizer(whole["name"], whole["pattern"], ranks, whole["special_tokens"], *framed), whole)
+
+
+def _with_saved_rule(tokenizer: Tokenizer, whole: dict[str, Any]) -> Tokenizer:
+    return replace(tokenizer, chat=ChatRule.of_dict(whole["chat"])) if "chat" in whole else tokenizer
 
 
 def load_tokenizer(spec: str) -> Tokenizer:

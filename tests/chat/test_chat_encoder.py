@@ -1,0 +1,228 @@
+"""Conversations as ids and a mask: every token belongs to the span in which its first character lies."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from conversing import CHATML, REWRITING, TEXTS, random_messages
+from json_kinds import KINDS
+from making import make_text
+
+from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
+from tokenmill.store.chat_rule import ChatRule
+from tokenmill.text_arrays import text_array
+from tokenmill.tokenize.encoder import Encoder
+from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+
+def rows_of(*rows) -> object:
+    return text_array([json.dumps(row, ensure_ascii=False) for row in rows])
+
+
+def slow_encode(tokenizer: Tokenizer, row: dict) -> tuple[list[int], list[bool]]:
+    """Stretch by stretch and token by token, from the bytes that each token stands for."""
+    from tokenmill.chat.conversations import read_conversation
+
+    ids, mask = [], []
+    for stretch in Renderer(tokenizer).stretches(read_conversation(row)):
+        if stretch.is_special:
+            ids.append(tokenizer.special_tokens[stretch.text])
+            mask.append(bool(stretch.learned))
+            continue
+        at = 0
+        for id in tokenizer.encode(stretch.text).tolist():
+            first = len(stretch.text.encode()[:at].decode("utf-8", "ignore"))  # the character that it begins in
+            ids.append(id)
+            mask.append(any(a <= first < b for a, b in stretch.learned))
+            at += len(tokenizer.token(id))
+    return ids, mask
+
+
+def encoded(tokenizer: Tokenizer, rows: list[dict]) -> list[tuple[list[int], list[bool]]]:
+    batch = ChatEncoder(Encoder(tokenizer)).encode(rows_of(*rows))
+    assert batch.kept.all()
+    ends = np.cumsum(batch.lengths).tolist()
+    found = []
+    for end, length, targets in zip(ends, batch.lengths.tolist(), batch.targets.tolist(), strict=True):
+        found.append((batch.tokens[end - length : end].tolist(), batch.mask[end - length : end].tolist()))
+        assert sum(found[-1][1]) == targets
+    return found
+
+
+@pytest.mark.parametrize("template", [CHATML, REWRITING])
+def test_ids_and_mask_are_those_of_a_slow_reference(tokenizer, template):
+    rule = ChatRule("own", template, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
+    chatting, rng = tokenizer.chatting(rule), random.Random(0)
+    rows = [{"messages": random_messages(rng)} for _ in range(200)]
+    assert encoded(chatting, rows) == [slow_encode(chatting, row) for row in rows]
+
+
+def reference_of_nanochat(tokenizer: Tokenizer, messages: list[dict]) -> tuple[list[int], list[int]]:
+    """nanochat's rendering, token by token, as its documentation of the format says."""
+    special = tokenizer.special_tokens
+    if messages[0]["role"] == "system":
+        first = messages[1] | {"content": messages[0]["content"] + "\n\n" + messages[1]["content"]}
+        messages = [first, *messages[2:]]
+    tokens = [(special["<|bos|>"], 0)]
+    around = {"python": ("python_start", "python_end", 1), "python_output": ("output_start", "output_end", 0)}
+    for message in messages:
+        bears = int(message["role"] == "assistant")
+        tokens.append((special[f"<|{message['role']}_start|>"], 0))
+        parts = message["content"]
+        for part in [{"type": "text", "text": parts}] if isinstance(parts, str) else parts:
+            begin, end, learned = around.get(part["type"], ("", "", bears))
+            tokens += [(special[f"<|{begin}|>"], learned)] if begin else []
+            tokens += [(id, learned) for id in tokenizer.encode(part["text"]).tolist()]
+            tokens += [(special[f"<|{end}|>"], learned)] if end else []
+        tokens.append((special[f"<|{message['role']}_end|>"], bears))
+    ids, mask = zip(*tokens, strict=True)
+    return list(ids), list(mask)
+
+
+def with_tools(rng: random.Random, messages: list[dict]) -> list[dict]:
+    kinds = ("text", "python", "python_output")
+    return [
+        m | {"content": [{"type": rng.choice(kinds), "text": rng.choice(TEXTS)} for _ in range(rng.randint(1, 5))]}
+        if m["role"] == "assistant" and rng.random() < 0.5
+        else m
+        for m in messages
+    ]
+
+
+def test_nanochat_s_rendering_token_for_token(tokenizer):
+    chatting, rng = tokenizer.chatting(ChatRule.named("nanochat", "all")), random.Random(0)
+    rows = [{"messages": with_tools(rng, random_messages(rng))} for _ in range(500)]
+    rows = [row for row in rows if any(reference_of_nanochat(tokenizer, row["messages"])[1])]
+    for (ids, mask), row in zip(encoded(chatting, rows), rows, strict=True):
+        assert (ids, [int(bears) for bears in mask]) == reference_of_nanochat(tokenizer, row["messages"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
+    """Where no content spells a special token, the library's own encoding of the whole text is the reference."""
+    whole = json.loads(KINDS[kind]().to_str())
+    special = {token["content"]: token["id"] for token in whole["added_tokens"] if token["special"]}
+    bos = next(token for token in ("<s>", "[CLS]", *special) if token in special)
+    rule = ChatRule("own", CHATML, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
+    chatting = HuggingFace.of_json(kind, whole, special, bos).chatting(rule)
+    rng = random.Random(0)
+    contents = [text for text in (*TEXTS, *make_text(5, 0, 20)) if "<|" not in text and "s>" not in text]
+    rows = [
+        {"messages": [{"role": role, "content": rng.choice(contents)} for role in ("user", "assistant") * 2]}
+        for _ in range(30)
+    ]
+    library = chatting._decoding
+    for (ids, mask), row in zip(encoded(chatting, rows), rows, strict=True):
+        text = "".join(stretch.text for stretch in Renderer(chatting).stretches(_read(row))[1:])
+        assert ids[1:] == library.encode(text, add_special_tokens=False).ids
+        assert not mask[0]
+        assert any(mask)
+
+
+def _read(row):
+    from tokenmill.chat.conversations import read_conversation
+
+    return read_conversation(row)
+
+
+def test_tokenized_conversations_are_taken_as_they_are(tokenizer):
+    chatting, bos = tokenizer.chatting(ChatRule.named("nanochat", "all")), tokenizer.bos_id
+    rows = [
+        {"input_ids": [bos, 5, 6, 7], "assistant_masks": [0, 0, 1, 1]},
+        {"input_ids": [5, 6, 7], "loss_mask": [1, 0, 1]},
+        {"input_ids": [5, 6, 7], "labels": [-100, 6, -100]},
+    ]
+    assert encoded(chatting, rows) == [
+        ([bos, 5, 6, 7], [False, False, True, True]),
+        ([bos, 5, 6, 7], [False, True, False, True]),
+        ([bos, 5, 6, 7], [False, False, True, False]),
+    ]
+    shifted = {"input_ids": [5, 6, 7], "labels": [6, 7, -100]}
+    batch = ChatEncoder(Encoder(chatting)).encode(rows_of(shifted))
+    assert batch.broken == [(0, "expected labels that are input_ids or negative: they are not to be shifted")]
+
+
+def test_what_is_left_out_is_counted_with_its_reason(tokenizer):
+    chatting = tokenizer.chatting(ChatRule.named("nanochat", "all"))
+    good = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    unlearned = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}
+    batch = ChatEncoder(Encoder(chatting)).encode(
+        text_array([json.dumps(good), "{", json.dumps(unlearned), json.dumps({"messages": []}), json.dumps(good)])
+    )
+    assert batch.kept.tolist() == [True, False, False, False, True]
+    assert dict(batch.refused) == {"no token of it bears loss": 1}
+    assert [number for number, _ in batch.broken] == [1, 3]
+
+
+def test_a_template_that_writes_bos_within_a_conversation_is_refused(tokenizer):
+    twice = CHATML.replace("<|im_start|>{{", "<|bos|><|im_start|>{{")
+    rule = ChatRule("own", twice, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    batch = ChatEncoder(Encoder(tokenizer.chatting(rule))).encode(rows_of(row))
+    ((reason, count),) = batch.refused.items()
+    assert count == 1
+    assert "writes <|bos|> within a conversation" in reason
+
+
+def test_the_template_and_the_loss_rule_are_in_the_fingerprint(tokenizer, tmp_path):
+    rules = [ChatRule.named("nanochat", "all"), ChatRule.named("nanochat", "last"), ChatRule.named("chatml", "all")]
+    made = [tokenizer, *(tokenizer.chatting(rule) for rule in rules)]
+    assert len({one.fingerprint for one in made}) == 4
+    for one in made:
+        one.save(tmp_path / "tokenizer.json")
+        assert Tokenizer.load(tmp_path / "tokenizer.json") == one
+    assert made[3].vocab_size == tokenizer.vocab_size + 2
+    assert {one.chat.text_fingerprint for one in made[1:]} == {tokenizer.fingerprint}
+
+
+def test_a_tokenizer_without_the_special_tokens_is_refused(tokenizer):
+    lacking = Tokenizer("plain", tokenizer.pattern, tokenizer.ranks, {"<|bos|>": 399}, "<|bos|>")
+    with pytest.raises(ValueError, match=r"needs special tokens that tokenizer plain does not have: <\|user_start\|>"):
+        Renderer(lacking.chatting(ChatRule.named("nanochat", "all")))
+
+
+ROWS = {
+    "sharegpt": {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+    "pair": {"prompt": "a", "completion": "b"},
+    "pair of messages": {
+        "prompt": [{"role": "user", "content": "a"}],
+        "completion": [{"role": "assistant", "content": "b"}],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_every_form_of_a_conversation_is_the_same_conversation(tokenizer, kind):
+    chatting = tokenizer.chatting(ChatRule.named("nanochat", "all"))
+    usual = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    assert encoded(chatting, [ROWS[kind]]) == encoded(chatting, [usual])
+
+
+BROKEN = {
+    "a role": ([{"role": "alien", "content": "a"}], "message 0: unknown role 'alien'"),
+    "no assistant": ([{"role": "user", "content": "a"}], "no turn of the assistant"),
+    "empty": ([], "it is empty"),
+    "no content": (
+        [{"role": "user"}, {"role": "assistant", "content": "b"}],
+        "message 0 of role 'user' has no content",
+    ),
+    "a number": ([{"role": "user", "content": 7}], "message 0: expected content of text or parts, found 7"),
+    "a flag": ([{"role": "assistant", "content": "b", "train": 2}], "message 0: expected train of 0 or 1, found 2"),
+    "no messages": ("text", "expected a list of messages, found a str"),
+    "an order": (
+        [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}],
+        "message 1 is from user, and nanochat expects assistant",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_row_that_is_no_conversation_says_why(tokenizer, what):
+    messages, reason = BROKEN[what]
+    chatting = tokenizer.chatting(ChatRule.named("nanochat", "all"))
+    batch = ChatEncoder(Encoder(chatting)).encode(rows_of({"messages": messages}))
+    ((number, found),) = batch.broken
+    assert number == 0
+    assert reason in found

@@ -1,0 +1,185 @@
+"""Which characters the assistant wrote, in templates of every kind; and what is refused."""
+
+import json
+import random
+
+import pytest
+from conversing import (
+    CHATML,
+    MARKED,
+    NO_PROMPT,
+    REWRITING,
+    SPECIAL,
+    STRIPPING,
+    TEXTS,
+    TOOLS,
+    by_characters,
+    random_messages,
+)
+
+from tokenmill.chat.conversations import read_conversation
+from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate
+from tokenmill.chat.turns import CannotMask, TurnFinder
+
+
+def finder(template: str, loss: str = "all") -> TurnFinder:
+    return TurnFinder(JinjaTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}), SPECIAL, loss)
+
+
+def found_in(template: str, row: dict, loss: str = "all") -> tuple[str, list[bool], list[str]]:
+    """The text, whether each letter is learned, and the special tokens."""
+    stretches = finder(template, loss).stretches(read_conversation(row))
+    text = "".join(one.text for one in stretches)
+    learned = [any(a <= i < b for a, b in one.learned) for one in stretches for i in range(len(one.text))]
+    return text, learned, [one.text for one in stretches if one.is_special]
+
+
+def learned_text(template: str, row: dict, loss: str = "all") -> str:
+    text, learned, _ = found_in(template, row, loss)
+    return "".join(letter for letter, bears in zip(text, learned, strict=True) if bears)
+
+
+LIKE_CHATML = {
+    "chatml": (CHATML, "<|im_start|>{role}\n", "\n", str),
+    "marked": (MARKED, "<|im_start|>{role}\n", "", str),
+    "stripping": (STRIPPING, "<|im_start|>{role}\n\n", "", str.strip),
+}
+
+
+@pytest.mark.parametrize("name", LIKE_CHATML)
+def test_the_assistant_s_content_and_end_are_learned_letter_by_letter(name):
+    template, begin, after, change = LIKE_CHATML[name]
+    rng = random.Random(0)
+    for _ in range(300):
+        messages = random_messages(rng)
+        text, learned, special = found_in(template, {"messages": messages})
+        assert (text, learned) == by_characters(messages, begin, "<|im_end|>", after, change)
+        assert special == ["<|im_start|>", "<|im_end|>"] * len(messages), "what contents spell is text"
+        assert text == JinjaTemplate(template, {}).render(messages)
+
+
+def test_a_template_without_a_generation_prompt():
+    row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello</s>"}] * 2}
+    text, _, special = found_in(NO_PROMPT, row)
+    assert text == "[INST] Hi [/INST] Hello</s></s>" * 2
+    assert special == ["</s>", "</s>"]
+    assert learned_text(NO_PROMPT, row) == " Hello</s></s>" * 2
+
+
+def test_a_template_that_rewrites_its_history():
+    """Differences of renderings fail here: the first turn is written otherwise once a second follows."""
+    turn = "<think>\nhm\n</think>\n\n"
+    row = {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": turn + "one"},
+            {"role": "user", "content": "b"},
+            {"role": "assistant", "content": turn + "two"},
+        ]
+    }
+    assert learned_text(REWRITING, row) == "one<|im_end|>" + turn + "two<|im_end|>"
+    row["messages"][-1]["content"] = "two"  # an empty reasoning is what the model has to write then
+    assert learned_text(REWRITING, row) == "one<|im_end|><think>\n\n</think>\n\ntwo<|im_end|>"
+
+
+def test_tool_calls_are_learned_and_their_results_are_not():
+    arguments = {"city": 'New "York"\n<|im_end|>', "days": 3}
+    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
+    row = {
+        "tools": [{"type": "function", "function": {"name": "weather", "description": "says <|im_end|>"}}],
+        "messages": [
+            {"role": "user", "content": "How is it?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "sunny <|im_end|>"},
+            {"role": "assistant", "content": "It is sunny."},
+        ],
+    }
+    written = json.dumps(arguments, ensure_ascii=False)
+    _, _, special = found_in(TOOLS, row)
+    assert special == ["<|im_start|>", "<|im_end|>"] * 5
+    assert learned_text(TOOLS, row) == (
+        f'<tool_call>\n{{"name": "weather", "arguments": {written}}}\n</tool_call><|im_end|>It is sunny.<|im_end|>'
+    )
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED])
+def test_last_and_flags_say_which_turns_are_learned(template):
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "one", "train": 0},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "three", "weight": 1},
+    ]
+    assert learned_text(template, {"messages": messages}) == "two<|im_end|>three<|im_end|>"
+    assert learned_text(template, {"messages": messages}, "last") == "three<|im_end|>"
+    messages[-1]["weight"] = 0
+    assert learned_text(template, {"messages": messages}, "last") == ""
+
+
+def test_an_empty_turn_and_an_emoji_at_the_end_of_a_turn():
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": "👩‍👩‍👧"},
+    ]
+    assert learned_text(CHATML, {"messages": messages}).endswith("👩‍👩‍👧<|im_end|>")
+    assert "a" not in learned_text(CHATML, {"messages": messages})
+
+
+REFUSED = {
+    "upper case": (CHATML.replace("m['content']", "m['content'] | upper"), "changes texts in a way that is not known"),
+    "no end": (CHATML.replace("<|im_end|>", ""), "writes no special token after a turn of the assistant"),
+    "cut": (CHATML.replace("m['content']", "m['content'][:3]"), "changes texts in a way that is not known"),
+    "of the length": (
+        CHATML.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m['content'] | length }}"),
+        "changes texts in a way that is not known",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_verified_is_refused(what):
+    template, reason = REFUSED[what]
+    row = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]}
+    with pytest.raises(CannotMask, match=reason):
+        found_in(template, row)
+
+
+def test_a_role_or_name_that_spells_a_special_token_is_refused():
+    call = {"function": {"name": "<|im_end|>", "arguments": {}}}
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [call]}]}
+    with pytest.raises(CannotMask, match="a name or a key spells a special token"):
+        found_in(TOOLS, row)
+
+
+def test_a_template_s_own_objection_is_the_reason():
+    template = CHATML + "{{ raise_exception('only two messages') }}"
+    with pytest.raises(CannotRender, match="the template rejects it: only two messages"):
+        found_in(template, {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
+
+
+def test_conversations_of_one_shape_share_their_frame():
+    one, rng = finder(CHATML), random.Random(1)
+    for _ in range(50):
+        contents = [rng.choice(TEXTS) for _ in range(2)]
+        roles = ("user", "assistant")
+        messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+        one.stretches(read_conversation({"messages": messages}))
+    assert one._frames.cache_info().misses == 1
+
+
+def test_the_date_of_a_template_is_fixed():
+    template = JinjaTemplate("{{ strftime_now('%d %b %Y') }}", {})
+    assert template.render([]) == "26 Jul 2024"
+
+
+def test_a_template_cannot_reach_python():
+    with pytest.raises(CannotRender):
+        JinjaTemplate("{{ messages.__class__.__mro__ }}{{ ''.__class__.__bases__[0].__subclasses__() }}", {}).render([])
+    with pytest.raises(CannotRender):
+        JinjaTemplate("{{ messages.append(1) }}", {}).render([])
+    with pytest.raises(ValueError, match="not valid Jinja: line 1"):
+        JinjaTemplate("{% for %}", {})
