@@ -187,6 +187,17 @@ def test_what_is_short_or_no_secret_is_printed_as_it_is():
     assert redact("it is a secret of some length.") == "it is [hidden]."
 
 
+def test_a_logged_traceback_has_no_secret(logged):
+    sanitize_logs()
+    try:
+        named(f"http://alice:{SECRET}@127.0.0.1:9/set?sig={SECRET}")
+        raise RuntimeError(f"of {SECRET}")
+    except RuntimeError:
+        logging.getLogger("tokenmill").exception("failed")
+    assert "RuntimeError: of [hidden]" in logged.getvalue()
+    assert SECRET not in logged.getvalue().replace("{SECRET}", "")
+
+
 def test_presigned_requests_are_logged_without_their_signatures(logged):
     log = logging.getLogger("urllib3.connectionpool")
     sanitize_logs()

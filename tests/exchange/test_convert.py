@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 from hub_server import Hub, environment
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from making import BOS, ROOT, full_after, give_tokenizer, make_token_set
 
@@ -607,6 +607,7 @@ def test_files_are_even_and_end_where_documents_do_unless_that_is_uneven(lengths
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 500), st.integers(0, 100))
+@example([10, 10, 10], 15, 0)
 def test_no_file_has_more_than_its_header_can_count(lengths, most, more):
     sizes = split_files.file_sizes([np.array(lengths)], most, True, limit=most + more)
     assert sum(sizes) == sum(lengths)

@@ -59,6 +59,15 @@ def test_a_file_that_was_deleted_or_cut_comes_anew(folder, server, small_windows
     assert same(batches(f"{server.url}/set", cache_dir=tmp_path), here)
 
 
+def test_a_record_that_was_deleted_alone_comes_anew_in_a_living_process(folder, server, tmp_path):
+    more = {"packing": "nanochat", "epochs": None, "count": 3}
+    here = batches(folder, **more)
+    assert same(batches(f"{server.url}/set", cache_dir=tmp_path, **more), here)
+    for path in tmp_path.rglob("shards/train*.json"):
+        path.unlink()
+    assert same(batches(f"{server.url}/set", cache_dir=tmp_path, **more), here)
+
+
 def test_a_folder_that_is_deleted_and_begun_anew_ends_what_reads_the_old_one(folder, server, small_windows, tmp_path):
     """By a loader of the same process, while blocks of the first are on their way."""
     here = batches(folder)
@@ -281,7 +290,7 @@ def test_a_process_has_one_fetcher_whoever_asks_first(monkeypatch):
     assert len(set(map(id, found))) == 1
 
 
-@pytest.mark.parametrize("linked", ["shards/train_0.000.bin", "blocks", "claims", "shards"])
+@pytest.mark.parametrize("linked", ["shards/train_0.000.bin", "shards/train_0.000.idx", "blocks", "claims", "shards"])
 def test_nothing_is_written_through_a_link_in_a_cache(folder, server, tmp_path, linked):
     mine = tmp_path / "mine"
     mine.mkdir()

@@ -1,12 +1,14 @@
 """Sets sent to buckets, to the hub and by fsspec, and had back: the same bytes, and never a half."""
 
 import itertools
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from functools import partial
 
 import boto3
@@ -187,6 +189,20 @@ def test_whatever_fsspec_writes_to_takes_a_set(folder, tmp_path):
     assert torch.equal(rows(address, cache_dir=tmp_path), rows(folder))
 
 
+def test_a_record_is_sent_after_its_tokens_and_the_manifest_last(folder, tmp_path):
+    """So that whoever looks at any moment sees the old set or the new one, and no shard that is not whole."""
+    sent, sink = [], sink_of(f"memory://order/{tmp_path.name}")
+    real = sink._put
+    sink._put = lambda name, what: (sent.append(name), real(name, what))
+    pushing.push(TokenSet(folder), sink)
+    assert sent[-1] == "manifest.json"
+    assert sent[-2].startswith("manifests/")
+    for entry in TokenSet(folder).entries:
+        places = [sent.index(f"shards/{entry.name}.{suffix}") for suffix in ("bin", "idx", "json")]
+        assert max(places) == places[-1] < sent.index("manifest.json")
+    assert sent.count("manifest.json") == 1
+
+
 def test_a_web_server_takes_nothing(folder):
     with pytest.raises(ValueError, match="files cannot be sent to a web server"):
         send(Push(str(folder), "https://host/tokens/web"))
@@ -268,6 +284,20 @@ def test_a_pull_that_is_killed_goes_on_with_the_next_block(large, prepared, tmp_
     }
     assert not [name for name in back if "incoming" in name or name.endswith(".tmp")]
     assert torch.equal(rows(tmp_path / "back"), rows(folder))
+
+
+def test_a_pulled_shard_has_the_sha256_that_the_manifest_lists(large, prepared, tmp_path):
+    """Where a record's CRC-32s agree with damaged tokens, which the manifest says nothing of."""
+    folder, server = large
+    name = "set/shards/train_0.000"
+    data = bytearray(server.files[f"{name}.bin"])
+    data[1000:1002] = b"\x07\x00"
+    record = json.loads(server.files[f"{name}.json"])
+    record["bin"]["crc32"][0] = zlib.crc32(data[: 1 << 20])
+    server.files |= {f"{name}.bin": bytes(data), f"{name}.json": json.dumps(record).encode()}
+    with pytest.raises(OSError, match="shard train_0.000: expected SHA-256"):
+        fetch(Pull(f"{server.url}/set", tmp_path / "back"))
+    assert not (tmp_path / "back" / "manifest.json").exists()
 
 
 def test_a_pull_goes_on_where_moving_a_shard_was_interrupted(large, prepared, tmp_path, monkeypatch):

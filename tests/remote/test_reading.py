@@ -60,6 +60,12 @@ def test_a_redirect_to_nowhere_is_an_error_at_once(server, location):
     assert len(server.asked) == 1
 
 
+def test_a_circle_of_redirects_ends(server):
+    server.always["a.bin"], server.location = "redirect", f"{server.url}/set/a.bin"
+    with pytest.raises(OSError, match="/set/a.bin: redirected more than 5 times"):
+        ask(server)
+
+
 def test_an_address_with_a_fragment_is_refused():
     with pytest.raises(ValueError, match=r"s3://bucket/web: expected an address without `#`"):
         named("s3://bucket/web#2")

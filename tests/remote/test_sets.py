@@ -158,7 +158,7 @@ def test_blocks_of_before_the_machine_was_started_are_checked_again(
     (cached,) = tmp_path.iterdir()
     path = cached / "shards" / "train_0.000.bin"
     with open(path, "r+b") as file:  # as a power cut leaves it
-        file.write(bytes(MIB))
+        file.write(bytes([7, 1]) * (MIB // 2))
     head = cached / "blocks"
     data = bytearray(head.read_bytes())
     data[8:16] = bytes(8)  # another start of the machine

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,16 @@ from file_server import FileServer
 from making import make_token_set, of_shards, read_manifest
 
 from tokenmill import RowLoader, TokenSet, cli
+from tokenmill.prepare.choose_tokenizer import save_tokenizer
 from tokenmill.remote import backends, cache_folder, http_backend, retry
 from tokenmill.remote.backends import backend_of, read
 from tokenmill.remote.cache_folder import own_folder
 from tokenmill.remote.sets import Kept, open_set
 from tokenmill.store import schema
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.small_files import SMALL_FILES
+from tokenmill.store.token_sets import write_manifest
 
 READ = {"batch_size": 8, "seq_len": 512, "epochs": 1}
 SOMEBODY = 4242  # a user id
@@ -105,6 +110,42 @@ def test_a_folder_that_others_could_write_to_is_begun_anew(folder, server, tmp_p
     assert same(batches(f"{server.url}/set", cache_dir=tmp_path), batches(folder))
     assert "other users could write" in caplog.text
     assert stat.S_IMODE(cached.stat().st_mode) == 0o700
+
+
+def test_blocks_of_a_folder_that_was_moved_to_another_s_place_are_checked(folder, server, tmp_path):
+    """Whoever may write into the root can rename the folders in it, whosever they are."""
+    shutil.copytree(folder, other := tmp_path / "other")
+    for path in other.glob("shards/*.bin"):
+        tokens = np.fromfile(path, np.uint16)
+        path.write_bytes(np.where(tokens, tokens % 900 + 5, 0).astype(np.uint16).tobytes())
+    write_records_anew(other)
+    with FileServer.of(other) as second:
+        for one in (server, second):
+            batches(f"{one.url}/set", cache_dir=tmp_path / "cache", packing="concat")
+        in_a_new_process(server, tmp_path)
+        one, two = (open_set(f"{one.url}/set", Kept(tmp_path / "cache")).path for one in (server, second))
+        in_a_new_process(server, tmp_path)
+        for path, to in ((one, tmp_path / "moved"), (two, one), (tmp_path / "moved", two)):
+            path.rename(to)
+        assert same(
+            batches(f"{server.url}/set", cache_dir=tmp_path / "cache", packing="concat"),
+            batches(folder, packing="concat"),
+        )
+
+
+def write_records_anew(folder) -> None:
+    """Records and manifest of shards whose tokens were changed, in their sizes."""
+    manifest, shards = read_manifest(folder), []
+    for entry in manifest["shards"]:
+        path = folder / "shards" / f"{entry['name']}.bin"
+        tokens, offsets = np.fromfile(path, np.uint16), np.fromfile(path.with_suffix(".idx"), np.uint64)
+        facts = json.loads(path.with_suffix(".json").read_text())
+        with ShardWriter(folder, entry["name"], "uint16") as writer:
+            writer.write(tokens, np.diff(offsets.astype(np.int64)))
+            kept = {key: facts[key] for key in (*TEXT_COUNTS, "fingerprint", "source")}
+            shards.append((writer.finish(kept), entry["split"]))
+    (folder / "manifest.json").unlink()
+    write_manifest(folder, "other", manifest["tokenizer"], shards)
 
 
 @pytest.mark.parametrize("moment", ["mkdir", "rmtree"])
@@ -287,6 +328,19 @@ def test_a_small_file_that_is_not_the_set_s_is_neither_pulled_nor_kept(prepared,
         assert open_set(f"{server.url}/set", Kept(tmp_path / "cache")).file(name).read_bytes() == right
         assert cli.main(["pull", f"{server.url}/set", str(tmp_path / "back")]) == 0
     assert (tmp_path / "back" / name).read_bytes() == right
+
+
+def test_a_valid_file_of_another_set_is_not_taken_for_an_older_set_s(prepared, tokenizer, tmp_path, capsys):
+    """Whose manifest has no checksums of these files: the fingerprint and the vocabulary tell."""
+    other = replace(tokenizer, special_tokens=tokenizer.special_tokens | {"<|more|>": tokenizer.vocab_size})
+    (tmp_path / "files").mkdir()
+    save_tokenizer(tmp_path / "files", other)
+    for number, name in enumerate(SMALL_FILES):
+        (tmp_path / str(number)).mkdir()
+        with served_set(prepared, tmp_path / str(number), old=True) as server:
+            server.files[f"set/{name}"] = (tmp_path / "files" / name).read_bytes()
+            assert cli.main(["pull", f"{server.url}/set", str(tmp_path / str(number) / "back")]) == 1
+            assert f"/set/{name}: expected" in capsys.readouterr().err
 
 
 def test_a_login_page_that_a_cache_has_kept_is_fetched_again(prepared, tmp_path):

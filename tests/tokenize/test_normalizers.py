@@ -1,6 +1,8 @@
 """Ids are the library's, whatever a normalizer does to combining marks, Hangul, Indic syllables and emoji."""
 
 import json
+import re
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -116,22 +118,32 @@ def test_the_engine_alone_orders_newer_marks_otherwise(tmp_path):
 
 
 def test_a_kind_that_an_engine_gets_wrong_is_left_to_the_library(tmp_path, monkeypatch):
-    real = encoders.gigatoken_of_json
-
-    def wrong_about_hangul(whole):
-        encode = real(whole)
-
-        def encoded(documents):
-            texts = [text.replace("\u1100\u1161", "가") for text in documents.to_pylist()]
-            return encode(pa.array(texts, pa.large_string()))
-
-        return encoded
-
-    monkeypatch.setattr(encoders, "gigatoken_of_json", wrong_about_hangul)
+    """The fault is in texts that only the random ones have."""
+    wrong = partial(re.sub, "[\u1101-\u1112][\u1161-\u1175]", "a")
+    monkeypatch.setattr(encoders, "gigatoken_of_json", faulty(encoders.gigatoken_of_json, wrong))
     theirs, encoder, why = encoder_of(BY_AN_ENGINE["prefix space, joins"], tmp_path)
     assert encoder.engine == "tokenizers"
     assert "gigatoken and tokenizers encode '" in why
     require_same(theirs, encoder, random_texts(100, seed=1))
+
+
+def faulty(real, change):
+    """An engine that encodes changed texts."""
+
+    def made(whole):
+        encode = real(whole)
+        return lambda documents: encode(pa.array([change(text) for text in documents.to_pylist()], pa.large_string()))
+
+    return made
+
+
+@pytest.mark.parametrize("character", ["\u2ff0", "\u0378"])  # one that hard and random texts lack; an unassigned one
+def test_documents_with_a_character_that_an_engine_gets_wrong_go_to_the_library(tmp_path, monkeypatch, character):
+    wrong = partial(re.sub, character, "a")
+    monkeypatch.setattr(encoders, "gigatoken_of_json", faulty(encoders.gigatoken_of_json, wrong))
+    theirs, encoder, _ = encoder_of(BY_AN_ENGINE["prefix space, joins"], tmp_path)
+    assert encoder.engine == "gigatoken"
+    require_same(theirs, encoder, [f"x{character}y", "plain", character])
 
 
 def test_random_texts_are_the_same_for_a_seed():

@@ -16,10 +16,11 @@ from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import Documents, SourceFile
 from tokenmill.tokenize.foreign import is_foreign, load_any
-from tokenmill.tokenize.hard_texts import hard_texts
+from tokenmill.tokenize.hard_texts import hard_texts, random_texts
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
-PROOF_DOCUMENTS = 64  # of the source, which a foreign tokenizer is checked on
+PROOF_DOCUMENTS = 64  # of the source, which a foreign tokenizer is checked on,
+RANDOM_TEXTS = 4000  # and so many random texts
 SAMPLED_FILES, SAMPLED_HUB_FILES = 64, 8  # that train:N reads at most; those of a hub have to be fetched first
 PLACES = 8  # in each file
 
@@ -37,7 +38,7 @@ def find_tokenizer(
         texts: list[str] = []
         if is_foreign(Path(request.spec)):
             found = training_texts(inputs, options, request.train_text_bytes)
-            texts = [*hard_texts(()), *islice(found, PROOF_DOCUMENTS)]
+            texts = [*hard_texts(()), *random_texts(RANDOM_TEXTS, seed=0), *islice(found, PROOF_DOCUMENTS)]
         tokenizer = load_any(request.spec, request.bos_token, texts)
     if request.chat is not None:
         return _chatting(tokenizer, request)

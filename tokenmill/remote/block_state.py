@@ -24,13 +24,17 @@ import numpy as np
 
 ABSENT, COMING, THERE, UNSURE = range(4)
 MAGIC = int.from_bytes(b"millmap1", "little")
-HEAD = 24  # bytes: the magic, which start of the machine this is of, and the era
+HEAD = 24  # bytes: the magic, which start of the machine and which shards this is of, and the era
 
 
 class Marks:
-    """The states of `count` blocks, in a file. OSError if it cannot be written, ValueError if it has another size."""
+    """The states of `count` blocks, in a file. OSError if it cannot be written, ValueError if it has another size.
 
-    def __init__(self, path: Path, count: int):
+    `of` says which shards these are the blocks of. If the file was made for others, as where a folder was moved to the
+    place of another, no block is trusted before it is checked again.
+    """
+
+    def __init__(self, path: Path, count: int, of: str = ""):
         size = HEAD + 4 * count
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -47,7 +51,7 @@ class Marks:
         self._path = path
         self._head = head = memoryview(self._memory)[:HEAD].cast("Q")
         self.words = np.frombuffer(self._memory, np.uint32, count, HEAD)  # (count,)
-        boot = _boot()
+        boot = _boot() ^ int.from_bytes(hashlib.sha256(of.encode()).digest()[:8], "little")
         if head[0] != MAGIC or head[1] != boot:
             self._doubt()
             head[0], head[1] = MAGIC, boot
@@ -57,7 +61,10 @@ class Marks:
 
         Without it, a full disk would be a signal that ends the process.
         """
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise deleted(self._path) from error
         try:
             if os.fstat(descriptor).st_ino == self._inode and count:
                 os.posix_fallocate(descriptor, HEAD + 4 * first, 4 * count)
@@ -103,3 +110,10 @@ def _boot() -> int:
     except OSError:
         return 1
     return int.from_bytes(hashlib.sha256(boot_id).digest()[:8], "little")
+
+
+def deleted(path: Path) -> FileNotFoundError:
+    """The error for a file of the cache that was deleted."""
+    return FileNotFoundError(
+        f"{path}: deleted or cut while it was in use; leave the cache alone while a run uses it, and resume"
+    )

@@ -30,7 +30,7 @@ import numpy as np
 from tokenmill.addresses import remote_name
 from tokenmill.remote.backends import Backend, read
 from tokenmill.remote.block_locks import FILES, Claims
-from tokenmill.remote.block_state import ABSENT, COMING, THERE, UNSURE, Marks
+from tokenmill.remote.block_state import ABSENT, COMING, THERE, UNSURE, Marks, deleted
 from tokenmill.remote.blocks import Blocks, BlockSpan
 from tokenmill.remote.cache_folder import open_own
 from tokenmill.store.columns import OFFSETS, TOKENS, checksums_of, columns_of
@@ -91,7 +91,9 @@ class Cache:
         if not (folder / "blocks").exists():  # of which nobody knows what is there
             for path in (folder / "shards").glob("*.bin"):
                 path.unlink(missing_ok=True)
-        self.marks, self.claims = Marks(folder / "blocks", self.blocks.count), Claims(folder / "claims")
+        shards = hashlib.sha256(repr([(entry.name, entry.bin_sha256) for entry in entries]).encode()).hexdigest()
+        self.marks = Marks(folder / "blocks", self.blocks.count, shards)
+        self.claims = Claims(folder / "claims")
         self.failed: dict[int, Exception] = {}  # why a block, or FILES + a shard, could not be had
         self._needs: list[weakref.ref[Need]] = []
         self._orders: list[weakref.ref[NextUse]] = []
@@ -157,10 +159,10 @@ class Cache:
         """Looks for the files of a shard. If one is gone, `missing` says so from now on."""
         number = self.number[shard]
         entry = self.entries[number]
-        sizes = {"bin": self.bytes_of(shard), "idx": OFFSETS.size(entry.documents, entry.tokens)}
+        sizes = {"bin": self.bytes_of(shard), "idx": OFFSETS.size(entry.documents, entry.tokens), "json": None}
         for suffix, size in sizes.items():
             try:
-                if os.stat(self._path(number, suffix)).st_size == size:
+                if os.stat(self._path(number, suffix)).st_size == size or size is None:
                     continue
             except FileNotFoundError:
                 pass
@@ -360,7 +362,7 @@ class Cache:
         if suffix not in columns_of(record):
             raise ValueError(f"{path}: the record of the shard lists no such column")
         checksums = checksums_of(record, suffix)
-        if not path.exists() or path.stat().st_size != checksums["bytes"]:
+        if path.is_symlink() or not path.exists() or path.stat().st_size != checksums["bytes"]:
             self._fetch_whole(shard, suffix, checksums, time.sleep, durable=True)  # as it is not read again to check it
         return path
 
@@ -478,13 +480,6 @@ class Cache:
 
 def _without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def deleted(path: Path) -> FileNotFoundError:
-    """The error for a file of the cache that was deleted."""
-    return FileNotFoundError(
-        f"{path}: deleted or cut while it was in use; leave the cache alone while a run uses it, and resume"
-    )
 
 
 def full_disk(number: int | None, message: str) -> OSError:

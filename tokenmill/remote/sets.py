@@ -154,6 +154,7 @@ class RemoteTokenSet(TokenSet):
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
         """The record of a shard, which is fetched if needed."""
+        self.cache.look_at_files(entry.name)
         self.bring([entry])
         return super().record(entry)
 
