@@ -9,6 +9,7 @@ The package has wings. The `__init__.py` of each says what lives in it. Imports 
     look/  exchange/                      what people look at; other programs' files
     batches/  prepare/                    rows -> tensors; text -> token sets
     feed/                                 token sets -> rows, as NumPy arrays
+    chat/                                 conversations -> ids and a loss mask
     text/  tokenize/  remote/             text comes in; text -> ids; token sets at an address
     store/  rows/                         bytes on disk; lengths -> rows
     extras  checks  humanize              for all: optional packages; checks of settings; amounts as text;

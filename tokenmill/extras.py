@@ -4,6 +4,7 @@
 
     pip install 'tokenmill[torch]'        to train: RowLoader, PackedRows, get_batch
     pip install 'tokenmill[prepare]'      to make token sets from text
+    pip install 'tokenmill[prepare,chat]' to make token sets from conversations
     pip install 'tokenmill[report]'       to inspect token sets
     pip install 'tokenmill[remote]'       token sets and text in S3, in GCS, and on the Hugging Face Hub
     pip install 'tokenmill[ray]'          to prepare on a Ray cluster
@@ -31,6 +32,7 @@ EXTRAS = {
         "tqdm",
         "tyro",
     },
+    "chat": {"jinja2"},
     "report": {"jinja2", "multiprocess", "regex", "rich", "tiktoken", "tyro"},
     "remote": {"boto3", "fsspec", "gcsfs", "huggingface_hub", "rich", "s3fs", "tyro", "urllib3"},
     "ray": {"ray"},

@@ -1,12 +1,13 @@
-"""Conversations -> token ids and a loss mask.
+"""Conversations to token ids and a loss mask, each verified: which tokens the assistant wrote.
 
-In: rows of a source as JSON, a tokenizer with a chat rule (template, which turns are learned). Out: token ids, lengths,
-and which tokens bear loss. Imports store, text and tokenize; never prepare, feed or batches. What a tokenizer
-carries of it, the template and what is learned, is store/chat_rule.py.
+Comes in: rows of a source as JSON, and a tokenizer with a chat rule. Goes out: ids, lengths, and a loss mask.
 
-    conversations.py    a row -> messages, whatever its columns are called
-    jinja_templates.py  renders Hugging Face's chat templates, without transformers
-    turns.py            which characters of a rendered conversation the assistant wrote, verified
-    nanochat_turns.py   nanochat's own rendering
-    chat_encoder.py     conversations -> ids and mask, a batch at a time
+    conversations     a row to messages, whatever its columns are called
+    jinja_templates   renders Hugging Face's chat templates, without transformers
+    turns             which characters of a rendered conversation the assistant wrote
+    nanochat_turns    nanochat's own rendering
+    chat_encoder      conversations to ids and mask, a batch at a time
+
+What a tokenizer carries of it, the template and what is learned, is store/chat_rule.py. It must never know how rows are
+made of conversations.
 """

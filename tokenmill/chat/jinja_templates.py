@@ -29,7 +29,7 @@ class JinjaTemplate:
     """A chat template. Raises ValueError if it is not valid Jinja."""
 
     def __init__(self, source: str, variables: dict[str, str]):
-        with naming_the_extra():
+        with naming_the_extra("chat"):
             import jinja2
         self._errors: tuple[type[Exception], ...] = (jinja2.exceptions.TemplateError, TypeError, ValueError)
         self._errors += (KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)

@@ -4,9 +4,9 @@
     tokenmill convert out raw data/tokens/NAME FOLDER --eos
     tokenmill convert in llm.c fineweb10B/*.bin --tokenizer gpt2 --name fineweb10B
 
-What is written is read back and compared before the folder gets its name. Optional columns are named and left out, as
-no layout has a place for them. What is taken in has its documents from the index where the layout has one, else from
-the BOS (or EOT) tokens between them; a trailing one is no empty document.
+Ids and documents are read back and compared before the folder gets its name. Optional columns are named and left out,
+but for the loss mask of a chat set, which parquet has a place for. What is taken in has its documents from the index
+where the layout has one, else from the BOS (or EOT) tokens between them; a trailing one is no empty document.
 
     nanoGPT:     w w w E w w E w E w w       ->      B w w w | B w w | B w | B w w      B and E are one id
     llm.c:       E w w w E w w E w E w w     ->      the same
@@ -34,6 +34,7 @@ from tokenmill.checks import whole_number
 from tokenmill.exchange.hub_files import fetched
 from tokenmill.exchange.import_shards import Intake, names_of
 from tokenmill.exchange.layouts import LAYOUTS
+from tokenmill.exchange.reading import require_no_mask
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
 from tokenmill.exchange.writing import write_meta
 from tokenmill.hub_client import is_hub_address
@@ -121,6 +122,8 @@ def _say_what_is_left_out(token_set: TokenSet, layout: str) -> None:
     records = map(token_set.record, token_set.entries)
     optional = Counter(name for record in records for name, column in columns_of(record).items() if column.optional)
     for name, shards in sorted(optional.items()):
+        if name in LAYOUTS[layout].columns:
+            continue
         left_out = f"column {name} of {counted(shards, 'shard')}"
         print(f"left out: {left_out}, as {layout} has no place for it", file=sys.stderr)
 
@@ -194,6 +197,8 @@ def take_in(config: In) -> Path:
     if (folder / "manifest.json").exists():
         raise FileExistsError(f"{folder}: is there already; take it in under another --name")
     splits = _splits(config)
+    for path in (path for files in splits.values() for path in files if LAYOUTS[config.layout].columns):
+        require_no_mask(path)
     names = names_of([path for files in splits.values() for path in files])
     with locked(folder), _removing_what_failed(folder):
         remove_temporary_files(folder, folder / "shards")

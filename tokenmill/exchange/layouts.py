@@ -9,7 +9,8 @@
     megatron    train.bin: ids as in nanogpt, or int32; train.idx: 9 bytes "MMIDIDX", uint64 version 1, uint8 type (8:
                 uint16, 4: int32), uint64 sequences, uint64 sequences + 1; then int32 lengths, int64 first bytes,
                 int64 0 ... sequences, as a document is a sequence (Megatron-LM's indexed_dataset.py)
-    parquet     train-00000-of-00002.parquet ...: a document a row, `input_ids` (a Hugging Face dataset's folder)
+    parquet     train-00000-of-00002.parquet ...: a document a row, `input_ids` (a Hugging Face dataset's folder); of a
+                chat set also `labels`, -100 where a token bears no loss, and `assistant_masks`
     datatrove   train/00000_train.ds ...:  ids, uint16 or uint32; .ds.index: uint64, where each document ends, in
                 tokens; .ds.metadata: tokenizer and bytes a token, tokens (datatrove's DocumentTokenizer, nanotron)
 
@@ -57,6 +58,7 @@ class Files(NamedTuple):
     is_flat: bool = False  # only BOS tells where a document begins
     begins: bool = False  # documents always begin with BOS
     suffix: str = ""  # of the files that are named, where others lie beside them
+    columns: tuple[str, ...] = ()  # optional ones that it has a place for
     most_tokens: int | None = None  # that the header of a file can count
 
 
@@ -68,6 +70,6 @@ LAYOUTS = {
     ),
     "npy": Files(write_npy, read_npy, "*_{split}_*.npy", is_cut=True, is_flat=True, begins=True),
     "megatron": Files(write_megatron, read_megatron, "{split}.bin", suffix=".bin"),
-    "parquet": Files(write_parquet, read_parquet, "{split}-*.parquet"),
+    "parquet": Files(write_parquet, read_parquet, "{split}-*.parquet", columns=("mask", "targets")),
     "datatrove": Files(write_datatrove, read_datatrove, "{split}/*.ds", ends=True, suffix=".ds"),
 }

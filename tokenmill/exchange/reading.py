@@ -18,6 +18,7 @@ from tokenmill.exchange.headers import (
     MEGATRON_TYPES,
 )
 from tokenmill.store.maps import map_file
+from tokenmill.text.formats import MASK_COLUMNS
 
 
 def read_nanogpt(path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
@@ -96,6 +97,15 @@ def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     if column.null_count or column.flatten().null_count:
         raise ValueError(f"{path}: expected ids in every row of input_ids, found nulls")
     return column.flatten().to_numpy(), np.diff(column.offsets.to_numpy().astype(np.int64))
+
+
+def require_no_mask(path: Path) -> None:
+    """ValueError if a parquet file has a loss mask beside its ids, which would be lost."""
+    if masks := [name for name in pq.read_schema(path).names if name in MASK_COLUMNS]:
+        raise ValueError(
+            f"{path}: has {', '.join(masks)} beside input_ids, so its rows are conversations, and the mask would be "
+            "lost here; take it in by `tokenmill prepare --chat`, which keeps ids and mask as they are (docs/chat.md)"
+        )
 
 
 def _is_integer(kind: pa.ListType) -> bool:

@@ -71,15 +71,27 @@ def write_megatron(split: SplitFiles, folder: Path) -> None:
 
 
 def write_parquet(split: SplitFiles, folder: Path) -> None:
-    schema = pa.schema({"input_ids": pa.large_list(pa.uint16() if split.dtype.itemsize == 2 else pa.uint32())})
+    ids_type = pa.large_list(pa.uint16() if split.dtype.itemsize == 2 else pa.uint32())
+    masked = {"labels": pa.large_list(pa.int32()), "assistant_masks": pa.large_list(pa.uint8())}
+    is_chat = any(shard.mask_bytes is not None for shard in split.shards)
+    schema = pa.schema({"input_ids": ids_type} | (masked if is_chat else {}))
     for number, shard in enumerate(split.shards):
         path = folder / f"{split.name}-{number:05d}-of-{len(split.shards):05d}.parquet"
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
             for first in range(0, len(shard.lengths), 1000):
                 offsets = shard.offsets[first : first + 1001].astype(np.int64)
                 ids = shard.read(int(offsets[0]), int(offsets[-1]))
-                rows = pa.LargeListArray.from_arrays(offsets - offsets[0], ids)
-                writer.write_table(pa.table([rows], schema=schema))
+                columns = [ids] if shard.mask_bytes is None else [ids, *_labels(shard.mask_bytes, offsets, ids)]
+                rows = [pa.LargeListArray.from_arrays(offsets - offsets[0], column) for column in columns]
+                writer.write_table(pa.table(rows, schema=schema))
+
+
+def _labels(mask_bytes: memoryview, offsets: np.ndarray, ids: np.ndarray) -> list[np.ndarray]:
+    """labels, the ids that bear loss and -100 for others, not shifted; and assistant_masks of 0 and 1."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    bits = np.unpackbits(np.frombuffer(mask_bytes[first >> 3 : (last + 7) >> 3], np.uint8), bitorder="little")
+    mask = bits[first & 7 :][: last - first]
+    return [np.where(mask, ids.astype(np.int32), np.int32(-100)), mask]
 
 
 def write_datatrove(split: SplitFiles, folder: Path) -> None:

@@ -11,6 +11,7 @@ Comes in: token sets and a LoaderConfig. Goes out: arrays of rows, (B, T + 1), a
     split_cursor     one token set's split, resumable from a position
     window_plans     the rows of each window; window_planner: plans windows ahead, in threads
     window_rows      the rows of one window; row_table: where their tokens are; pieces: their pieces, for display
+    loss_mask        which tokens of rows bear loss; padding: what closes a row of whole documents
     window_size      the window size, if a remote set's cache is small
     remote_rows      rows of token sets at an address
     background       an iterator that runs ahead, in a thread

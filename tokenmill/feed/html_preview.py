@@ -37,7 +37,9 @@ def _bar(pieces: list[Piece]) -> str:
 def _part(piece: Piece, index: int, total: int) -> str:
     notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
     tooltip = (
-        f"document {piece.document:,} of shard {piece.shard.entry.name}: "
+        f"{piece.length:,} tokens of padding"
+        if piece.is_padding
+        else f"document {piece.document:,} of shard {piece.shard.entry.name}: "
         f"{piece.length:,} tokens from {piece.start:,} on{notes}"
     )
     style = f"width:{100 * (piece.length + piece.bos) / total:.3f}%;background:{COLOURS[index % len(COLOURS)]}"

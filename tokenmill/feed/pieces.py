@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from tokenmill.feed.padding import Padding
 from tokenmill.store.shards import Shard
 
 
@@ -21,7 +22,23 @@ class Piece:
     start: int
     length: int
     bos: bool = False  # whether a BOS is inserted before these tokens
-    filler: bool = False  # whether this is a copy that fills the end of the row
+    filler: bool = False  # whether this is a copy that fills the end of the row, or padding
+    context: int = 0  # its first tokens that another row has as its own
+
+    @property
+    def is_padding(self) -> bool:
+        """Whether this closes a row of whole documents."""
+        return isinstance(self.shard, Padding)
+
+    def bears_loss(self) -> np.ndarray | None:
+        """Which of its tokens bear loss in a chat set, an inserted BOS included; None in a set of text."""
+        if self.shard.mask_bytes is None or self.is_padding:
+            return None
+        begin = int(self.shard.offsets[self.document]) + self.start
+        mask = np.frombuffer(self.shard.mask_bytes[begin >> 3 : (begin + self.length + 7) >> 3], np.uint8)
+        found = np.unpackbits(mask, bitorder="little")[begin & 7 :][: self.length].astype(bool)
+        found[: self.context] = False
+        return np.concatenate([[False], found]) if self.bos else found
 
     def tokens(self, bos_id: int) -> np.ndarray:
         """The tokens as in the row, including an inserted BOS: (length,) or (length + 1,)."""
@@ -30,10 +47,12 @@ class Piece:
         return np.concatenate([[bos_id], tokens]).astype(tokens.dtype) if self.bos else tokens
 
 
-def pieces_of(shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False) -> list[Piece]:
+def pieces_of(
+    shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False, context: int = 0
+) -> list[Piece]:
     """The pieces of a stretch of a shard's tokens, which may cover several documents."""
     parts = cut_at_documents(shard.offsets, begin, length)
-    return [Piece(shard, *part, bos and not index, filler) for index, part in enumerate(parts)]
+    return [Piece(shard, *part, bos and not index, filler, context) for index, part in enumerate(parts)]
 
 
 def cut_at_documents(offsets: np.ndarray, begin: int, length: int) -> list[tuple[int, int, int]]:

@@ -121,7 +121,8 @@ class WindowRows:
         stretches = slice(table.offsets[number], table.offsets[number + 1])
         bos = table.bos[stretches]
         begin, length = table.begin[stretches] // size + bos, table.size[stretches] // size - bos
-        columns = (table.source[stretches], begin, length, bos, self._filler[stretches])
+        context = np.where(self._filler[stretches], 0, np.maximum(table.quiet[stretches] - bos, 0))
+        columns = (table.source[stretches], begin, length, bos, self._filler[stretches], context)
         facts = zip(*(column.tolist() for column in columns), strict=True)
         return [piece for source, *stretch in facts for piece in pieces_of(self.shards[source], *stretch)]
 

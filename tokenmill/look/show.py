@@ -210,7 +210,9 @@ class ShowQuery:
         """What the rows depend on."""
         loader, packing = self.config.loader, find_packing(self.config.packing)
         order = f"seed {loader.order['seed']}" if loader.shuffle else "no shuffling"
-        long = f", {loader.long_documents} long documents" if len(packing.labels) > 1 else ""
+        is_chat = any(token_set.is_chat for token_set in self.sets.values())
+        says_how = len(packing.labels) > 1 and not (is_chat and loader.long_documents == "split")
+        long = f", {loader.long_documents} long documents" if says_how else ""
         ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if self.config.row is None else ""
         rows = f"rows of {loader.seq_len:,} + 1 tokens, {loader.packing}{long}, {order}{ranks}"
         if not self.mixture.is_one_set:

@@ -41,12 +41,30 @@ class RowPrinter:
 
     def piece(self, piece: Piece, index: int, full: bool) -> None:
         style, letter = COLOURS[index % len(COLOURS)], LETTERS[index % len(LETTERS)]
+        if piece.is_padding:
+            self.print(f"  {letter.lower()} {piece.length:,} tokens of padding, which bear no loss", style="dim")
+            return
         self.print(f"  {letter} {self._facts(piece)}", style=f"bold {style}")
-        ids = piece.tokens(self.tokenizer.bos_id)
-        text = self.tokenizer.decode(ids)
-        self.print(text if full else f"    {shortened(text, max(40, self.console.width - 4))}", style=style)
+        ids, bears = piece.tokens(self.tokenizer.bos_id), piece.bears_loss()
+        if bears is None or not full:
+            text = self.tokenizer.decode(ids)
+            self.print(text if full else f"    {shortened(text, max(40, self.console.width - 4))}", style=style)
+        else:
+            self._masked(ids, bears, style)
         if self._ids:
             self.print(" ".join(map(str, ids.tolist())), style="dim")
+
+    def _masked(self, ids: np.ndarray, bears: np.ndarray, style: str) -> None:
+        """Prints a conversation; what bears loss is in colour and underlined, the rest is dim."""
+        parts = np.split(np.arange(len(ids)), np.flatnonzero(np.diff(bears)) + 1)
+        segments = [
+            Segment(
+                escape_controls(self.tokenizer.decode(ids[part])),
+                self.console.get_style(f"{style} underline" if bears[part[0]] else "dim"),
+            )
+            for part in parts
+        ]
+        self.console.print(Segments([*segments, Segment("\n")]), end="")
 
     def print(self, text: str, style: str = "none") -> None:
         segment = Segment(escape_controls(text) + "\n", self.console.get_style(style))  # keeps tabs
@@ -59,6 +77,9 @@ class RowPrinter:
         whole = int(piece.shard.offsets[piece.document + 1] - piece.shard.offsets[piece.document])
         part = "whole" if piece.length == whole else f"its tokens {piece.start:,} to {piece.start + piece.length - 1:,}"
         notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
+        if (bears := piece.bears_loss()) is not None:
+            notes += f", {int(bears.sum()):,} tokens bear loss"
+            notes += f", the first {piece.context:,} only as context" * bool(piece.context)
         return (
             f"{piece.length:,} of {whole:,} tokens, {part}{notes}: document {piece.document:,} of shard "
             f"{piece.shard.entry.name}, {self._source(piece)}"

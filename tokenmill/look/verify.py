@@ -119,6 +119,8 @@ def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
             checksums[suffix].update(block.data)
     for suffix, found in checksums.items():
         wrong += verify_checks.of_bytes(found.facts(), checksums_of(record, suffix), suffix)
+    if not wrong:
+        wrong += verify_checks.of_mask(token_set, entry, offsets)
     return [*verify_checks.of_offsets(offsets, entry), *wrong]
 
 

@@ -7,12 +7,15 @@ import numpy as np
 
 from tokenmill.look.bit_errors import flipped_bit
 from tokenmill.remote.sets import RemoteTokenSet
-from tokenmill.store.columns import checksums_of, columns_of, listed_sha256
+from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of, listed_sha256
 from tokenmill.store.files import BLOCK_BYTES, read_bounded
+from tokenmill.store.maps import map_file
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
 from tokenmill.store.small_files import SMALL_FILES, what_is_wrong
 from tokenmill.store.token_sets import TokenSet, require_kept_manifests
 from tokenmill.tokenize.tokenizer import Tokenizer
+
+MASKED_DOCUMENTS = 100_000  # whose masks are compared at a time
 
 
 def _is_array(data: bytes, expected: np.ndarray) -> bool:
@@ -115,6 +118,33 @@ def of_ends(token_set: TokenSet, block: np.ndarray, offsets: np.ndarray, first: 
     wrong = np.flatnonzero(block[offsets[1 + begin : 1 + end].astype(np.int64) - 1 - first] != eot_id)
     eot_token = token_set.tokenizer.get("eot_token")
     return [f".bin: document {begin + wrong[0]:,} does not end with {eot_token}"] if len(wrong) else []
+
+
+def of_mask(token_set: TokenSet, entry: ShardEntry, offsets: np.ndarray) -> list[str]:
+    """Each document of a chat set must have as many tokens that bear loss as `targets` says, and no BOS may be one."""
+    columns = {MASK.suffix, TARGETS.suffix} & dict(entry.columns).keys()
+    if token_set.is_chat != (len(columns) == 2):
+        return [
+            f"it has columns {', '.join(sorted(columns)) or 'neither mask nor targets'}, as no chat set or text has"
+        ]
+    if not token_set.is_chat or of_offsets(offsets, entry):
+        return []
+    mask, targets = (
+        map_file(token_set.column_path(entry, column.suffix), column.numpy_dtype) for column in (MASK, TARGETS)
+    )
+    for first in range(0, entry.documents, MASKED_DOCUMENTS):
+        some = offsets[first : first + MASKED_DOCUMENTS + 1].astype(np.int64)
+        bits = np.unpackbits(mask[some[0] >> 3 : (some[-1] + 7) >> 3], bitorder="little")[some[0] & 7 :]
+        done = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])
+        at = some - some[0]
+        wrong = np.flatnonzero(done[at[1:]] - done[at[:-1]] != targets[first : first + len(some) - 1])
+        if len(wrong):
+            return [
+                f".targets: document {first + int(wrong[0]):,} has another number of tokens that bear loss in .mask"
+            ]
+        if (bos := np.flatnonzero(bits[at[:-1]])).size:
+            return [f".mask: BOS of document {first + int(bos[0]):,} bears loss"]
+    return []
 
 
 def of_bytes(found: dict, expected: dict, suffix: str) -> list[str]:

@@ -4,6 +4,7 @@ import difflib
 import shlex
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
 from tokenmill.prepare.run import prepare_and_describe
 from tokenmill.remote.sets import open_set
 from tokenmill.sanitize import sanitize
+from tokenmill.store.columns import TARGETS
 from tokenmill.store.shards import SPLITS, Split
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import format_of
@@ -88,6 +90,23 @@ def _report(error: PreparationError) -> None:
     _say(f"error: {len(error.failures)} failed; fix the cause and run the same command again")
 
 
+def _of_conversations(token_set: TokenSet) -> Iterator[str]:
+    """What a chat set's tokens bear loss, and which conversations were left out, with the reasons."""
+    if not token_set.is_chat:
+        return
+    shards = [token_set.open(entry) for entry in token_set.entries]
+    targets = sum(int(shard.column(TARGETS.suffix).sum()) for shard in shards)
+    tokens = token_set.manifest["tokens"]
+    yield f"{targets:,} tokens bear loss, {targets / max(1, tokens):.1%}"
+    if broken := token_set.manifest.get("broken_conversations"):
+        yield f"left out: {counted(broken, 'row')} without a conversation (--skip-broken-conversations)"
+    refused = Counter[str]()
+    for entry in token_set.entries:
+        refused.update(token_set.record(entry).get("refused", {}))
+    for reason, many in refused.most_common():
+        yield f"left out: {counted(many, 'conversation')}: {reason}"
+
+
 def _summarize(folder: Path | str, config: PrepareConfig) -> None:
     token_set = open_set(folder)
     facts, tokenizer = token_set.manifest, token_set.tokenizer
@@ -101,6 +120,8 @@ def _summarize(folder: Path | str, config: PrepareConfig) -> None:
         print(f"  left out: {' and '.join(f'{count:,} {kind}' for kind, count in empty.items())} documents")
     if facts["broken_lines"]:
         print(f"  left out: {counted(facts['broken_lines'], 'broken line')}")
+    for line in _of_conversations(token_set):
+        print(f"  {line}")
     if facts["oversized_documents"]:
         many = f"{counted(facts['oversized_documents'], 'document')} of more than {config.max_document_bytes:,} bytes"
         print(f"  left out: {many} (--max-document-bytes)")

@@ -73,8 +73,6 @@ class PrepareConfig:
     train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
 
     def __post_init__(self) -> None:
-        if self.tokenizer is None:
-            object.__setattr__(self, "tokenizer", _default_tokenizer(self.chat))
         if self.chat is None and (self.loss, self.messages_column, self.skip_broken_conversations) != (
             "all",
             None,
@@ -175,15 +173,15 @@ class Request(NamedTuple):
 def resolve(config: PrepareConfig) -> Request:
     """The plain values that a configuration stands for. ValueError if train:N has no valid N."""
     c, dataset = config, _dataset(config)
-    assert c.tokenizer is not None, "it has a default"
+    spec = c.tokenizer or _default_tokenizer(c.chat)
     part, _, parts = (c.part or "1/1").partition("/")
     tokens = Path("data/tokens") if isinstance(c.tokens_root, str) else Path(c.tokens_root)
-    size = _train_size(c.tokenizer)
+    size = _train_size(spec)
     trained = tokens.parent / "tokenizers" / f"{dataset}-bpe{size}.json"
     return Request(
         InputRequest(c.source, c.num_shards, c.revision, c.val_file, Path(c.raw_dir), c.keep_raw, c.download_workers),
         TokenizerRequest(
-            c.tokenizer, c.bos_token, c.eot, c.eot_token, size, c.source, trained, c.train_text_bytes, c.chat, c.loss
+            spec, c.bos_token, c.eot, c.eot_token, size, c.source, trained, c.train_text_bytes, c.chat, c.loss
         ),
         _destination(dataset, c.tokens_root, c.part),
         Share(int(part), int(parts), c.finish, c.dry_run),

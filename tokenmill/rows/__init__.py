@@ -4,6 +4,7 @@ Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers
 
     windows       the slices of all shards, taken in windows: the order of an epoch
     packing       best-fit rows of a window; bundles: joins short pieces at random first
+    whole_documents  rows of whole documents and padding, for chat sets
     gap_cuts      cuts pieces to fill large gaps; filler: fills the others with copies
     concat        rows cut from a token stream, without regard to documents
     nanochat      nanochat's rule, pick for pick

@@ -8,6 +8,7 @@ Comes in: tokens, lengths, records. Goes out: arrays, manifests.
     columns       the table of a shard's columns: which files it has, and what each holds
     shards        one shard, mapped; shard_writer: written
     token_sets    a folder of shards with a manifest
+    chat_rule     the chat template that a tokenizer carries, and which turns are learned
     small_files   tokenizer.json and token_bytes.npy, and whether one is right; fingerprints: of a tokenizer
 
 It must never know what a text or a row is, nor how a tokenizer encodes.

@@ -1,0 +1,227 @@
+"""Chat sets from the command line: prepared, verified, shown, converted, continued; and what is refused."""
+
+import json
+import random
+import re
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conversing import CHATML, random_messages
+from making import run_prepare, tree
+from rich.console import Console
+
+from tokenmill import RowLoader, Tokenizer, TokenSet, cli
+from tokenmill.chat.chat_encoder import Renderer
+from tokenmill.chat.conversations import read_conversation
+from tokenmill.look.show import show
+from tokenmill.look.show_config import Show
+from tokenmill.look.verify import verify
+from tokenmill.store.files import write_json
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import TEXT_COUNTS
+
+
+def write_jsonl(path, rows) -> None:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = random.Random(5)
+    return [{"messages": random_messages(rng)} for _ in range(240)]
+
+
+@pytest.fixture(scope="module")
+def source(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chats") / "chats"
+    folder.mkdir()
+    for number in range(4):
+        write_jsonl(folder / f"chat_{number}.jsonl", rows[60 * number : 60 * number + 60])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chat_set(source, tokenizer_json, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    flags = ("--source", source, "--chat", "chatml", "--tokenizer", tokenizer_json, "--workers", "2")
+    done = run_prepare(*flags, "--shard-text-bytes", "20000", cwd=folder)
+    assert "tokens bear loss" in done.stdout
+    return folder / done.stdout.splitlines()[-1]
+
+
+def documents_of(folder):
+    token_set = TokenSet(folder)
+    for entry in token_set.entries:
+        shard = token_set.open(entry)
+        bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
+        for first, last in zip(shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True):
+            yield shard.tokens[first:last].tolist(), bits[first:last].tolist()
+
+
+def test_every_conversation_is_there_with_its_ids_and_mask(chat_set, rows):
+    tokenizer = Tokenizer.of_set(TokenSet(chat_set))
+    renderer, expected = Renderer(tokenizer), []
+    for row in rows:
+        ids, mask = [], []
+        for stretch in renderer.stretches(read_conversation(row)):
+            some = [tokenizer.special_tokens[stretch.text]] if stretch.is_special else tokenizer.encode(stretch.text)
+            ids += list(map(int, some))
+            at = np.cumsum([0, *(len(tokenizer.token(int(id))) for id in some)])[:-1] if not stretch.is_special else [0]
+            spans = [(len(stretch.text[:a].encode()), len(stretch.text[:b].encode())) for a, b in stretch.learned]
+            mask += [int(any(a <= place < b for a, b in spans)) for place in at]
+        expected.append((ids, mask))
+    assert list(documents_of(chat_set)) == expected
+    assert verify(chat_set) == {}
+
+
+def test_parquet_with_nested_columns_gives_the_same_set(rows, source, tokenizer_json, chat_set, tmp_path):
+    folder = tmp_path / "chats"
+    folder.mkdir()
+    for number in range(4):
+        some = [row["messages"] for row in rows[60 * number : 60 * number + 60]]
+        extra = [[{**message, "name": None, "tool_calls": None} for message in one] for one in some]
+        pq.write_table(pa.table({"id": list(range(60)), "messages": extra}), folder / f"chat_{number}.parquet")
+    flags = ("--source", folder, "--chat", "chatml", "--tokenizer", tokenizer_json, "--keep-ids", "id")
+    done = run_prepare(*flags, cwd=tmp_path)
+    made = tmp_path / done.stdout.splitlines()[-1]
+    assert list(documents_of(made)) == list(documents_of(chat_set))
+    token_set = TokenSet(made)
+    assert token_set.open(token_set.entries[0]).lines("ids") == [str(i) for i in range(60)] * 3
+    assert made.name == chat_set.name, "the same tokenizer, template and loss rule"
+
+
+def test_a_second_run_makes_nothing_and_other_rules_make_another_set(source, tokenizer_json, chat_set):
+    root = chat_set.parents[2]
+    before = tree(chat_set)
+    flags = ("--source", source, "--chat", "chatml", "--tokenizer", tokenizer_json)
+    assert ", 0 to make" in run_prepare(*flags, cwd=root).stderr
+    assert tree(chat_set) == before
+    last = run_prepare(*flags, "--loss", "last", cwd=root).stdout.splitlines()[-1]
+    assert last != str(chat_set.relative_to(root))
+    one, other = (sum(sum(mask) for _, mask in documents_of(folder)) for folder in (chat_set, root / last))
+    assert other < one
+
+
+def test_a_chat_template_beside_its_tokenizer(source, tokenizer, tmp_path):
+    """A tokenizer_config.json, with the tokenizer.json beside it taken by default."""
+    model = tmp_path / "model"
+    model.mkdir()
+    tokenizer._with_special(["<|im_start|>", "<|im_end|>"]).save(model / "tokenizer.json")
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "bos_token": "<|bos|>"}))
+    done = run_prepare("--source", source, "--chat", model / "tokenizer_config.json", cwd=tmp_path)
+    token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+    assert token_set.tokenizer["chat"]["template"] == CHATML
+    assert token_set.tokenizer["chat"]["variables"] == {"bos_token": "<|bos|>"}
+    assert verify(token_set.path) == {}
+
+
+BROKEN = {"messages": [{"role": "alien", "content": "a"}]}
+
+
+def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json, tmp_path):
+    folder = tmp_path / "chats"
+    folder.mkdir()
+    unlearned = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}
+    write_jsonl(folder / "a.jsonl", [*rows[:3], BROKEN, unlearned])
+    write_jsonl(folder / "b.jsonl", rows[5:8])
+    flags = ("--source", folder, "--chat", "chatml", "--tokenizer", tokenizer_json)
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "a.jsonl: line 4: message 0: unknown role 'alien'" in done.stderr
+    done = run_prepare(*flags, "--skip-broken-conversations", cwd=tmp_path)
+    assert "left out: 1 row without a conversation (--skip-broken-conversations)" in done.stdout
+    assert "left out: 1 conversation: no token of it bears loss" in done.stdout
+    manifest = json.loads((tmp_path / done.stdout.splitlines()[-1] / "manifest.json").read_text())
+    assert (manifest["documents"], manifest["broken_conversations"], manifest["refused_conversations"]) == (6, 1, 1)
+
+
+def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_path):
+    folder = shutil.copytree(chat_set, tmp_path / chat_set.name)
+    token_set = TokenSet(folder)
+    entry = token_set.entries[0]
+    shard, record = token_set.open(entry), token_set.record(entry)
+    mask = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
+    right, tokens, lengths = np.array(shard.column("targets")), np.array(shard.tokens), shard.lengths
+    for at, message in ((int(np.argmax(mask)), "another number of tokens that bear loss"), (0, "BOS of document 0")):
+        changed = mask.copy()
+        changed[at] ^= 1
+        targets = right.copy()
+        targets[0] += at == 0
+        with ShardWriter(folder, entry.name, record["dtype"], ["mask", "targets"]) as writer:
+            writer.write(tokens, lengths)
+            writer.write_column("mask", changed)
+            writer.write_column("targets", targets)
+            kept = {key: record[key] for key in (*TEXT_COUNTS, "fingerprint", "source")}
+            made = writer.finish(kept)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["shards"][0]["columns"] = {name: facts["sha256"] for name, facts in made["columns"].items()}
+        write_json(folder / "manifest.json", manifest)
+        assert any(message in problem for problem in verify(folder)[entry.name])
+
+
+def test_show_tells_what_bears_loss_and_padding(chat_set):
+    console = Console(record=True, width=200, soft_wrap=True, highlight=False, markup=False, force_terminal=True)
+    show(Show(tokens=str(chat_set), row="0", seq_len=400), console)
+    told = console.export_text(clear=False)
+    assert "tokens bear loss: document" in told
+    assert "tokens of padding, which bear no loss" in told
+    underlined = "".join(console.export_text(styles=True).split("\x1b[0m"))
+    assert "\x1b[4" in underlined
+
+
+def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokenizer_json, tmp_path):
+    assert cli.main(["convert", "out", "parquet", str(chat_set), str(tmp_path / "out")]) == 0
+    rows = [row for path in sorted((tmp_path / "out").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    expected = list(documents_of(chat_set))
+    assert sorted((row["input_ids"], row["assistant_masks"]) for row in rows) == sorted(expected)
+    for row in rows:
+        pairs = zip(row["input_ids"], row["assistant_masks"], strict=True)
+        assert row["labels"] == [id if bears else -100 for id, bears in pairs]
+    files = sorted(map(str, (tmp_path / "out").glob("*.parquet")))
+    flags = ("--tokenizer", tokenizer_json, "--name", "back", "--val-fraction", "0.1")
+    assert cli.main(["convert", "in", "parquet", *files, *flags]) == 1, "the mask would be lost"
+    done = run_prepare("--source", tmp_path / "out", "--chat", "chatml", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    assert sorted(documents_of(tmp_path / done.stdout.splitlines()[-1])) == sorted(expected)
+
+
+def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_json, tmp_path, rows):
+    from tokenmill import Mixture
+
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(2):
+        (texts / f"{number}.txt").write_text("some text " * 500)
+    done = run_prepare("--source", texts, "--tokenizer", tokenizer_json, cwd=tmp_path)
+    text = tmp_path / done.stdout.splitlines()[-1]
+    with RowLoader(
+        Mixture({"chat": 1, "text": 1}, sources={"chat": chat_set, "text": text}), batch_size=4, seq_len=400
+    ) as loader:
+        _, targets = next(loader)
+    assert (targets == -100).any(1).tolist().count(True) == 2
+
+
+FLAGS = [
+    (["--loss", "last"], "go with --chat, which is missing"),
+    (["--chat", "nowhere.json"], "nowhere.json: expected nanochat or chatml, a tokenizer_config.json or a .jinja file"),
+    (["--chat", "nanochat", "--tokenizer", "gpt2"], "needs special tokens that tokenizer gpt2 does not have"),
+    (["--chat", "chatml", "--eot"], "--eot is for text"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), FLAGS)
+def test_what_does_not_go_together_is_refused(source, flags, message, tmp_path, shared_cache):
+    done = run_prepare("--source", source, *flags, cwd=tmp_path, check=False)
+    assert done.returncode in (1, 2)
+    assert message in " ".join(re.sub("[│\n]", " ", done.stderr).split())
+
+
+@pytest.fixture
+def shared_cache(monkeypatch):
+    from conftest import SHARED
+
+    if not (SHARED / "tiktoken_cache").is_dir():
+        pytest.skip("GPT-2's vocabulary is not here")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(SHARED / "tiktoken_cache"))
