@@ -31,6 +31,7 @@ OPEN, CLOSE = "\ue0fe", "\ue0ff"  # private-use characters around the number of 
 MARK = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 FRAMES_KEPT = 4096
 TEXT_KEYS = ("content", "text", "reasoning_content", "thinking", "reasoning", "arguments", "description")
+CALL = "arguments"  # of a tool call
 # what templates look for in contents: split('</think>'), startswith('<tool_response>'), '<think>' in content
 LOOKED_FOR = re.compile(
     r"""(?:split|rsplit|startswith|endswith|find|partition|rpartition|replace)\(\s*(?:'([^'\n]+)'|"([^"\n]+)")"""
@@ -97,16 +98,19 @@ class TurnFinder:
 
     # ------------------------------------------------------------------------ marks
 
-    def _marked(self, value: Any, texts: list[str], is_text: bool = False) -> Any:
+    def _marked(self, value: Any, texts: list[str], is_text: bool = False, in_call: bool = False) -> Any:
         """A copy in which texts are marks; the texts are appended to `texts`.
 
         What the template looks for in contents stays as it is, and so does text without any letter or sign, as a
         template may leave out what is empty.
         """
         if isinstance(value, dict):
-            return {key: self._marked(one, texts, is_text or key in TEXT_KEYS) for key, one in value.items()}
+            return {
+                key: self._marked(one, texts, key in TEXT_KEYS, in_call or key == CALL) for key, one in value.items()
+            }
         if isinstance(value, list):
-            return [self._marked(one, texts, is_text or isinstance(one, str)) for one in value]
+            return [self._marked(one, texts, is_text, in_call) for one in value]
+        is_text = is_text or in_call  # whatever the names of a call's arguments are
         if not (is_text and isinstance(value, str)):
             return value
         parts, at = [], 0
@@ -165,9 +169,27 @@ class TurnFinder:
         for some in (messages[:number], messages):
             plain, prompted = self._render(some, tools, False), self._render(some, tools, True)
             header = prompted[len(plain) :] if plain and prompted and prompted.startswith(plain) else ""
-            if header.strip() and (at := rendered.rfind(header, before, first)) >= 0:
-                return at + len(header)
+            if header.strip() and (begin := self._after_header(header, rendered, before, first)) is not None:
+                return begin
         raise CannotMask("it cannot be told where a turn of the assistant begins")
+
+    def _after_header(self, header: str, rendered: str, before: int, first: int) -> int | None:
+        """Where the prompt for a turn ends between two places, or as much of it as earlier turns have.
+
+        A prompt may go on with what only the last turn begins with, as "<think>". As much as both have, up to a special
+        token or the end of a line, is what every turn begins with.
+        """
+        tokens = list(self._special.finditer(header))
+        start = header[: tokens[0].end()] if tokens else header
+        if (at := rendered.rfind(start, before, first)) < 0:
+            return None
+        common = os.path.commonprefix([header, rendered[at:first]])
+        if common == header:
+            return at + len(header)
+        ends = [found.end() for found in tokens if found.end() <= len(common)]
+        ends += [place + 1 for place, letter in enumerate(common) if letter == "\n"]
+        has_all_tokens = not tokens or tokens[-1].end() <= len(common)
+        return at + max(ends) if ends and has_all_tokens else None
 
     def _end(
         self, messages: list[dict[str, Any]], tools: Any, rendered: str, number: int, last: int, after: int
@@ -180,6 +202,9 @@ class TurnFinder:
             return at + len(token)
         if is_known and (found := list(self._special.finditer(rendered, last, limit))):
             return found[-1].end()
+        follows = self._special.match(rendered, last, limit)
+        if follows is not None and not messages[number].get("tool_calls"):  # after calls there may be several
+            return follows.end()
         raise CannotMask("the template writes no special token after a turn of the assistant, so it would never end")
 
     def _find_end_of_turn(self) -> str | None:
