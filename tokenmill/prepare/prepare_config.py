@@ -40,15 +40,15 @@ class PrepareConfig:
     source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; a folder, file or glob of parquet, jsonl or txt files, local or at a URL; or stdlib
     num_shards: int = 46  # of a hub repository: how many files, in name order; the last of them validates
     revision: str = "main"  # of a hub repository: a branch, tag or commit; kept as it is when first seen
-    tokenizer: str | None = (
-        None  # by default gpt2, or the tokenizer.json beside the file of --chat. A tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl
-    )
+    # fmt: off
+    tokenizer: str | None = None  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl; by default gpt2, or the tokenizer.json beside the file of --chat
+    # fmt: on
     bos_token: str | None = None  # the special token that begins a document, if it is not clear which one does
     eot: bool = False  # end documents with the tokenizer's end of text too; BOS still begins them
     eot_token: str | None = None  # the special token that ends a document, if it is not clear which one does
-    chat: str | None = (
-        None  # the source has conversations, and documents are these: nanochat, chatml, or a tokenizer_config.json or .jinja file with a Hugging Face chat template
-    )
+    # fmt: off
+    chat: str | None = None  # the source has conversations: nanochat, chatml, or a tokenizer_config.json or .jinja file with a Hugging Face chat template
+    # fmt: on
     loss: Literal["all", "last"] = "all"  # which turns of the assistant bear loss
     messages_column: str | None = None  # the column, or key, with the messages, if it is not messages or conversations
     skip_broken_conversations: bool = False  # leave out and count rows that are no conversation; by default an error
