@@ -197,8 +197,8 @@ def take_in(config: In) -> Path:
     if (folder / "manifest.json").exists():
         raise FileExistsError(f"{folder}: is there already; take it in under another --name")
     splits = _splits(config)
-    for path in (path for files in splits.values() for path in files if LAYOUTS[config.layout].columns):
-        require_no_mask(path)
+    for file in (file for files in splits.values() for file in files if LAYOUTS[config.layout].columns):
+        require_no_mask(file)
     names = names_of([path for files in splits.values() for path in files])
     with locked(folder), _removing_what_failed(folder):
         remove_temporary_files(folder, folder / "shards")
