@@ -17,6 +17,7 @@ from tokenmill import RowLoader
 from tokenmill.remote import budget, retry
 from tokenmill.remote import fetcher as fetching
 from tokenmill.remote.block_locks import NEEDED
+from tokenmill.remote.block_state import ABSENT, COMING
 from tokenmill.remote.sets import Kept, RemoteShard, open_set
 
 READ = {"batch_size": 8, "seq_len": 512, "epochs": 1}
@@ -252,6 +253,27 @@ def test_a_map_that_is_deleted_ends_what_reads_by_it(folder, server, small_windo
         read_on(first, found)
     assert same(found, here[: len(found)]), "right up to the error"
     first.close()
+
+
+def test_shards_without_a_map_are_not_taken(folder, server, tmp_path):
+    """Nobody knows what is there, and a hole looks like zeros."""
+    here = batches(folder, packing="concat", count=20)
+    read_in_another_process(server, tmp_path)
+    (cached,) = tmp_path.iterdir()
+    for path in (cached / "shards").glob("*.bin"):
+        path.write_bytes(bytes([7, 1]) * (path.stat().st_size // 2))
+    (cached / "blocks").unlink()
+    assert same(batches(f"{server.url}/set", cache_dir=tmp_path, packing="concat", count=20), here)
+
+
+def test_a_block_that_a_killed_process_was_fetching_is_missing(folder, server, tmp_path):
+    read_in_another_process(server, tmp_path)
+    (cached,) = tmp_path.iterdir()
+    data = bytearray((cached / "blocks").read_bytes())
+    data[24] = data[24] & ~3 | COMING  # as it was when the process died
+    (cached / "blocks").write_bytes(data)
+    token_set = open_set(f"{server.url}/set", Kept(tmp_path))
+    assert token_set.cache.marks.state(0) == ABSENT
 
 
 def test_a_fork_needs_nothing_of_its_parent_s(folder, server, small_windows, tmp_path):

@@ -348,10 +348,28 @@ def test_a_pulled_set_that_grew_knows_the_positions_of_before(folder, tmp_path):
     assert tree(tmp_path / "back") == tree(grown), "as it was pushed"
 
 
+def test_a_former_manifest_at_an_address_is_the_one_that_it_is_called_after(folder, tmp_path):
+    """Or a position would go on over other shards than its run read."""
+    grown = make_token_set(tmp_path / "grown", train=[[300] * 20 for _ in range(3)], val=[[300] * 20])
+    give_small_files(grown, folder)
+    manifest = read_manifest(grown)
+    shards = [shard for shard in manifest["shards"] if shard["name"] != "train_2.000"]
+    before = TokenSet(grown).digest
+    with FileServer.of(grown) as server:
+        server.files["set/manifests/" + "0" * 16 + ".json"] = json.dumps(of_shards(manifest, shards)).encode()
+        token_set = open_set(f"{server.url}/set", Kept(tmp_path / "c"))
+        assert token_set.knows(before)
+        with pytest.raises(ValueError, match="expected the manifest with this digest, found"):
+            token_set.knows("0" * 16)
+
+
 def test_a_pull_refuses_another_set_s_folder(large, prepared, tmp_path, folder):
     _, server = large
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match="is there already, of another tokenizer"):
         pull(f"{server.url}/set", shutil.copytree(folder, tmp_path / "other"))
+    same_tokenizer = make_token_set(tmp_path / "same", train=[[30] * 20], val=[[30]])
+    with pytest.raises(FileExistsError, match="is there already, with manifest"):
+        pull(f"{server.url}/set", same_tokenizer)
     with pytest.raises(ValueError, match="expected an address"):
         fetch(Pull("data/tokens/web"))
 

@@ -171,6 +171,21 @@ def test_the_hub_is_read_through_redirects_that_are_kept(hub):
     assert len(here._redirects) == 1
 
 
+def test_a_token_is_not_sent_to_another_port_of_its_host(hub, monkeypatch):
+    sent, real = [], http_backend.get
+
+    def noted(url, headers, *more):
+        sent.append((url, "Authorization" in headers))
+        return real(url, headers, *more)
+
+    monkeypatch.setattr(http_backend, "get", noted)
+    with FileServer({"set/a.bin": DATA}) as other:
+        hub.always["a.bin"], hub.location = "redirect", f"{other.url}/set/a.bin"
+        assert read(backend(), "a.bin", 0, 10) == DATA[:10]
+    assert [has for url, has in sent if url.startswith(hub.url + "/hub/")] == [True]
+    assert [has for url, has in sent if url.startswith(other.url)] == [False]
+
+
 def test_a_redirect_that_has_expired_is_asked_for_anew(hub):
     here = backend()
     assert read(here, "a.bin", 0, 10) == DATA[:10]

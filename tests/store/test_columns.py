@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import textwrap
 from types import SimpleNamespace
@@ -334,6 +335,14 @@ def test_only_verified_bytes_of_a_column_reach_the_cache(folder, tmp_path):
         asked = len(server.asked)
         assert np.array_equal(shard.column("label"), mask_of("train_0.000"))
         assert len(server.asked) == asked, "and once"
+        os.truncate(cached, 9)
+        again = open_set(f"{server.url}/set", Kept(tmp_path / "cache"))
+        assert np.array_equal(again.open(again.entries[0]).column("label"), mask_of("train_0.000"))
+        cached.unlink()
+        (tmp_path / "mine").write_bytes(bytes(55))
+        cached.symlink_to(tmp_path / "mine")
+        assert np.array_equal(again.open(again.entries[0]).column("label"), mask_of("train_0.000"))
+        assert (tmp_path / "mine").read_bytes() == bytes(55), "a link is replaced"
         cached.write_bytes(b"cut")
         assert np.array_equal(shard.column("label"), mask_of("train_0.000"))
         assert problems(f"{server.url}/set") == {}
