@@ -5,6 +5,7 @@ first is compared with the marks of the second, where both write the same text.
 """
 
 import datetime
+import importlib.util
 import random
 import re
 from collections import Counter
@@ -18,10 +19,8 @@ from tokenmill.chat.conversations import read_conversation
 from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate, with_reasoning
 from tokenmill.chat.turns import CannotMask, TurnFinder
 
-trl = pytest.importorskip("trl")
-chat_templates = pytest.importorskip("transformers.utils.chat_template_utils")
-
-FOLDER = Path(trl.__file__).parent / "chat_templates"
+FOUND = importlib.util.find_spec("trl")  # found, and not imported: other tests fork
+FOLDER = Path(FOUND.origin).parent / "chat_templates" if FOUND else Path("nowhere")
 TEMPLATES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
 MARKED = [name for name in TEMPLATES if name.endswith("_training")]
 VARIABLES = {"bos_token": "<BOS>", "eos_token": "<EOS>", "pad_token": "<PAD>"}
@@ -44,6 +43,7 @@ DATED = datetime.datetime(2024, 7, 26)
 @pytest.fixture(autouse=True)
 def same_date(monkeypatch):
     """transformers writes today's date, tokenmill always the same."""
+    chat_templates = pytest.importorskip("transformers.utils.chat_template_utils")
 
     class Dated(datetime.datetime):
         @classmethod
@@ -67,7 +67,9 @@ def conversations(count: int, name: str, seed: int = 0):
 
 def theirs(source: str, row: dict) -> tuple[str, list[tuple[int, int]]]:
     """transformers' text, and the characters of its generation blocks."""
-    texts, spans = chat_templates.render_jinja_template(
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    texts, spans = render_jinja_template(
         [row["messages"]], chat_template=source, return_assistant_tokens_mask="generation" in source, **VARIABLES
     )
     return texts[0], spans[0] if spans else []
