@@ -30,7 +30,7 @@ import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
-from tokenmill.store.chat_rule import ChatRule
+from tokenmill.store.chat_rule import NANOCHAT_TOKENS, ChatRule
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.fingerprints import of_chat, of_ranks
 from tokenmill.store.names import plain
@@ -49,17 +49,7 @@ EOT_TOKENS = ("<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endoftext|>")
 BOS_TOKENS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
 
 # nanochat's special tokens (nanochat/tokenizer.py)
-NANOCHAT_SPECIAL_TOKENS = (
-    "<|bos|>",
-    "<|user_start|>",
-    "<|user_end|>",
-    "<|assistant_start|>",
-    "<|assistant_end|>",
-    "<|python_start|>",
-    "<|python_end|>",
-    "<|output_start|>",
-    "<|output_end|>",
-)
+NANOCHAT_SPECIAL_TOKENS = ("<|bos|>", *NANOCHAT_TOKENS)
 
 
 @dataclass(frozen=True)
