@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,7 +74,7 @@ def write_megatron(split: SplitFiles, folder: Path) -> None:
 def write_parquet(split: SplitFiles, folder: Path) -> None:
     ids_type = pa.large_list(pa.uint16() if split.dtype.itemsize == 2 else pa.uint32())
     masked = {"labels": pa.large_list(pa.int32()), "assistant_masks": pa.large_list(pa.uint8())}
-    is_chat = any(shard.mask_bytes is not None for shard in split.shards)
+    is_chat = any(_mask_of(shard) is not None for shard in split.shards)
     schema = pa.schema({"input_ids": ids_type} | (masked if is_chat else {}))
     for number, shard in enumerate(split.shards):
         path = folder / f"{split.name}-{number:05d}-of-{len(split.shards):05d}.parquet"
@@ -81,9 +82,15 @@ def write_parquet(split: SplitFiles, folder: Path) -> None:
             for first in range(0, len(shard.lengths), 1000):
                 offsets = shard.offsets[first : first + 1001].astype(np.int64)
                 ids = shard.read(int(offsets[0]), int(offsets[-1]))
-                columns = [ids] if shard.mask_bytes is None else [ids, *_labels(shard.mask_bytes, offsets, ids)]
+                mask = _mask_of(shard)
+                columns = [ids] if mask is None else [ids, *_labels(mask, offsets, ids)]
                 rows = [pa.LargeListArray.from_arrays(offsets - offsets[0], column) for column in columns]
                 writer.write_table(pa.table(rows, schema=schema))
+
+
+def _mask_of(shard: Any) -> memoryview | None:
+    """The loss mask of a shard; None of text, and of documents that end with EOS, whose tokens have moved."""
+    return getattr(shard, "mask_bytes", None)
 
 
 def _labels(mask_bytes: memoryview, offsets: np.ndarray, ids: np.ndarray) -> list[np.ndarray]:
