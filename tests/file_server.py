@@ -36,7 +36,7 @@ class FileServer(ThreadingHTTPServer):
         self.sig: str | None = None  # what a plain address must say behind `?sig=`
         self.token, self.signature, self.retry_after = None, uuid.uuid4().hex, "0"
         self.objects: dict[str, bytes] = {}  # that were pushed to the hub, by their SHA-256
-        self.commits = 0
+        self.commits, self.resolved = 0, 0  # on the hub: commits, and addresses of files that were asked for
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -143,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {"Content-Type": "application/json"} | ({} if there else {"X-Error-Code": "EntryNotFound"})
             return self.reply(200 if there else 404, json.dumps(listed).encode() if there else b"", headers)
         if found := re.fullmatch(rf"datasets/o/n/resolve/{COMMIT}/(.+)", path):
+            server.resolved += 1
             # another host, as the hub's is: a token must not follow
             there = f"http://localhost:{server.server_port}/cdn/{found[1]}?signature={server.signature}"
             return self.reply(302, b"", {"Location": there})
@@ -213,3 +214,22 @@ class _Handler(BaseHTTPRequestHandler):
     def handle(self):
         with contextlib.suppress(ConnectionError, TimeoutError):  # the client left
             super().handle()
+
+
+class Odd(FileServer):
+    """Answers with `answer(handler)` for paths with `odd` in them."""
+
+    def __init__(self, files, odd: str, answer):
+        super().__init__(files)
+        handler = self.RequestHandlerClass
+
+        class Handler(handler):
+            def serve(self, path):
+                with self.server.lock:
+                    self.server.asked.append((path, self.headers.get("Range", "")))
+                if odd in path:
+                    return answer(self)
+                self.server.asked.pop()
+                return super().serve(path)
+
+        self.RequestHandlerClass = Handler

@@ -24,11 +24,21 @@ import torch
 import warm
 from elsewhere import MIB, SMALL, WINDOW, lengths
 from faulty_server import READING, WRITING, FaultyServer
-from making import ROOT, give_small_files, give_tokenizer, make_text, make_token_set, run_prepare, tree, write_parquet
+from making import (
+    ROOT,
+    give_small_files,
+    give_tokenizer,
+    make_text,
+    make_token_set,
+    run_prepare,
+    tree,
+    wait_until,
+    write_parquet,
+)
 
 from tokenmill import RowLoader, cli
 from tokenmill.feed import window_plans
-from tokenmill.remote import backends, fetcher, http_backend, retry
+from tokenmill.remote import backends, caches, fetcher, http_backend, retry
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
 REAL = ("shards", "manifest", "tokenizer", "token_bytes")  # of what a push sends
@@ -116,6 +126,8 @@ class History:
                 self.trail.append(f"{doing.__name__} {self.server.faults}")
                 self.attempt(doing)
             self.server.end_faults()
+            # whoever waits for what is being fetched shares its error: let those end that began with faults
+            wait_until(lambda: not any(cache.claims._taken for cache in caches._caches.values()))
             retry.PATIENCE_SECONDS = 60.0  # as the machine may be busy
             self.trail.append("without faults")
             for doing in (self.read, self.show, self.pull, self.push, self.prepare):
@@ -168,7 +180,10 @@ class History:
         folder = self.folder / "pulled"
         self.told(["pull", self.address(), str(folder)])
         expected = {path: data for path, data in tree(self.world.set).items() if path.startswith(REAL)}
-        assert tree(folder) == expected
+        found = tree(folder)
+        assert found == expected, {
+            name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)
+        }
         if self.rng.random() < 0.5:
             shutil.rmtree(folder)
 

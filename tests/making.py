@@ -45,9 +45,9 @@ def write_parquet(path: Path, texts: list, row_group_size: int = 1000, column: s
 
 
 def make_token_set(
-    folder: Path, train: list[list[int]], val: list[list[int]], seed: int = 0, vocab: int = VOCAB
+    folder: Path, train: list[list[int]], val: list[list[int]], seed: int = 0, vocab: int = VOCAB, bos: int = BOS
 ) -> Path:
-    """A token set of random ids; `train` and `val` give the document lengths of each shard."""
+    """A token set of random ids, of which none is 0; `train` and `val` give the document lengths of each shard."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     shards = []
@@ -56,12 +56,12 @@ def make_token_set(
             name = f"{split}_{number}.000"
             with ShardWriter(folder, name, "uint16" if vocab <= 65536 else "uint32") as writer:
                 tokens = rng.integers(1, vocab, sum(lengths))
-                tokens[np.cumsum([0, *lengths[:-1]])[: len(lengths)]] = BOS
+                tokens[np.cumsum([0, *lengths[:-1]])[: len(lengths)]] = bos
                 writer.write(tokens, lengths)
                 facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64}
                 record = writer.finish(facts | {"source": source_of(f"{split}_{number}.parquet", len(lengths))})
             shards.append((record, split))
-    facts = {"name": "random", "fingerprint": "f" * 64, "vocab_size": vocab, "bos_token": "<|bos|>", "bos_id": BOS}
+    facts = {"name": "random", "fingerprint": "f" * 64, "vocab_size": vocab, "bos_token": "<|bos|>", "bos_id": bos}
     write_manifest(folder, "synthetic", facts, shards)
     return folder
 

@@ -39,6 +39,7 @@ def as_before(path: Path) -> bytes:
     content = json.loads(path.read_text())
     assert content.pop("shard_text_bytes", None) in (None, 9000)
     content.pop("files", None)
+    content.pop("records", None)
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -1,12 +1,11 @@
 """A hole in the cache never becomes tokens, whether or not locks work."""
 
-import ctypes
 import os
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from elsewhere import MIB, WINDOW, batches, begin, digest_of, read_code, same, told
+from elsewhere import MIB, WINDOW, batches, begin, digest_of, punch, read_code, same, told
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,16 +13,6 @@ from tokenmill.remote import cache as caching
 from tokenmill.remote.block_state import THERE
 from tokenmill.remote.holes import doubtful
 from tokenmill.remote.sets import Kept, open_set
-
-PUNCH_AND_KEEP_SIZE = 3
-
-
-def punch(path, begin: int, size: int) -> None:
-    """Makes a hole in a file, as another process does that evicts a block; the marks say nothing of it."""
-    with open(path, "r+b") as file:
-        assert not ctypes.CDLL(None, use_errno=True).fallocate(
-            file.fileno(), PUNCH_AND_KEEP_SIZE, ctypes.c_int64(begin), ctypes.c_int64(size)
-        )
 
 
 def is_doubtful(stretch: list[int], known: bool) -> bool:

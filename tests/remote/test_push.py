@@ -287,7 +287,7 @@ def test_a_pull_that_is_killed_goes_on_with_the_next_block(large, prepared, tmp_
 
 
 def test_a_pulled_shard_has_the_sha256_that_the_manifest_lists(large, prepared, tmp_path):
-    """Where a record's CRC-32s agree with damaged tokens, which the manifest says nothing of."""
+    """Where a record's CRC-32s agree with damaged tokens, and an older manifest does not list the record."""
     folder, server = large
     name = "set/shards/train_0.000"
     data = bytearray(server.files[f"{name}.bin"])
@@ -295,6 +295,9 @@ def test_a_pulled_shard_has_the_sha256_that_the_manifest_lists(large, prepared, 
     record = json.loads(server.files[f"{name}.json"])
     record["bin"]["crc32"][0] = zlib.crc32(data[: 1 << 20])
     server.files |= {f"{name}.bin": bytes(data), f"{name}.json": json.dumps(record).encode()}
+    manifest = json.loads(server.files["set/manifest.json"])
+    del manifest["records"]
+    server.files["set/manifest.json"] = json.dumps(manifest).encode()
     with pytest.raises(OSError, match="shard train_0.000: expected SHA-256"):
         fetch(Pull(f"{server.url}/set", tmp_path / "back"))
     assert not (tmp_path / "back" / "manifest.json").exists()

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from elsewhere import batches, same
-from file_server import FileServer
+from elsewhere import SOMEBODY, as_root, batches, cached_set, in_a_new_process, same, write_records_anew
+from file_server import FileServer, Odd
 from making import make_token_set, of_shards, read_manifest
 
 from tokenmill import RowLoader, TokenSet, cli
@@ -25,31 +25,11 @@ from tokenmill.remote.backends import backend_of, read
 from tokenmill.remote.cache_folder import own_folder
 from tokenmill.remote.sets import Kept, open_set
 from tokenmill.store import schema
-from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.small_files import SMALL_FILES
-from tokenmill.store.token_sets import write_manifest
 
 READ = {"batch_size": 8, "seq_len": 512, "epochs": 1}
-SOMEBODY = 4242  # a user id
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
 # ---------------------------------------------------------------------------- the folder of a cache
-
-
-def cached_set(server, cache) -> Path:
-    """The folder of the server's set in the cache, with all blocks, so that no thread still writes to it."""
-    assert batches(f"{server.url}/set", cache_dir=cache)
-    (folder,) = cache.iterdir()
-    return folder
-
-
-def in_a_new_process(server, cache) -> None:
-    """What this process knows of caches below a folder is forgotten."""
-    from tokenmill.remote import caches
-
-    for folder in [folder for folder in caches._caches if cache in folder.parents]:
-        caches.forget(caches._caches[folder])
 
 
 def test_a_link_in_place_of_a_set_s_folder_is_refused_and_nothing_behind_it_changes(folder, server, tmp_path):
@@ -131,21 +111,6 @@ def test_blocks_of_a_folder_that_was_moved_to_another_s_place_are_checked(folder
             batches(f"{server.url}/set", cache_dir=tmp_path / "cache", packing="concat"),
             batches(folder, packing="concat"),
         )
-
-
-def write_records_anew(folder) -> None:
-    """Records and manifest of shards whose tokens were changed, in their sizes."""
-    manifest, shards = read_manifest(folder), []
-    for entry in manifest["shards"]:
-        path = folder / "shards" / f"{entry['name']}.bin"
-        tokens, offsets = np.fromfile(path, np.uint16), np.fromfile(path.with_suffix(".idx"), np.uint64)
-        facts = json.loads(path.with_suffix(".json").read_text())
-        with ShardWriter(folder, entry["name"], "uint16") as writer:
-            writer.write(tokens, np.diff(offsets.astype(np.int64)))
-            kept = {key: facts[key] for key in (*TEXT_COUNTS, "fingerprint", "source")}
-            shards.append((writer.finish(kept), entry["split"]))
-    (folder / "manifest.json").unlink()
-    write_manifest(folder, "other", manifest["tokenizer"], shards)
 
 
 @pytest.mark.parametrize("moment", ["mkdir", "rmtree"])
@@ -403,25 +368,6 @@ def test_a_record_of_other_documents_is_refused_before_their_offsets_are_fetched
 
 
 # ---------------------------------------------------------------------------- what a server sends
-
-
-class Odd(FileServer):
-    """Answers with `answer(handler)` for paths with `odd` in them."""
-
-    def __init__(self, files, odd: str, answer):
-        super().__init__(files)
-        handler = self.RequestHandlerClass
-
-        class Handler(handler):
-            def serve(self, path):
-                with self.server.lock:
-                    self.server.asked.append((path, self.headers.get("Range", "")))
-                if odd in path:
-                    return answer(self)
-                self.server.asked.pop()
-                return super().serve(path)
-
-        self.RequestHandlerClass = Handler
 
 
 def measured(do) -> float:

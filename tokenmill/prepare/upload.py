@@ -45,6 +45,7 @@ class BucketUpload:
     def fetch_records(self) -> None:
         """Fetches the records and manifests that the bucket has now, and deletes all other shards here.
 
+        Nothing tells whether a record is right before a manifest lists it, so what is new here is read twice.
         The folder is locked, so no other process makes them. Raises the errors of reading an address.
         """
         there = {name for name in self._sink.sizes() if _kind_of(name) is not None}
@@ -58,12 +59,18 @@ class BucketUpload:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         data, shown = read(self._sink.backend, name), self._sink.backend.display(name)
+        if path.exists() and path.read_bytes() == data:
+            return
+        if read(self._sink.backend, name, fresh=True) != data:
+            raise OSError(
+                f"{shown}: was read twice and came in two versions: it is being replaced, or was damaged on the way; "
+                "run again"
+            )
         try:
             parse_json(data, shown, _kind_of(name) or "tokens")
         except ValueError as error:
             raise ValueError(f"{error}, in the bucket; what it belongs to is made again then") from error
-        if not (path.exists() and path.read_bytes() == data):
-            write_file(path, data, durable=False)
+        write_file(path, data, durable=False)
 
     def finish(self) -> None:
         """Uploads what makes the shards a token set, the manifest last."""

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tokenmill.store.files import with_message
+
 ABSENT, COMING, THERE, UNSURE = range(4)
 MAGIC = int.from_bytes(b"millmap1", "little")
 HEAD = 24  # bytes: the magic, which start of the machine and which shards this is of, and the era
@@ -43,7 +45,7 @@ class Marks:
                 raise ValueError(f"{path}: expected {size:,} bytes, found {found:,}; delete {path.parent}")
             if not found:
                 os.ftruncate(descriptor, size)  # without taking the space
-            os.posix_fallocate(descriptor, 0, min(HEAD, size))
+            _take_space(descriptor, path, 0, min(HEAD, size))
             self._memory = mmap.mmap(descriptor, size)
             self._inode = os.fstat(descriptor).st_ino
         finally:
@@ -67,7 +69,7 @@ class Marks:
             raise deleted(self._path) from error
         try:
             if os.fstat(descriptor).st_ino == self._inode and count:
-                os.posix_fallocate(descriptor, HEAD + 4 * first, 4 * count)
+                _take_space(descriptor, self._path, HEAD + 4 * first, 4 * count)
         finally:
             os.close(descriptor)
 
@@ -110,6 +112,15 @@ def _boot() -> int:
     except OSError:
         return 1
     return int.from_bytes(hashlib.sha256(boot_id).digest()[:8], "little")
+
+
+def _take_space(descriptor: int, path: Path, offset: int, size: int) -> None:
+    """Takes disk space for a part of a file. OSError, with the path, if there is none."""
+    try:
+        os.posix_fallocate(descriptor, offset, size)
+    except OSError as error:
+        message = f"{path}: cannot be written ({error.strerror}); free some disk, or name another cache_dir"
+        raise with_message(error, message) from error
 
 
 def deleted(path: Path) -> FileNotFoundError:

@@ -21,7 +21,7 @@ import os
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +44,7 @@ from tokenmill.store.files import (
     write_file,
 )
 from tokenmill.store.shards import ShardEntry, shard_path
+from tokenmill.store.small_files import is_record
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 FULL_PAUSE = 0.01  # seconds between two tries to write to a full disk
@@ -81,9 +82,16 @@ class Cache:
     """
 
     def __init__(
-        self, folder: Path, entries: list[ShardEntry], itemsize: int, backend: Backend | None, subfolders: int = 0
+        self,
+        folder: Path,
+        entries: list[ShardEntry],
+        itemsize: int,
+        backend: Backend | None,
+        subfolders: int = 0,
+        records: Mapping[str, str] | None = None,
     ):
         self.folder, self.entries, self.backend, self.subfolders = folder, entries, backend, subfolders
+        self.records = records or {}  # the SHA-256 of shards' records, by name
         self._open_folders()
         remove_temporary_files(folder, folder / "shards")
         self.blocks = Blocks(entries, itemsize)
@@ -333,23 +341,26 @@ class Cache:
     def _fetch_files(self, shard: int, pause_for: Callable[[float], None]) -> None:
         """Reads the record and offsets of a shard, from the folder or the backend, and makes a file for its blocks."""
         entry = self.entries[shard]
-        record = self._record(self._local_record(shard), entry)
-        if record is None:
-            assert self.backend is not None, "a cache without a backend fetches nothing"
-            name = self._name(shard, "json")
-            data = read(self.backend, name, pause_for=pause_for)
-            record = self._record(data, entry)
-            if record is None:
-                raise ValueError(
-                    f"{self.backend.display(name)}: expected the record of the shard that the manifest lists, with "
-                    f"SHA-256 {entry.bin_sha256[:16]}..., found another; the set is being replaced, or was damaged: "
-                    "`tokenmill push --again` sends it again"
-                )
-            write_file(self._path(shard, "json"), data, durable=False)
+        record = self._record(self._local_record(shard), entry) or self._fetch_record(shard, pause_for)
         if self._sha256(shard, OFFSETS.suffix) != entry.idx_sha256:
             self._fetch_whole(shard, OFFSETS.suffix, record[OFFSETS.suffix], pause_for)
         self._make_sparse(shard)
         self._checksums[shard] = np.array(record["bin"]["crc32"], np.uint32)
+
+    def _fetch_record(self, shard: int, pause_for: Callable[[float], None]) -> dict[str, Any]:
+        """Fetches the record of a shard. ValueError if it is not the one that the manifest lists, three times."""
+        assert self.backend is not None, "a cache without a backend fetches nothing"
+        entry, name = self.entries[shard], self._name(shard, "json")
+        for number in range(TRIES):
+            data = read(self.backend, name, fresh=number > 0, pause_for=pause_for)
+            if (record := self._record(data, entry)) is not None:
+                write_file(self._path(shard, "json"), data, durable=False)
+                return record
+        raise ValueError(
+            f"{self.backend.display(name)}: expected the record of the shard that the manifest lists, with tokens of "
+            f"SHA-256 {entry.bin_sha256[:16]}..., found another, {TRIES} times on fresh connections; the set is being "
+            "replaced, or was damaged: `tokenmill push --again` sends it again"
+        )
 
     def column(self, name: str, suffix: str) -> Path:
         """The path of an optional column of a shard whose record is there.
@@ -404,7 +415,7 @@ class Cache:
             record = parse_json(data, entry.name, "shard")
             size = checksums_of(record, TOKENS.suffix)["bytes"]  # with which its CRC-32s agree
             same = record["documents"] == entry.documents and size == self.bytes_of(entry.name)
-            return record if same and entry.is_of(record) else None
+            return record if same and entry.is_of(record) and is_record(data, entry.name, self.records) else None
         except (ValueError, KeyError, TypeError):
             return None
 

@@ -6,6 +6,7 @@ and loses all locks on a file as soon as it closes one descriptor of it.
 
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from tokenmill.remote.backends import Backend
@@ -17,7 +18,12 @@ _lock = threading.Lock()
 
 
 def cache_in(
-    folder: Path, entries: list[ShardEntry], itemsize: int, backend: Backend | None = None, subfolders: int = 0
+    folder: Path,
+    entries: list[ShardEntry],
+    itemsize: int,
+    backend: Backend | None = None,
+    subfolders: int = 0,
+    records: Mapping[str, str] | None = None,
 ) -> Cache:
     """The cache in a folder; it fetches from the backend that was named last. Raises what Cache does.
 
@@ -29,9 +35,9 @@ def cache_in(
             found.close()
             found = None
         if found is None:
-            found = _caches[folder] = Cache(folder, entries, itemsize, backend, subfolders)
+            found = _caches[folder] = Cache(folder, entries, itemsize, backend, subfolders, records)
         if backend is not None:
-            found.backend, found.subfolders = backend, subfolders
+            found.backend, found.subfolders, found.records = backend, subfolders, records or {}
         found.after_fork()
         return found
 

@@ -20,7 +20,7 @@ from typing import Any
 LOOK_SECONDS = 0.25  # between looks for requests that are over time
 
 _asking = threading.local()  # .until: of the request that this thread makes; .connections: those that it uses
-_open: dict[int, tuple[float, Any]] = {}  # by the id of the connection: until when, and the connection
+_open: dict[int, tuple[float, Any]] = {}  # by the id of the connection: until when, and its socket
 _watched_by: dict[int, threading.Thread] = {}  # by process
 
 
@@ -42,7 +42,7 @@ def watch(connection: Any) -> None:
     until = getattr(_asking, "until", None)
     if until is not None:
         _asking.connections.append(connection)
-        _open[id(connection)] = (until, connection)
+        _open[id(connection)] = (until, connection.sock)  # which it forgets if the answer has no length
         if os.getpid() not in _watched_by:
             thread = _watched_by[os.getpid()] = threading.Thread(target=_shut_down_what_is_over, daemon=True)
             thread.start()
@@ -51,10 +51,10 @@ def watch(connection: Any) -> None:
 def _shut_down_what_is_over() -> None:
     while True:
         now = time.monotonic()
-        for until, connection in list(_open.values()):
-            if now > until and (of := connection.sock) is not None:
+        for until, open_socket in list(_open.values()):
+            if now > until and open_socket is not None:
                 with contextlib.suppress(OSError):
-                    of.shutdown(socket.SHUT_RDWR)
+                    open_socket.shutdown(socket.SHUT_RDWR)
         time.sleep(LOOK_SECONDS)
 
 

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tokenmill.store.files import (
 )
 from tokenmill.store.locked import locked
 from tokenmill.store.shards import ShardEntry, finished_record, shard_path
-from tokenmill.store.small_files import SMALL_FILES
+from tokenmill.store.small_files import SMALL_FILES, is_record
 from tokenmill.store.token_sets import TokenSet, kept_manifest
 
 INCOMING = ".incoming"  # where blocks come
@@ -42,15 +42,21 @@ def pull(address: str, folder: Path, progress: Callable[[int, int], None] = lamb
     """Fetches a set into a folder. Returns how many shards came.
 
     `progress` is called with the shards and bytes since the last call. FileNotFoundError if there is no set;
-    FileExistsError if the folder has another one; what reading a set raises.
+    FileExistsError if the folder has another one; OSError if the manifest changes meanwhile; what reading a set raises.
     """
-    manifest_at(address)  # before anything is made here
+    manifest, _ = manifest_at(address)  # before anything is made here
     with locked(folder):
         token_set = RemoteTokenSet(address, Kept(folder / INCOMING, NO_LIMIT))
+        if (token_set.path / "manifest.json").read_bytes() != manifest:
+            raise OSError(
+                f"{token_set.display_name}: manifest.json was read twice and came in two versions: it is being "
+                "replaced, or was damaged on the way; run again"
+            )
         _require_same_set(folder, token_set)
         remove_temporary_files(folder, folder / "shards")
         (folder / "shards").mkdir(exist_ok=True)
-        todo = [entry for entry in token_set.entries if not _is_there(folder, entry)]
+        records = token_set.manifest.get("records", {})
+        todo = [entry for entry in token_set.entries if not _is_there(folder, entry, records)]
         for entry in token_set.entries:
             if entry not in todo:
                 progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
@@ -85,9 +91,12 @@ def _require_same_set(folder: Path, token_set: RemoteTokenSet) -> None:
         )
 
 
-def _is_there(folder: Path, entry: ShardEntry) -> bool:
+def _is_there(folder: Path, entry: ShardEntry, records: Mapping[str, str]) -> bool:
     record = finished_record(folder, entry.name)
-    return record is not None and entry.is_of(record)
+    if record is None or not entry.is_of(record):
+        return False
+    data = read_bounded(shard_path(folder, entry.name, "json"), LARGEST, "the record of a shard")
+    return is_record(data, entry.name, records)
 
 
 def _put_back(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path) -> None:

@@ -7,7 +7,7 @@ where it stopped.
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from tokenmill.addresses import remote_name
 from tokenmill.remote.backends import Backend, read
 from tokenmill.remote.writers import Item, Sink
 from tokenmill.store.columns import checksums_of, columns_of
-from tokenmill.store.files import parse_json, read_bounded, read_json
+from tokenmill.store.files import LARGEST, parse_json, read_bounded, read_json
 from tokenmill.store.shards import ShardEntry, shard_path
-from tokenmill.store.small_files import SMALL_FILES, what_is_wrong
+from tokenmill.store.small_files import SMALL_FILES, is_record, what_is_wrong
 from tokenmill.store.token_sets import TokenSet, digest_of, require_kept_manifests
 
 THREADS = 8
@@ -46,11 +46,11 @@ def push(
     """
     _require_no_other(token_set, sink.backend)
     sizes = {} if again else sink.sizes()
-    entries = token_set.entries
+    entries, records = token_set.entries, token_set.manifest.get("records", {})
     subfolders = subfolders_for(entries, sink.most_in_a_folder)
     todo: list[ShardEntry] = []
     with ThreadPoolExecutor(THREADS) as threads:
-        there = threads.map(lambda entry: _is_there(entry, sizes, sink.backend, subfolders), entries)
+        there = threads.map(lambda entry: _is_there(entry, sizes, sink.backend, subfolders, records), entries)
         for entry, known in zip(entries, there, strict=True):
             if known:
                 progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
@@ -84,14 +84,16 @@ def _require_no_other(token_set: TokenSet, backend: Backend) -> None:
         )
 
 
-def _is_there(entry: ShardEntry, sizes: dict[str, int], backend: Backend, subfolders: int) -> bool:
+def _is_there(
+    entry: ShardEntry, sizes: dict[str, int], backend: Backend, subfolders: int, records: Mapping[str, str]
+) -> bool:
     if (name := remote_name(subfolders, entry.name, "json")) not in sizes:
         return False
     try:
-        record = parse_json(read(backend, name), entry.name, "shard")
+        record = parse_json(data := read(backend, name), entry.name, "shard")
         files = {suffix: remote_name(subfolders, entry.name, suffix) for suffix in columns_of(record)}
         same_sizes = all(sizes.get(file) == checksums_of(record, suffix)["bytes"] for suffix, file in files.items())
-        return entry.is_of(record) and same_sizes
+        return entry.is_of(record) and same_sizes and is_record(data, entry.name, records)
     except (FileNotFoundError, ValueError, KeyError):
         return False
 
@@ -99,9 +101,11 @@ def _is_there(entry: ShardEntry, sizes: dict[str, int], backend: Backend, subfol
 def shard_items(token_set: TokenSet, entry: ShardEntry, subfolders: int = 0) -> list[Item]:
     """The files of a shard, the record last. ValueError if one is damaged."""
     record = token_set.record(entry)
-    if not entry.is_of(record):
+    data = read_bounded(shard_path(token_set.path, entry.name, "json"), LARGEST, "the record of a shard")
+    if not (entry.is_of(record) and is_record(data, entry.name, token_set.manifest.get("records", {}))):
         raise ValueError(
-            f"{token_set.display_name}: the record of shard {entry.name} is not of the shard that is listed"
+            f"{token_set.display_name}: the record of shard {entry.name} is not the one that the manifest lists; "
+            "put the right file back, or prepare the set again"
         )
     return items_of(token_set.path, record, subfolders)
 

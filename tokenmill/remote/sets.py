@@ -72,7 +72,8 @@ def _cache_of(folder: Path, token_set: TokenSet, kept: Kept) -> Cache:
     if kept.bytes is not None:
         say_limit(folder.parent, whole_number("cache_bytes", kept.bytes, 1))
     backend, subfolders = backend_of(token_set.address), int(token_set.manifest.get("subfolders", 0))
-    return cache_in(folder, token_set.entries, token_set.numpy_dtype.itemsize, backend, subfolders)
+    records = token_set.manifest.get("records", {})
+    return cache_in(folder, token_set.entries, token_set.numpy_dtype.itemsize, backend, subfolders, records)
 
 
 class RemoteTokenSet(TokenSet):
@@ -187,7 +188,10 @@ class RemoteTokenSet(TokenSet):
         was = super()._taken(manifest)
         assert isinstance(was, RemoteTokenSet)
         now = {(entry.name, entry.sha256) for entry in self.entries}
-        if not {(entry.name, entry.sha256) for entry in was.entries} <= now:
+        same = {entry.name for entry in was.entries if (entry.name, entry.sha256) in now}
+        if len(same) < len(was.entries):
+            newer = {shard: sha256 for shard, sha256 in self.manifest.get("records", {}).items() if shard in same}
+            was.manifest = was.manifest | {"records": was.manifest.get("records", {}) | newer}
             was.path = own_folder(self.path.parent, was.digest)
             data = kept_manifest(self.path, was.digest).read_bytes()
             write_file(was.path / "manifest.json", data, durable=False)

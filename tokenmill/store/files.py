@@ -83,7 +83,7 @@ class AtomicFile:
             self._file = open(self._temporary, "wb")  # noqa: SIM115 (closed by commit or discard)
         except OSError as error:
             message = f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
-            raise _os_error(error, message) from error
+            raise with_message(error, message) from error
 
     def write(self, data: "Buffer") -> None:
         with self._naming_the_file():
@@ -97,7 +97,7 @@ class AtomicFile:
             yield
         except OSError as error:
             message = f"{self.path}: cannot be written ({error.strerror}); make room, or mend that, and run again"
-            raise _os_error(error, message) from error
+            raise with_message(error, message) from error
 
     def commit(self) -> dict[str, Any]:
         """Makes the file count; returns its {"bytes", "sha256", "crc32"}."""
@@ -255,7 +255,7 @@ def this_machine() -> str:
     return hashlib.sha256(f"{socket.gethostname()} {uuid.getnode()}".encode()).hexdigest()[:8]
 
 
-def _os_error(error: OSError, message: str) -> OSError:
+def with_message(error: OSError, message: str) -> OSError:
     """The same error, with another message."""
     other = type(error)(message)
     other.errno = error.errno

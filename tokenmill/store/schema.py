@@ -109,6 +109,9 @@ def _manifest(manifest: dict[str, Any]) -> None:
     for name, sha256 in manifest.get("files", {}).items():
         plain("files", name)
         _digest(f"files: {name}", sha256)
+    for name, sha256 in manifest.get("records", {}).items():
+        plain("records", name)
+        _digest(f"records: {name}", sha256)
     if "hub" in manifest:
         _listing(manifest["hub"])
     for digest in manifest.get("earlier", []):

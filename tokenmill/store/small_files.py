@@ -1,18 +1,20 @@
-"""The files of a token set beside its shards, tokenizer.json and token_bytes.npy, and whether one is right.
+"""The files of a token set beside its columns, and whether one is right: tokenizer.json, token_bytes.npy, and records.
 
 A manifest has the SHA-256 of each. Manifests from before that have the tokenizer's fingerprint, which is computed anew
-from tokenizer.json, and the size of its vocabulary, which is the length of token_bytes.npy.
+from tokenizer.json, the size of its vocabulary, which is the length of token_bytes.npy, and the SHA-256 of the columns,
+which are in the record of a shard.
 """
 
 import hashlib
 import io
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tokenmill.store import fingerprints
-from tokenmill.store.files import LARGEST_JSON, parse_json, read_bounded
+from tokenmill.store.files import LARGEST, LARGEST_JSON, parse_json, read_bounded
 from tokenmill.store.schema import MOST_IDS
 
 SMALL_FILES = {"tokenizer.json": LARGEST_JSON["tokenizer"], "token_bytes.npy": 5 * MOST_IDS}  # and their most bytes
@@ -21,17 +23,32 @@ SMALL_FILES = {"tokenizer.json": LARGEST_JSON["tokenizer"], "token_bytes.npy": 5
 def checksums_of_files(folder: Path) -> dict[str, str]:
     """The SHA-256 of each of these files that the folder has, as a manifest has them."""
     return {
-        name: hashlib.sha256(read_bounded(folder / name, most, "a file of a token set")).hexdigest()
+        name: sha256_of(read_bounded(folder / name, most, "a file of a token set"))
         for name, most in SMALL_FILES.items()
         if (folder / name).exists()
     }
+
+
+def checksums_of_records(folder: Path, shards: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of the records of shards, by name, as a manifest has them."""
+    paths = {shard: folder / "shards" / f"{shard}.json" for shard in shards}
+    return {shard: sha256_of(read_bounded(path, LARGEST, "the record of a shard")) for shard, path in paths.items()}
+
+
+def is_record(data: bytes, shard: str, records: Mapping[str, str]) -> bool:
+    """Whether these are the bytes of a shard's record that a manifest lists; true if it lists none for this shard."""
+    return shard not in records or sha256_of(data) == records[shard]
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def what_is_wrong(name: str, data: bytes, manifest: dict[str, Any]) -> str | None:
     """What a manifest says of a file, and what was found instead; None if the file is right."""
     listed = manifest.get("files", {})
     if name in listed:
-        found = hashlib.sha256(data).hexdigest()
+        found = sha256_of(data)
         return None if found == listed[name] else f"expected SHA-256 {listed[name]}, found {found}"
     return (_wrong_tokenizer if name == "tokenizer.json" else _wrong_array)(name, data, manifest["tokenizer"])
 

@@ -39,7 +39,7 @@ from tokenmill.store.shards import (
     shard_path,
     sources_of,
 )
-from tokenmill.store.small_files import checksums_of_files
+from tokenmill.store.small_files import checksums_of_files, checksums_of_records
 
 MOST_UNCHECKED = 1 << 40  # tokens of a set whose files are compared only when they are opened
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
@@ -67,6 +67,7 @@ def write_manifest(
         **{name: sum(r.get(name, 0) for r in records) for name in CHAT_COUNTS if "chat" in tokenizer},
         **(origin or {}),
         "files": checksums_of_files(folder),
+        "records": checksums_of_records(folder, (record["name"] for record in records)),
         **({"dropped": [{"place": place} | _listed(entry) for place, entry in dropped]} if dropped else {}),
         "shards": [_listed(_entry(record, split)) for record, split in shards],
     }
