@@ -168,6 +168,7 @@ def test_the_hub_is_read_through_redirects_that_are_kept(hub):
     for start in (0, 1000, 2000):
         assert read(here, "a.bin", start, start + 1000) == DATA[start : start + 1000]
     assert [path for path, _ in hub.asked] == ["set/a.bin"] * 3
+    assert hub.resolved == 1, "the hub, which takes few requests a minute, is asked once"
     assert len(here._redirects) == 1
 
 

@@ -92,6 +92,24 @@ def test_the_first_files_in_name_order_are_fetched_once_and_more_later(hub, env,
     assert found == {name: data for name, data in expected.items() if "shard_3" not in name}
 
 
+@pytest.mark.parametrize("link", ["data", ".incoming"])
+def test_nothing_is_fetched_through_a_link_that_leads_out_of_the_folder(tmp_path, tokenizer_json, link):
+    data = write_parquet(tmp_path / "there" / "a.parquet", make_text(documents=60, seed=1)).read_bytes()
+    with Hub(REPOSITORY, {"data/a.parquet": data, "data/b.parquet": data}) as server:
+        outside, raw = tmp_path / "mine", tmp_path / "data/raw/owner--corpus"
+        outside.mkdir()
+        (outside / "a.parquet").write_bytes(b"mine")
+        raw.mkdir(parents=True)
+        (raw / link).symlink_to(outside)
+        words = ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--num-shards", 2]
+        done = run_prepare(*words, cwd=tmp_path, env=environment(server.url, tmp_path), check=False)
+        server.shutdown()
+    assert done.returncode == 1
+    assert "by a link; nothing is deleted or written there" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert tree(outside) == {"a.parquet": b"mine"}
+
+
 @pytest.mark.parametrize("trouble", ["503", "drop", "truncated", "wrong"])
 def test_what_goes_wrong_on_the_way_is_tried_again(hub, env, flags, tmp_path, trouble):
     hub.troubles = {NAMES[0]: [trouble], NAMES[1]: [trouble]}

@@ -205,6 +205,22 @@ def test_what_is_no_such_pickle_is_refused(tmp_path, content):
         load_foreign(tmp_path / "tokenizer.pkl", None)
 
 
+PROGRAMS = {  # what the checks of a program find, and what it asks for: (bytes, message)
+    "a cell that takes gigabytes": (b"\x80\x04Nr\x00\x00\x00\x7f.", "a memory cell 2,130,706,432, and 9 bytes"),
+    "another name": (b"\x80\x04cos\nsystem\n.", "it asks for os.system"),
+    "a name of tiktoken's": (b"\x80\x04ctiktoken.core\nraise_disallowed_special_token\n.", "it asks for tiktoken"),
+    "a step": (b"\x80\x04cos\nsystem\n\x8c\x02ls\x85R.", "it has the step TUPLE1"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_check_of_a_pickle_finds_what_it_is_for(tmp_path, name):
+    program, message = PROGRAMS[name]
+    (tmp_path / "tokenizer.pkl").write_bytes(program)
+    with pytest.raises(ValueError, match=message):
+        load_foreign(tmp_path / "tokenizer.pkl", None)
+
+
 def test_a_pickle_whose_bos_is_an_ordinary_id_is_refused(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.pkl"
     state = tokenizer.encoding.__getstate__() | {"special_tokens": {"<|bos|>": 97}}

@@ -1,6 +1,7 @@
 """Ids are tiktoken's own, document by document; nothing makes a document disappear."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import tiktoken
@@ -169,3 +170,10 @@ def test_an_id_that_stands_for_nothing_is_named(tokenizer):
         with pytest.raises(ValueError, match="id 60,000 stands for nothing in tokenizer bpe400"):
             tokenizer.decode(ids)
     assert tokenizer.token(tokenizer.bos_id) == b"<|bos|>"
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b", "", "a\nb"])
+def test_a_tokenizer_has_a_plain_name_however_it_is_made(tokenizer, name):
+    """Folders and files are called after it."""
+    with pytest.raises(ValueError, match="the name of a tokenizer"):
+        replace(tokenizer, name=name)
