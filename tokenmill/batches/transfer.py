@@ -62,7 +62,7 @@ class Transfer:
         inputs = torch.from_numpy(rows[:, :-1].astype(np.int64))  # (B, T), contiguous: .view(-1) works
         wide = rows[:, 1:].astype(np.int64)  # (B, T)
         if mask is not None:
-            np.putmask(wide, ~mask[:, 1:], self.ignore_index)
+            np.copyto(wide, self.ignore_index, where=~mask[:, 1:])  # half the time of putmask
         targets = torch.from_numpy(wide)
         tensors = self._with_documents(inputs.to(self.device), targets.to(self.device))
         return Batch(tensors if sources is None else (*tensors, torch.from_numpy(sources.copy()).to(self.device)))

@@ -28,6 +28,7 @@ class LossMask:
         self._bos_id, self._once = bos_id, loss == "once"
         masks = [shard.mask_bytes for shard in shards]
         self._is_text = np.array([mask is None for mask in masks])
+        self._has_text, self._has_chats = bool(self._is_text.any()), not self._is_text.all()
         ones = memoryview(b"\xff" * (row_len // 8 + 2))
         self._bytes = [ones if mask is None else mask for mask in masks]
 
@@ -37,38 +38,36 @@ class LossMask:
         source: np.ndarray,
         begin: np.ndarray,
         length: np.ndarray,
-        quiet: np.ndarray,
+        quiet: np.ndarray | None,
     ) -> np.ndarray:
         """Which tokens of `rows`, (n, row_len), bear loss: (n, row_len) bool.
 
         The rows are these stretches, each `length` tokens of the shard `source` from its token `begin` on. The first
-        `quiet` tokens of a stretch bear none.
+        `quiet` tokens of a stretch bear none; None if there are no such stretches.
         """
-        is_text = self._is_text[source]
-        begin = np.where(is_text, 0, begin)  # whose mask is one row of ones
-        mask = self._bits(source, begin, length)
-        firsts = np.cumsum(length) - length
-        for stretch in np.flatnonzero(quiet).tolist():
-            mask[firsts[stretch] : firsts[stretch] + quiet[stretch]] = False
-        bears = rows.reshape(-1) != self._bos_id
-        if not self._once and is_text.any():
-            bears |= np.repeat(is_text, length)
-        mask &= bears
+        mask = self._bits(source, begin, length) if self._has_chats else np.ones(rows.size, bool)
+        if self._once and self._has_text:
+            mask &= rows.reshape(-1) != self._bos_id  # in a chat set, preparing has seen to that
+        if quiet is not None:
+            firsts = np.cumsum(length) - length
+            for stretch in np.flatnonzero(quiet).tolist():
+                mask[firsts[stretch] : firsts[stretch] + quiet[stretch]] = False
         return mask.reshape(rows.shape)
 
     def _bits(self, source: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
         """The bits of stretches, one after the other: (tokens,) bool."""
+        if self._has_text:
+            begin = np.where(self._is_text[source], 0, begin)  # whose mask is one row of ones
         first, last = begin >> FIRST_BYTES, (begin + length + 7) >> FIRST_BYTES
         masks, places = self._bytes, zip(source.tolist(), first.tolist(), last.tolist(), strict=True)
         joined = bytearray().join([masks[shard][a:b] for shard, a, b in places])
-        bits = np.unpackbits(np.frombuffer(joined, np.uint8), bitorder="little")
-        size = (last - first) << FIRST_BYTES
-        at = np.cumsum(size) - size + (begin & 7)
-        if len(at) and len(bits) == length.sum():
-            return bits.view(bool)
-        view = bits.data
+        bits = np.unpackbits(np.frombuffer(joined, np.uint8), bitorder="little").data
+        at = np.cumsum(last - first)
+        at -= last - first
+        at <<= FIRST_BYTES
+        at += begin & 7
         parts = zip(at.tolist(), (at + length).tolist(), strict=True)
-        return np.frombuffer(bytearray().join([view[a:b] for a, b in parts]), bool)
+        return np.frombuffer(bytearray().join([bits[a:b] for a, b in parts]), bool)
 
 
 def count_targets(shard: Shard, begin: np.ndarray, end: np.ndarray) -> np.ndarray:

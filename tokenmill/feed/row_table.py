@@ -56,6 +56,7 @@ class RowTable:
         self._guard = BlockGuard.of(shards)
         self._bytes = [shard.token_bytes for shard in shards]
         self._marks_pieces = begins_with_bos or bool(bos.any())
+        self._has_quiet = bool(quiet.any())
 
     def read(self, numbers: range) -> np.ndarray:
         """The rows with these numbers: (len(numbers), row_len) in the tokens' dtype.
@@ -92,7 +93,8 @@ class RowTable:
         """Which tokens of these rows, as `read` returned them, bear loss: (len(numbers), row_len) bool."""
         stretches, size = slice(self.offsets[numbers.start], self.offsets[numbers.stop]), self.dtype.itemsize
         begin, length = self.begin[stretches] // size, self.size[stretches] // size
-        return self._loss_mask.of_rows(rows, self.source[stretches], begin, length, self.quiet[stretches])
+        quiet = self.quiet[stretches] if self._has_quiet else None
+        return self._loss_mask.of_rows(rows, self.source[stretches], begin, length, quiet)
 
     def _join_remote(
         self, source: np.ndarray, begins: np.ndarray, ends: np.ndarray, join: Callable[[], bytearray]

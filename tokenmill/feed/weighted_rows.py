@@ -140,6 +140,9 @@ class WeightedRows:
         """Which tokens of the rows that were taken and read bear loss: (number of rows, row_len) bool; None: all."""
         if not self._is_masked:
             return None
+        if len(taken.parts) == 1:
+            ((block, numbers),) = taken.parts
+            return block.loss_mask(numbers, rows)
         masks, done = [np.empty((0, rows.shape[1]), bool)], 0
         for block, numbers in taken.parts:
             masks.append(block.loss_mask(numbers, rows[done : done + len(numbers)]))

@@ -140,11 +140,11 @@ class WindowRows:
 def _quiet(plan: RowPlan, loss: str) -> np.ndarray:
     """How many of each piece's first tokens, an inserted BOS included, bear no loss: (num_pieces,) int32.
 
-    Those of its context, all of filler with loss="once", and of padding.
+    Those of its context, and with loss="once" all of filler. Padding has a loss mask of its own.
     """
-    context = np.zeros(len(plan.length), np.int64) if plan.context is None else plan.context + plan.bos
-    without = plan.filler if loss == "once" or plan.context is not None else np.zeros_like(plan.filler)
-    return np.where(without, plan.length, np.where(context > plan.bos, context, 0)).astype(np.int32)
+    if plan.context is not None:
+        return np.where(plan.context > 0, plan.context + plan.bos, 0).astype(np.int32)
+    return np.where(plan.filler & (loss == "once"), plan.length, 0).astype(np.int32)
 
 
 def _targets(shards: list[Shard], plan: RowPlan, shard: np.ndarray, begin: np.ndarray, loss: str) -> np.ndarray:

@@ -52,14 +52,14 @@ def open_set(tokens: str | os.PathLike[str], kept: Kept = KEPT) -> TokenSet:
     return TokenSet(where) if isinstance(where, Path) else RemoteTokenSet(where, kept)
 
 
-def manifest_at(address: str) -> tuple[bytes, dict[str, Any]]:
-    """The manifest at an address, as it is now: its bytes, and its content.
+def manifest_at(address: str, fresh: bool = False) -> tuple[bytes, dict[str, Any]]:
+    """The manifest at an address, as it is now: its bytes, and its content; `fresh` on a connection of its own.
 
     FileNotFoundError if there is none, and what else reading raises.
     """
     backend = backend_of(address)
     try:
-        data = read(backend, "manifest.json")
+        data = read(backend, "manifest.json", fresh=fresh)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{display_address(address)}: expected a finished token set, found no manifest.json: {error}; "
@@ -87,11 +87,27 @@ class RemoteTokenSet(TokenSet):
         self._right: set[str] = set()  # small files that were compared with the manifest
         self._take(manifest)
         self._require_plausible()
+        self._require_same_again(data)
         self.path = own_folder(cache_root(kept.folder), self.digest)
         path = self.path / "manifest.json"
         if not (path.exists() and path.read_bytes() == data):
             write_file(path, data, durable=False)
         self.cache = _cache_of(self.path, self, kept)
+
+    def _require_same_again(self, data: bytes) -> None:
+        """OSError if the manifest comes in another version when it is read again.
+
+        It has the checksums of everything else, and nothing has its own. If the cache has these bytes, it was read
+        twice before.
+        """
+        kept = cache_root(self._kept_at.folder) / self.digest / "manifest.json"
+        if kept.exists() and kept.read_bytes() == data:
+            return
+        if manifest_at(self.address, fresh=True)[0] != data:
+            raise OSError(
+                f"{self.display_name}: manifest.json was read twice and came in two versions: it is being replaced, or "
+                "was damaged on the way; run again"
+            )
 
     def _require_plausible(self) -> None:
         """ValueError or OSError if the manifest lists more tokens than there can be: the cache has a map of them."""
