@@ -1,5 +1,6 @@
 """What each guard of the cache prevents, one at a time: each of these fails without the line that it is about."""
 
+import contextlib
 import errno
 import json
 import os
@@ -30,7 +31,7 @@ from making import ROOT, make_token_set, read_manifest, tree
 
 from tokenmill import TokenSet, cli
 from tokenmill.feed.remote_rows import BlockGuard
-from tokenmill.remote import block_state, cache_folder, http_backend, retry
+from tokenmill.remote import block_state, budget, cache_folder, fetcher, http_backend, retry
 from tokenmill.remote.backends import backend_of, read
 from tokenmill.remote.block_state import ABSENT, THERE
 from tokenmill.remote.pull import pull
@@ -109,20 +110,39 @@ def test_a_block_is_marked_as_missing_before_it_is_punched(shard, monkeypatch):
     assert shard.cache.marks.era != era
 
 
-def test_a_block_that_another_process_needs_is_not_given_back(shard):
-    block = int(blocks(shard)[0])
+@contextlib.contextmanager
+def another_process_that_needs(shard):
+    """It needs the blocks of the shard that are there."""
     code = (
         f"import sys, numpy as np; sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path; from tokenmill.remote.block_locks import Claims\n"
         f"claims = Claims(Path({str(shard.cache.folder / 'claims')!r}))\n"
-        f"claims.need(np.array([{block}])); print('needed', flush=True); sys.stdin.read()\n"
+        f"claims.need(np.array({blocks(shard).tolist()})); print('needed', flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"needed\n"
+        yield
+        other.stdin.close()
+
+
+def test_a_block_that_another_process_needs_is_not_given_back(shard):
+    block = int(blocks(shard)[0])
+    with another_process_that_needs(shard):
         assert not shard.cache.give_back(block)
         assert shard.cache.marks.state(block) == THERE
-        other.stdin.close()
     assert shard.cache.give_back(block), "once nobody needs it"
+
+
+def test_processes_whose_windows_do_not_fit_together_do_not_wait_for_each_other(shard, folder, monkeypatch, caplog):
+    """Each would keep what the others wait for."""
+    monkeypatch.setattr(fetcher, "ROOM_SECONDS", 0.3)
+    monkeypatch.setitem(budget._said, shard.cache.folder.parent, 2 * MIB)
+    right = np.fromfile(folder / "shards" / shard.path.name, np.uint16)[2 * MIB : 3 * MIB]
+    with another_process_that_needs(shard):
+        mine = blocks(shard)
+        assert np.array_equal(shard.read(2 * MIB, 3 * MIB), right)
+        assert (shard.cache.marks.states()[mine] == THERE).all(), "what the other needs has stayed"
+    assert "the limit is exceeded, as this process has waited" in caplog.text
 
 
 # ---------------------------------------------------------------------------- files that are not the cache's

@@ -142,3 +142,12 @@ def test_shared_locks_admit_each_other_and_no_other(tmp_path):
         code = "from pathlib import Path; from tokenmill.store.locked import locked\n"
         done = warm.run("-c", f"{code}with locked(Path({str(tmp_path)!r})): pass")
         assert "another preparation is writing here" in done.stderr
+
+
+def test_a_lock_of_a_process_that_is_just_ending_is_waited_for(tmp_path):
+    """Its rerun may begin before the kernel has taken the lock from it."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    threading.Timer(0.3, os.close, [descriptor]).start()
+    with locked(tmp_path):
+        assert (tmp_path / ".writer").exists()

@@ -6,6 +6,8 @@
 The blocks that are needed last are given back first: those of sets that this process does not read, then by when the
 known order of rows needs them next (Belady 1966: optimal, as the future is known). A block that a current plan of any
 process needs is never given back, except that what a plan of this process needs later makes room for what it needs now.
+If the windows of several processes do not fit together, each would wait for the others: after some seconds, blocks of
+the batch at hand come without room, and the limit is exceeded (fetcher.py).
 """
 
 import os
@@ -39,7 +41,9 @@ def say_limit(root: Path, limit: int) -> None:
 
 
 class NoRoom(OSError):
-    """There is no room, and no block can be given back now."""
+    """There is no room, and no block can be given back now. `for_others` says that other processes need some."""
+
+    for_others = False
 
 
 class Budget:
@@ -107,7 +111,7 @@ class Budget:
 
     def _give_back(self, size: int, due: int | None) -> None:
         """Gives back at least `size` bytes, and a share of the budget if no plan needs it."""
-        left, more = size, max(size, self.limit // A_SHARE)
+        left, more, kept = size, max(size, self.limit // A_SHARE), False
         for cache, block, idle in self._candidates(due):
             if left <= 0 and not (idle and more > 0):
                 return
@@ -118,11 +122,14 @@ class Budget:
             if given:
                 at = cache.blocks.span(block)
                 left, more = left - (at.stop - at.start), more - (at.stop - at.start)
+            kept |= not given
         if left > 0:
-            raise NoRoom(
+            error = NoRoom(
                 f"{self.root}: blocks may take {self.limit:,} bytes, and all that are there are needed by plans at "
                 "hand, of this job or of others on this machine; give a larger cache_bytes, or another cache_dir"
             )
+            error.for_others = kept
+            raise error
 
     def _candidates(self, due: int | None) -> Iterator[tuple[Cache, int, bool]]:
         """(cache, block, whether no plan needs it) of blocks that can make room for what is needed in `due` windows,

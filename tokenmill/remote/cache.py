@@ -107,6 +107,7 @@ class Cache:
         self._orders: list[weakref.ref[NextUse]] = []
         self._checksums: dict[int, np.ndarray] = {}  # of the shards whose small files are there: CRC-32 of each block
         self.no_room: OSError | None = None  # why nothing could come of late
+        self.over_limit_until = 0.0  # in monotonic time: blocks that batches wait for come without room
         self._pid = os.getpid()
         self.closed = False
         self._sweep()

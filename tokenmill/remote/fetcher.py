@@ -10,11 +10,13 @@ share only queues that are written in C, which a Ctrl-C cannot leave half done, 
 import _thread
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import time
 import weakref
 from collections import Counter, deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -27,11 +29,13 @@ from tokenmill.remote.budget import Budget, NoRoom
 from tokenmill.remote.cache import FULL, Cache, Need
 from tokenmill.store.files import BLOCK_BYTES
 
+LOG = logging.getLogger("tokenmill")
 THREADS = 32  # requests on their way at once, but for those of a server that is in trouble
 ASK_AGAIN_SECONDS = 0.25  # for what another process is at, which may have been killed since
 SHORT, LONG = 0.0005, 0.01  # seconds between looks of one that waits
 WAIT_SECONDS = 480.0  # in all: before NCCL's ten minutes
 FULL_SECONDS = 2.0  # that a block that a batch waits for is tried on a full disk
+ROOM_SECONDS = 5.0  # that a batch waits for room that other processes have, before the limit is exceeded
 NO_ROOM_SECONDS = 0.2  # that fetching ahead pauses for
 HOUSE_SECONDS = 0.25  # between looks at plans that are gone
 END_SECONDS = 0.5  # that the end of the process waits for threads
@@ -110,6 +114,8 @@ class Fetcher:
                     raise error
             raise_if_cancelled()
             now = time.monotonic()
+            if now - began > ROOM_SECONDS and isinstance(cache.no_room, NoRoom) and cache.no_room.for_others:
+                self._go_over_limit(cache)
             if now - began > WAIT_SECONDS:
                 raise cache.no_room or ConnectionError(self._waited_in_vain(cache, missing))
             if now - asked > ASK_AGAIN_SECONDS:
@@ -120,6 +126,12 @@ class Fetcher:
             time.sleep(pause)
             pause = min(LONG, 1.5 * pause)
             missing = cache.missing(missing)
+
+    def _go_over_limit(self, cache: Cache) -> None:
+        """Lets blocks that batches wait for come without room for a second, as processes wait for each other."""
+        if not cache.over_limit_until:
+            LOG.warning("%s; the limit is exceeded, as this process has waited for %.0f s", cache.no_room, ROOM_SECONDS)
+        cache.over_limit_until = time.monotonic() + 1.0
 
     def expect(self, cache: Cache, need: Need) -> None:
         """Has blocks fetched in their order, when nothing is waited for."""
@@ -241,6 +253,8 @@ class Fetcher:
         try:
             due = None if walk is None else walk.due
             make_room = partial(self.budget(cache).make_room, BLOCK_BYTES, due)
+            if walk is None and time.monotonic() < cache.over_limit_until:
+                make_room = partial(_only_on_a_full_disk, make_room)
             cache.fetch(number, make_room, pause_for, FULL_SECONDS if walk is None else 0.0)
         except NoRoom as error:
             cache.no_room = error  # reported when the caller stops waiting: others may give some back
@@ -257,6 +271,11 @@ class Fetcher:
             if troubled:
                 with self._lock:
                     self._patient[id(cache)] -= 1
+
+
+def _only_on_a_full_disk(make_room: Callable[..., None], full: bool = False) -> None:
+    if full:
+        make_room(full=True)
 
 
 _ended = False

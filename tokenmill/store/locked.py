@@ -22,6 +22,7 @@ from tokenmill.store.names import require_inside
 
 WRITER, TAKING = ".writer", ".writer.taking"
 TAKING_SECONDS = 60.0  # after which a process that is becoming the writer is taken for dead
+DYING_SECONDS = 1.0  # in which a process that was killed loses its lock
 WRITER_BYTES = 4096
 
 
@@ -58,14 +59,18 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
 
 
 def _lock(descriptor: int, folder: Path, shared: bool) -> bool:
-    """Whether locks work here. OSError if another process has the lock."""
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise _in_use(folder, _writer(folder)) from error
-    except OSError:  # a file system without locks
-        return False
-    return True
+    """Whether locks work here. OSError if another process has the lock, and keeps it for a second."""
+    until = time.monotonic() + DYING_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError as error:
+            if time.monotonic() > until:
+                raise _in_use(folder, _writer(folder)) from error
+            time.sleep(0.02)
+        except OSError:  # a file system without locks
+            return False
 
 
 def _write_writer(folder: Path, locks_work: bool) -> None:
