@@ -290,9 +290,11 @@ def start_answer(handler, length: int | None) -> None:
 
 
 def drip(handler, wait):
-    """A byte now and then, and never the end."""
+    """A byte now and then, for longer than anybody waits."""
     start_answer(handler, 100_000)
-    while wait(0.02):
+    for _ in range(1500):
+        if not wait(0.02):
+            break
         handler.wfile.write(b"x")
         handler.wfile.flush()
 

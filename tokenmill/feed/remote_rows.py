@@ -65,8 +65,7 @@ class BlockGuard:
         eras = self.eras()
         if all((cache.marks.words[blocks] & 3 == THERE).all() for cache, blocks in blocks_by_cache):
             self._require_same_files()
-            if eras == self.eras():
-                self._eras = eras
+            self._eras = eras
 
     def join_if_all_present(self, join: Callable[[], bytearray]) -> bytearray | None:
         """What join() returns, if all blocks were present at the last check and none was evicted since; else None."""
