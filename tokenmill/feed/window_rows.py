@@ -12,7 +12,6 @@ from tokenmill.feed.row_table import RowTable
 from tokenmill.remote.cache import Need
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.rows.packing import RowPlan
-from tokenmill.store.columns import TARGETS
 from tokenmill.store.shards import Shard
 
 CHECK_SECONDS = 1.0  # between two checks of whether files have changed
@@ -162,6 +161,6 @@ def _targets(shards: list[Shard], plan: RowPlan, shard: np.ndarray, begin: np.nd
         document = np.searchsorted(one.offsets, first.astype(one.offsets.dtype))
         document = np.minimum(document, len(one.offsets) - 2)
         whole = (one.offsets[document] == first) & (one.offsets[document + 1] == last)
-        counts[own[whole]] = one.column(TARGETS.suffix)[document[whole]]
+        counts[own[whole]] = one.target_counts[document[whole]]
         counts[own[~whole]] = count_targets(one, first[~whole], last[~whole])
     return plan.count_by_row(counts)

@@ -156,6 +156,12 @@ class Shard:
         listed = dict(self.entry.columns)
         return self.column(MASK.suffix).data if {MASK.suffix, TARGETS.suffix} <= listed.keys() else None
 
+    @cached_property
+    def target_counts(self) -> np.ndarray:
+        """How many tokens of each document of a chat set bear loss: (num_documents,)."""
+        found: np.ndarray = self.column(TARGETS.suffix)
+        return found
+
     def expect_random_reads(self) -> None:
         """Tells the kernel that rows are read from here and there."""
         if not isinstance(self.tokens, FileNumbers):
