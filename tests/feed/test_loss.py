@@ -122,6 +122,31 @@ def test_text_in_a_mixture_is_supervised_throughout(chat_set, text_set):
             assert torch.equal(inputs[sources == 1][:, 1:], targets[sources == 1][:, :-1])
 
 
+def test_weights_by_targets_are_shares_of_the_targets(chat_set, text_set):
+    sources = {"chat": chat_set, "text": text_set}
+    mixture = Mixture({"chat": 3, "text": 1}, sources=sources, weights_by="targets")
+    found = Counter()
+    with RowLoader(mixture, batch_size=8, seq_len=299, sources=True) as loader:
+        for _, targets, of in islice(loader, 300):
+            for source, name in enumerate(loader.sources):
+                found[name] += int((targets[of == source] != IGNORED).sum())
+    assert abs(found["chat"] / found.total() - 3 / 4) < 0.02  # padding is not taken into account
+    assert mixture == Mixture(mixture.description["stages"][0][1], sources=sources), "weights of tokens, made whole"
+    assert mixture != Mixture({"chat": 3, "text": 1}, sources=sources)
+    with pytest.raises(ValueError, match="weights_by must be one of"):
+        Mixture({"chat": 3, "text": 1}, sources=sources, weights_by="loss")
+
+
+def test_a_file_says_that_weights_are_shares_of_targets(chat_set, text_set, tmp_path):
+    (tmp_path / "mixture.toml").write_text(
+        f'weights_by = "targets"\n[sources]\nchat = {{path = "{chat_set}"}}\ntext = {{path = "{text_set}"}}\n'
+        "[weights]\nchat = 3\ntext = 1\n"
+    )
+    sources = {"chat": chat_set, "text": text_set}
+    expected = Mixture({"chat": 3, "text": 1}, sources=sources, weights_by="targets")
+    assert Mixture.load(tmp_path / "mixture.toml") == expected
+
+
 def test_once_makes_every_token_of_text_a_target_exactly_once(text_set):
     token_set, expected = TokenSet(text_set), Counter()
     for entry in token_set.split("train"):

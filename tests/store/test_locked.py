@@ -151,3 +151,35 @@ def test_a_lock_of_a_process_that_is_just_ending_is_waited_for(tmp_path):
     threading.Timer(0.3, os.close, [descriptor]).start()
     with locked(tmp_path):
         assert (tmp_path / ".writer").exists()
+
+
+@pytest.mark.parametrize("moment", ["said", "made"])
+def test_a_process_that_is_killed_while_it_becomes_the_writer_keeps_nobody_out(tmp_path, moment):
+    """At any instant: here, right after the file that keeps others out was made, or while `.writer` is."""
+    code = (
+        f"import sys, os; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from pathlib import Path; from tokenmill.store import locked\n"
+        "real = locked._make\n"
+        "def killed(path, content):\n"
+        f"    if path.name == {TAKING if moment == 'said' else WRITER!r}:\n"
+        f"        {'real(path, content)' if moment == 'said' else 'pass'}\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    real(path, content)\n"
+        "locked._make = killed\n"
+        f"with locked.locked(Path({str(tmp_path)!r})): pass\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+    assert (tmp_path / TAKING).exists()
+    with locked(tmp_path):
+        assert not (tmp_path / TAKING).exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_hard_links_is_locked_too(tmp_path, monkeypatch):
+    def no_links(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with locked(tmp_path):
+        assert json.loads((tmp_path / WRITER).read_text())["process"] == os.getpid()
+    assert not list(tmp_path.iterdir())

@@ -8,6 +8,7 @@ Comes in: token sets and a LoaderConfig. Goes out: arrays of rows, (B, T + 1), a
     nanochat_feed    nanochat's per-rank order; nanochat_rows: its rows
     loader_config    a loader's settings, checked and in one normal form
     mixture          several token sets by weight; mixture_file: its TOML file; mixture_state: its part of a position
+    targets          weights as shares of tokens that bear loss
     split_cursor     one token set's split, resumable from a position
     window_plans     the rows of each window; window_planner: plans windows ahead, in threads
     window_rows      the rows of one window; row_table: where their tokens are; pieces: their pieces, for display

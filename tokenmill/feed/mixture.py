@@ -19,6 +19,7 @@ from typing import Any
 from tokenmill.addresses import name_of, named
 from tokenmill.checks import one_of
 from tokenmill.feed.mixture_file import arguments_of, folder_of, read_toml
+from tokenmill.feed.targets import WEIGHTS_BY, WeightsBy, weights_of_targets
 from tokenmill.remote.sets import open_set
 from tokenmill.rows.mixed_stream import ON_CAP, OnCap
 from tokenmill.rows.segments import Stage
@@ -41,6 +42,7 @@ class Mixture:
     | max_epochs | {source: epochs} that a source may give in training, fractions allowed; or one number for all |
     | on_cap | what happens at max_epochs: "error", "retire" the source, or "spread" its tokens over the run |
     | tokens | tokens of the whole run, as 1e12 or "1T"; "spread" needs it |
+    | weights_by | what weights are shares of: "tokens", or "targets", the tokens that bear loss (docs/chat.md) |
     | removed | names of sources that you took out on purpose; positions keep their cursors |
 
     Weights are shares of tokens and can be any positive numbers (rows/weights.py makes them whole). Two mixtures with
@@ -56,6 +58,7 @@ class Mixture:
         on_cap: OnCap = "error",
         tokens: int | float | str | None = None,
         removed: Iterable[str] = (),
+        weights_by: WeightsBy = "tokens",
     ):
         self._names = _SourceNames(_folders(sources))
         stages = [(0, weights)] if isinstance(weights, Mapping) else _pairs(weights)
@@ -66,6 +69,9 @@ class Mixture:
                 f"source {unused[0]!r} has no weight in any stage; give it a weight, or leave it out and, if a run "
                 f"has used it, list it in removed"
             )
+        one_of("weights_by", weights_by, WEIGHTS_BY)
+        if weights_by == "targets":
+            self.stages = weights_of_targets(self.stages, {name: open_set(path) for name, path in self.paths.items()})
         self.max_epochs = self._caps(max_epochs)
         one_of("on_cap", on_cap, ON_CAP)
         self.on_cap: OnCap = on_cap

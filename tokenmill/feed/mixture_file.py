@@ -2,6 +2,7 @@
 
     tokens = "1T"                     # of the whole run
     on_cap = "spread"
+    weights_by = "tokens"             # the default, or "targets"
 
     [sources.web]
     path = "data/tokens/web-gpt2-1bd489c3"
@@ -44,7 +45,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The arguments of Mixture from the content of a file in `folder`. ValueError with the key that is invalid."""
-    _require_known(content, ("tokens", "on_cap", "removed", "sources", "weights", "stages"), "")
+    _require_known(content, ("tokens", "on_cap", "removed", "weights_by", "sources", "weights", "stages"), "")
     sources, caps = _sources(content, folder)
     stages = _stages(content)
     for name in [name for _, weights in stages for name in weights if name not in sources]:
@@ -54,7 +55,7 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise ValueError(f"{name!r} has a weight but is not in sources; did you mean {near[0]!r}?")
     if unweighted := sorted(caps.keys() - sources.keys()):
         raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
-    others = {key: value for key, value in content.items() if key in ("tokens", "on_cap", "removed")}
+    others = {key: value for key, value in content.items() if key in ("tokens", "on_cap", "removed", "weights_by")}
     return others | {"weights": stages, "sources": sources, "max_epochs": caps}
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tokenmill.store.files import is_alive, this_machine
+from tokenmill.store.files import TEMPORARY, is_alive, this_machine
 from tokenmill.store.names import require_inside
 
 WRITER, TAKING = ".writer", ".writer.taking"
@@ -52,7 +52,7 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
             yield
         finally:
             with contextlib.suppress(OSError):  # the folder may be gone, or read-only
-                if (_writer(folder) or {}).get("process") == os.getpid():
+                if (_said(folder / WRITER) or {}).get("process") == os.getpid():
                     (folder / WRITER).unlink()
     finally:
         os.close(descriptor)
@@ -67,7 +67,7 @@ def _lock(descriptor: int, folder: Path, shared: bool) -> bool:
             return True
         except BlockingIOError as error:
             if time.monotonic() > until:
-                raise _in_use(folder, _writer(folder)) from error
+                raise _in_use(folder, _said(folder / WRITER)) from error
             time.sleep(0.02)
         except OSError:  # a file system without locks
             return False
@@ -75,46 +75,66 @@ def _lock(descriptor: int, folder: Path, shared: bool) -> bool:
 
 def _write_writer(folder: Path, locks_work: bool) -> None:
     """Says that this process has the folder. OSError if another one that has it is alive, or may be."""
-    path = folder / WRITER
-    with _one_at_a_time(folder):
-        if (other := _writer(folder)) is not None:
+    me = {"machine": this_machine(), "host": socket.gethostname(), "process": os.getpid()}
+    me |= {"started": _started(os.getpid()), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    with _one_at_a_time(folder, me):
+        if (other := _said(folder / WRITER)) is not None:
             elsewhere = other.get("machine") != this_machine()
             if (elsewhere and not locks_work) or (not elsewhere and _is_same_process(other)):
                 raise _in_use(folder, other)
-        me = {"machine": this_machine(), "host": socket.gethostname(), "process": os.getpid()}
-        me |= {"started": _started(os.getpid()), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         with contextlib.suppress(OSError):  # of a folder that nobody can write to
-            path.unlink(missing_ok=True)
-            with open(path, "x") as file:
-                json.dump(me, file)
+            (folder / WRITER).unlink(missing_ok=True)
+            _make(folder / WRITER, me)
 
 
 @contextlib.contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Lets one process at a time look for a writer and become it, without locks: a folder can be made only once."""
+def _one_at_a_time(folder: Path, me: dict[str, Any]) -> Iterator[None]:
+    """Lets one process at a time look for a writer and become it, without locks: a file can be made only once."""
     taking = folder / TAKING
+    _remove_if_left(taking)
     try:
-        if time.time() - os.lstat(taking).st_mtime > TAKING_SECONDS:  # of a process that was killed meanwhile
-            taking.rmdir()
-    except OSError:
-        pass
-    try:
-        taking.mkdir()
+        _make(taking, me)
     except FileExistsError as error:
-        raise _in_use(folder, None) from error
+        raise _in_use(folder, _said(taking), TAKING) from error
     except OSError:  # a folder that nobody can write to
         yield
         return
     try:
         yield
     finally:
-        taking.rmdir()
+        taking.unlink()
 
 
-def _writer(folder: Path) -> dict[str, Any] | None:
-    """Who has the folder, or had it when it was killed; None if nobody is known."""
+def _remove_if_left(taking: Path) -> None:
+    """Removes the file of a process that was killed while it became the writer."""
     try:
-        descriptor = os.open(folder / WRITER, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        other, age = _said(taking), time.time() - os.lstat(taking).st_mtime
+        dead = other is not None and other.get("machine") == this_machine() and not _is_same_process(other)
+        if dead or age > TAKING_SECONDS:
+            taking.rmdir() if taking.is_dir() else taking.unlink()  # older versions made a folder
+    except OSError:
+        pass
+
+
+def _make(path: Path, content: dict[str, Any]) -> None:
+    """Makes a file, whole at once where there are hard links. FileExistsError if it is there."""
+    whole = path.with_name(f"{path.name}.{this_machine()}-{os.getpid()}-0{TEMPORARY}")
+    try:
+        whole.write_text(json.dumps(content))
+        os.link(whole, path)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here
+        with open(path, "x") as file:
+            json.dump(content, file)
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def _said(path: Path) -> dict[str, Any] | None:
+    """Who has the folder, or had it when it was killed, as a file says; None if nobody is known."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = json.loads(os.read(descriptor, WRITER_BYTES))
         finally:
@@ -143,11 +163,11 @@ def _started(process: int) -> str:
         return ""
 
 
-def _in_use(folder: Path, other: dict[str, Any] | None) -> OSError:
+def _in_use(folder: Path, other: dict[str, Any] | None, file: str = WRITER) -> OSError:
     who = ""
     if other is not None:
         who = f": process {other.get('process')} on {other.get('host')}, since {other.get('since')}"
     return OSError(
         f"{folder}: another preparation is writing here{who}; wait for it to end. If it has ended, and locks do not "
-        f"work there, delete {folder / WRITER}"
+        f"work there, delete {folder / file}"
     )
