@@ -8,7 +8,7 @@ PY := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(PY) -m pip install --quiet --no-compile
 
-.PHONY: demo test test-all train torture fuzz picture docs lint bench tables clean
+.PHONY: demo test test-all train chat torture fuzz picture docs lint bench tables clean
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
@@ -28,6 +28,15 @@ test-all: .venv/tools
 train: .venv/installed
 	@[ -e .venv/demo.txt ] || $(MAKE) demo
 	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)" --checkpoint data/checkpoints/demo.pt
+
+# fine-tunes what `make train` has made on some thousand conversations, in a minute; again: goes on where it ended
+chat: .venv/installed
+	@[ -e data/checkpoints/demo.pt ] || $(MAKE) train
+	@[ -e data/chats/val.jsonl ] || $(PY) examples/chat_data.py
+	@$(PY) prepare_data.py --source data/chats --val-file val.jsonl --chat nanochat --name chats \
+		--tokenizer "$$(tail -n 1 .venv/demo.txt)/tokenizer.json" > .venv/chat.txt
+	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/chat.txt)" --start-from data/checkpoints/demo.pt \
+		--checkpoint data/checkpoints/chat.pt --learning-rate 1e-3 --steps 120 --val-every 40
 
 # two hours: 200 kills of a preparation at random moments, and 1,000 histories of a set whose server has every fault
 torture: .venv/tools

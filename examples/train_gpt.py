@@ -6,6 +6,9 @@ One optimizer step takes `total_rows` rows, whatever the number of ranks, so tha
 with 1, 2 or 4 as if nothing had happened: the rows of every step are the same. `--checksums` prints, with every step, a
 checksum of its rows: two runs that print the same ones saw the same rows.
 
+`--tokens` may be a chat set (docs/chat.md), and `--start-from` a checkpoint whose weights are fine-tuned: `make chat`.
+The loss of a step is the mean over its targets that bear loss, on all ranks and in all passes.
+
 Ctrl-C, or a scheduler's SIGTERM, ends after the step that is under way, with a checkpoint.
 """
 
@@ -54,6 +57,7 @@ class TrainConfig:
     warmup: int = 20  # steps
     val_every: int = 60  # steps between validations, which take val_batches batches
     val_batches: int = 8  # of one validation
+    start_from: Path | None = None  # another run's checkpoint, whose weights are fine-tuned
     checkpoint: Path | None = None  # a file; written with each validation and at the end, gone on from if there
     stop_at: int | None = None  # end after this step of all `steps`
     sample: int = 100  # tokens of text to write at the end; 0 writes none
@@ -142,7 +146,8 @@ def bits_per_byte(model: nn.Module, config: TrainConfig, amp, tokens: Path | Non
         inputs, targets = next(loader)
         with amp:
             losses = model(inputs, targets)
-        counts = token_bytes[targets]  # 0 for special tokens
+        bears = targets >= 0  # all of them in a set of text
+        counts = token_bytes[targets.clamp(min=0)] * bears  # 0 for special tokens
         sums += torch.stack([(losses * (counts > 0)).sum(), counts.sum()])
     if dist.is_initialized():
         dist.all_reduce(sums)
@@ -193,16 +198,24 @@ def process_group(config: TrainConfig) -> Iterator[tuple[int, int]]:
             dist.destroy_process_group()
 
 
+def load(path: Path, config: TrainConfig, model: GPT) -> dict:
+    """A checkpoint, of a model of this shape."""
+    try:
+        saved = torch.load(path, map_location=config.device, weights_only=True)
+    except (EOFError, OSError, RuntimeError, pickle.UnpicklingError) as error:
+        raise SystemExit(f"{path}: is no checkpoint that can be read ({error!r})") from error
+    if (there := saved["shape"]) != (here := shape(config, model)):
+        raise SystemExit(f"{path}: is of a model with {there}, this one has {here}")
+    return saved
+
+
 def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> int:
     """Goes on from the checkpoint, if there is one, on any number of ranks. The steps that are done."""
     if config.checkpoint is None or not config.checkpoint.exists():
+        if config.start_from is not None:
+            model.load_state_dict(load(config.start_from, config, model)["model"])
         return 0
-    try:
-        saved = torch.load(config.checkpoint, map_location=config.device, weights_only=True)
-    except (EOFError, OSError, RuntimeError, pickle.UnpicklingError) as error:
-        raise SystemExit(f"{config.checkpoint}: is no checkpoint that can be read ({error!r})") from error
-    if (there := saved["shape"]) != (here := shape(config, model)):
-        raise SystemExit(f"{config.checkpoint}: is of a model with {there}, this one has {here}")
+    saved = load(config.checkpoint, config, model)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     loader.load_state_dict(saved["data"])  # the exact next row
@@ -273,15 +286,20 @@ class Step:
     def learn(self, step: int) -> torch.Tensor:
         """What this rank adds to the sums over all: its share of the loss, its rows' checksum, and 0: (3,) float64."""
         sums = torch.zeros(3, dtype=torch.float64, device=self.config.device)
+        bears_loss = 0  # targets, on all ranks and in all passes
         for number in range(self.passes):
             inputs, targets = next(self.batches)
+            bears_loss += self.batches.targets
             if self.ranks > 1:
                 self.model.require_backward_grad_sync = number == self.passes - 1
             with self.amp:
-                loss = self.model(inputs, targets).mean() / self.passes
+                loss = self.model(inputs, targets).sum()
             loss.backward()
             rows = checksum(inputs) if self.config.checksums else 0
-            sums += torch.tensor([loss.item() / self.ranks, rows, 0], dtype=torch.float64, device=sums.device)
+            sums += torch.tensor([loss.item(), rows, 0], dtype=torch.float64, device=sums.device)
+        sums[0] /= max(1, bears_loss)
+        for parameter in self.model.parameters():
+            parameter.grad *= self.ranks / max(1, bears_loss)  # DDP has divided by the ranks
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.config)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

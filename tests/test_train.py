@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import warm
-from making import ROOT
+from making import ROOT, run_prepare
 
 SCRIPT = str(ROOT / "examples" / "train_gpt.py")
 MINUTE = 60  # a run that hangs is told soon
@@ -184,3 +184,30 @@ def test_ddp_goes_before_the_group_and_no_thread_of_gloo_s_is_left_when_python_e
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("as it was asked for") == (2 if before else 0)
     assert [(tmp_path / f"threads.{rank}").read_text() for rank in range(2)] == ["[]\n", "[]\n"]
+
+
+@pytest.fixture(scope="module")
+def chats(tokenizer_json, tmp_path_factory):
+    """The example's conversations as a chat set, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("chats")
+    flags = ["--folder", "chats", "--conversations", "150", "--val-conversations", "40"]
+    assert warm.run(str(ROOT / "examples" / "chat_data.py"), *flags, cwd=folder).returncode == 0
+    flags = ["--source", "chats", "--val-file", "val.jsonl", "--chat", "nanochat", "--tokenizer", tokenizer_json]
+    done = run_prepare(*flags, "--workers", 1, cwd=folder)
+    return folder / done.stdout.splitlines()[-1]
+
+
+def test_a_text_model_is_fine_tuned_on_chats_and_resumed_on_other_ranks(prepared, chats, tmp_path):
+    train(prepared[1], "--checkpoint", "text.pt", "--stop-at", 1, "--sample", 0, cwd=tmp_path)
+    flags = ("--start-from", "text.pt", "--sample", 0, "--seq-len", 256)
+    straight = train(chats, *flags, cwd=tmp_path)
+    first = train(chats, *flags, "--checkpoint", "at.pt", "--stop-at", 10, cwd=tmp_path)
+    second = train(chats, *flags, "--checkpoint", "at.pt", cwd=tmp_path)
+    for name in ("loss", "rows", "validation"):
+        assert column(first, name) + column(second, name) == column(straight, name)
+    split = train(chats, *flags, "--batch-size", 2, ranks=2, cwd=tmp_path)  # two ranks, two passes each
+    assert column(split, "rows") == column(straight, "rows")
+    losses = [*map(float, column(straight, "loss"))]
+    assert [*map(float, column(split, "loss"))] == pytest.approx(losses, rel=1e-3), "of the same targets"
+    anew = train(chats, *flags[2:], "--stop-at", 1, cwd=tmp_path)
+    assert column(anew, "loss")[0] != column(straight, "loss")[0], "it starts from the text model"
