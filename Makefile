@@ -29,8 +29,9 @@ train: .venv/installed
 	@[ -e .venv/demo.txt ] || $(MAKE) demo
 	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)" --checkpoint data/checkpoints/demo.pt
 
-# fine-tunes what `make train` has made on some thousand conversations, in a minute; again: goes on where it ended
+# fine-tunes what `make train` has made on some thousand conversations, in three minutes; again: goes on where it ended
 chat: .venv/installed
+	@[ -e .venv/demo.txt ] || $(MAKE) demo
 	@[ -e data/checkpoints/demo.pt ] || $(MAKE) train
 	@[ -e data/chats/val.jsonl ] || $(PY) examples/chat_data.py
 	@$(PY) prepare_data.py --source data/chats --val-file val.jsonl --chat nanochat --name chats \

@@ -210,7 +210,9 @@ def load(path: Path, config: TrainConfig, model: GPT) -> dict:
 
 
 def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> int:
-    """Goes on from the checkpoint, if there is one, on any number of ranks. The steps that are done."""
+    """Goes on from the checkpoint, if there is one, on any number of ranks; else starts from `start_from`'s weights.
+    The steps that are done.
+    """
     if config.checkpoint is None or not config.checkpoint.exists():
         if config.start_from is not None:
             model.load_state_dict(load(config.start_from, config, model)["model"])

@@ -31,6 +31,7 @@ from making import ROOT, make_token_set, read_manifest, tree
 
 from tokenmill import TokenSet, cli
 from tokenmill.feed.remote_rows import BlockGuard
+from tokenmill.prepare import upload
 from tokenmill.remote import block_state, budget, cache_folder, fetcher, http_backend, retry
 from tokenmill.remote.backends import backend_of, read
 from tokenmill.remote.block_state import ABSENT, THERE
@@ -449,3 +450,30 @@ def test_a_manifest_that_comes_in_two_versions_is_not_pulled(prepared, tmp_path)
         assert not (tmp_path / "back" / "manifest.json").exists()
         assert pull(f"{server.url}/set", tmp_path / "back") >= 1
     assert (tmp_path / "back" / "manifest.json").read_bytes() == data
+
+
+@as_root
+def test_a_pipe_in_another_user_s_folder_of_a_shared_cache_holds_nobody(folder, server, tmp_path):
+    """Whether the manifest was read before is looked up in this user's own folder alone."""
+    digest = open_set(f"{server.url}/set", Kept(tmp_path / "mine")).digest
+    (theirs := tmp_path / "shared" / digest).mkdir(parents=True)
+    os.mkfifo(theirs / "manifest.json")
+    for path in (theirs, theirs / "manifest.json"):
+        os.chown(path, SOMEBODY, SOMEBODY)
+    os.chmod(tmp_path / "shared", 0o1777)
+    assert same(batches(f"{server.url}/set", 3, cache_dir=tmp_path / "shared"), batches(folder, 3))
+
+
+def test_a_new_record_of_a_bucket_that_comes_in_two_versions_is_not_taken(prepared, tmp_path, monkeypatch):
+    """No manifest lists it yet, so the manifest would list the wrong one."""
+    record = next((prepared[1] / "shards").glob("*.json")).read_bytes()
+    name = json.loads(record)["name"]
+    fsspec.filesystem("memory").pipe_file(f"/{tmp_path.name}/shards/{name}.json", record)
+    bucket = upload.BucketUpload(f"memory://{tmp_path.name}", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(upload, "read", lambda *_: record.replace(b'"file": "', b'"file": "x', 1))
+        with pytest.raises(OSError, match=rf"{name}.json was read twice and came in two versions"):
+            bucket.fetch_records()
+    assert not (tmp_path / "shards" / f"{name}.json").exists()
+    bucket.fetch_records()
+    assert (tmp_path / "shards" / f"{name}.json").read_bytes() == record

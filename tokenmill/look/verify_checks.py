@@ -8,10 +8,10 @@ import numpy as np
 from tokenmill.look.bit_errors import flipped_bit
 from tokenmill.remote.sets import RemoteTokenSet
 from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of, listed_sha256
-from tokenmill.store.files import BLOCK_BYTES, LARGEST, read_bounded
+from tokenmill.store.files import BLOCK_BYTES, read_bounded
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
-from tokenmill.store.small_files import SMALL_FILES, is_record, what_is_wrong
+from tokenmill.store.small_files import SMALL_FILES, has_record, what_is_wrong
 from tokenmill.store.token_sets import TokenSet, require_kept_manifests
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -57,9 +57,7 @@ def of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
             for key in COUNTS
             if hasattr(entry, key) and record[key] != getattr(entry, key)
         ]
-        path = shard_path(token_set.path, entry.name, "json")
-        data = read_bounded(path, LARGEST, "the record of a shard")
-        if not is_record(data, entry.name, token_set.manifest.get("records", {})):
+        if not has_record(token_set.path, entry.name, token_set.records):
             problems.append("record: its SHA-256 is not the manifest's")
         if record["fingerprint"] != token_set.tokenizer["fingerprint"]:
             problems.append("record: its fingerprint is not the token set's")

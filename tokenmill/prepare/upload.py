@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenmill.addresses import display_address
 from tokenmill.hub_client import is_hub_address
-from tokenmill.remote.backends import read
+from tokenmill.remote.backends import read, require_same_again
 from tokenmill.remote.push import closing_items, items_of
 from tokenmill.remote.writers import Sink, sink_of
 from tokenmill.store.columns import columns_of
@@ -61,11 +61,7 @@ class BucketUpload:
         data, shown = read(self._sink.backend, name), self._sink.backend.display(name)
         if path.exists() and path.read_bytes() == data:
             return
-        if read(self._sink.backend, name, fresh=True) != data:
-            raise OSError(
-                f"{shown}: was read twice and came in two versions: it is being replaced, or was damaged on the way; "
-                "run again"
-            )
+        require_same_again(self._sink.backend, name, data)
         try:
             parse_json(data, shown, _kind_of(name) or "tokens")
         except ValueError as error:

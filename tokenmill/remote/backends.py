@@ -65,6 +65,15 @@ def read(
     )
 
 
+def require_same_again(backend: Backend, name: str, data: bytes) -> None:
+    """OSError if a file that has no checksum comes in another version when it is read again."""
+    if read(backend, name, fresh=True) != data:
+        raise OSError(
+            f"{backend.display(name)} was read twice and came in two versions: it is being replaced, or was damaged on "
+            "the way; run again"
+        )
+
+
 def most_bytes(name: str) -> int:
     """How many bytes a file of a token set may have that is read whole."""
     return SMALL_FILES.get(name, LARGEST)

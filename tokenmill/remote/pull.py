@@ -29,7 +29,7 @@ from tokenmill.store.files import (
 )
 from tokenmill.store.locked import locked
 from tokenmill.store.shards import ShardEntry, finished_record, shard_path
-from tokenmill.store.small_files import SMALL_FILES, is_record
+from tokenmill.store.small_files import SMALL_FILES, has_record
 from tokenmill.store.token_sets import TokenSet, kept_manifest
 
 INCOMING = ".incoming"  # where blocks come
@@ -50,8 +50,7 @@ def pull(address: str, folder: Path, progress: Callable[[int, int], None] = lamb
         _require_same_set(folder, token_set)
         remove_temporary_files(folder, folder / "shards")
         (folder / "shards").mkdir(exist_ok=True)
-        records = token_set.manifest.get("records", {})
-        todo = [entry for entry in token_set.entries if not _is_there(folder, entry, records)]
+        todo = [entry for entry in token_set.entries if not _is_there(folder, entry, token_set.records)]
         for entry in token_set.entries:
             if entry not in todo:
                 progress(1, entry.tokens * token_set.numpy_dtype.itemsize)
@@ -88,10 +87,7 @@ def _require_same_set(folder: Path, token_set: RemoteTokenSet) -> None:
 
 def _is_there(folder: Path, entry: ShardEntry, records: Mapping[str, str]) -> bool:
     record = finished_record(folder, entry.name)
-    if record is None or not entry.is_of(record):
-        return False
-    data = read_bounded(shard_path(folder, entry.name, "json"), LARGEST, "the record of a shard")
-    return is_record(data, entry.name, records)
+    return record is not None and entry.is_of(record) and has_record(folder, entry.name, records)
 
 
 def _put_back(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path) -> None:

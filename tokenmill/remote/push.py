@@ -16,9 +16,9 @@ from tokenmill.addresses import remote_name
 from tokenmill.remote.backends import Backend, read
 from tokenmill.remote.writers import Item, Sink
 from tokenmill.store.columns import checksums_of, columns_of
-from tokenmill.store.files import LARGEST, parse_json, read_bounded, read_json
+from tokenmill.store.files import parse_json, read_bounded, read_json
 from tokenmill.store.shards import ShardEntry, shard_path
-from tokenmill.store.small_files import SMALL_FILES, is_record, what_is_wrong
+from tokenmill.store.small_files import SMALL_FILES, has_record, is_record, what_is_wrong
 from tokenmill.store.token_sets import TokenSet, digest_of, require_kept_manifests
 
 THREADS = 8
@@ -46,7 +46,7 @@ def push(
     """
     _require_no_other(token_set, sink.backend)
     sizes = {} if again else sink.sizes()
-    entries, records = token_set.entries, token_set.manifest.get("records", {})
+    entries, records = token_set.entries, token_set.records
     subfolders = subfolders_for(entries, sink.most_in_a_folder)
     todo: list[ShardEntry] = []
     with ThreadPoolExecutor(THREADS) as threads:
@@ -101,8 +101,7 @@ def _is_there(
 def shard_items(token_set: TokenSet, entry: ShardEntry, subfolders: int = 0) -> list[Item]:
     """The files of a shard, the record last. ValueError if one is damaged."""
     record = token_set.record(entry)
-    data = read_bounded(shard_path(token_set.path, entry.name, "json"), LARGEST, "the record of a shard")
-    if not (entry.is_of(record) and is_record(data, entry.name, token_set.manifest.get("records", {}))):
+    if not (entry.is_of(record) and has_record(token_set.path, entry.name, token_set.records)):
         raise ValueError(
             f"{token_set.display_name}: the record of shard {entry.name} is not the one that the manifest lists; "
             "put the right file back, or prepare the set again"

@@ -17,7 +17,7 @@ import numpy as np
 
 from tokenmill.addresses import cache_root, display_address, name_of, named, remote_name
 from tokenmill.checks import whole_number
-from tokenmill.remote.backends import backend_of, read
+from tokenmill.remote.backends import backend_of, read, require_same_again
 from tokenmill.remote.block_locks import FILES
 from tokenmill.remote.budget import say_limit
 from tokenmill.remote.cache import TRIES, Cache, Need, deleted
@@ -52,14 +52,14 @@ def open_set(tokens: str | os.PathLike[str], kept: Kept = KEPT) -> TokenSet:
     return TokenSet(where) if isinstance(where, Path) else RemoteTokenSet(where, kept)
 
 
-def manifest_at(address: str, fresh: bool = False) -> tuple[bytes, dict[str, Any]]:
-    """The manifest at an address, as it is now: its bytes, and its content; `fresh` on a connection of its own.
+def manifest_at(address: str) -> tuple[bytes, dict[str, Any]]:
+    """The manifest at an address, as it is now: its bytes, and its content.
 
     FileNotFoundError if there is none, and what else reading raises.
     """
     backend = backend_of(address)
     try:
-        data = read(backend, "manifest.json", fresh=fresh)
+        data = read(backend, "manifest.json")
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{display_address(address)}: expected a finished token set, found no manifest.json: {error}; "
@@ -72,8 +72,8 @@ def _cache_of(folder: Path, token_set: TokenSet, kept: Kept) -> Cache:
     if kept.bytes is not None:
         say_limit(folder.parent, whole_number("cache_bytes", kept.bytes, 1))
     backend, subfolders = backend_of(token_set.address), int(token_set.manifest.get("subfolders", 0))
-    records = token_set.manifest.get("records", {})
-    return cache_in(folder, token_set.entries, token_set.numpy_dtype.itemsize, backend, subfolders, records)
+    itemsize = token_set.numpy_dtype.itemsize
+    return cache_in(folder, token_set.entries, itemsize, backend, subfolders, token_set.records)
 
 
 class RemoteTokenSet(TokenSet):
@@ -87,27 +87,12 @@ class RemoteTokenSet(TokenSet):
         self._right: set[str] = set()  # small files that were compared with the manifest
         self._take(manifest)
         self._require_plausible()
-        self._require_same_again(data)
         self.path = own_folder(cache_root(kept.folder), self.digest)
         path = self.path / "manifest.json"
-        if not (path.exists() and path.read_bytes() == data):
+        if not (path.exists() and path.read_bytes() == data):  # so it was not read before
+            require_same_again(backend_of(address), "manifest.json", data)
             write_file(path, data, durable=False)
         self.cache = _cache_of(self.path, self, kept)
-
-    def _require_same_again(self, data: bytes) -> None:
-        """OSError if the manifest comes in another version when it is read again.
-
-        It has the checksums of everything else, and nothing has its own. If the cache has these bytes, it was read
-        twice before.
-        """
-        kept = cache_root(self._kept_at.folder) / self.digest / "manifest.json"
-        if kept.exists() and kept.read_bytes() == data:
-            return
-        if manifest_at(self.address, fresh=True)[0] != data:
-            raise OSError(
-                f"{self.display_name}: manifest.json was read twice and came in two versions: it is being replaced, or "
-                "was damaged on the way; run again"
-            )
 
     def _require_plausible(self) -> None:
         """ValueError or OSError if the manifest lists more tokens than there can be: the cache has a map of them."""
@@ -206,8 +191,8 @@ class RemoteTokenSet(TokenSet):
         now = {(entry.name, entry.sha256) for entry in self.entries}
         same = {entry.name for entry in was.entries if (entry.name, entry.sha256) in now}
         if len(same) < len(was.entries):
-            newer = {shard: sha256 for shard, sha256 in self.manifest.get("records", {}).items() if shard in same}
-            was.manifest = was.manifest | {"records": was.manifest.get("records", {}) | newer}
+            newer = {shard: sha256 for shard, sha256 in self.records.items() if shard in same}
+            was.manifest = was.manifest | {"records": was.records | newer}
             was.path = own_folder(self.path.parent, was.digest)
             data = kept_manifest(self.path, was.digest).read_bytes()
             write_file(was.path / "manifest.json", data, durable=False)

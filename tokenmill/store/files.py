@@ -76,9 +76,7 @@ class AtomicFile:
     def __init__(self, path: Path, durable: bool = True):
         self.path, self._durable, self._checksums = path, durable, Checksums()
         # a unique name: the dying worker of a killed run may still be writing the same shard
-        self._temporary = path.with_name(
-            f"{path.name}.{this_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{TEMPORARY}"
-        )
+        self._temporary = temporary(path)
         try:
             self._file = open(self._temporary, "wb")  # noqa: SIM115 (closed by commit or discard)
         except OSError as error:
@@ -213,6 +211,11 @@ def _no_number(text: str) -> None:
 def header(kind: str) -> dict[str, Any]:
     """The first keys of every JSON file."""
     return {"format": f"tokenmill-{kind}", "version": VERSION}
+
+
+def temporary(path: Path) -> Path:
+    """A new name beside a path, for what becomes that file. `remove_temporary_files` knows whose it is."""
+    return path.with_name(f"{path.name}.{this_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
 
 
 def remove_temporary_files(*folders: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tokenmill.store.files import TEMPORARY, is_alive, this_machine
+from tokenmill.store.files import is_alive, temporary, this_machine
 from tokenmill.store.names import require_inside
 
 WRITER, TAKING = ".writer", ".writer.taking"
@@ -118,9 +118,10 @@ def _remove_if_left(taking: Path) -> None:
 
 def _make(path: Path, content: dict[str, Any]) -> None:
     """Makes a file, whole at once where there are hard links. FileExistsError if it is there."""
-    whole = path.with_name(f"{path.name}.{this_machine()}-{os.getpid()}-0{TEMPORARY}")
+    whole = temporary(path)
     try:
-        whole.write_text(json.dumps(content))
+        with open(whole, "x") as file:
+            json.dump(content, file)
         os.link(whole, path)
     except FileExistsError:
         raise

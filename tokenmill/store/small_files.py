@@ -44,6 +44,12 @@ def is_record(data: bytes, shard: str, records: Mapping[str, str]) -> bool:
     return shard not in records or sha256_of(data) == records[shard]
 
 
+def has_record(folder: Path, shard: str, records: Mapping[str, str]) -> bool:
+    """Whether the folder has the record of a shard that a manifest lists; true if it lists none for this shard."""
+    path = folder / "shards" / f"{shard}.json"
+    return is_record(read_bounded(path, LARGEST, "the record of a shard"), shard, records)
+
+
 def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

@@ -295,6 +295,12 @@ class TokenSet:
             self._stamps[entry.name] = shard.stamp  # so that a file that was only touched is read once
         return shard
 
+    @property
+    def records(self) -> dict[str, str]:
+        """The SHA-256 of shards' records, by name; sets from before 0.4.0 have none."""
+        found: dict[str, str] = self.manifest.get("records", {})
+        return found
+
     def record(self, entry: ShardEntry) -> dict[str, Any]:
         """The record of a shard: its source, row groups and the documents in each, counts and checksums."""
         path = shard_path(self.path, entry.name, "json")
