@@ -36,7 +36,9 @@ from tokenmill import RowLoader
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.store.token_sets import TokenSet, find_token_set
 
-SETTINGS = {label: {"packing": packing.name, "long_documents": long} for label, (packing, long) in variants().items()}
+SETTINGS = {
+    label: {"packing": one.packing.name, "long_documents": one.long_documents} for label, one in variants().items()
+}
 MEASURED = (
     "all, later pieces after BOS",
     "all, later pieces as they come",

@@ -22,3 +22,13 @@ def chromium():
             yield browser
         finally:
             browser.close()
+
+
+def opened(browser, page, **settings):
+    """The page in a tab of its own, and what goes wrong in it."""
+    tab, wrong = browser.new_context(**settings).new_page(), []
+    tab.on("console", lambda message: wrong.append(message.text))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("request", lambda request: request.url.startswith("file:") or wrong.append(request.url))
+    tab.goto(page.as_uri())
+    return tab, wrong

@@ -168,3 +168,17 @@ def soon_given_up(monkeypatch):
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     yield
     gc.collect()  # of it, as exceptions are in cycles
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium; skips where none is installed."""
+    import contextlib
+
+    from browser import chromium
+
+    with contextlib.ExitStack() as stack:
+        try:
+            yield stack.enter_context(chromium())
+        except FileNotFoundError as error:
+            pytest.skip(str(error))

@@ -127,7 +127,8 @@ class History:
                 self.attempt(doing)
             self.server.end_faults()
             # whoever waits for what is being fetched shares its error: let those end that began with faults
-            wait_until(lambda: not any(cache.claims._taken for cache in caches._caches.values()))
+            ours = [cache for cache in caches._caches.values() if cache.folder.is_relative_to(self.cache)]
+            wait_until(lambda: not any(cache.claims._taken for cache in ours))
             retry.PATIENCE_SECONDS = 60.0  # as the machine may be busy
             self.trail.append("without faults")
             for doing in (self.read, self.show, self.pull, self.push, self.prepare):

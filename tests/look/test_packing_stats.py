@@ -132,24 +132,30 @@ def test_best_fit_keeps_its_promises(lengths, row_len):
     assert cropped.with_beginning == 1 or cropped.broken
 
 
-@given(lengths_lists, st.integers(2, 24), st.sampled_from(PACKINGS))
+@given(lengths_lists, st.integers(2, 24), st.sampled_from([*PACKINGS, *variants(chat=True)]))
 def test_a_specimen_s_rows_are_full_and_its_share_of_dropped_tokens_is_the_tally_s(lengths, row_len, packing):
     lengths = np.array(lengths)
-    rows = _rows(packing, lengths, row_len)
+    among = variants(chat=packing not in PACKINGS)
+    rows = _rows(among[packing], lengths, row_len)
     assert all(sum(part.length + part.bos for part in row) == row_len for row in rows)
     for part in (part for row in rows for part in row):
+        if part.document == len(lengths) and packing in variants(chat=True):
+            assert part.filler, "padding"
+            continue
         assert 0 < part.length <= lengths[part.document] - part.start
         assert part.cropped == (
-            packing in ("nanochat", "best_fit, crop") and not part.filler and part.length < lengths[part.document]
+            packing in ("nanochat", "best_fit, crop", "crop")
+            and not part.filler
+            and part.length < lengths[part.document]
         )
     if rows and packing != "nanochat":
-        specimen = Specimen([], lengths, {packing: rows})
+        specimen = Specimen([], lengths, among, {packing: rows})
         assert specimen.dropped(packing) == pytest.approx(tally(packing, [lengths], row_len).dropped)
 
 
 def test_nanochat_s_rule_on_a_few_documents():
     """Room for 8: the longest that fits, else the shortest cropped; what is left makes no whole row."""
-    rows = _rows("nanochat", np.array([5, 11, 2, 7, 3]), 8)
+    rows = _rows(variants()["nanochat"], np.array([5, 11, 2, 7, 3]), 8)
     part = lambda document, length, cropped=False: SamplePiece(document, 0, length, cropped=cropped)  # noqa: E731
     assert rows == [[part(3, 7), part(2, 1, True)], [part(0, 5), part(4, 3)], [part(1, 8, True)]]
 

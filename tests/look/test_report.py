@@ -1,7 +1,6 @@
 """The report says what is in the token set, and in a real browser its rows open and show their text."""
 
 import base64
-import contextlib
 import json
 import re
 import shutil
@@ -12,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import warm
-from browser import chromium
+from browser import opened
 from making import BOS, ROOT, full_after, give_tokenizer, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import cli
@@ -55,25 +54,6 @@ def page(folder):
     assert cli.main(["report", str(folder), "--seq-len", str(SEQ_LEN)]) == 0
     assert {name: data for name, data in tree(folder).items() if name != page.name} == before, "it only looks"
     return page
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with contextlib.ExitStack() as stack:
-        try:
-            yield stack.enter_context(chromium())
-        except FileNotFoundError as error:
-            pytest.skip(str(error))
-
-
-def opened(browser, page, **settings):
-    """The page in a tab of its own, and what goes wrong in it."""
-    tab, wrong = browser.new_context(**settings).new_page(), []
-    tab.on("console", lambda message: wrong.append(message.text))
-    tab.on("pageerror", lambda error: wrong.append(str(error)))
-    tab.on("request", lambda request: request.url.startswith("file:") or wrong.append(request.url))
-    tab.goto(page.as_uri())
-    return tab, wrong
 
 
 def decoded(folder, packing, number):

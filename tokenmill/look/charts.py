@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tokenmill.look.packing_stats import Tally
 from tokenmill.look.token_stats import Bin
 
 LABEL_HEIGHT = 9  # percent of the plot
@@ -39,29 +38,42 @@ def token_chart(uses: np.ndarray, token_bytes: np.ndarray) -> dict:
     return chart("Share of tokens, by the bytes they stand for", edges, sizes, "tokens", ticks, None)
 
 
-def dropped_chart(tallies: Mapping[int, Mapping[str, Tally]], seq_len: int) -> dict:
-    """Tokens dropped against seq_len, with a line for each packing."""
-    lengths = sorted(tallies)
+def stretches_chart(conversations: np.ndarray, most: int) -> dict:
+    """A histogram of conversations by how many stretches of them bear loss: 0, 1, 2 ... `most` and more."""
+    edges = [(number, number) for number in range(len(conversations))]
+    ticks = [
+        {"at": 100 * (number + 0.5) / len(edges), "label": f"{number}{'+' * (number == most)}"}
+        for number in range(0, len(edges), 1 + len(edges) // 9)
+    ]
+    title = "Share of conversations, by stretches that bear loss"
+    return chart(title, edges, conversations, "conversations", ticks, None)
+
+
+def dropped_chart(what: str, shares: Mapping[str, Mapping[int, float]], seq_len: int) -> dict:
+    """The shares of what is dropped, by variant and seq_len, with a line for each variant."""
+    lengths = sorted(next(iter(shares.values())))
     first, last = math.log2(lengths[0]), math.log2(lengths[-1])
     across = {length: 100 * (math.log2(length) - first) / (last - first) for length in lengths}
-    shares = {name: [tallies[length][name].dropped for length in lengths] for name in tallies[seq_len]}
-    top, lines = _scale(max(max(share) for share in shares.values()))
+    top, lines = _scale(max(max(share.values()) for share in shares.values()))
     drawn = [
         {
             "name": name,
             "number": number,
             "points": [
-                {"x": round(across[n], 2), "y": round(100 * share / top, 2), "title": f"{name}, {n:,}: {share:.2%}"}
-                for n, share in zip(lengths, dropped, strict=True)
+                {
+                    "x": round(across[n], 2),
+                    "y": round(100 * dropped[n] / top, 2),
+                    "title": f"{name}, {n:,}: {dropped[n]:.2%}",
+                }
+                for n in lengths
             ],
         }
         for number, (name, dropped) in enumerate(shares.items())
     ]
-    at = lengths.index(seq_len)
-    values = ", ".join(f"{name} {dropped[at]:.1%}" for name, dropped in shares.items())
+    values = ", ".join(f"{name} {dropped[seq_len]:.1%}" for name, dropped in shares.items())
     return {
-        "title": "Share of tokens dropped, by seq_len",
-        "label": f"Share of tokens dropped, by seq_len, a line for each packing. At {seq_len:,}: {values}.",
+        "title": f"Share of {what}, by seq_len",
+        "label": f"Share of {what}, by seq_len, a line for each. At {seq_len:,}: {values}.",
         "drawn": drawn,
         "labels": _labels(drawn),
         "lines": lines,

@@ -7,14 +7,15 @@ Each packing is run, not estimated. A packing that joins shards runs on as many 
 300,000 documents, because its share of dropped tokens starts near 2% and climbs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
 from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
-from tokenmill.rows.packers import WindowContent
+from tokenmill.rows.packers import Packer, WindowContent
 from tokenmill.rows.packing import RowPlan
 from tokenmill.rows.packings import PACKINGS, Packing
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window
@@ -22,18 +23,29 @@ from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window
 NANOCHAT_SETTLED, NANOCHAT_MEASURED = 300_000, 100_000  # documents
 
 
-def variants() -> dict[str, tuple[Packing, str]]:
-    """The packings to compare, by label: (packing, long_documents)."""
-    return {label: (packing, long) for packing in PACKINGS.values() for label, long in packing.labels}
+class Variant(NamedTuple):
+    """A packing with a choice of `long_documents`."""
+
+    packing: Packing
+    long_documents: str
+    packer: Callable[[WindowContent], Packer] | None
+
+    def of(self, lengths: np.ndarray) -> Packer:
+        """The packer of documents of these lengths, as if they were one window of one shard."""
+        assert self.packer is not None, "only packings with one global order are planned"
+        tokens = np.array([int(lengths.sum())])
+        window = Window(np.array([0]), np.array([0]), tokens)
+        content = WindowContent(lengths, window, tokens, self.long_documents, shuffle=True)  # type: ignore[arg-type]
+        return self.packer(content)
 
 
-def plan_of(packing: Packing, long_documents: str, lengths: np.ndarray, row_len: int, seed: tuple[int, ...]) -> RowPlan:
-    """The rows of documents of these lengths, packed as if they were one window of one shard."""
-    assert packing.packer is not None, "only packings with one global order are planned"
-    tokens = np.array([int(lengths.sum())])
-    window = Window(np.array([0]), np.array([0]), tokens)
-    content = WindowContent(lengths, window, tokens, long_documents, shuffle=True)  # type: ignore[arg-type]
-    return packing.packer(content).plan(row_len, seed, None)
+def variants(chat: bool = False) -> dict[str, Variant]:
+    """The packings to compare, by label: of sets of text, or of chat sets."""
+    if chat:
+        return {
+            name: Variant(one, long, one.whole_packer) for one in PACKINGS.values() for name, long in one.whole_variants
+        }
+    return {name: Variant(one, long, one.packer) for one in PACKINGS.values() for name, long in one.labels}
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,8 @@ class Tally:
     tokens: int = 0  # of the documents
     kept: int = 0  # of these, those in at least one row
     row_tokens: int = 0  # of the rows
-    repeated: int = 0  # of these, copies of tokens that are elsewhere too
+    repeated: int = 0  # of these, copies that fill a row's end, or padding
+    context: int = 0  # of these, copies of what comes before, at the beginning of a window of a long conversation
     headed: int = 0  # of these, those in a row that holds their document's beginning
     rows: int = 0
     rows_on_bos: int = 0
@@ -61,7 +74,7 @@ class Tally:
 
     @property
     def filler(self) -> float:
-        """Share of the rows' tokens that are copies."""
+        """Share of the rows' tokens that are copies, or padding."""
         return self.repeated / max(1, self.row_tokens)
 
     @property
@@ -79,6 +92,11 @@ class Tally:
         """Share of the rows' tokens whose row also holds their document's beginning."""
         return self.headed / max(1, self.row_tokens)
 
+    @property
+    def in_context(self) -> float:
+        """Share of the rows' tokens that repeat what comes before a window."""
+        return self.context / max(1, self.row_tokens)
+
     def shares(self) -> tuple[float, ...]:
         """The shares that tables show, in the order of report_text.MEASURES."""
         return self.dropped, self.filler, self.on_bos, self.cut, self.with_beginning
@@ -89,15 +107,16 @@ class Tally:
 
 
 def tally(label: str, shards: Sequence[np.ndarray], row_len: int, seed: int = 0) -> Tally:
-    """What one of `variants()` does in one epoch to shards of documents of these lengths (including BOS)."""
-    packing, long_documents = variants()[label]
+    """What one of the variants does in one epoch to shards of documents of these lengths (including BOS)."""
+    variant = (variants() | variants(chat=True))[label]
+    packing = variant.packing
     if packing.per_rank:
         return _settled(np.concatenate(shards), row_len)
     parts = _windows(shards) if packing.joins_shards else shards
     found = Tally()
     for number, lengths in enumerate(parts):
         if len(lengths):
-            plan = plan_of(packing, long_documents, lengths, row_len, (seed, 0, number))
+            plan = variant.of(lengths).plan(row_len, (seed, 0, number), None)
             found += _of_documents(plan, lengths) if packing.packs_documents else _of_stream(plan, lengths, packing)
     return found
 
@@ -113,15 +132,17 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
     """The tally of rows made of pieces of documents."""
     kept, first = ~plan.filler, plan.row_offsets[:-1]
     whole = lengths[plan.document[kept]]
+    context = 0 if plan.context is None else int(plan.context.sum())
     return Tally(
         tokens=int(lengths.sum()),
-        kept=int(plan.length[kept].sum()),
+        kept=int(plan.length[kept].sum()) - context,
         row_tokens=plan.num_rows * plan.row_len,
         repeated=int(plan.length[plan.filler].sum()),
+        context=context,
         headed=int(plan.length[plan.start == 0].sum()),
         rows=plan.num_rows,
         rows_on_bos=int((plan.bos[first] | (plan.start[first] == 0)).sum()),
-        pieces=len(plan.document),
+        pieces=int((plan.document < len(lengths)).sum()),
         short=int((lengths <= plan.row_len).sum()),
         broken=len(np.unique(plan.document[kept][(whole <= plan.row_len) & (plan.length[kept] < whole)])),
     )

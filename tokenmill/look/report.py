@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tokenmill.addresses import name_of, named, require_folder
 from tokenmill.look import report_text
+from tokenmill.look.loss_stats import look_at_loss
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report_page import Findings, glance, render
 from tokenmill.look.sample_rows import make_specimen
@@ -31,7 +32,8 @@ SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16_384)  # packings are compared at the
 class Report:
     """Report on a token set: write one HTML page, which needs no network, and print a short form.
 
-    The page has document lengths, what each packing does to them, rows drawn and readable, and what the tokens are.
+    The page has document lengths, what each packing does to them, rows drawn and readable, and what the tokens are. Of
+    a chat set, it also has what bears loss, and what each choice of long_documents loses.
     """
 
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
@@ -62,27 +64,26 @@ def find(config: Report) -> Findings:
     with Bars() as bars, Meter(bars, "reading", to_read) as meter:
         statistics = look(token_set, "train", lambda tokens: meter.add(0, tokens, 0, tokens))
     seq_lens = sorted({*SEQ_LENS, config.seq_len})
-    tallies = {t: {packing: tally(packing, statistics.lengths, t + 1) for packing in variants()} for t in seq_lens}
-    return Findings(token_set, tokenizer, statistics, tallies, make_specimen(token_set, "train", config.seq_len + 1))
+    labels = variants(token_set.is_chat)
+    tallies = {t: {label: tally(label, statistics.lengths, t + 1) for label in labels} for t in seq_lens}
+    loss = look_at_loss(token_set, "train", seq_lens) if token_set.is_chat else None
+    specimen = make_specimen(token_set, "train", config.seq_len + 1)
+    return Findings(token_set, tokenizer, statistics, tallies, loss, specimen)
 
 
 def print_short(config: Report, found: Findings, console: Console) -> None:
     """Prints the short form: the set at a glance, and what each packing does to it."""
-    lengths = found.statistics.all_lengths
     console.print(f"{found.token_set.name}: {', '.join(glance(found.token_set))}")
     for line in report_text.left_out(found.token_set.manifest):
         console.print(line)
-    console.print(report_text.verdict(lengths, found.tallies[config.seq_len], config.seq_len))
-    console.print(f"{report_text.looked_at(found.statistics)} {report_text.of_lengths(lengths)}")
+    console.print(found.verdict(config.seq_len))
+    console.print(f"{report_text.looked_at(found.statistics)} {found.lengths_in_words}")
     console.print(report_text.of_tokens(found.statistics.uses, found.tokenizer.token_bytes()))
     console.print(report_text.of_unused(found.tokenizer, found.statistics.uses)[0])
     tallies = found.tallies[config.seq_len]
     table = Table(f"seq_len {config.seq_len:,}", *tallies)
-    for measure, shares in zip(
-        report_text.MEASURES, zip(*(one.shares() for one in tallies.values()), strict=True), strict=True
-    ):
-        table.add_row(measure, *(f"{share:.2%}" for share in shares))
-    table.add_row("pieces a row", *(f"{one.pieces_a_row:.2f}" for one in tallies.values()))
+    for measure, cells in report_text.table(tallies, config.seq_len, found.loss):
+        table.add_row(measure, *cells)
     console.print(table)
 
 

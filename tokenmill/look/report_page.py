@@ -14,6 +14,7 @@ import numpy as np
 
 from tokenmill.humanize import counted, in_bytes
 from tokenmill.look import charts, report_rows, report_text
+from tokenmill.look.loss_stats import MOST_STRETCHES, LossStatistics
 from tokenmill.look.packing_stats import Tally
 from tokenmill.look.sample_rows import Specimen
 from tokenmill.look.token_stats import Bin, Statistics, histogram
@@ -33,8 +34,32 @@ class Findings:
     token_set: TokenSet
     tokenizer: Tokenizer
     statistics: Statistics
-    tallies: dict[int, dict[str, Tally]]  # by seq_len and packing
+    tallies: dict[int, dict[str, Tally]]  # by seq_len and variant
+    loss: LossStatistics | None  # of a chat set
     specimen: Specimen
+
+    def verdict(self, seq_len: int) -> str:
+        """What rows of seq_len mean for these documents."""
+        lengths, tallies = self.statistics.all_lengths, self.tallies[seq_len]
+        if self.loss is None:
+            return report_text.verdict(lengths, tallies, seq_len)
+        return report_text.chat_verdict(lengths, self.loss, tallies, seq_len)
+
+    @property
+    def lengths_in_words(self) -> str:
+        """Sentences about the lengths of documents; of conversations, also about what bears loss in them."""
+        lengths = self.statistics.all_lengths
+        if self.loss is None:
+            return report_text.of_lengths(lengths)
+        return f"{report_text.of_lengths(lengths, 'conversations')} {report_text.of_stretches(self.loss.stretches)}"
+
+    @property
+    def dropped(self) -> tuple[str, dict[str, dict[int, float]]]:
+        """What each variant drops, in words, and the shares by variant and seq_len."""
+        if self.loss is not None:
+            return "targets lost", self.loss.lost
+        labels = next(iter(self.tallies.values()))
+        return "tokens dropped", {name: {n: by[name].dropped for n, by in self.tallies.items()} for name in labels}
 
 
 def splits(token_set: TokenSet) -> Iterator[dict]:
@@ -63,6 +88,7 @@ def _numbers(bins: list[Bin]) -> list[dict]:
             "documents_share": one.documents / documents,
             "tokens": one.tokens,
             "tokens_share": one.tokens / tokens,
+            "targets_share": one.targets / max(1, one.tokens),
         }
         for one in bins
     ]
@@ -92,8 +118,8 @@ def render(found: Findings, seq_len: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    token_bytes, lengths = found.tokenizer.token_bytes(), found.statistics.all_lengths
-    bins = histogram(lengths)
+    token_bytes, loss = found.tokenizer.token_bytes(), found.loss
+    bins = histogram(found.statistics.all_lengths, None if loss is None else loss.targets)
     unused_in_words, unused = report_text.of_unused(found.tokenizer, found.statistics.uses)
     return environment.get_template("report.html").render(
         name=found.token_set.name,
@@ -101,10 +127,11 @@ def render(found: Findings, seq_len: int) -> str:
         dtype=found.token_set.dtype,
         tokenizer=found.token_set.tokenizer,
         glance=glance(found.token_set),
-        verdict=report_text.verdict(lengths, found.tallies[seq_len], seq_len),
-        dropped=charts.dropped_chart(found.tallies, seq_len),
-        measures=report_text.MEASURES,
-        measures_in_words=report_text.MEASURES_IN_WORDS,
+        is_chat=loss is not None,
+        documents="documents" if loss is None else "conversations",
+        verdict=found.verdict(seq_len),
+        dropped=charts.dropped_chart(*found.dropped, seq_len),
+        measures_in_words=report_text.MEASURES_IN_WORDS if loss is None else report_text.CHAT_MEASURES_IN_WORDS,
         splits=list(splits(found.token_set)),
         left_out=report_text.left_out(found.token_set.manifest),
         looked_at=report_text.looked_at(found.statistics),
@@ -113,9 +140,11 @@ def render(found: Findings, seq_len: int) -> str:
         shown=SHOWN,
         packings=report_rows.drawn_packings(found.specimen),
         charts=charts.length_charts(bins, seq_len),
-        lengths_in_words=report_text.of_lengths(lengths),
+        stretches=None if loss is None else charts.stretches_chart(loss.by_stretches, MOST_STRETCHES),
+        lengths_in_words=found.lengths_in_words,
         bins=_numbers(bins),
-        tallies=found.tallies,
+        labels=list(found.tallies[seq_len]),
+        tables={length: report_text.table(by, length, loss) for length, by in found.tallies.items()},
         tokens_in_words=report_text.of_tokens(found.statistics.uses, token_bytes),
         token_chart=charts.token_chart(found.statistics.uses, token_bytes),
         frequent=_frequent(found),

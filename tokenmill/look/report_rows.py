@@ -1,20 +1,22 @@
 """Prepares sample rows for the report's page: how each part is drawn, and the data that the page's script reads.
 
 The page contains every sample document once, as its bytes and the byte length of each token. Each packing's rows refer
-to parts of the documents, so no text is repeated, however many packings show it.
+to parts of the documents, so no text is repeated, however many packings show it. The documents of a chat set have their
+loss mask, too.
 """
 
 import base64
 
 import numpy as np
 
-from tokenmill.look.packing_stats import variants
+from tokenmill.feed.pieces import Piece
 from tokenmill.look.sample_rows import SamplePiece, Specimen
 from tokenmill.look.source_places import SourceLocator
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 HUES = 12  # the number of colors in templates/report.css
+FINEST = 0.4  # percent of a part's width: gaps in the loss mask that are narrower are not drawn
 
 
 def classes(part: SamplePiece) -> str:
@@ -23,13 +25,41 @@ def classes(part: SamplePiece) -> str:
     return " ".join([f"d{part.document % HUES}", *(name for name, true in marks.items() if true)])
 
 
+def _drawn(part: SamplePiece, specimen: Specimen) -> dict:
+    """A part for the template. In a chat set, what bears loss is underlined."""
+    if specimen.is_padding(part):
+        return {"classes": "p", "width": part.length, "loss": []}
+    bears = loss_of(specimen, part.document)
+    loss = [] if bears is None else stripes(bears[part.start : part.start + part.length], part.context)
+    return {"classes": classes(part), "width": part.length + part.bos, "loss": loss}
+
+
+def loss_of(specimen: Specimen, document: int) -> np.ndarray | None:
+    """Which tokens of a sample document bear loss: (length,) bool; None in a set of text."""
+    shard, number = specimen.documents[document]
+    return Piece(shard, number, 0, int(specimen.lengths[document])).bears_loss()
+
+
+def stripes(bears: np.ndarray, context: int) -> list[tuple[float, float]]:
+    """Where a part bears loss, in percent of its width. Its first `context` tokens bear none."""
+    marks = np.concatenate([[False], bears, [False]])
+    marks[: context + 1] = False
+    bounds = (100 / len(bears)) * np.flatnonzero(marks[1:] != marks[:-1]).reshape(-1, 2)
+    found: list[tuple[float, float]] = []
+    for first, last in bounds.tolist():
+        if found and first - found[-1][1] < FINEST:
+            first = found.pop()[0]
+        found.append((round(first, 2), round(last, 2)))
+    return found
+
+
 def drawn_packings(specimen: Specimen) -> list[dict]:
     """The rows of every packing, for the template."""
     return [
         {
             "name": name,
             "caption": _caption(name, specimen),
-            "rows": [[{"classes": classes(part), "width": part.length + part.bos} for part in row] for row in rows],
+            "rows": [[_drawn(part, specimen) for part in row] for row in rows],
         }
         for name, rows in specimen.rows.items()
     ]
@@ -38,21 +68,26 @@ def drawn_packings(specimen: Specimen) -> list[dict]:
 def _caption(name: str, specimen: Specimen) -> str:
     rows, dropped = specimen.rows[name], specimen.dropped(name)
     inside = sum(row[0].start > 0 and not row[0].bos for row in rows)
+    tokens = sum(part.length for row in rows for part in row)
     filler = sum(part.length for row in rows for part in row if part.filler)
+    context = sum(part.context for row in rows for part in row)
     return ", ".join(
         [
             f"{len(rows)} rows",
             f"{_lost(name, dropped, specimen)} in none" if dropped else "every token of the documents in them",
             f"{inside} of them begin inside a document" if inside else "all of them begin with BOS",
-            *([f"{filler / sum(part.length for row in rows for part in row):.1%} filler"] if filler else []),
+            *([f"{filler / tokens:.1%} {'padding' if specimen.is_chat else 'filler'}"] if filler else []),
+            *([f"{context / tokens:.1%} repeated as context"] if context else []),
         ]
     )
 
 
 def _lost(name: str, dropped: float, specimen: Specimen) -> str:
-    if variants()[name][0].shares_a_token:  # less than a row at the end, which is negligible in a whole shard
+    if specimen.variants[
+        name
+    ].packing.shares_a_token:  # less than a row at the end, which is negligible in a whole shard
         return f"the last {round(dropped * int(specimen.lengths.sum())):,} tokens, less than a row,"
-    return f"{dropped:.1%} of the documents' tokens"
+    return f"{dropped:.1%} of the {'conversations' if specimen.is_chat else 'documents'}' tokens"
 
 
 def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -> dict:
@@ -60,16 +95,18 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
     sources = SourceLocator(token_set)
     text: dict[int, bytes] = {}
     documents = []
-    for (shard, number), length in zip(specimen.documents, specimen.lengths.tolist(), strict=True):
+    for index, ((shard, number), length) in enumerate(zip(specimen.documents, specimen.lengths.tolist(), strict=True)):
         begin, end = int(shard.offsets[number]), int(shard.offsets[number + 1])
         ids = shard.read(begin, begin + length).tolist()
         pieces = [text.get(i) or text.setdefault(i, tokenizer.token(i)) for i in ids]
+        bears = loss_of(specimen, index)
         documents.append(
             {
                 "name": sources.find(shard.entry, number),
                 "tokens": end - begin,
                 "bytes": _base64(b"".join(pieces)),
                 "lengths": _base64(np.array([len(piece) for piece in pieces], dtype="<u2").tobytes()),
+                "loss": None if bears is None else _base64(bears.tobytes()),
             }
         )
     packings = [
@@ -80,7 +117,8 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
 
 
 def _numbers(part: SamplePiece) -> list[int]:
-    return [part.document, part.start, part.length, int(part.bos), int(part.filler), int(part.cropped)]
+    flags = (part.bos, part.filler, part.cropped)
+    return [part.document, part.start, part.length, *map(int, flags), part.context]
 
 
 def _base64(data: bytes) -> str:

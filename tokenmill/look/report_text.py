@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tokenmill.look.loss_stats import LossStatistics
 from tokenmill.look.packing_stats import Tally
 from tokenmill.look.token_stats import Statistics, quantile_ids
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -14,13 +15,21 @@ MEASURES = ("tokens dropped", "filler", "rows that begin with BOS", "short docum
 MEASURES_IN_WORDS = (
     "Dropped: share of the tokens that are in no row. Filler: share of the rows' tokens that are copies. Short "
     "documents cut: share of the documents that would fit into a row but are whole in none. Beginning in view: share "
-    "of the rows' tokens whose row also holds their document's beginning."
+    "of the rows' tokens whose row also holds their document's beginning. nanochat's loader is run on one rank, these "
+    "documents again and again, until what it drops has settled."
+)
+CHAT_MEASURES = ("targets lost", "tokens dropped", "padding", "repeated as context")
+CHAT_MEASURES_IN_WORDS = (
+    "Targets are the tokens that bear loss. Targets lost and tokens dropped: share of them that are in no row. "
+    "Padding, repeated as context: share of the rows' tokens; neither bears loss."
 )
 LEFT_OUT = {
     "null_documents": "{} null documents were left out: they have no text",
     "empty_documents": "{} empty documents were left out",
     "oversized_documents": "{} documents longer than --max-document-bytes were left out",
     "broken_lines": "{} broken lines of jsonl were left out because of --skip-broken-lines",
+    "broken_conversations": "{} rows that are no conversation were left out because of --skip-broken-conversations",
+    "refused_conversations": "{} conversations were refused, as their loss mask could not be verified",
     "repaired_documents": "{} documents were not valid UTF-8 and were kept: invalid bytes were replaced with U+FFFD",
 }
 
@@ -76,6 +85,44 @@ def verdict(lengths: np.ndarray, tallies: Mapping[str, Tally], seq_len: int) -> 
     return f"{sentences}; with concat, {inside} of the rows would begin inside a document, without BOS."
 
 
+def chat_verdict(lengths: np.ndarray, loss: LossStatistics, tallies: Mapping[str, Tally], seq_len: int) -> str:
+    """What bears loss, and what rows of seq_len mean for these conversations."""
+    longer = lengths > seq_len + 1
+    targets = max(1, loss.targets.sum())
+    row = f"longer than a row of {seq_len:,} + 1 tokens"
+    bears = f"{percent(targets / lengths.sum())} of the tokens bear loss. "
+    if not longer.any():
+        return f"{bears}None of your conversations is {row}; padding is {percent(tallies['drop'].filler)} of the rows."
+    return (
+        f"{bears}{percent(longer.mean())} of your conversations are {row}, and hold "
+        f"{percent(loss.targets[longer].sum() / targets, 'none')} of the targets. "
+        f"long_documents='window' keeps all of these, 'crop' loses {percent(loss.lost['crop'][seq_len])} and 'drop' "
+        f"{percent(loss.lost['drop'][seq_len])}; padding is {percent(tallies['window'].filler)} of the rows in windows."
+    )
+
+
+def of_stretches(stretches: np.ndarray) -> str:
+    """A sentence about how many stretches of a conversation bear loss."""
+    return (
+        f"Half of the conversations have at most {int(np.median(stretches)):,} stretches of tokens that bear loss; the "
+        f"mean is {stretches.mean():,.1f}, the most is {stretches.max():,}. Most templates make one of each turn that "
+        "is learned."
+    )
+
+
+def table(tallies: Mapping[str, Tally], seq_len: int, loss: LossStatistics | None) -> list[tuple[str, list[str]]]:
+    """What each variant does at this seq_len: (measure, a cell for each variant). `loss` is that of a chat set."""
+    cells = []
+    for label, one in tallies.items():
+        shares = one.shares()
+        if loss is not None:
+            shares = (loss.lost[label][seq_len], one.dropped, one.filler, one.in_context)
+        cells.append([*(f"{share:.2%}" for share in shares), f"{one.pieces_a_row:.2f}"])
+    measures = MEASURES if loss is None else CHAT_MEASURES
+    last = "pieces a row" if loss is None else "conversations a row"
+    return [(measure, list(found)) for measure, *found in zip((*measures, last), *cells, strict=True)]
+
+
 def percent(share: float, none: str = "none") -> str:
     """0.394 -> "39%", 0.0004 -> "0.04%". Only all is called "all", and only nothing is called `none`."""
     if share == 0:
@@ -90,10 +137,10 @@ def percent(share: float, none: str = "none") -> str:
     return "less than 0.01%" if share < 0.5 else "more than 99.99%"
 
 
-def of_lengths(lengths: np.ndarray) -> str:
+def of_lengths(lengths: np.ndarray, documents: str = "documents") -> str:
     """A sentence about the lengths of documents."""
     return (
-        f"Half of the {len(lengths):,} documents have at most {int(np.median(lengths)):,} tokens; the mean is "
+        f"Half of the {len(lengths):,} {documents} have at most {int(np.median(lengths)):,} tokens; the mean is "
         f"{lengths.mean():,.0f}, the longest has {lengths.max():,}."
     )
 

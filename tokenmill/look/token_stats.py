@@ -26,6 +26,7 @@ class Bin:
     last: int
     documents: int
     tokens: int
+    targets: int = 0  # of the tokens, those that bear loss; counted in chat sets only
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,22 @@ def _with_documents(token_set: TokenSet, split: str) -> list[ShardEntry]:
     return [entry for entry in token_set.split(split) if entry.tokens]
 
 
-def histogram(lengths: np.ndarray) -> list[Bin]:
-    """Documents by length, with four bins an octave, from the shortest to the longest: 1, 2, 3, 4, 5, 6-7, 8-9 ..."""
+def histogram(lengths: np.ndarray, targets: np.ndarray | None = None) -> list[Bin]:
+    """Documents by length, with four bins an octave, from the shortest to the longest: 1, 2, 3, 4, 5, 6-7, 8-9 ...
+
+    `targets` is how many tokens of each bear loss.
+    """
     octaves = int(np.log2(lengths.max())) + 1
     edges = np.unique(np.floor(2 ** (np.arange(octaves * BINS_AN_OCTAVE + 1) / BINS_AN_OCTAVE) + 1e-9).astype(np.int64))
     number = np.searchsorted(edges, lengths, side="right") - 1
     documents = np.bincount(number, minlength=len(edges))
-    tokens = np.bincount(number, weights=lengths, minlength=len(edges)).astype(np.int64)
+    tokens, bear_loss = (
+        np.bincount(number, weights=of_each, minlength=len(edges)).astype(np.int64)
+        for of_each in (lengths, np.zeros_like(lengths) if targets is None else targets)
+    )
     used = np.flatnonzero(documents)
     return [
-        Bin(int(edges[i]), int(edges[i + 1]) - 1, int(documents[i]), int(tokens[i]))
+        Bin(int(edges[i]), int(edges[i + 1]) - 1, int(documents[i]), int(tokens[i]), int(bear_loss[i]))
         for i in range(used[0], used[-1] + 1)
     ]
 

@@ -38,6 +38,7 @@ class Packing:
     | fewest_rows | the fewest rows that a shard can give |
     | whole_packer | makes the packer of a window of a chat set, of whole documents; None: chat sets are refused |
     | variants | label in reports -> the `long_documents` that it stands for |
+    | whole_variants | the same, of chat sets |
     """
 
     name: str
@@ -52,6 +53,7 @@ class Packing:
     per_rank: bool = False
     whole_packer: Callable[[WindowContent], Packer] | None = None
     variants: tuple[tuple[str, str], ...] = ()
+    whole_variants: tuple[tuple[str, str], ...] = ()
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
@@ -80,6 +82,7 @@ PACKINGS: dict[str, Packing] = {
             fewest_rows=_of_documents,
             whole_packer=WholeDocuments.of_window,
             variants=(("best_fit", "split"), ("best_fit, crop", "crop")),
+            whole_variants=(("window", "window"), ("crop", "crop"), ("drop", "drop")),
         ),
         Packing(
             name="nanochat",

@@ -1,6 +1,7 @@
 "use strict";
 // Opens a row's text. The documents lie in the page once, as bytes and the bytes of each token; every packing's rows
-// are parts of them: [document, first token, tokens, BOS inserted, filler, cropped].
+// are parts of them: [document, first token, tokens, BOS inserted, filler, cropped, tokens of context].
+// A part of a document after the last one is padding. Documents of a chat set have a byte for each token: 1 bears loss.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const reader = byId("reader");
@@ -15,25 +16,29 @@ function bytesOf(text) {
 // A document's bytes, and where each of its tokens begins in them.
 function documentOf(number) {
   if (!unpacked.has(number)) {
-    const { bytes, lengths } = data.documents[number];
+    const { bytes, lengths, loss } = data.documents[number];
     const sizes = new Uint16Array(bytesOf(lengths).buffer);
     const offsets = new Uint32Array(sizes.length + 1);
     sizes.forEach((size, i) => { offsets[i + 1] = offsets[i] + size; });
-    unpacked.set(number, { bytes: bytesOf(bytes), offsets });
+    unpacked.set(number, { bytes: bytesOf(bytes), offsets, loss: loss && bytesOf(loss) });
   }
   return unpacked.get(number);
 }
 
-// The text of each token, every second one in an element of its own, so that their boundaries show. A character whose
-// bytes lie in several tokens is the last one's.
-function tokensOf(number, first, count) {
-  const { bytes, offsets } = documentOf(number);
+// The text of each token, every second one in an element of its own, so that their boundaries show, and those from
+// `learned` on that bear loss. A character whose bytes lie in several tokens is the last one's.
+function tokensOf(number, first, count, learned) {
+  const { bytes, offsets, loss } = documentOf(number);
   const texts = [];
   for (let i = first; i < first + count; i += 1) {
-    texts.push(utf8.decode(bytes.subarray(offsets[i], offsets[i + 1]), { stream: true }));
+    const bears = loss && i >= learned && loss[i] === 1;
+    texts.push([utf8.decode(bytes.subarray(offsets[i], offsets[i + 1]), { stream: true }), bears]);
   }
-  texts.push(utf8.decode());
-  return texts.filter(Boolean).map((text, i) => (i % 2 ? element("span", "t", text) : text));
+  texts.push([utf8.decode(), false]);
+  return texts.filter(([text]) => text).map(([text, bears], i) => {
+    const names = [i % 2 && "t", bears && "l"].filter(Boolean).join(" ");
+    return names ? element("span", names, text) : text;
+  });
 }
 
 function tokenOf(number, i) {
@@ -48,11 +53,16 @@ function element(name, className, text) {
   return made;
 }
 
-function factsOf([number, first, count, inserted, filler, cropped]) {
-  const { name, tokens } = data.documents[number];
+function colorOf(number) {
+  return number === data.documents.length ? "p" : `d${number % data.hues}`;
+}
+
+function factsOf([number, first, count, inserted, filler, cropped, context]) {
   const format = (value) => value.toLocaleString("en");
+  if (number === data.documents.length) return `padding: ${format(count)} tokens`;
+  const { name, tokens } = data.documents[number];
   const part = count === tokens ? `all ${format(tokens)} tokens` : `tokens ${format(first)} to ${format(first + count - 1)} of ${format(tokens)}`;
-  const notes = [inserted && "BOS inserted", filler && "filler", cropped && "the rest is dropped"].filter(Boolean);
+  const notes = [inserted && "BOS inserted", filler && "filler", cropped && "the rest is dropped", context && `the first ${format(context)} repeated as context`].filter(Boolean);
   return [`${name}: ${part}`, ...notes].join(", ");
 }
 
@@ -62,15 +72,16 @@ function show(packing, row) {
   byId("reader-title").textContent = `${data.packings[packing].name}, row ${row}`;
   byId("pieces").replaceChildren(...parts.map((part) => {
     const item = element("li");
-    item.append(element("i", `d${part[0] % data.hues}`), element("span", "", factsOf(part)));
+    item.append(element("i", colorOf(part[0])), element("span", "", factsOf(part)));
     return item;
   }));
-  byId("text").replaceChildren(...parts.map(([number, first, count, inserted, filler]) => {
-    const span = element("span", `d${number % data.hues}${filler ? " f" : ""}`);
+  const texts = parts.filter(([number]) => number < data.documents.length);
+  byId("text").replaceChildren(...texts.map(([number, first, count, inserted, filler, , context]) => {
+    const span = element("span", `${colorOf(number)}${filler ? " f" : ""}`);
     const headed = first === 0;
     if (inserted) span.append(element("b", "inserted", data.bos));
     if (headed) span.append(element("b", "", tokenOf(number, 0)));
-    span.append(...tokensOf(number, first + headed, count - headed));
+    span.append(...tokensOf(number, first + headed, count - headed, first + context));
     return span;
   }));
   byId("back").disabled = row === 0;

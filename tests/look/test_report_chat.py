@@ -1,0 +1,149 @@
+"""The report of a chat set: what bears loss, and what each choice of long_documents loses, as a loader finds it."""
+
+import itertools
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+from browser import opened
+from conversing import random_messages
+from making import make_chat_set, run_prepare
+
+from tokenmill import RowLoader, Tokenizer, TokenSet, cli
+from tokenmill.look.loss_stats import MOST_STRETCHES, look_at_loss
+from tokenmill.look.packing_stats import tally, variants
+from tokenmill.look.report_rows import stripes
+from tokenmill.look.sample_rows import make_specimen
+from tokenmill.look.token_stats import histogram
+
+CHOICES = ("window", "crop", "drop")
+SEQ_LENS = (31, 200)
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    shards = [rng.geometric(1 / mean, 150).tolist() for mean in (20, 60, 40)]
+    return make_chat_set(tmp_path_factory.mktemp("made") / "chats", train=shards, val=[[9] * 30])
+
+
+@pytest.mark.parametrize("seq_len", SEQ_LENS)
+@pytest.mark.parametrize("choice", CHOICES)
+def test_what_is_lost_is_what_an_epoch_of_a_loader_lacks(chats, choice, seq_len):
+    token_set = TokenSet(chats)
+    shards = [token_set.open(entry) for entry in token_set.split("train")]
+    tokens = sum(shard.entry.tokens for shard in shards)
+    all_targets = sum(int(shard.target_counts.sum()) for shard in shards)
+    found = look_at_loss(token_set, "train", SEQ_LENS)
+    one = tally(choice, [shard.lengths for shard in shards], seq_len + 1)
+
+    rows = targets = 0
+    settings = {"batch_size": 8, "seq_len": seq_len, "epochs": 1, "drop_last": False, "long_documents": choice}
+    with RowLoader(chats, **settings) as loader:
+        for inputs, bear in loader:
+            rows, targets = rows + len(inputs), targets + int((bear != -100).sum())
+    assert found.lost[choice][seq_len] == pytest.approx(1 - targets / all_targets, abs=1e-12)
+    assert found.targets.sum() == all_targets
+    assert one.rows == rows
+    assert one.tokens == tokens
+    inserted = one.row_tokens - one.kept - one.repeated - one.context
+    assert (inserted > 0) == (choice == "window"), "only windows begin with a BOS of their own"
+    assert (one.context > 0, one.dropped > 0) == (choice == "window", choice != "window")
+
+
+def test_targets_and_stretches_are_counted_by_conversation(chats):
+    token_set = TokenSet(chats)
+    found = look_at_loss(token_set, "train", SEQ_LENS)
+    targets, stretches = [], []
+    for entry in token_set.split("train"):
+        shard = token_set.open(entry)
+        bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens].astype(bool)
+        for first, last in zip(shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True):
+            targets.append(bits[first:last].sum())
+            stretches.append(len([bears for bears, _ in itertools.groupby(bits[first:last].tolist()) if bears]))
+    assert found.targets.tolist() == targets
+    assert found.stretches.tolist() == stretches
+    assert found.by_stretches.tolist()[:3] == [stretches.count(number) for number in range(3)]
+    assert len(found.by_stretches) <= MOST_STRETCHES + 1
+    lengths = np.concatenate([token_set.open(entry).lengths for entry in token_set.split("train")])
+    bins = histogram(lengths, found.targets)
+    assert sum(one.targets for one in bins) == sum(targets)
+    assert all(one.targets == found.targets[(lengths >= one.first) & (lengths <= one.last)].sum() for one in bins)
+
+
+def test_stripes_are_where_loss_is():
+    bears = np.array([0, 1, 1, 0, 0, 0, 1, 0, 0, 1], bool)
+    assert stripes(bears, 0) == [(10, 30), (60, 70), (90, 100)]
+    assert stripes(bears, 2) == [(20, 30), (60, 70), (90, 100)], "context bears none"
+    assert stripes(np.zeros(5, bool), 0) == []
+    assert stripes(np.arange(1000) % 2 == 0, 0) == [(0, 99.9)], "what is too fine to see is one"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, tokenizer_json):
+    """The report of conversations, some longer than a row."""
+    folder, rng = tmp_path_factory.mktemp("reported"), random.Random(3)
+    (folder / "chats").mkdir()
+    for number in range(2):
+        rows = [{"messages": random_messages(rng) * rng.choice((1, 1, 4))} for _ in range(80)]
+        (folder / "chats" / f"{number}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    flags = ("--source", "chats", "--chat", "chatml", "--tokenizer", tokenizer_json, "--workers", "1")
+    done = run_prepare(*flags, cwd=folder)
+    tokens = folder / done.stdout.splitlines()[-1]
+    assert cli.main(["report", str(tokens), "--seq-len", "256"]) == 0
+    return tokens / "report.html"
+
+
+def test_the_page_has_what_each_choice_loses(page, capsys):
+    html, token_set = page.read_text(), TokenSet(page.parent)
+    found = look_at_loss(token_set, "train", (256, 512))
+    assert found.lost["drop"][256] > found.lost["crop"][256] > found.lost["window"][256] == 0
+    lengths = [token_set.open(entry).lengths for entry in token_set.split("train")]
+    for choice in CHOICES:
+        assert f'title="{choice}, 256: {found.lost[choice][256]:.2%}"' in html
+        assert f"<td>{found.lost[choice][512]:.2%}</td>" in html
+        assert f"<td>{tally(choice, lengths, 257).filler:.2%}</td>" in html
+    assert cli.main(["report", str(page.parent), "--seq-len", "256", "--out", str(page.parent / "2.html")]) == 0
+    printed = capsys.readouterr().out
+    share = found.targets.sum() / np.concatenate(lengths).sum()
+    assert f"{share:.0%} of the tokens bear loss" in printed
+    assert re.search(rf"targets lost .* {found.lost['crop'][256]:.2%} .* {found.lost['drop'][256]:.2%}", printed)
+    assert "concat" not in html, "a packing that chat sets do not have"
+    assert list(variants(chat=True)) == list(CHOICES)
+
+
+def read(folder, choice, number):
+    """The text of a row of the specimen, and of those of its tokens that bear loss, from the token set."""
+    token_set, tokenizer = TokenSet(folder), Tokenizer.load(folder / "tokenizer.json")
+    specimen, ids, learned = make_specimen(token_set, "train", 257), [], []
+    for part in specimen.rows[choice][number]:
+        if part.document < len(specimen.documents):
+            shard, document = specimen.documents[part.document]
+            begin = int(shard.offsets[document]) + part.start
+            tokens = shard.tokens[begin : begin + part.length].tolist()
+            bits = np.unpackbits(shard.column("mask"), bitorder="little")[begin : begin + part.length].tolist()
+            ids += [tokenizer.bos_id] * part.bos + tokens
+            learned += [token for token, bears in list(zip(tokens, bits, strict=True))[part.context :] if bears]
+    return tokenizer.decode(ids), tokenizer.decode(learned)
+
+
+def test_the_reader_underlines_what_bears_loss(browser, page):
+    tab, wrong = opened(browser, page)
+    for index, choice in enumerate(CHOICES):
+        tab.locator(f"label[for=packing-{index}]").click()
+        tab.locator(".panel:visible .row").first.click()
+        assert tab.locator("#reader-title").text_content() == f"{choice}, row 0"
+        text = tab.locator("#text").evaluate("text => text.textContent")
+        learned = tab.locator("#text .l").evaluate_all("all => all.map(one => one.textContent).join('')")
+        assert (text, learned) == read(page.parent, choice, 0)
+        assert 0 < len(learned) < len(text)
+        assert tab.locator(".panel:visible .row s").count() > 3
+        tab.locator("#close").click()
+    assert tab.locator(".panel .row .p").count() > 0
+    tab.locator("label[for=packing-2]").click()
+    padded = tab.locator(".panel:visible .row", has=tab.locator(".p")).first
+    padded.click()
+    assert re.search(r"padding: [\d,]+ tokens", tab.locator("#pieces").text_content())
+    assert wrong == []

@@ -1,0 +1,71 @@
+"""Statistics of the loss mask of a chat set: how many tokens of each conversation bear loss, and how many of these a
+choice of `long_documents` loses.
+
+    statistics = look_at_loss(token_set, "train", seq_lens=(2048, 8192))
+    statistics.lost["crop"][2048]        0.031: of the tokens that bear loss, the share that is beyond the first row
+
+The shards that are read are those of token_stats.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenmill.look.packing_stats import variants
+from tokenmill.look.token_stats import sample
+from tokenmill.store.shards import Shard
+from tokenmill.store.token_sets import TokenSet
+
+MOST_STRETCHES = 16  # a chart counts conversations of this many and more together
+
+
+@dataclass(frozen=True)
+class LossStatistics:
+    """Counts over the shards that were read."""
+
+    targets: np.ndarray  # (documents,) int64: how many tokens of each conversation bear loss
+    stretches: np.ndarray  # (documents,) int64: in how many stretches; in most templates, one for each learned turn
+    lost: dict[str, dict[int, float]]  # by long_documents and seq_len: the share of the targets that are in no row
+
+    @property
+    def by_stretches(self) -> np.ndarray:
+        """Conversations with 0, 1, 2 ... stretches: (most + 1,) int64. The last may count those with more, too."""
+        return np.bincount(np.minimum(self.stretches, MOST_STRETCHES))
+
+
+def look_at_loss(token_set: TokenSet, split: str, seq_lens: Sequence[int]) -> LossStatistics:
+    """Reads the loss masks of a chat set. Raises ValueError or FileNotFoundError if a shard is damaged or missing."""
+    shards = [token_set.open(entry) for entry in sample(token_set, split)]
+    targets, stretches = [], []
+    kept = {label: dict.fromkeys(seq_lens, 0) for label in variants(chat=True)}
+    for shard in shards:
+        bits, offsets = _bits(shard), shard.offsets.astype(np.int64)
+        begins = np.zeros_like(bits)
+        begins[1:] = bits[1:] > bits[:-1]  # a conversation begins with BOS, which bears no loss
+        targets.append(_sums(bits, offsets[:-1], offsets[1:]))
+        stretches.append(_sums(begins, offsets[:-1], offsets[1:]))
+        for seq_len in seq_lens:
+            fits = shard.lengths <= seq_len + 1
+            heads = _sums(bits, offsets[:-1], np.minimum(offsets[1:], offsets[:-1] + seq_len + 1))
+            of_these = {"window": targets[-1], "crop": heads, "drop": targets[-1][fits]}
+            for label, counts in kept.items():
+                counts[seq_len] += int(of_these[label].sum())
+    found = np.concatenate(targets)
+    total = max(1, int(found.sum()))
+    lost = {label: {seq_len: 1 - count / total for seq_len, count in counts.items()} for label, counts in kept.items()}
+    return LossStatistics(found, np.concatenate(stretches), lost)
+
+
+def _bits(shard: Shard) -> np.ndarray:
+    """The loss mask of a shard, and a 0 after it: (tokens + 1,) uint8."""
+    mask = shard.mask_bytes
+    assert mask is not None, "only chat sets have a mask"
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little", count=shard.entry.tokens)
+    return np.append(bits, np.uint8(0))
+
+
+def _sums(bits: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The sums of bits from `begin` to before `end`, which are ascending and never equal: (documents,) int64."""
+    found: np.ndarray = np.add.reduceat(bits, np.stack([begin, end], axis=1).reshape(-1), dtype=np.int64)[::2]
+    return found
