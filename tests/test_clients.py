@@ -12,7 +12,7 @@ import sys
 
 import pytest
 import warm
-from making import ROOT, make_token_set
+from making import ROOT, make_chat_set, make_token_set
 
 LOOPS = ROOT / "tests" / "loops"
 PAGE = (ROOT / "docs" / "clients.md").read_text()
@@ -31,8 +31,11 @@ EXPECTED = {  # what each rank tells, and what the first alone
         ["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"],
         {1: ["loss"]},
     ),
+    "chat-trainer": (["Trainer", "SFTTrainer"], {1: ["loss"]}),
+    "chat-lightning": (["Lightning", "targets", "losses"], {}),
+    "chat-nanochat": (["nanochat", "an epoch"], {1: ["rows"]}),
 }
-FAST = ("nanogpt", 1)  # the others take other people's frameworks, or torchrun: half a minute each
+FAST = ("nanogpt", 1), ("chat-nanochat", 1)  # others take frameworks of others, or torchrun: half a minute each
 
 
 def glue(name):
@@ -49,26 +52,38 @@ def folder(tmp_path_factory):
     return cwd
 
 
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory):
+    """A folder with one chat set, some of whose conversations are longer than a row."""
+    cwd, lengths = tmp_path_factory.mktemp("chatting"), random.Random(1)
+    train = [[lengths.randint(9, 90) for _ in range(90)] for _ in range(2)]
+    make_chat_set(cwd / "data" / "tokens" / "CHATS", train=train, val=[[40, 50, 60] * 6])
+    return cwd
+
+
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
         pytest.param(name, ranks, marks=pytest.mark.slow)
         for name in EXPECTED
         for ranks in (1, 2)
-        if (name, ranks) != FAST
+        if (name, ranks) not in FAST
     ]
-    + [FAST],
+    + [*FAST],
 )
-def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, tmp_path, name, ranks):
+def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, chats, tmp_path, name, ranks):
     (tmp_path / "glue.py").write_text(glue(name) if name != "nanogpt" else "")
     python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     python += [] if ranks == 1 else ["--nproc-per-node", str(ranks)]
-    command = [*python, LOOPS / f"by_{name}.py", tmp_path / "glue.py", str(ranks), tmp_path]
+    chat, _, framework = name.rpartition("-")
+    cwd = chats if chat else folder
+    script = LOOPS / f"{'chat_' if chat else ''}by_{framework}.py"
+    command = [*python, script, tmp_path / "glue.py", str(ranks), tmp_path]
     env = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
-    if (name, ranks) == FAST:
-        done = warm.run(*command[1:], cwd=folder, env=env)
+    if (name, ranks) in FAST:
+        done = warm.run(*command[1:], cwd=cwd, env=env)
     else:  # frameworks start threads while they are imported, and look at how they were started
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     of_each, of_first = EXPECTED[name]
     told = [(tmp_path / f"told.{rank}").read_text() for rank in range(ranks)]
@@ -79,6 +94,15 @@ def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, tmp_pat
             assert set(found) == {"exact"}, what
     for what in of_first.get(ranks, []):
         assert re.findall(rf"^{what}: (True|\[True, True\])$", told[0], re.MULTILINE), f"{what}\n{told[0]}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["rows.load_state_dict(meta['rows'])", "rows.state_dict(pending=1)"],
+)
+def test_the_loop_of_chat_sft_s_shape_has_the_lines_of_the_diff(line):
+    assert line in PAGE
+    assert line in (LOOPS / "chat_by_nanochat.py").read_text()
 
 
 @pytest.mark.parametrize(
