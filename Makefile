@@ -50,10 +50,11 @@ SEED ?= $(shell date +%s)
 fuzz: .venv/tools
 	PYTHONPATH=.:tests $(PY) tests/fuzz.py --cases $(CASES) --seed $(SEED)
 
-# the README's, with a Chromium
+# those of README and docs, with a Chromium
 picture: .venv/tools
 	[ -e .venv/demo.txt ] || $(MAKE) demo
-	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)"
+	[ -e .venv/chat.txt ] || $(MAKE) chat
+	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)" "$$(tail -n 1 .venv/chat.txt)"
 	$(PY) docs/order_picture.py
 	$(PY) docs/mixture_picture.py
 

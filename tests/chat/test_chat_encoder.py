@@ -209,6 +209,10 @@ BROKEN = {
         "message 0 of role 'user' has no content",
     ),
     "a number": ([{"role": "user", "content": 7}], "message 0: expected content of text or parts, found 7"),
+    "an image": (
+        [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": "b"}]}],
+        "message 0: expected parts of text, found one of type 'image_url'",
+    ),
     "a flag": ([{"role": "assistant", "content": "b", "train": 2}], "message 0: expected train of 0 or 1, found 2"),
     "no messages": ("text", "expected a list of messages, found a str"),
     "an order": (

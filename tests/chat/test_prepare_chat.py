@@ -16,6 +16,7 @@ from rich.console import Console
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
 from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import read_conversation
+from tokenmill.exchange import writing
 from tokenmill.look.show import show
 from tokenmill.look.show_config import Show
 from tokenmill.look.verify import verify
@@ -186,6 +187,27 @@ def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokeni
     assert cli.main(["convert", "in", "parquet", *files, *flags]) == 1, "the mask would be lost"
     done = run_prepare("--source", tmp_path / "out", "--chat", "chatml", "--tokenizer", tokenizer_json, cwd=tmp_path)
     assert sorted(documents_of(tmp_path / done.stdout.splitlines()[-1])) == sorted(expected)
+
+
+def test_a_mask_that_is_left_out_is_said_and_one_that_was_written_wrong_is_found(
+    chat_set, tmp_path, monkeypatch, capsys
+):
+    for layout, more, said in (("nanogpt", [], "nanogpt"), ("parquet", ["--eos"], "parquet with EOS")):
+        assert cli.main(["convert", "out", layout, str(chat_set), str(tmp_path / layout), *more]) == 0
+        shards = len(TokenSet(chat_set).entries)
+        assert f"left out: column mask of {shards} shards, as {said} has no place for it" in capsys.readouterr().err
+    labels = writing._labels
+    for wrong in (0, 1):
+
+        def flipped(*given, wrong=wrong):
+            found = labels(*given)
+            found[wrong][3] ^= 1
+            return found
+
+        monkeypatch.setattr(writing, "_labels", flipped)
+        assert cli.main(["convert", "out", "parquet", str(chat_set), str(tmp_path / "wrong")]) == 1
+        assert "has not what was written" in capsys.readouterr().err
+        assert not (tmp_path / "wrong").exists()
 
 
 def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_json, tmp_path, rows):

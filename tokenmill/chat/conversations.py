@@ -9,12 +9,14 @@
 A message may say whether it is learned, by `train` or `weight` of 0 or 1. Content is text, or a list of parts.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tokenmill.text.formats import MASK_COLUMNS, MESSAGES_COLUMNS
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
+MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is not text
 SHAREGPT = {
     "human": "user",
     "user": "user",
@@ -122,6 +124,9 @@ def _message(number: int, given: Any) -> tuple[dict[str, Any], bool]:
         raise BrokenConversation(f"message {number} of role {role!r} has no content")
     if not (content is None or isinstance(content, str) or _are_parts(content)):
         raise BrokenConversation(f"message {number}: expected content of text or parts, found {content!r:.60}")
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and MEDIA.search(str(part.get("type"))):
+            raise BrokenConversation(f"message {number}: expected parts of text, found one of type {part['type']!r}")
     return message, role == "assistant" and all(flags.values())
 
 

@@ -34,7 +34,7 @@ from tokenmill.checks import whole_number
 from tokenmill.exchange.hub_files import fetched
 from tokenmill.exchange.import_shards import Intake, names_of
 from tokenmill.exchange.layouts import LAYOUTS
-from tokenmill.exchange.reading import require_no_mask
+from tokenmill.exchange.reading import compare_masks, require_no_mask
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
 from tokenmill.exchange.writing import write_meta
 from tokenmill.hub_client import is_hub_address
@@ -93,7 +93,8 @@ def export(config: Out) -> Path:
         raise FileExistsError(f"{folder}: is there already; name a new folder")
     layout, tokenizer = LAYOUTS[config.layout], Tokenizer.of_set(token_set)
     file_tokens, eos_id = _file_tokens(config), _eos_id(config, tokenizer)
-    _say_what_is_left_out(token_set, config.layout)
+    kept = layout.columns if eos_id is None else ()
+    _say_what_is_left_out(token_set, config.layout if eos_id is None else f"{config.layout} with EOS", kept)
     unfinished = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}{TEMPORARY}")
     unfinished.mkdir(parents=True)
     try:
@@ -109,6 +110,8 @@ def export(config: Out) -> Path:
             layout.write(split, unfinished)
             written = sorted(unfinished.glob(layout.pattern.format(split=name)))
             _compare(split, (layout.read(path, split.dtype) for path in written))
+            if kept and token_set.is_chat:
+                compare_masks(shards, written)
         if config.layout == "nanogpt":
             write_meta(unfinished, tokenizer)
         unfinished.rename(folder)
@@ -117,12 +120,12 @@ def export(config: Out) -> Path:
     return folder
 
 
-def _say_what_is_left_out(token_set: TokenSet, layout: str) -> None:
-    """Names the optional columns: no layout has a place for them."""
+def _say_what_is_left_out(token_set: TokenSet, layout: str, kept: tuple[str, ...]) -> None:
+    """Names the optional columns that the layout has no place for."""
     records = map(token_set.record, token_set.entries)
     optional = Counter(name for record in records for name, column in columns_of(record).items() if column.optional)
     for name, shards in sorted(optional.items()):
-        if name in LAYOUTS[layout].columns:
+        if name in kept:
             continue
         left_out = f"column {name} of {counted(shards, 'shard')}"
         print(f"left out: {left_out}, as {layout} has no place for it", file=sys.stderr)

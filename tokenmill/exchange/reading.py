@@ -3,6 +3,7 @@
 ValueError where a file is not of its layout. `dtype` is what the tokenizer's ids need, for files that do not say.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tokenmill.exchange.headers import (
     MEGATRON_TYPES,
 )
 from tokenmill.store.maps import map_file
+from tokenmill.store.shards import Shard
 from tokenmill.text.formats import MASK_COLUMNS
 
 
@@ -97,6 +99,18 @@ def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     if column.null_count or column.flatten().null_count:
         raise ValueError(f"{path}: expected ids in every row of input_ids, found nulls")
     return column.flatten().to_numpy(), np.diff(column.offsets.to_numpy().astype(np.int64))
+
+
+def compare_masks(shards: Sequence[Shard], paths: Sequence[Path]) -> None:
+    """ValueError if parquet files, one for each shard of a chat set, do not have its loss mask."""
+    for shard, path in zip(shards, paths, strict=True):
+        assert shard.mask_bytes is not None, "a chat set has a mask"
+        bits = np.unpackbits(np.frombuffer(shard.mask_bytes, np.uint8), bitorder="little", count=shard.entry.tokens)
+        for name in ("assistant_masks", "labels"):
+            found = pq.read_table(path, columns=[name]).column(0).combine_chunks().flatten().to_numpy()
+            expected = bits if name == "assistant_masks" else np.where(bits, shard.tokens[:].astype(np.int64), -100)
+            if not np.array_equal(found, expected):
+                raise ValueError(f"{path}: column {name} has not what was written; run it again, and check the disk")
 
 
 def require_no_mask(path: Path) -> None:
