@@ -37,7 +37,7 @@ class FileServer(ThreadingHTTPServer):
         self.token, self.signature, self.retry_after = None, uuid.uuid4().hex, "0"
         self.objects: dict[str, bytes] = {}  # that were pushed to the hub, by their SHA-256
         self.commits, self.resolved = 0, 0  # on the hub: commits, and addresses of files that were asked for
-        self.lock = threading.Lock()
+        self.lock, self.ended = threading.Lock(), threading.Event()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @classmethod
@@ -64,6 +64,7 @@ class FileServer(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *_) -> None:
+        self.ended.set()  # what stalls is hung up, or a client's threads would wait for it during the next tests
         self.shutdown()
         self.server_close()
 
@@ -187,7 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in ("drop", "stall"):
             self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
-            time.sleep(30 if fault == "stall" else 0)
+            if fault == "stall":
+                self.server.ended.wait(30)
             self.close_connection = True
             return
         if fault == "trickle":

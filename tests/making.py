@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import warm
 
 from tokenmill.store.chat_rule import ChatRule
@@ -127,6 +128,11 @@ def full_after(size: int) -> dict:
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, with its bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def some_slow(names, quick):
+    """Parameters of a test: all of them for `make test-all`, and only those of `quick` for `make test`."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 def wait_until(true, seconds: float = 30) -> None:

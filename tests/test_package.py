@@ -158,9 +158,8 @@ def run(command, cwd, env=None, check=True):
 
 
 def of(python):
-    """A parameter of the fixture: for another Python everything is installed anew, which takes a minute."""
-    marks = () if python == sys.executable else pytest.mark.slow
-    return pytest.param(python, id=Path(python).parent.parent.name, marks=marks)
+    """A parameter of the fixture: everything is installed, for another Python anew, which takes a minute."""
+    return pytest.param(python, id=Path(python).parent.parent.name, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module", params=map(of, pythons()))

@@ -47,6 +47,7 @@ def test_ten_steps_and_ten_resumed_are_twenty_bit_for_bit(prepared, straight, tm
     assert straight.split("\n\n", 1)[1] == second.split("\n\n", 1)[1], "the same text too"
 
 
+@pytest.mark.slow
 def test_two_ranks_resumed_as_one_and_one_as_two_see_the_same_rows(prepared, straight, tmp_path):
     for before, after in ((2, 1), (1, 2)):
         flags = ("--batch-size", 2, "--sample", 0, "--checkpoint", f"{before}.pt")
@@ -197,6 +198,7 @@ def chats(tokenizer_json, tmp_path_factory):
     return folder / done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_text_model_is_fine_tuned_on_chats_and_resumed_on_other_ranks(prepared, chats, tmp_path):
     train(prepared[1], "--checkpoint", "text.pt", "--stop-at", 1, "--sample", 0, cwd=tmp_path)
     flags = ("--start-from", "text.pt", "--sample", 0, "--seq-len", 256)

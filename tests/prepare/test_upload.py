@@ -1,6 +1,7 @@
 """Preparing into a bucket: the same set as in a folder, by any number of machines, and nothing of it stays here."""
 
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -76,7 +77,9 @@ def test_a_doubled_run_is_refused_and_deletes_nothing(flags, bucket, tmp_path, c
     command = [sys.executable, str(ROOT / "prepare_data.py"), *words]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: list(cache.rglob(WRITER)) or first.poll() is not None)
+    first.send_signal(signal.SIGSTOP)  # so that it is not done before the second one begins
     second = run_prepare(*words, cwd=tmp_path, check=False)
+    first.send_signal(signal.SIGCONT)
     out, told = first.communicate()
     assert first.returncode == 0, told
     assert second.returncode == 1

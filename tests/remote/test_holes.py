@@ -8,6 +8,7 @@ import pytest
 from elsewhere import MIB, WINDOW, batches, begin, digest_of, punch, read_code, same, told
 from hypothesis import given
 from hypothesis import strategies as st
+from making import some_slow
 
 from tokenmill.remote import cache as caching
 from tokenmill.remote.block_state import THERE
@@ -90,7 +91,7 @@ LOCKS = {
 }
 
 
-@pytest.mark.parametrize("locks", LOCKS)
+@pytest.mark.parametrize("locks", some_slow(LOCKS, quick=["none"]))
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
 def test_four_processes_with_a_tight_budget_deal_right_rows(folder, server, small_windows, tmp_path, locks, packing):
     more = f", cache_bytes={2 * WINDOW}, packing={packing!r}, seed="

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import tokenizers
 from json_kinds import BYTES, KINDS, SPECIAL, bpe, llama2
+from making import some_slow
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from tokenmill.tokenize import encoder as encoders
@@ -94,7 +95,7 @@ def require_same(theirs, encoder, texts):
         assert ids[1:].tolist() == right.ids, ascii(text)
 
 
-@pytest.mark.parametrize("kind", BY_AN_ENGINE)
+@pytest.mark.parametrize("kind", some_slow(BY_AN_ENGINE, quick=["neox, joins", "llama2"]))
 def test_an_engine_gives_the_library_s_ids_of_random_sequences(kind, tmp_path):
     theirs, encoder, why = encoder_of(BY_AN_ENGINE[kind], tmp_path)
     assert (encoder.engine, why) == ("gigatoken", "")
@@ -102,7 +103,7 @@ def test_an_engine_gives_the_library_s_ids_of_random_sequences(kind, tmp_path):
     require_same(theirs, encoder, random_texts(10_000, seed=len(kind)))
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", some_slow(FORMS, quick=["NFKC", "bert", "unigram"]))
 def test_the_library_s_ids_of_random_sequences_in_every_normalizer_form(kind, tmp_path):
     theirs, encoder, why = encoder_of(FORMS[kind], tmp_path)
     assert bool(why) == (encoder.engine != "gigatoken")
@@ -137,7 +138,8 @@ def faulty(real, change):
     return made
 
 
-@pytest.mark.parametrize("character", ["\u2ff0", "\u0378"])  # one that hard and random texts lack; an unassigned one
+# one that hard and random texts lack; an unassigned one
+@pytest.mark.parametrize("character", some_slow(["\u2ff0", "\u0378"], quick=["\u0378"]))
 def test_documents_with_a_character_that_an_engine_gets_wrong_go_to_the_library(tmp_path, monkeypatch, character):
     wrong = partial(re.sub, character, "a")
     monkeypatch.setattr(encoders, "gigatoken_of_json", faulty(encoders.gigatoken_of_json, wrong))

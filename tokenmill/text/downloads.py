@@ -141,6 +141,7 @@ class Downloads:
 
     def _fetch(self, file: HubFile) -> None:
         """Fetches, checks and renames a file, again after a pause where that may help."""
+        require_inside(self.folder, self.folder / file.name)
         bar, started = self._bars.begin(file.name), time.monotonic()
         try:
             for attempt in range(1, ATTEMPTS + 1):
