@@ -15,7 +15,8 @@ demo: .venv/installed
 	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --seq-len 8192
 	@cat .venv/demo.txt
 
-PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# three processes on two cores, as many tests wait for processes, servers and disks
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: .venv/tools
 	$(PYTEST) -m "not slow"
