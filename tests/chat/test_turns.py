@@ -16,10 +16,12 @@ from conversing import (
     by_characters,
     random_messages,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tokenmill.chat.conversations import read_conversation
 from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate
-from tokenmill.chat.turns import CannotMask, TurnFinder
+from tokenmill.chat.turns import ESCAPES, FORMS, CannotMask, TurnFinder, _forms
 
 
 def finder(template: str, loss: str = "all") -> TurnFinder:
@@ -183,3 +185,18 @@ def test_a_template_cannot_reach_python():
         JinjaTemplate("{{ messages.append(1) }}", {}).render([])
     with pytest.raises(ValueError, match="not valid Jinja: line 1"):
         JinjaTemplate("{% for %}", {})
+
+
+@settings(max_examples=1000)
+@given(
+    st.text("a \\n\"'\\é\x00", max_size=6),
+    st.sampled_from([*FORMS, *ESCAPES]),
+    st.sampled_from([str, str.strip]),
+    st.text("a \\n\"'\\", max_size=3),
+)
+def test_forms_that_are_left_out_are_not_there(text, change, first, after):
+    """Whatever form of a text a rendering has, it is found among the forms that are tried."""
+    real = change(first(text)) + after
+    every = {form(text) for form in FORMS} | {escape(one) for one in (text, text.strip()) for escape in ESCAPES}
+    tried = _forms(text, "before " + real, 7)
+    assert {form for form in every if real.startswith(form)} == {form for form in tried if real.startswith(form)}

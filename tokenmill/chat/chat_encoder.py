@@ -130,16 +130,24 @@ class ChatEncoder:
 
     def _begins(self, text: str, ids: np.ndarray) -> np.ndarray | None:
         """The byte of the text that each token begins with; None if tokens do not stand for the text's own bytes."""
-        data, spelled = text.encode(), [self._spelling[id] for id in ids.tolist()]
-        if b"".join(spelled) != data:
-            return None
-        sizes = np.fromiter(map(len, spelled), np.int64, len(spelled))
-        begins: np.ndarray = np.cumsum(sizes) - sizes
-        return begins
+        data = text.encode()
+        sizes = self._sizes[ids]
+        ends: np.ndarray = np.cumsum(sizes)
+        is_spelled = (int(ends[-1]) if len(ids) else 0) == len(data)
+        if is_spelled and not self.tokenizer.spells_texts:
+            is_spelled = b"".join([self._spelling[id] for id in ids.tolist()]) == data
+        return ends - sizes if is_spelled else None
 
     @cached_property
     def _spelling(self) -> dict[int, bytes]:
         return self.tokenizer.tokens
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        """Bytes that each id stands for: (vocab_size,) int64."""
+        sizes = np.zeros(self.tokenizer.vocab_size, np.int64)
+        sizes[list(self._spelling)] = list(map(len, self._spelling.values()))
+        return sizes
 
     def prove(self, rows: pa.LargeStringArray, batch: ChatBatch, numbers: Sequence[int]) -> None:
         """Encodes some of the kept conversations, by their numbers among these, with the reference: one text at a time,

@@ -297,7 +297,7 @@ def _ways(frame: Frame, texts: list[str], real: str) -> Iterator[list[str]]:
                 yield chosen
             continue
         literal = frame.literals[number + 1]
-        for form in reversed(_forms(texts[frame.marks[number]])):
+        for form in reversed(_forms(texts[frame.marks[number]], real, at)):
             end = at + len(form)
             if real.startswith(form, at) and real.startswith(literal, end):
                 open_ways.append((number + 1, end + len(literal), [*chosen, form]))
@@ -320,9 +320,16 @@ ESCAPES: tuple[Callable[[str], str], ...] = (
 )
 
 
-def _forms(text: str) -> list[str]:
-    """What templates make of a text: stripped, and escaped within JSON."""
-    forms = [change(text) for change in FORMS]
+def _forms(text: str, real: str, at: int) -> list[str]:
+    """What templates make of a text: stripped, and escaped within JSON. Some that `real` does not have at `at` are left
+    out.
+
+    Where an escaped text differs from the text, it has a backslash first. So if the text itself is there, and has no
+    backslash, no escaped text is.
+    """
+    forms = [change(text) for change in FORMS] if text != text.strip() else [text, text]
+    if "\\" not in text and real.startswith(text, at):
+        return list(dict.fromkeys(forms))
     return list(dict.fromkeys([*forms, *(escape(form) for form in (forms[0], forms[1]) for escape in ESCAPES)]))
 
 

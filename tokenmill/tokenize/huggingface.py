@@ -99,6 +99,12 @@ class HuggingFace(Tokenizer):
         )
         return left, right
 
+    @cached_property
+    def spells_texts(self) -> bool:
+        """Whether the bytes of a text's tokens are the text, unless they are more or fewer."""
+        whole = json.loads(self.whole)
+        return whole.get("normalizer") is None and '"ByteLevel"' in json.dumps(whole.get("pre_tokenizer"))
+
     def begins(self, text: str, ids: np.ndarray) -> np.ndarray:
         """The character of a text that each of its tokens begins with: (num_tokens,)."""
         with naming_the_library(self.library, self.name):

@@ -132,6 +132,11 @@ class Tokenizer:
         """The special tokens that take the spaces before, or after, them into themselves."""
         return frozenset(), frozenset()
 
+    @property
+    def spells_texts(self) -> bool:
+        """Whether the bytes of a text's tokens are the text, unless they are more or fewer."""
+        return True
+
     def begins(self, text: str, ids: np.ndarray) -> np.ndarray:
         """The character of a text that each of its tokens begins with: (num_tokens,). Only of tokenizers that change
         the text; of others, the bytes of the tokens say so.
