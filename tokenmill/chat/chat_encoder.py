@@ -9,7 +9,6 @@ tokenizer changes the text (a normalizer), its library says that.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from tokenmill.chat.conversations import (
 )
 from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate
 from tokenmill.chat.nanochat_turns import nanochat_stretches
-from tokenmill.chat.turns import CannotMask, Stretch, TurnFinder
+from tokenmill.chat.turns import CannotMask, Stretch, TurnFinder, any_of
 from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -55,8 +54,7 @@ class ChatEncoder:
         self.encoder, self.tokenizer = encoder, encoder.tokenizer
         self._column = messages_column
         self._conversations = Renderer(self.tokenizer)
-        special = sorted(self.tokenizer.special_tokens, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, special)))
+        self._special = any_of(self.tokenizer.special_tokens)
         self._is_nanochat = self.tokenizer.chat is not None and self.tokenizer.chat.is_nanochat
 
     def encode(self, rows: pa.LargeStringArray) -> ChatBatch:

@@ -21,7 +21,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tokenmill.chat.conversations import Conversation
@@ -64,17 +64,19 @@ class Frame(NamedTuple):
     turns: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
 
 
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds each of these texts, the longest first; nothing if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
+
+
 class TurnFinder:
     """Finds the turns in conversations that a template renders. `special` are the special tokens of the tokenizer."""
 
     def __init__(self, template: JinjaTemplate, special: Sequence[str], loss: str):
         self.template, self._loss = template, loss
-        self._special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
+        self._special = any_of(special)
         looked_for = {_unescaped(next(filter(None, found.groups()))) for found in LOOKED_FOR.finditer(template.source)}
-        kept = sorted(
-            (one for one in looked_for if re.search(r"[^\w\s]", one) and not self._special.search(one)), key=len
-        )
-        self._kept = re.compile("|".join(map(re.escape, reversed(kept))) or "(?!)")
+        self._kept = any_of(one for one in looked_for if re.search(r"[^\w\s]", one) and not self._special.search(one))
         self._frames = functools.lru_cache(FRAMES_KEPT)(self._make_frame)
         self._end_of_turn = functools.cache(self._find_end_of_turn)
 

@@ -14,6 +14,8 @@ from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.mixture_state import read_sources
 from tokenmill.feed.nanochat_rows import NanochatPlace, NanochatRows
 from tokenmill.feed.protocol import RankShare, Resumed, SourceUsage
+from tokenmill.feed.window_plans import require_whole
+from tokenmill.rows.packings import find_packing
 from tokenmill.rows.position import OF_SOURCE, Position, columns, identity_of, read_position, require_identity, upgrade
 from tokenmill.store.token_sets import TokenSet
 
@@ -30,11 +32,7 @@ class NanochatFeed:
     def of(cls, config: LoaderConfig, share: RankShare) -> "NanochatFeed":
         """The feed at the first row. Raises what opening the token set raises."""
         token_set = config.open_sets()[ONE_SET]
-        if token_set.is_chat:
-            raise ValueError(
-                f"{token_set.display_name} is a chat set, whose conversations stay whole, which packing "
-                f"{config.packing!r} does not do; use packing='best_fit'"
-            )
+        require_whole(token_set, find_packing(config.packing))
         return cls(config, share, token_set)
 
     @property

@@ -23,7 +23,7 @@ from tokenmill.remote.sets import RemoteTokenSet
 from tokenmill.rows.order import ORDER_VERSION, number_of
 from tokenmill.rows.packers import Packer, Past, WindowContent, count_window, plan_window
 from tokenmill.rows.packing import CUTS, LongDocuments
-from tokenmill.rows.packings import PACKINGS, find_packing
+from tokenmill.rows.packings import PACKINGS, Packing, find_packing
 from tokenmill.rows.position import Pasts, cut_by
 from tokenmill.rows.row_stream import Cursor, End
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE as DEFAULT_WINDOW_SIZE
@@ -35,6 +35,16 @@ PLANS_HELD = 2
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 SAMPLE_ROWS = 30_000  # how many rows are counted if an estimate is enough
+
+
+def require_whole(token_set: TokenSet, packing: Packing) -> None:
+    """ValueError if this is a chat set, and the packing does not keep conversations whole."""
+    if token_set.is_chat and packing.whole_packer is None:
+        known = ", ".join(name for name, one in PACKINGS.items() if one.whole_packer is not None)
+        raise ValueError(
+            f"{token_set.display_name} is a chat set, whose conversations stay whole, which packing "
+            f"{packing.name!r} does not do; use packing={known!r}"
+        )
 
 
 class WindowPlans:
@@ -274,12 +284,7 @@ class WindowPlans:
         return self.packing.fewest_rows(entry.tokens, entry.documents, self.row_len, self.long_documents)
 
     def _require_rows_in_shards(self) -> None:
-        if self.token_set.is_chat and self.packing.whole_packer is None:
-            known = ", ".join(name for name, packing in PACKINGS.items() if packing.whole_packer is not None)
-            raise ValueError(
-                f"{self.token_set.display_name} is a chat set, whose conversations stay whole, which packing "
-                f"{self.packing.name!r} does not do; use packing={known!r}"
-            )
+        require_whole(self.token_set, self.packing)
         for entry in [] if self.packing.joins_shards else self.entries(-1):
             if 0 < entry.tokens < self.row_len:
                 raise ValueError(
