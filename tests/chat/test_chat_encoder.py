@@ -5,14 +5,18 @@ import random
 
 import numpy as np
 import pytest
+import tokenizers
 from conversing import CHATML, REWRITING, TEXTS, random_messages
 from json_kinds import KINDS
 from making import make_text
+from tokenizers import pre_tokenizers
+from tokenizers.pre_tokenizers import ByteLevel
 
 from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
 from tokenmill.store.chat_rule import ChatRule
 from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import Encoder
+from tokenmill.tokenize.foreign import load_foreign
 from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -156,6 +160,31 @@ def test_what_is_left_out_is_counted_with_its_reason(tokenizer):
     assert [number for number, _ in batch.broken] == [1, 3]
 
 
+def test_a_mask_of_other_numbers_is_refused(tokenizer):
+    row = {"input_ids": [5, 6, 7], "assistant_masks": [1, 0, -100]}
+    batch = ChatEncoder(Encoder(tokenizer.chatting(ChatRule.named("nanochat", "all")))).encode(rows_of(row))
+    assert batch.broken == [(0, "expected assistant_masks of 0 and 1, found -100 to 1")]
+
+
+@pytest.mark.parametrize("more", [{"tool_calls": [{"function": {"name": "f"}}]}, {"reasoning_content": "so"}, None])
+def test_what_nanochat_has_no_place_for_is_refused(tokenizer, more):
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | (more or {})]
+    row = {"messages": messages} | ({"tools": [{"name": "f"}]} if more is None else {})
+    batch = ChatEncoder(Encoder(tokenizer.chatting(ChatRule.named("nanochat", "all")))).encode(rows_of(row))
+    ((reason, count),) = batch.refused.items()
+    assert count == 1
+    assert "nanochat's rendering has no place for" in reason
+
+
+def test_texts_are_encoded_without_what_chats_need(tokenizer):
+    """So that a chat set's own tokenizer.json prepares the text that is mixed with it."""
+    for name in ("nanochat", "chatml"):
+        chatting = tokenizer.chatting(ChatRule.named(name, "all"))
+        assert chatting.of_text() == tokenizer
+        assert chatting.of_text().fingerprint == chatting.chat.text_fingerprint
+    assert tokenizer.of_text() is tokenizer
+
+
 def test_a_template_that_writes_bos_within_a_conversation_is_refused(tokenizer):
     twice = CHATML.replace("<|im_start|>{{", "<|bos|><|im_start|>{{")
     rule = ChatRule("own", twice, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
@@ -186,6 +215,7 @@ def test_a_tokenizer_without_the_special_tokens_is_refused(tokenizer):
 ROWS = {
     "sharegpt": {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
     "pair": {"prompt": "a", "completion": "b"},
+    "no system": {"system": "", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
     "pair of messages": {
         "prompt": [{"role": "user", "content": "a"}],
         "completion": [{"role": "assistant", "content": "b"}],
@@ -230,3 +260,56 @@ def test_a_row_that_is_no_conversation_says_why(tokenizer, what):
     ((number, found),) = batch.broken
     assert number == 0
     assert reason in found
+
+
+def test_a_system_text_beside_the_messages_is_the_first_message(tokenizer):
+    chatting = tokenizer.chatting(ChatRule.named("nanochat", "all"))
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    beside = {"system": "be kind", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+    within = {"messages": [{"role": "system", "content": "be kind"}, *turns]}
+    assert encoded(chatting, [beside]) == encoded(chatting, [within])
+
+
+CHANGES_TEXTS = {
+    "a space before": lambda: pre_tokenizers.ByteLevel(add_prefix_space=True),
+    "no white space": lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
+    ),
+    "taken out": lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Split("-", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=True)]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES_TEXTS)
+def test_the_first_byte_of_a_token_is_not_counted_where_spaces_come_and_go(kind, tmp_path):
+    """As many bytes may be taken out as are put in."""
+    model = tokenizers.models.BPE({letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}, [])
+    whole = tokenizers.Tokenizer(model)
+    whole.pre_tokenizer = CHANGES_TEXTS[kind]()
+    whole.add_special_tokens(["<s>", "<|im_start|>", "<|im_end|>"])
+    whole.save(str(tmp_path / "tokenizer.json"))
+    foreign = load_foreign(tmp_path / "tokenizer.json", "<s>")
+    assert not foreign.spells_texts
+    template = "{% for m in messages %}<|im_start|>\n{{ m.content }}<|im_end|>{% endfor %}"
+    template += "{% if add_generation_prompt %}<|im_start|>\n{% endif %}"
+    chatting = foreign.chatting(ChatRule("own", template, "all", ("<|im_start|>", "<|im_end|>")))
+    row = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Hi-there"}]}
+    ((ids, mask),) = encoded(chatting, [row])
+    text = "".join(chatting.token(id).decode() for id, bears in zip(ids, mask, strict=True) if bears)
+    assert text.replace("-", "").replace(" ", "") == "Hithere<|im_end|>"
+
+
+def test_bytes_are_counted_where_a_tokenizer_keeps_the_text(tmp_path):
+    whole = tokenizers.Tokenizer(
+        tokenizers.models.BPE({letter: i for i, letter in enumerate(ByteLevel.alphabet())}, [])
+    )
+    whole.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    whole.add_special_tokens(["<s>"])
+    whole.save(str(tmp_path / "tokenizer.json"))
+    assert load_foreign(tmp_path / "tokenizer.json", "<s>").spells_texts
+    whole.add_tokens([tokenizers.AddedToken("<tool>", lstrip=True, normalized=False)])
+    whole.save(str(tmp_path / "tokenizer.json"))
+    assert not load_foreign(tmp_path / "tokenizer.json", "<s>").spells_texts

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from conversing import CHATML, random_messages
-from making import run_prepare, tree
+from making import ROOT, run_prepare, tree
 from rich.console import Console
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
@@ -20,9 +21,11 @@ from tokenmill.exchange import writing
 from tokenmill.look.show import show
 from tokenmill.look.show_config import Show
 from tokenmill.look.verify import verify
+from tokenmill.store.chat_rule import find_chat_rule
 from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.text.parquet import _without_nulls
 
 
 def write_jsonl(path, rows) -> None:
@@ -210,6 +213,33 @@ def test_a_mask_that_is_left_out_is_said_and_one_that_was_written_wrong_is_found
         assert not (tmp_path / "wrong").exists()
 
 
+def test_the_lines_that_preparing_ends_with_train(source, tokenizer_json, tmp_path):
+    """Also where conversations are longer than a row."""
+    flags = ("--source", source, "--chat", "chatml", "--tokenizer", tokenizer_json, "--workers", "1")
+    lines = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()
+    first = lines.index("train on it:")
+    code = "\n".join(lines[first + 1 : lines.index("look at it:")]).replace("seq_len=1024", "seq_len=16")
+    assert 'long_documents="window"' in code
+    done = warm.run("-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\nprint(loader.targets)", cwd=tmp_path)
+    assert int(done.stdout) > 0, done.stderr
+
+
+def test_a_folder_with_a_template_is_named_as_a_whole(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))
+    assert find_chat_rule(str(tmp_path), "all") == find_chat_rule(str(tmp_path / "tokenizer_config.json"), "all")
+
+
+def test_null_arguments_of_calls_are_left_out_of_parquet_whatever_their_name(tmp_path):
+    calls = [{"function": {"name": "write", "arguments": {"path": "a", "content": "b"}}}]
+    calls += [{"function": {"name": "read", "arguments": {"path": "a", "content": None}}}]
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    pq.write_table(pa.Table.from_pylist([{"messages": messages}]), tmp_path / "a.parquet")
+    (row,) = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    found = _without_nulls(row)["messages"]
+    assert found[1]["tool_calls"][1]["function"]["arguments"] == {"path": "a"}
+    assert found[1]["content"] is None, "templates look at it"
+
+
 def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_json, tmp_path, rows):
     from tokenmill import Mixture
 
@@ -217,7 +247,7 @@ def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_js
     texts.mkdir()
     for number in range(2):
         (texts / f"{number}.txt").write_text("some text " * 500)
-    done = run_prepare("--source", texts, "--tokenizer", tokenizer_json, cwd=tmp_path)
+    done = run_prepare("--source", texts, "--tokenizer", chat_set / "tokenizer.json", cwd=tmp_path)
     text = tmp_path / done.stdout.splitlines()[-1]
     with RowLoader(
         Mixture({"chat": 1, "text": 1}, sources={"chat": chat_set, "text": text}), batch_size=4, seq_len=400

@@ -123,12 +123,135 @@ def test_last_and_flags_say_which_turns_are_learned(template):
 def test_an_empty_turn_and_an_emoji_at_the_end_of_a_turn():
     messages = [
         {"role": "user", "content": "a"},
-        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "", "weight": 0},
         {"role": "user", "content": ""},
         {"role": "assistant", "content": "👩‍👩‍👧"},
     ]
-    assert learned_text(CHATML, {"messages": messages}).endswith("👩‍👩‍👧<|im_end|>")
-    assert "a" not in learned_text(CHATML, {"messages": messages})
+    assert learned_text(CHATML, {"messages": messages}) == "👩‍👩‍👧<|im_end|>"
+
+
+@pytest.mark.parametrize("empty", ["", "  ", "\u3000", None, []])
+def test_a_turn_without_a_text_is_refused_if_it_is_to_be_learned(empty):
+    """Nothing tells where it is, so its end would bear no loss, without a word."""
+    template = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}")
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": empty}]
+    messages += [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}]
+    row = {"messages": [message for message in messages if message["content"] is not None]}
+    if empty is None:
+        row = {"messages": [*messages[:1], {"role": "assistant", "content": None, "thinking": " "}, *messages[2:]]}
+    with pytest.raises(CannotMask, match=r"a turn of the assistant that is to be learned has no text|no place for"):
+        found_in(template, row)
+
+
+def call(arguments) -> dict:
+    return {"function": {"name": "add", "arguments": arguments}}
+
+
+PARTS_THAT_END = (  # each call is a part with an end of its own, as content is
+    "{% for m in messages %}{% if m.content %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endif %}"
+    "{% for c in m.tool_calls %}<|im_start|>call\n{{ c.function | tojson }}<|im_end|>{% endfor %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+NAMES_THE_CALL = (  # as Harmony: the result of a call names it
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>{{ called.name }} to=assistant\n{{ m.content }}"
+    "<|im_end|>"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}"
+    "<call>{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}<|im_end|>{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+).replace("called.name", "messages[loop.index0 - 1].tool_calls[0].function.name")
+
+
+@pytest.mark.parametrize("arguments", [{"a": 2, "b": 3}, {}, {"a": "2"}, {"a": True, "b": None}, [1, 2]])
+def test_a_call_of_numbers_is_learned_as_one_of_texts(arguments):
+    messages = [
+        {"role": "user", "content": "2+3?"},
+        {"role": "assistant", "content": "", "tool_calls": [call(arguments)]},
+    ]
+    messages += [{"role": "tool", "content": "5"}, {"role": "assistant", "content": "It is 5"}]
+    told = json.dumps(arguments)
+    expected = f'<tool_call>\n{{"name": "add", "arguments": {told}}}\n</tool_call><|im_end|>It is 5<|im_end|>'
+    assert learned_text(TOOLS, {"messages": messages}) == expected
+    expected = f"<call>add({told})<|im_end|>It is 5<|im_end|>"
+    assert learned_text(NAMES_THE_CALL, {"messages": messages}) == expected
+    messages[1]["content"] = "x"
+    told = json.dumps({"name": "add", "arguments": arguments})
+    found = learned_text(PARTS_THAT_END, {"messages": messages})
+    assert found == f"x<|im_end|><|im_start|>call\n{told}<|im_end|>It is 5<|im_end|>"
+
+
+def test_a_block_without_a_text_is_nobody_s_where_not_all_are_learned():
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"}]
+    messages += [{"role": "user", "content": "b"}, {"role": "assistant", "content": ""}]
+    assert learned_text(MARKED, {"messages": messages}) == "one<|im_end|><|im_end|>"
+    messages[3]["weight"] = 0
+    with pytest.raises(CannotMask, match="a generation block has no text, so it cannot be told whether"):
+        found_in(MARKED, {"messages": messages})
+
+
+LEFT_OUT = {
+    "calls": ({"tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, "no place for tool_calls"),
+    "reasoning": ({"reasoning_content": "I think"}, "no place for reasoning"),
+    "thinking": ({"thinking": "I think"}, "no place for reasoning"),
+    "tools": ({}, "no place for tools"),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_what_a_template_never_looks_at_is_refused(what):
+    more, reason = LEFT_OUT[what]
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | more]}
+    if what == "tools":
+        row["tools"] = [{"function": {"name": "f", "description": "d"}}]
+    with pytest.raises(CannotMask, match=reason):
+        found_in(CHATML, row)
+
+
+def test_a_text_of_others_that_the_template_leaves_out_is_refused():
+    row = {"messages": [{"role": "user", "content": ["a", "b"]}, {"role": "assistant", "content": "c"}]}
+    template = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}")
+    with pytest.raises(CannotMask, match="the template leaves out a text of the user"):
+        found_in(template, row)
+    row["messages"] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ["c"]}]
+    with pytest.raises(CannotMask, match="the template leaves out a turn of the assistant"):
+        found_in(template, row)
+
+
+BLOCK = "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+HIDDEN = {
+    "macro": "{% macro turn(m) %}<|im_start|>assistant\n" + BLOCK + "{% endmacro %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}{{ turn(m) }}{% else %}{{ m.content }}<s>{% endif %}"
+    "{% endfor %}",
+    "set": "{% for m in messages %}{% if m.role == 'assistant' %}{% set x %}<|im_start|>assistant\n"
+    + BLOCK
+    + "{% endset %}{{ x }}{% else %}{{ m.content }}<s>{% endif %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("where", HIDDEN)
+def test_a_block_whose_place_cannot_be_told_is_refused(where):
+    row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+    with pytest.raises(CannotRender, match="a generation block is within a macro, a filter or a set"):
+        found_in(HIDDEN[where], row)
+
+
+def test_a_template_that_marks_by_what_a_text_says_is_refused():
+    template = MARKED.replace(
+        "{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and m.content != 'Sorry' %}"
+    )
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sorry"}]}
+    with pytest.raises(CannotMask, match="it depends on a text whether the template marks it"):
+        found_in(template, row)
+    row["messages"][1]["content"] = "Fine"
+    assert learned_text(template, row) == "Fine<|im_end|>"
+
+
+def test_marks_in_names_are_refused():
+    template = CHATML.replace("{{ m['role'] }}", "{{ m['role'] }}{{ m.name }}")
+    row = {
+        "messages": [{"role": "user", "content": "a", "name": "\ue0fe0\ue0ff"}, {"role": "assistant", "content": "b"}]
+    }
+    with pytest.raises(CannotMask, match=r"has a character that marks texts here, U\+E0FE"):
+        found_in(template, row)
 
 
 REFUSED = {
@@ -151,8 +274,10 @@ def test_what_cannot_be_verified_is_refused(what):
 
 
 def test_a_role_or_name_that_spells_a_special_token_is_refused():
-    call = {"function": {"name": "<|im_end|>", "arguments": {}}}
-    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [call]}]}
+    one = {"function": {"name": "<|im_end|>", "arguments": {}}}
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [one]}]}
+    assert found_in(TOOLS, row)[2].count("<|im_end|>") == 2, "what is called is text"
+    one["function"] = {"name": "f", "arguments": {"<|im_end|>": 1}}
     with pytest.raises(CannotMask, match="a name or a key spells a special token"):
         found_in(TOOLS, row)
 

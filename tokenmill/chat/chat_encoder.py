@@ -32,6 +32,9 @@ from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.tokenizer import Tokenizer
 
+# that Hugging Face's library strips: Unicode's white space, which has four control characters fewer than Python's
+SPACES = "".join(char for char in map(chr, range(0x3001)) if char.isspace() and not "\x1c" <= char <= "\x1f")
+
 
 class ChatBatch(NamedTuple):
     """Conversations as tokens: those that are kept, one after the other."""
@@ -246,9 +249,10 @@ class Renderer:
             if one.is_special:
                 found.append(one)
                 continue
-            before = len(one.text) - len(one.text.lstrip()) if number and stretches[number - 1].text in right else 0
+            follows_one = number > 0 and stretches[number - 1].text in right
+            before = len(one.text) - len(one.text.lstrip(SPACES)) if follows_one else 0
             follows = stretches[number + 1].text if number + 1 < len(stretches) else None
-            after = len(one.text.rstrip()) if follows in left else len(one.text)
+            after = len(one.text.rstrip(SPACES)) if follows in left else len(one.text)
             if before < after:
                 learned = ((max(a, before) - before, min(b, after) - before) for a, b in one.learned)
                 found.append(Stretch(one.text[before:after], False, tuple((a, b) for a, b in learned if a < b)))

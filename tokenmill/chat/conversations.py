@@ -65,7 +65,7 @@ def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conv
         return _tokenized(row)
     for name in MESSAGES_COLUMNS:
         if row.get(name) is not None:
-            return _of_messages(row[name], row.get("tools"))
+            return _of_messages(_with_system(row[name], row.get("system")), row.get("tools"))
     if row.get("prompt") is not None and row.get("completion") is not None:
         return _of_pair(row["prompt"], row["completion"], row.get("tools"))
     raise BrokenConversation(
@@ -82,6 +82,13 @@ def texts_of(conversation: Conversation | TokenizedConversation) -> list[str]:
     parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     return [text for text in texts if isinstance(text, str) and text]
+
+
+def _with_system(messages: Any, system: Any) -> Any:
+    """Messages after a system message that stands beside them, as in LLaMA-Factory's form of ShareGPT."""
+    if not isinstance(messages, list) or not (isinstance(system, str) and system):
+        return messages
+    return [{"role": "system", "content": system}, *messages]
 
 
 def _keys(row: Mapping[str, Any]) -> str:
@@ -160,6 +167,8 @@ def _tokenized(row: Mapping[str, Any]) -> TokenizedConversation:
     ids, values = row["input_ids"], row[found[0]]
     if not (_are_whole(ids) and _are_whole(values) and len(ids) == len(values)):
         raise BrokenConversation(f"expected input_ids and {found[0]}, two lists of numbers of one length")
+    if found[0] != "labels" and not set(values) <= {0, 1}:
+        raise BrokenConversation(f"expected {found[0]} of 0 and 1, found {min(values)} to {max(values)}")
     bears: Callable[[int], bool] = (lambda value: value >= 0) if found[0] == "labels" else bool
     if found[0] == "labels" and any(v >= 0 and v != id for v, id in zip(values, ids, strict=True)):
         raise BrokenConversation("expected labels that are input_ids or negative: they are not to be shifted")

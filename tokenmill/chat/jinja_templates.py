@@ -60,7 +60,10 @@ class JinjaTemplate:
                 rendered.append(block)
         except self._errors as error:
             raise CannotRender(f"the template rejects it: {str(error) or type(error).__name__}"[:200]) from error
-        return "".join(rendered), self._tracker.blocks
+        whole = "".join(rendered)
+        if any(whole[begin : begin + len(text)] != text for begin, text in self._tracker.blocks):
+            raise CannotRender("a generation block is within a macro, a filter or a set, so its place cannot be told")
+        return whole, [(begin, begin + len(text)) for begin, text in self._tracker.blocks]
 
 
 def with_reasoning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -81,11 +84,10 @@ class _Tracker:
         self.begin([])
 
     def begin(self, rendered: list[str]) -> None:
-        self._rendered, self.blocks = rendered, list[tuple[int, int]]()
+        self._rendered, self.blocks = rendered, list[tuple[int, str]]()  # where each begins, and its text
 
     def add(self, text: str) -> None:
-        begin = sum(map(len, self._rendered))
-        self.blocks.append((begin, begin + len(text)))
+        self.blocks.append((sum(map(len, self._rendered)), text))
 
 
 def _environment() -> tuple[_Tracker, Any]:

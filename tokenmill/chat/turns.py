@@ -32,6 +32,8 @@ MARK = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 FRAMES_KEPT = 4096
 TEXT_KEYS = ("content", "text", "reasoning_content", "thinking", "reasoning", "arguments", "description")
 CALL = "arguments"  # of a tool call
+CALLS = "tool_calls"  # in which a `name` is text, too: a call may have no other
+REASONING = ("reasoning_content", "thinking", "reasoning")
 # what templates look for in contents: split('</think>'), startswith('<tool_response>'), '<think>' in content
 LOOKED_FOR = re.compile(
     r"""(?:split|rsplit|startswith|endswith|find|partition|rpartition|replace)\(\s*(?:'([^'\n]+)'|"([^"\n]+)")"""
@@ -62,6 +64,7 @@ class Frame(NamedTuple):
     literals: tuple[str, ...]
     marks: tuple[int, ...]
     turns: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
+    blocks: int  # how many generation blocks the template marks
 
 
 def any_of(texts: Iterable[str]) -> re.Pattern[str]:
@@ -88,8 +91,12 @@ class TurnFinder:
         learned = self._learned(conversation)
         if self._special.search(_without_marks(json.dumps(marked, ensure_ascii=False))):
             raise CannotMask("a role, a name or a key spells a special token")
+        if json.dumps(marked, ensure_ascii=False).count(OPEN) != len(texts):
+            raise CannotMask("a role, a name or a key has a character that marks texts here, U+E0FE")
         frame = self._frames(json.dumps(marked), learned)
-        real = self.template.render(messages, conversation.tools)
+        real, blocks = self.template.render_with_blocks(messages, conversation.tools)
+        if len(blocks) != frame.blocks:
+            raise CannotMask("it depends on a text whether the template marks it with {% generation %}")
         return self._stretches(frame, _match(frame, texts, real))
 
     def _learned(self, conversation: Conversation) -> tuple[int, ...]:
@@ -100,7 +107,9 @@ class TurnFinder:
 
     # ------------------------------------------------------------------------ marks
 
-    def _marked(self, value: Any, texts: list[str], is_text: bool = False, in_call: bool = False) -> Any:
+    def _marked(
+        self, value: Any, texts: list[str], is_text: bool = False, in_call: bool = False, in_calls: bool = False
+    ) -> Any:
         """A copy in which texts are marks; the texts are appended to `texts`.
 
         What the template looks for in contents stays as it is, and so does text without any letter or sign, as a
@@ -108,10 +117,17 @@ class TurnFinder:
         """
         if isinstance(value, dict):
             return {
-                key: self._marked(one, texts, key in TEXT_KEYS, in_call or key == CALL) for key, one in value.items()
+                key: self._marked(
+                    one,
+                    texts,
+                    key in TEXT_KEYS or (in_calls and key == "name"),
+                    in_call or key == CALL,
+                    in_calls or key == CALLS,
+                )
+                for key, one in value.items()
             }
         if isinstance(value, list):
-            return [self._marked(one, texts, is_text, in_call) for one in value]
+            return [self._marked(one, texts, is_text, in_call, in_calls) for one in value]
         is_text = is_text or in_call  # whatever the names of a call's arguments are
         if not (is_text and isinstance(value, str)):
             return value
@@ -129,7 +145,9 @@ class TurnFinder:
 
     def _make_frame(self, marked: str, learned: tuple[int, ...]) -> Frame:
         messages, tools = json.loads(marked)
+        self._require_known(messages, tools)
         rendered, blocks = self.template.render_with_blocks(messages, tools)
+        self._require_all_of_others(messages, rendered)
         owners = {
             int(m[1]): n for n, one in enumerate(messages) for m in MARK.finditer(json.dumps(one, ensure_ascii=False))
         }
@@ -137,25 +155,52 @@ class TurnFinder:
         if self.template.has_blocks:
             turns = list(_of_blocks(blocks, places, learned, len(self._learnable(messages)) == len(learned)))
         else:
-            turns = [turn for number in learned if (turn := self._turn(messages, tools, rendered, places, number))]
+            turns = [self._turn(messages, tools, rendered, places, number) for number in learned]
         for begin, end in turns:
             if any(owner not in learned for a, b, owner in places if a < end and begin < b):
                 raise CannotMask("the template writes others' texts into a turn of the assistant")
         literals = tuple(MARK.split(rendered)[::2])
         marks = tuple(int(found[1]) for found in MARK.finditer(rendered))
-        return Frame(literals, marks, tuple((_place(rendered, a), _place(rendered, b)) for a, b in turns))
+        placed = tuple((_place(rendered, a), _place(rendered, b)) for a, b in turns)
+        return Frame(literals, marks, placed, len(blocks))
+
+    def _require_known(self, messages: list[dict[str, Any]], tools: Any) -> None:
+        """CannotMask if there is what the template never looks at."""
+        source = self.template.source
+        keys = {"tool_calls": (CALLS,), "reasoning": REASONING}
+        for what, names in keys.items():
+            if any(message.get(name) for message in messages for name in names):
+                self._require(any(name in source for name in names), what)
+        self._require(not tools or "tools" in source, "tools")
+
+    def _require(self, is_known: bool, what: str) -> None:
+        if not is_known:
+            raise CannotMask(f"the template has no place for {what}")
+
+    def _require_all_of_others(self, messages: list[dict[str, Any]], rendered: str) -> None:
+        """CannotMask if the template leaves out a text that is not the assistant's."""
+        there = set(MARK.findall(rendered))
+        for message in messages:
+            given = set(MARK.findall(json.dumps(message.get("content"), ensure_ascii=False)))
+            if message["role"] != "assistant" and not given <= there:
+                raise CannotMask(f"the template leaves out a text of the {message['role']}")
 
     def _learnable(self, messages: list[dict[str, Any]]) -> list[int]:
         return [number for number, message in enumerate(messages) if message["role"] == "assistant"]
 
     def _turn(
         self, messages: list[dict[str, Any]], tools: Any, rendered: str, places: list[tuple[int, int, int]], number: int
-    ) -> tuple[int, int] | None:
-        """(begin, end) of a message's turn; None if the template writes nothing of it."""
-        own = [(begin, end) for begin, end, owner in places if owner == number]
+    ) -> tuple[int, int]:
+        """(begin, end) of a message's turn. CannotMask if it has no text, or the template writes none of it."""
+        if not MARK.search(json.dumps(messages[number], ensure_ascii=False)):
+            raise CannotMask("a turn of the assistant that is to be learned has no text")
+        own: dict[str, tuple[int, int]] = {}  # where each text of it is first: a tool's result may name the call again
+        for begin, end, owner in places:
+            if owner == number:
+                own.setdefault(rendered[begin:end], (begin, end))
         if not own:
-            return None
-        first, last = own[0][0], own[-1][1]
+            raise CannotMask("the template leaves out a turn of the assistant that is to be learned")
+        first, last = min(begin for begin, _ in own.values()), max(end for _, end in own.values())
         before = max((end for _, end, owner in places if end <= first and owner != number), default=0)
         begin = self._begin(messages, tools, rendered, number, before, first)
         after = min((a for a, _, owner in places if a >= last and owner != number), default=len(rendered))
@@ -258,14 +303,14 @@ def _within(turns: list[tuple[int, int]], begin: int, end: int) -> Iterator[tupl
 def _of_blocks(
     blocks: list[tuple[int, int]], places: list[tuple[int, int, int]], learned: tuple[int, ...], learns_all: bool
 ) -> Iterator[tuple[int, int]]:
-    """The generation blocks of the learned messages; a block belongs to the message whose text it has, or that comes
-    before it.
+    """The generation blocks of the learned messages; a block belongs to the message whose text it has. CannotMask if
+    some messages are learned and others not, and a block has no text.
     """
     for begin, end in blocks:
         inside = [owner for a, b, owner in places if begin <= a and b <= end]
-        earlier = [owner for _, b, owner in places if b <= begin]
-        owner = inside[0] if inside else (earlier[-1] if earlier else -1)
-        if begin < end and (learns_all or owner in learned):
+        if begin < end and not (inside or learns_all):
+            raise CannotMask("a generation block has no text, so it cannot be told whether it is to be learned")
+        if begin < end and (learns_all or inside[0] in learned):
             yield begin, end
 
 

@@ -104,9 +104,9 @@ def chat_verdict(lengths: np.ndarray, loss: LossStatistics, tallies: Mapping[str
 def of_stretches(stretches: np.ndarray) -> str:
     """A sentence about how many stretches of a conversation bear loss."""
     return (
-        f"Half of the conversations have at most {int(np.median(stretches)):,} stretches of tokens that bear loss; the "
-        f"mean is {stretches.mean():,.1f}, the most is {stretches.max():,}. Most templates make one of each turn that "
-        "is learned."
+        f"Tokens that bear loss are in {stretches.mean():,.1f} stretches of a conversation on average, in half of the "
+        f"conversations in at most {int(np.median(stretches)):,}, at most in {stretches.max():,}. In most templates, each "
+        "learned turn is one stretch."
     )
 
 

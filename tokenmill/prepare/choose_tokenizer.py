@@ -39,7 +39,7 @@ def find_tokenizer(
         if is_foreign(Path(request.spec)):
             found = training_texts(inputs, options, request.train_text_bytes)
             texts = [*hard_texts(()), *random_texts(RANDOM_TEXTS, seed=0), *islice(found, PROOF_DOCUMENTS)]
-        tokenizer = load_any(request.spec, request.bos_token, texts)
+        tokenizer = load_any(request.spec, request.bos_token, texts).of_text()  # as chat sets of it are mixed with text
     if request.chat is not None:
         return _chatting(tokenizer, request)
     if not (request.eot or request.eot_token):

@@ -46,7 +46,7 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
         _summarize(folder, config)
         for line in changes:
             print(sanitize(f"  {line}"))
-        print(next_step(folder, "data" if prog.endswith(".py") else "tokenmill"))
+        print(next_step(folder, "data" if prog.endswith(".py") else "tokenmill", config.chat is not None))
     print(folder)
     return 0
 
@@ -149,13 +149,18 @@ def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
             yield f"warning: {tokens:,} tokens are few to validate with: what a loss on them says is mostly chance"
 
 
-def next_step(folder: Path | str, module: str) -> str:
-    """The lines that train on a set, and the one that looks at it; `module` is what get_batch is imported from."""
+def next_step(folder: Path | str, module: str, is_chat: bool) -> str:
+    """The lines that train on a set, and the one that looks at it; `module` is what is imported from."""
+    settings = f"batch_size=8, seq_len=1024, tokens={str(folder)!r}"
+    lines = [f"from {module} import get_batch", f'inputs, targets = get_batch("train", {settings})']
+    if is_chat:  # long conversations are an error by default, and a loss is divided by the loader's `targets`
+        lines = [f"from {module} import RowLoader", f'loader = RowLoader({settings}, long_documents="window")']
+        lines.append("inputs, targets = next(loader)")
+    train = "\n".join(lines)
     look = "tokenmill" if module == "tokenmill" else "python -m tokenmill"
     return f"""train on it:
 
-from {module} import get_batch
-inputs, targets = get_batch("train", batch_size=8, seq_len=1024, tokens={str(folder)!r})
+{train}
 
 look at it:
 

@@ -65,6 +65,7 @@ class ChatRule:
 
         Raises FileNotFoundError if there is no such file, ValueError if it has no chat template.
         """
+        path = path / "tokenizer_config.json" if path.is_dir() else path
         if not path.exists():
             raise FileNotFoundError(
                 f"{path}: expected {' or '.join(NAMES)}, a tokenizer_config.json or a .jinja file, found no such file; "

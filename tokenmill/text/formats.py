@@ -32,7 +32,7 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 # by which rows with conversations are recognized (chat/conversations.py)
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "labels")
-CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, "prompt", "completion", "input_ids", *MASK_COLUMNS, "tools")
+CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, "system", "prompt", "completion", "input_ids", *MASK_COLUMNS, "tools")
 MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 
 

@@ -107,9 +107,9 @@ def _locator(row_group: int, first: int, kept: list[int]) -> Callable[[int], str
 
 
 def _without_nulls(value: Any) -> Any:
-    """A row without null fields, which a struct has for every field that others have; `content` may be null."""
+    """A row without fields that are null, as a struct has all that others have. Contents of messages may be null."""
     if isinstance(value, dict):
-        some = {key: one for key, one in value.items() if one is not None or key == "content"}
+        some = {key: one for key, one in value.items() if one is not None or (key == "content" and "role" in value)}
         return {key: _without_nulls(one) for key, one in some.items()}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 

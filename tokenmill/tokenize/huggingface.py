@@ -103,7 +103,13 @@ class HuggingFace(Tokenizer):
     def spells_texts(self) -> bool:
         """Whether the bytes of a text's tokens are the text, unless they are more or fewer."""
         whole = json.loads(self.whole)
-        return whole.get("normalizer") is None and '"ByteLevel"' in json.dumps(whole.get("pre_tokenizer"))
+        strips = any(
+            not token.get("special") and (token.get("lstrip") or token.get("rstrip"))
+            for token in whole.get("added_tokens") or []
+        )
+        steps = _steps(whole.get("pre_tokenizer"))
+        is_by_byte = any(step["type"] == "ByteLevel" for step in steps)
+        return whole.get("normalizer") is None and not strips and is_by_byte and all(map(_keeps_texts, steps))
 
     def begins(self, text: str, ids: np.ndarray) -> np.ndarray:
         """The character of a text that each of its tokens begins with: (num_tokens,)."""
@@ -229,6 +235,20 @@ def _unspelled(whole: dict, special: dict[str, int]) -> dict:
     added = whole.get("added_tokens") or []
     added = [token | {"content": names.get(token["content"], token["content"])} for token in added]
     return whole | {"model": model | {"vocab": vocab} | unknown | merges, "added_tokens": added}
+
+
+def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The steps of a pre-tokenizer, one after the other."""
+    if pre_tokenizer is None or pre_tokenizer["type"] != "Sequence":
+        return [] if pre_tokenizer is None else [pre_tokenizer]
+    return [step for one in pre_tokenizer["pretokenizers"] for step in _steps(one)]
+
+
+def _keeps_texts(step: dict[str, Any]) -> bool:
+    """Whether a step of a pre-tokenizer neither adds nor takes away anything."""
+    if step["type"] == "ByteLevel":
+        return not step.get("add_prefix_space")
+    return step["type"] == "Digits" or (step["type"] == "Split" and step.get("behavior") != "Removed")
 
 
 def _made_of(merge: str | list[str]) -> str:

@@ -122,6 +122,18 @@ class Tokenizer:
         adds = [token for token in rule.needs if token not in self.special_tokens] if rule.adds else []
         return replace(self._with_special(adds), chat=replace(rule, text_fingerprint=self.fingerprint))
 
+    def of_text(self) -> Self:
+        """The tokenizer without a chat rule, and without the tokens that were added for it, whose ids are the last."""
+        if self.chat is None:
+            return self
+        plain = bare = replace(self, chat=None)
+        for token in sorted(self.special_tokens, key=self.special_tokens.__getitem__, reverse=True):
+            if bare.fingerprint == self.chat.text_fingerprint or token == self.bos_token:
+                break
+            kept = {other: id for other, id in bare.special_tokens.items() if other != token}
+            bare = replace(bare, special_tokens=kept)
+        return bare if bare.fingerprint == self.chat.text_fingerprint else plain
+
     def _with_special(self, tokens: Sequence[str]) -> Self:
         """The tokenizer with more special tokens, whose ids follow its last one."""
         more = {token: self.vocab_size + number for number, token in enumerate(tokens)}
