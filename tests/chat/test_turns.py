@@ -325,3 +325,13 @@ def test_forms_that_are_left_out_are_not_there(text, change, first, after):
     every = {form(text) for form in FORMS} | {escape(one) for one in (text, text.strip()) for escape in ESCAPES}
     tried = _forms(text, "before " + real, 7)
     assert {form for form in every if real.startswith(form)} == {form for form in tried if real.startswith(form)}
+
+
+def test_a_turn_whose_header_goes_on_otherwise_than_the_prompt_is_refused():
+    """Or a part of the header would bear loss."""
+    template = CHATML.replace("{{ m['role'] }}", "{{ m['role'] }}{{ ' name=' + m.name if m.name else '' }}")
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "bob"}]}
+    with pytest.raises(CannotMask, match="it cannot be told where a turn of the assistant begins"):
+        found_in(template, row)
+    del row["messages"][1]["name"]
+    assert learned_text(template, row) == "b<|im_end|>"

@@ -234,6 +234,8 @@ class TurnFinder:
         if common == header:
             return at + len(header)
         ends = [found.end() for found in tokens if found.end() <= len(common)]
+        if ends and "\n" not in common[ends[-1] :] and len(common) > ends[-1]:
+            return None  # a role that goes on otherwise than in the prompt, as with a name
         ends += [place + 1 for place, letter in enumerate(common) if letter == "\n"]
         has_all_tokens = not tokens or tokens[-1].end() <= len(common)
         return at + max(ends) if ends and has_all_tokens else None

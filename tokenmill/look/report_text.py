@@ -105,8 +105,8 @@ def of_stretches(stretches: np.ndarray) -> str:
     """A sentence about how many stretches of a conversation bear loss."""
     return (
         f"Tokens that bear loss are in {stretches.mean():,.1f} stretches of a conversation on average, in half of the "
-        f"conversations in at most {int(np.median(stretches)):,}, at most in {stretches.max():,}. In most templates, each "
-        "learned turn is one stretch."
+        f"conversations in at most {int(np.median(stretches)):,}, at most in {stretches.max():,}. In most templates, "
+        "each learned turn is one stretch."
     )
 
 
