@@ -224,6 +224,19 @@ def test_the_lines_that_preparing_ends_with_train(source, tokenizer_json, tmp_pa
     assert int(done.stdout) > 0, done.stderr
 
 
+def test_it_is_an_error_if_every_conversation_is_left_out_and_the_file_is_named(tokenizer_json, tmp_path):
+    (tmp_path / "chats").mkdir()
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "thinking": "c"}]}
+    for name in ("a", "b"):
+        write_jsonl(tmp_path / "chats" / f"{name}.jsonl", [row] * 3)
+    flags = ("--source", "chats", "--chat", "chatml", "--tokenizer", tokenizer_json)
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "left out: 6 conversations: the template has no place for reasoning (the first in a.jsonl)" in done.stdout
+    assert "every conversation to train on was left out" in done.stderr
+    assert "train on it" not in done.stdout
+
+
 def test_a_folder_with_a_template_is_named_as_a_whole(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))
     assert find_chat_rule(str(tmp_path), "all") == find_chat_rule(str(tmp_path / "tokenizer_config.json"), "all")

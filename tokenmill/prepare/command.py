@@ -46,6 +46,9 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
         _summarize(folder, config)
         for line in changes:
             print(sanitize(f"  {line}"))
+        if config.chat is not None and not any(entry.documents for entry in open_set(folder).split("train")):
+            _say(f"error: {folder}: every conversation to train on was left out, for the reasons above")
+            return 1
         print(next_step(folder, "data" if prog.endswith(".py") else "tokenmill", config.chat is not None))
     print(folder)
     return 0
@@ -100,11 +103,13 @@ def _of_conversations(token_set: TokenSet) -> Iterator[str]:
     yield f"{targets:,} tokens bear loss, {targets / max(1, tokens):.1%}"
     if broken := token_set.manifest.get("broken_conversations"):
         yield f"left out: {counted(broken, 'row')} without a conversation (--skip-broken-conversations)"
-    refused = Counter[str]()
+    refused, first = Counter[str](), dict[str, str]()
     for entry in token_set.entries:
-        refused.update(token_set.record(entry).get("refused", {}))
+        for reason, many in token_set.record(entry).get("refused", {}).items():
+            refused[reason] += many
+            first.setdefault(reason, entry.source)
     for reason, many in refused.most_common():
-        yield f"left out: {counted(many, 'conversation')}: {reason}"
+        yield sanitize(f"left out: {counted(many, 'conversation')}: {reason} (the first in {first[reason]})")
 
 
 def _summarize(folder: Path | str, config: PrepareConfig) -> None:
@@ -114,7 +119,8 @@ def _summarize(folder: Path | str, config: PrepareConfig) -> None:
     for split in SPLITS:
         for line in _of_split(token_set, split):
             print(f"  {line}")
-    print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
+    if facts["text_bytes"]:  # which conversations that are tokenized already do not have
+        print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
     empty = {kind: facts[f"{kind}_documents"] for kind in ("null", "empty") if facts[f"{kind}_documents"]}
     if empty:
         print(f"  left out: {' and '.join(f'{count:,} {kind}' for kind, count in empty.items())} documents")
