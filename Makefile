@@ -15,15 +15,15 @@ demo: .venv/installed
 	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --seq-len 8192
 	@cat .venv/demo.txt
 
-# three processes on two cores, as many tests wait for processes, servers and disks
-PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 
+# three processes on two cores, as many tests wait for processes, servers and disks
 test: .venv/tools
-	$(PYTEST) -m "not slow"
+	$(PYTEST) --numprocesses 3 -m "not slow"
 
 # what CI runs: other people's frameworks, Ray, another Python, a type checker, kills and damage at random too
 test-all: .venv/tools
-	$(PYTEST)
+	$(PYTEST) --numprocesses 2
 
 # a few million parameters, for two or three minutes, on what `make demo` makes; again: goes on where it ended
 train: .venv/installed

@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import warm
@@ -17,7 +18,7 @@ from tokenmill import RowLoader
 from tokenmill.remote import budget, retry
 from tokenmill.remote import fetcher as fetching
 from tokenmill.remote.block_locks import NEEDED
-from tokenmill.remote.block_state import ABSENT, COMING
+from tokenmill.remote.block_state import ABSENT, COMING, THERE
 from tokenmill.remote.sets import Kept, RemoteShard, open_set
 
 READ = {"batch_size": 8, "seq_len": 512, "epochs": 1}
@@ -240,6 +241,28 @@ def test_a_shard_that_is_cut_is_not_made_whole_by_what_comes_next(folder, server
         shard.read(2 * MIB, 2 * MIB + 1000)
     again = token_set.open(entry)
     assert (again.read(MIB // 2, MIB // 2 + 1000) == first).all()
+
+
+def test_a_block_that_comes_while_a_process_begins_is_not_fetched_again(server, tmp_path, monkeypatch):
+    """What killed processes were fetching is marked as missing then, and this one was not."""
+    token_set = open_set(f"{server.url}/set", Kept(tmp_path))
+    token_set.open(token_set.entries[0]).read(MIB // 2, MIB // 2 + 1000)
+    cache = token_set.cache
+    block = int(np.flatnonzero(cache.marks.states() == THERE)[0])
+    cache.marks.set(block, COMING)
+    take = cache.claims.take
+
+    def comes_first(number):
+        cache.marks.set(number, THERE)
+        return take(number)
+
+    monkeypatch.setattr(cache.claims, "take", comes_first)
+    cache._sweep()
+    assert cache.marks.state(block) == THERE
+    monkeypatch.undo()
+    cache.marks.set(block, COMING)
+    cache._sweep()
+    assert cache.marks.state(block) == ABSENT, "whose process is gone"
 
 
 def test_a_map_that_is_deleted_ends_what_reads_by_it(folder, server, small_windows, tmp_path):

@@ -127,7 +127,8 @@ class Cache:
         """Marks blocks that a killed process was fetching as missing."""
         for block in np.flatnonzero(self.marks.states() == COMING).tolist():
             if self.claims.take(block):
-                self.marks.set(block, ABSENT)
+                if self.marks.state(block) == COMING:  # it may have come since
+                    self.marks.set(block, ABSENT)
                 self.claims.release(block)
 
     def after_fork(self) -> None:
