@@ -159,10 +159,7 @@ def timed(route: str, folder: Path) -> tuple[float, float]:
 
 
 def differing(folder: Path) -> tuple[int, int]:
-    """Conversations whose ids, and whose masks, are others than Hugging Face's; BOS, which tokenmill adds, is left out.
-
-    A line break after the end of a turn bears no loss here, and does not there.
-    """
+    """Conversations whose ids, or masks, are not those of Hugging Face; the BOS that tokenmill adds is left out."""
     from datasets import load_from_disk
 
     (found,) = (folder / "tokenmill").iterdir()

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from tokenmill.chat.conversations import read_conversation
 from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate
-from tokenmill.chat.turns import ESCAPES, FORMS, CannotMask, TurnFinder, _forms
+from tokenmill.chat.text_forms import ESCAPES, FORMS, forms_at
+from tokenmill.chat.turns import CannotMask, TurnFinder
 
 
 def finder(template: str, loss: str = "all") -> TurnFinder:
@@ -323,7 +324,7 @@ def test_forms_that_are_left_out_are_not_there(text, change, first, after):
     """Whatever form of a text a rendering has, it is found among the forms that are tried."""
     real = change(first(text)) + after
     every = {form(text) for form in FORMS} | {escape(one) for one in (text, text.strip()) for escape in ESCAPES}
-    tried = _forms(text, "before " + real, 7)
+    tried = forms_at(text, "before " + real, 7)
     assert {form for form in every if real.startswith(form)} == {form for form in tried if real.startswith(form)}
 
 

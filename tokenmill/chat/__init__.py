@@ -5,6 +5,7 @@ Comes in: rows of a source as JSON, and a tokenizer with a chat rule. Goes out: 
     conversations     a row to messages, whatever its columns are called
     jinja_templates   renders Hugging Face's chat templates, without transformers
     turns             which characters of a rendered conversation the assistant wrote
+    text_forms        which form of each text a rendering has: stripped, or escaped
     nanochat_turns    nanochat's own rendering
     chat_encoder      conversations to ids and mask, a batch at a time
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tokenmill.chat.conversations import BrokenConversation, Conversation
-from tokenmill.chat.turns import CannotMask, Stretch
+from tokenmill.chat.jinja_templates import REASONING
+from tokenmill.chat.turns import CALLS, CannotMask, Stretch
 
 PARTS = {"python": ("<|python_start|>", "<|python_end|>"), "python_output": ("<|output_start|>", "<|output_end|>")}
 
@@ -20,7 +21,7 @@ def nanochat_stretches(conversation: Conversation, bos_token: str, loss: str) ->
     """The rendered conversation. Raises BrokenConversation where nanochat would fail."""
     if conversation.tools:
         raise CannotMask("nanochat's rendering has no place for tools")
-    for what in ("tool_calls", "reasoning_content", "thinking", "reasoning"):
+    for what in (CALLS, *REASONING):
         if any(message.get(what) for message in conversation.messages):
             raise CannotMask(f"nanochat's rendering has no place for {what}")
     messages, learned = list(conversation.messages), list(conversation.learned)

@@ -21,19 +21,19 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tokenmill.chat.conversations import Conversation
-from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate, with_reasoning
+from tokenmill.chat.jinja_templates import REASONING, CannotRender, JinjaTemplate, with_reasoning
+from tokenmill.chat.text_forms import ways_to_read
 
 OPEN, CLOSE = "\ue0fe", "\ue0ff"  # private-use characters around the number of a mark
 MARK = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 FRAMES_KEPT = 4096
-TEXT_KEYS = ("content", "text", "reasoning_content", "thinking", "reasoning", "arguments", "description")
+TEXT_KEYS = ("content", "text", *REASONING, "arguments", "description")
 CALL = "arguments"  # of a tool call
 CALLS = "tool_calls"  # in which a `name` is text, too: a call may have no other
-REASONING = ("reasoning_content", "thinking", "reasoning")
 # what templates look for in contents: split('</think>'), startswith('<tool_response>'), '<think>' in content
 LOOKED_FOR = re.compile(
     r"""(?:split|rsplit|startswith|endswith|find|partition|rpartition|replace)\(\s*(?:'([^'\n]+)'|"([^"\n]+)")"""
@@ -87,13 +87,12 @@ class TurnFinder:
         """The rendered conversation. Raises CannotRender or CannotMask."""
         messages = with_reasoning(conversation.messages)
         texts: list[str] = []
-        marked = self._marked([messages, conversation.tools], texts)
-        learned = self._learned(conversation)
-        if self._special.search(_without_marks(json.dumps(marked, ensure_ascii=False))):
+        marked = json.dumps(self._marked([messages, conversation.tools], texts), ensure_ascii=False)
+        if self._special.search(_without_marks(marked)):
             raise CannotMask("a role, a name or a key spells a special token")
-        if json.dumps(marked, ensure_ascii=False).count(OPEN) != len(texts):
+        if marked.count(OPEN) != len(texts):
             raise CannotMask("a role, a name or a key has a character that marks texts here, U+E0FE")
-        frame = self._frames(json.dumps(marked), learned)
+        frame = self._frames(marked, self._learned(conversation))
         real, blocks = self.template.render_with_blocks(messages, conversation.tools)
         if len(blocks) != frame.blocks:
             raise CannotMask("it depends on a text whether the template marks it with {% generation %}")
@@ -166,16 +165,11 @@ class TurnFinder:
 
     def _require_known(self, messages: list[dict[str, Any]], tools: Any) -> None:
         """CannotMask if there is what the template never looks at."""
-        source = self.template.source
-        keys = {"tool_calls": (CALLS,), "reasoning": REASONING}
-        for what, names in keys.items():
-            if any(message.get(name) for message in messages for name in names):
-                self._require(any(name in source for name in names), what)
-        self._require(not tools or "tools" in source, "tools")
-
-    def _require(self, is_known: bool, what: str) -> None:
-        if not is_known:
-            raise CannotMask(f"the template has no place for {what}")
+        keys = {CALLS: (CALLS,), "reasoning": REASONING}
+        given = [what for what, names in keys.items() if any(one.get(name) for one in messages for name in names)]
+        for what in [*given, *(["tools"] if tools else [])]:
+            if not any(name in self.template.source for name in keys.get(what, (what,))):
+                raise CannotMask(f"the template has no place for {what}")
 
     def _require_all_of_others(self, messages: list[dict[str, Any]], rendered: str) -> None:
         """CannotMask if the template leaves out a text that is not the assistant's."""
@@ -324,62 +318,13 @@ def _place(rendered: str, offset: int) -> tuple[int, int]:
 
 def _match(frame: Frame, texts: list[str], real: str) -> list[str]:
     """The text of each mark in the real rendering. Raises CannotMask unless there is exactly one way to read it."""
-    found = _ways(frame, texts, real)
+    found = ways_to_read(real, frame.literals, [texts[mark] for mark in frame.marks])
     one = next(found, None)
     if one is None:
         raise CannotMask("the template changes texts in a way that is not known")
     if (other := next(found, None)) is not None and other != one:
         raise CannotMask("it cannot be told which spaces are the template's")
     return one
-
-
-def _ways(frame: Frame, texts: list[str], real: str) -> Iterator[list[str]]:
-    """The ways to read a rendering as its frame, with each text as one of its forms."""
-    if not real.startswith(frame.literals[0]):
-        return
-    # (how many marks are read, where in `real`, their texts)
-    open_ways: list[tuple[int, int, list[str]]] = [(0, len(frame.literals[0]), [])]
-    while open_ways:
-        number, at, chosen = open_ways.pop()
-        if number == len(frame.marks):
-            if at == len(real):
-                yield chosen
-            continue
-        literal = frame.literals[number + 1]
-        for form in reversed(_forms(texts[frame.marks[number]], real, at)):
-            end = at + len(form)
-            if real.startswith(form, at) and real.startswith(literal, end):
-                open_ways.append((number + 1, end + len(literal), [*chosen, form]))
-
-
-FORMS: tuple[Callable[[str], str], ...] = (
-    str,
-    str.strip,
-    str.lstrip,
-    str.rstrip,
-    lambda text: text.strip("\n"),
-    lambda text: text.lstrip("\n"),
-    lambda text: text.rstrip("\n"),
-)
-ESCAPES: tuple[Callable[[str], str], ...] = (
-    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
-    lambda text: json.dumps(text)[1:-1],
-    lambda text: repr(text)[1:-1],
-    lambda text: json.dumps(json.dumps(text, ensure_ascii=False)[1:-1], ensure_ascii=False)[1:-1],
-)
-
-
-def _forms(text: str, real: str, at: int) -> list[str]:
-    """What templates make of a text: stripped, and escaped within JSON. Some that `real` does not have at `at` are left
-    out.
-
-    Where an escaped text differs from the text, it has a backslash first. So if the text itself is there, and has no
-    backslash, no escaped text is.
-    """
-    forms = [change(text) for change in FORMS] if text != text.strip() else [text, text]
-    if "\\" not in text and real.startswith(text, at):
-        return list(dict.fromkeys(forms))
-    return list(dict.fromkeys([*forms, *(escape(form) for form in (forms[0], forms[1]) for escape in ESCAPES)]))
 
 
 def _without_marks(text: str) -> str:

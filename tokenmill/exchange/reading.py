@@ -106,11 +106,18 @@ def compare_masks(shards: Sequence[Shard], paths: Sequence[Path]) -> None:
     for shard, path in zip(shards, paths, strict=True):
         assert shard.mask_bytes is not None, "a chat set has a mask"
         bits = np.unpackbits(np.frombuffer(shard.mask_bytes, np.uint8), bitorder="little", count=shard.entry.tokens)
-        for name in ("assistant_masks", "labels"):
-            found = pq.read_table(path, columns=[name]).column(0).combine_chunks().flatten().to_numpy()
-            expected = bits if name == "assistant_masks" else np.where(bits, shard.tokens[:].astype(np.int64), -100)
-            if not np.array_equal(found, expected):
-                raise ValueError(f"{path}: column {name} has not what was written; run it again, and check the disk")
+        done = 0
+        for batch in pq.ParquetFile(path).iter_batches(1000, columns=["assistant_masks", "labels"]):
+            found = {name: batch.column(name).flatten().to_numpy() for name in batch.schema.names}
+            some = bits[done : (done := done + len(found["assistant_masks"]))]
+            ids = shard.read(done - len(some), done).astype(np.int64)
+            for name, expected in (("assistant_masks", some), ("labels", np.where(some, ids, -100))):
+                if not np.array_equal(found[name], expected):
+                    raise ValueError(
+                        f"{path}: column {name} has not what was written; run it again, and check the disk"
+                    )
+        if done != len(bits):
+            raise ValueError(f"{path}: expected a loss mask of {len(bits):,} tokens, found {done:,}; run it again")
 
 
 def require_no_mask(path: Path) -> None:

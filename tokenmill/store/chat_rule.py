@@ -28,6 +28,7 @@ NANOCHAT_TOKENS = (
     "<|output_end|>",
 )
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
+MOST_ADDED = len(CHATML_TOKENS)  # tokens that a rule adds to a tokenizer
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
     "{% if message['content'] is string %}{{ message['content'] }}"

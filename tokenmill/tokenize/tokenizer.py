@@ -30,7 +30,7 @@ import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
-from tokenmill.store.chat_rule import NANOCHAT_TOKENS, ChatRule
+from tokenmill.store.chat_rule import MOST_ADDED, NANOCHAT_TOKENS, ChatRule
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.fingerprints import of_chat, of_ranks
 from tokenmill.store.names import plain
@@ -127,7 +127,8 @@ class Tokenizer:
         if self.chat is None:
             return self
         plain = bare = replace(self, chat=None)
-        for token in sorted(self.special_tokens, key=self.special_tokens.__getitem__, reverse=True):
+        last = sorted(self.special_tokens, key=self.special_tokens.__getitem__, reverse=True)[:MOST_ADDED]
+        for token in last:  # a fingerprint takes a second with a large vocabulary
             if bare.fingerprint == self.chat.text_fingerprint or token == self.bos_token:
                 break
             kept = {other: id for other, id in bare.special_tokens.items() if other != token}
