@@ -30,6 +30,8 @@ KNOWN = {  # what each part of the package may import of it
     "batches": {"store", "rows", "remote", "feed"},
     "look": {"store", "rows", "text", "tokenize", "prepare", "feed", "remote"},
     "exchange": {"store", "rows", "text", "tokenize", "remote", "feed"},
+    "numpy": {"store", "rows", "feed", "batches"},
+    "jax": {"store", "rows", "feed", "batches"},
     "cli": set(),  # its verbs are imported by name, when they are asked for
     "__main__": {"cli"},
     "__init__": {"prepare"},
@@ -86,6 +88,19 @@ def test_a_wing_knows_only_what_lies_below_it(path):
     assert known <= KNOWN[part] | BY_ALL | {part}
 
 
+FRAMEWORKS = {  # the modules that may import torch or JAX
+    "torch": {"loader", "get_batch", "packed_rows", "documents", "torch_transfer"},
+    "jax": {"jax", "jax_transfer"},
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_only_the_modules_that_make_its_arrays_import_a_framework(framework):
+    having = {path for path in MODULES if any(name.partition(".")[0] == framework for name in imports(path))}
+    assert {path.stem for path in having} == FRAMEWORKS[framework]
+    assert {part_of(path) for path in having} <= {"batches", framework}
+
+
 def test_the_arrows_make_no_circle():
     above = dict(KNOWN)
     while above:
@@ -134,6 +149,12 @@ def test_training_loads_numpy_and_torch_and_nothing_else_of_weight():
     found = loaded_by(f"import data; from tokenmill import {', '.join(names)}")
     assert found & HEAVY <= of_torch
     assert {"data", "numpy", "torch"} <= found
+
+
+def test_training_with_numpy_loads_numpy_alone():
+    found = loaded_by("import tokenmill.numpy")
+    assert not found & (HEAVY | {"jax", "ssl", "http"})
+    assert "numpy" in found
 
 
 def test_preparing_and_looking_do_not_wait_for_torch():

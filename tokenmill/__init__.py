@@ -1,11 +1,14 @@
 """tokenmill: shards of text become training rows for language models.
 
     from tokenmill import get_batch, RowLoader      training: numpy and torch, nothing else
+    from tokenmill.numpy import RowLoader           the same rows as NumPy arrays, without torch
+    from tokenmill.jax import RowLoader             and as global jax.Arrays
     tokenmill prepare --source my/files             once, before: pip install 'tokenmill[prepare]'
 
 The package has wings. The `__init__.py` of each says what lives in it. Imports point downwards:
 
     cli                                   the command
+    numpy  jax                            RowLoader for these arrays
     look/  exchange/                      what people look at; other programs' files
     batches/  prepare/                    rows -> tensors; text -> token sets
     feed/                                 token sets -> rows, as NumPy arrays

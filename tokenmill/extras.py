@@ -1,8 +1,9 @@
 """Optional packages: which extra contains which, and a one-line error when one is missing.
 
-`pip install tokenmill` installs only numpy, which is enough to read token sets. Everything else needs more:
+`pip install tokenmill` installs only numpy, which is enough for tokenmill.numpy. Everything else needs more:
 
-    pip install 'tokenmill[torch]'        to train: RowLoader, PackedRows, get_batch
+    pip install 'tokenmill[torch]'        to train with torch: RowLoader, PackedRows, get_batch
+    pip install 'tokenmill[jax]'          to train with JAX: tokenmill.jax
     pip install 'tokenmill[prepare]'      to make token sets from text
     pip install 'tokenmill[prepare,chat]' to make token sets from conversations
     pip install 'tokenmill[report]'       to inspect token sets
@@ -37,7 +38,9 @@ EXTRAS = {
     "remote": {"boto3", "fsspec", "gcsfs", "huggingface_hub", "rich", "s3fs", "tyro", "urllib3"},
     "ray": {"ray"},
     "torch": {"torch"},
+    "jax": {"jax"},
 }
+INSTEAD = {"torch": "; or import RowLoader from tokenmill.numpy or tokenmill.jax, which do not need torch"}
 
 
 def what_to_install(module: str | None, extra: str | None = None) -> str | None:
@@ -46,7 +49,7 @@ def what_to_install(module: str | None, extra: str | None = None) -> str | None:
     A missing module inside an installed package means that the package is broken, so there is no message for it.
     """
     found = [name for name in (extra, *EXTRAS) if name in EXTRAS and module in EXTRAS[name]]
-    return f"{module} is not installed; {pip_line(found[0])}" if found else None
+    return f"{module} is not installed; {pip_line(found[0])}{INSTEAD.get(module or '', '')}" if found else None
 
 
 def pip_line(extra: str) -> str:

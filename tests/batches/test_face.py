@@ -19,10 +19,11 @@ from reference import PACKINGS, SEQ_LEN, changed, make_loader, rows_of
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import tokenmill.numpy
 from tokenmill import Mixture, PackedRows, RowLoader, TokenSet, find_token_set, get_batch
 from tokenmill.batches import get_batch as module
 from tokenmill.batches import loader_core
-from tokenmill.batches.loader import FEW_DOCUMENTS
+from tokenmill.batches.base_loader import FEW_DOCUMENTS
 from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.feed.weighted_rows import WeightedRows
 from tokenmill.store.token_sets import ShardEntry
@@ -37,16 +38,19 @@ def parameters(function) -> dict:
 
 def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defaults():
     asked = {field.name for field in fields(LoaderConfig)} - {"manifests"}  # which PackedRows sets itself
-    ways = {RowLoader.__init__: set(), PackedRows.__init__: set(), get_batch: {"drop_last"}}
+    ways = {RowLoader.__init__: {"dtype"}, PackedRows.__init__: {"dtype"}, get_batch: {"dtype", "drop_last"}}
+    ways |= {tokenmill.numpy.RowLoader.__init__: {"device", "mesh"}}
     for way, without in ways.items():
         spelled = {name: parameter for name, parameter in parameters(way).items() if name != "purpose"}
         assert spelled.keys() == asked - without
         for name, parameter in spelled.items():
             assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
             assert parameter.annotation is not inspect.Parameter.empty
-            if name not in ("batch_size", "seq_len", "split", "device"):
+            if name not in ("batch_size", "seq_len", "split", "device", "dtype"):
                 assert parameter.default == parameters(RowLoader.__init__)[name].default
-    assert {f.name: f.default for f in fields(LoaderConfig) if f.name in asked - {"batch_size", "seq_len"}} == {
+    assert {
+        f.name: f.default for f in fields(LoaderConfig) if f.name in asked - {"batch_size", "seq_len", "dtype"}
+    } == {
         name: p.default for name, p in parameters(RowLoader.__init__).items() if name not in ("batch_size", "seq_len")
     }
 

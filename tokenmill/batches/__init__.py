@@ -1,12 +1,15 @@
-"""Batches: from rows to tensors. This is what training imports.
+"""Batches: from rows to arrays. This is what training imports.
 
 Comes in: a feed (feed/) and settings. Goes out: (inputs, targets) on a device, and a position.
 
-    loader         RowLoader, the public class; loader_core: how it runs
-    get_batch      get_batch, one function that keeps its own loaders; packed_rows: a dataset for DataLoader
-    transfer       copies rows to a device
-    ranks          finds this process's rank, and checks that all ranks agree
-    documents      document ids, position ids and attention masks of a batch
+    loader           RowLoader for torch; tokenmill/numpy.py and tokenmill/jax.py are the others
+    base_loader      what all three do: iteration, properties and the position; loader_core: how it runs
+    get_batch        get_batch, one function that keeps its own loaders; packed_rows: a dataset for DataLoader
+    transfer         what makes arrays of rows: torch_transfer, numpy_transfer, jax_transfer
+    ranks            finds this process's rank, and checks that all ranks agree
+    processes        what torch.distributed and jax.distributed know of this process
+    documents        document ids, position ids and attention masks of a batch, for torch
 
-It must never import text, tokenizers or parquet. It needs only numpy and torch.
+It must never import text, tokenizers or parquet. It needs only numpy, and torch or JAX in the modules of their names:
+loader, get_batch, packed_rows, documents and torch_transfer import torch, and jax_transfer imports JAX.
 """

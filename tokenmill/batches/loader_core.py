@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from tokenmill.batches.ranks import rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
-from tokenmill.batches.transfer import Batch, Transfer, find_device, make_transfer
+from tokenmill.batches.transfer import Batch, Transfer
 from tokenmill.feed.background import BackgroundIterator
 from tokenmill.feed.feed import make_feed
 from tokenmill.feed.loader_config import LoaderConfig
@@ -55,9 +55,9 @@ class LoaderCore:
 
     def _set_up(self, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> None:
         self.config = config
-        self.device = find_device(config.device)
-        self.rank, self.world_size = rank_of(config)
-        self._process = None if config.rank is not None else rank_and_world_size()
+        self.device = self._find_device()
+        self.rank, self.world_size = self._find_rank()
+        self._process = None if config.rank is not None else self._process_now()
         self._worker, self._workers = worker
         self._batches: Iterator[tuple[Batch, State]] | None = None
         self._rows: RankRows | None = None  # the rows that `_batches` takes from
@@ -69,9 +69,38 @@ class LoaderCore:
         self._feed = make_feed(config, RankShare(self.rank, self.world_size, *worker))
         self.token_set = self._feed.token_set
         self._feed.require_rows()
-        if config.rank is None:
+        self._require_fit()
+        if self._compares:
             require_same_on_all_ranks(self._order_inputs())
         self._begin(0)
+
+    # ------------------------------------------------------------------------ what each kind of arrays decides
+
+    def _find_device(self) -> Any:
+        """Where the arrays go. Raises ValueError if that cannot be used here."""
+        raise NotImplementedError
+
+    def _find_rank(self) -> tuple[int, int]:
+        """(rank, world_size): which part of each global batch this process gets."""
+        return rank_of(self.config)
+
+    def _process_now(self) -> tuple[int, int]:
+        """The number of this process and of all, of which the rank is made."""
+        return rank_and_world_size()
+
+    @property
+    def _compares(self) -> bool:
+        """Whether all ranks must have the same settings and positions."""
+        return self.config.rank is None
+
+    def _require_fit(self) -> None:
+        """Raises ValueError if the arrays cannot hold these rows."""
+
+    def _make_transfer(self, shape: tuple[int, int], bos_id: int | None, buffers: int) -> Transfer:
+        """Makes batches of rows of `shape`, (B, T + 1), with document_ids if there is a `bos_id`."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------ the state
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -226,16 +255,14 @@ class LoaderCore:
 
     def _transfer(self) -> Transfer:
         config, bos_id = self.config, self.token_set.bos_id if self.config.documents else None
-        shape = (config.batch_size, config.seq_len + 1)
-        buffers = max(2, config.prefetch)
-        return make_transfer(self.device, shape, self.token_set.numpy_dtype, bos_id, buffers, config.ignore_index)
+        return self._make_transfer((config.batch_size, config.seq_len + 1), bos_id, max(2, config.prefetch))
 
     def _require_rank(self) -> None:
         """Raises ValueError if this process has another rank than when it made the loader.
 
         Asked at every batch, because a process group can be destroyed and made again while a loader runs.
         """
-        if self._process is not None and (found := rank_and_world_size()) != self._process:
+        if self._process is not None and (found := self._process_now()) != self._process:
             rank, world_size = self._process
             raise ValueError(
                 f"this RowLoader was created by rank {rank} of {world_size}, but this process is now rank "

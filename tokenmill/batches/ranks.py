@@ -1,7 +1,7 @@
 """Finds which data-parallel rank this process is, and checks that all ranks ask for the same rows.
 
 The rank is looked up when batches are made. If you create a loader before `init_process_group`, or a launcher pickles a
-dataset, every rank would otherwise take itself for rank 0.
+dataset, every rank would otherwise take itself for rank 0. processes.py asks the frameworks.
 """
 
 import contextlib
@@ -14,27 +14,29 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch.distributed as dist
-from torch.utils.data import get_worker_info
+from tokenmill.batches.processes import (
+    RankStore,
+    jax_is_distributed,
+    jax_rank,
+    jax_store,
+    torch_distributed,
+    torch_store,
+)
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 COMPARISONS_KEPT = 8  # per call site; older ones are deleted from the store
 _calls: dict[str, int] = {}  # how often this process has reached each call site
-_inherited = False  # True in a fork: it has its parent's connections, and must not use them
-
-
-def _after_fork() -> None:
-    global _inherited
-    _inherited = is_distributed()
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """(rank, world_size) of torch.distributed if it is initialized, else of torchrun's environment, else (0, 1).
+    """(rank, world_size) of torch.distributed or jax.distributed if initialized, else of torchrun, else (0, 1).
 
-    Raises ValueError if only one of RANK and WORLD_SIZE is set, or if RANK is not below WORLD_SIZE.
+    torchrun sets RANK and WORLD_SIZE. Raises ValueError if only one of them is set, or if RANK is not below WORLD_SIZE.
     """
-    if is_distributed():
+    if dist := torch_distributed():
         return dist.get_rank(), dist.get_world_size()
+    if jax_is_distributed():
+        return jax_rank()
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None and world_size in (None, "1"):
         return 0, 1
@@ -48,8 +50,8 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def is_distributed() -> bool:
-    """Whether torch.distributed is initialized, so that it knows this process's rank."""
-    return dist.is_available() and dist.is_initialized()
+    """Whether torch.distributed or jax.distributed is initialized, so that this process's rank is known."""
+    return torch_distributed() is not None or jax_is_distributed()
 
 
 def rank_in_mesh(mesh: Any) -> tuple[int, int]:
@@ -67,20 +69,18 @@ def rank_in_mesh(mesh: Any) -> tuple[int, int]:
     return rank, mesh.mesh.numel()
 
 
-def store_of_ranks() -> dist.Store | None:
-    """The key-value store that torch.distributed's ranks share; None if this process has none that it may use."""
-    if not is_distributed() or dist.get_backend() == "fake" or get_worker_info() is not None or _inherited:
-        return None  # a DataLoader worker must not use its parent's connections
-    return dist.distributed_c10d._get_default_store()
+def store_of_ranks() -> RankStore | None:
+    """The key-value store that all ranks share; None if this process has none that it may use."""
+    return torch_store() or jax_store()
 
 
 def require_same_on_all_ranks(values: dict[str, Any]) -> None:
     """Raises ValueError if another rank reached the same call site with other `values`.
 
-    The first rank to arrive writes its values into torch.distributed's store, and the others compare theirs. No rank
-    waits for another, so a loader that is created on one rank alone does not hang. Calls are matched by the line of the
-    user's program that they come from, and by how often that line was reached. Without torch.distributed nothing is
-    compared.
+    The first rank to arrive writes its values into the store of torch.distributed or jax.distributed, and the others
+    compare theirs. No rank waits for another, so a loader that is created on one rank alone does not hang. Calls are
+    matched by the line of the user's program that they come from, and by how often that line was reached. Without one
+    of these two nothing is compared.
     """
     if differences := _compare(values):
         raise ValueError(
@@ -115,11 +115,11 @@ def _compare(values: dict[str, Any], name: str = "") -> str:
         return ""
     site = _call_site() + name
     call = _calls[site] = _calls.get(site, 0) + 1
-    rank, ours = dist.get_rank(), json.dumps(values, sort_keys=True, default=repr)
-    first, _, theirs = store.compare_set(f"tokenmill/{site}/{call}", "", f"{rank} {ours}").decode().partition(" ")
+    rank, ours = store.rank, json.dumps(values, sort_keys=True, default=repr)
+    first, _, theirs = store.set_once(f"tokenmill/{site}/{call}", f"{rank} {ours}").partition(" ")
     if int(first) == rank and call > COMPARISONS_KEPT:
         with contextlib.suppress(RuntimeError):  # some stores cannot delete
-            store.delete_key(f"tokenmill/{site}/{call - COMPARISONS_KEPT}")
+            store.delete(f"tokenmill/{site}/{call - COMPARISONS_KEPT}")
     different = _differences("", json.loads(ours), json.loads(theirs))
     return "; ".join(f"{key} is {own!r} on rank {rank}, {other!r} on rank {first}" for key, own, other in different)
 
@@ -148,6 +148,3 @@ def _call_site() -> str:
             lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-os.register_at_fork(after_in_child=_after_fork)

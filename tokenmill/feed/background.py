@@ -159,7 +159,7 @@ def _wait(shared: _Shared) -> None:
 
 
 @atexit.register
-def _stop_all() -> None:
+def stop_all() -> None:
     """Before Python ends, ends all threads, and waits for them."""
     running = list(_alive.values())
     for shared in running:

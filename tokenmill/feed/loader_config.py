@@ -38,7 +38,8 @@ class LoaderConfig:
     split: Split = "train"
     batch_size: int
     seq_len: int
-    device: Any = "cpu"
+    device: Any = "cpu"  # with JAX, the sharding of global batches
+    dtype: Any = None  # with NumPy, the type of inputs and targets
     packing: Packing = "best_fit"
     long_documents: LongDocuments = "split"
     shuffle: bool = True

@@ -43,6 +43,10 @@ class NanochatFeed:
     def names(self) -> tuple[str, ...]:
         return (ONE_SET,)
 
+    @property
+    def is_masked(self) -> bool:
+        return False
+
     @cached_property
     def identity(self) -> dict[str, Any]:
         config, fingerprint = self.config, self.token_set.tokenizer["fingerprint"]

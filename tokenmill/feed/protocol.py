@@ -143,6 +143,10 @@ class Feed(Protocol):
         """The names of the sources, in the order that `RankRows.sources` numbers them; "" for one token set."""
 
     @property
+    def is_masked(self) -> bool:
+        """Whether there may be targets that bear no loss, so that `RankRows.loss_mask` is not None."""
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What must match for a position to mean the same rows."""
 

@@ -108,6 +108,10 @@ class WeightedFeed:
         return tuple(self.sources)
 
     @property
+    def is_masked(self) -> bool:
+        return self.config.loss == "once" or any(source.token_set.is_chat for source in self.sources.values())
+
+    @property
     def only(self) -> SplitCursor | None:
         """The source, if there is exactly one, else None."""
         return next(iter(self.sources.values())) if len(self.sources) == 1 else None

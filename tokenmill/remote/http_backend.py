@@ -11,8 +11,6 @@ import contextlib
 import os
 import re
 import time
-import urllib.request
-from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -247,6 +245,8 @@ def _pool(url: str, fresh: bool) -> Any:
 @cache
 def _proxy(scheme: str, host: str) -> str:
     """What the environment names for a host, when it is first asked."""
+    import urllib.request  # takes 20 ms, which whoever reads local files does not wait for
+
     return "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme, "")
 
 
@@ -259,7 +259,9 @@ def _retry_after(headers: Any) -> float | None:
         return max(0.0, float(found))
     except ValueError:
         pass
+    import email.utils
+
     try:
-        return max(0.0, parsedate_to_datetime(found).timestamp() - time.time())
+        return max(0.0, email.utils.parsedate_to_datetime(found).timestamp() - time.time())
     except (ValueError, OverflowError):
         return None

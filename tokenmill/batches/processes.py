@@ -1,0 +1,145 @@
+"""What torch.distributed and jax.distributed know of this process, asked without importing either.
+
+A framework that nobody has imported has connected no processes, so `sys.modules` is enough to ask. This is how
+tokenmill.numpy finds its rank under both frameworks, and works where neither is installed.
+
+    torch_distributed()      the module, if it is initialized      dist.get_rank(), dist.get_world_size()
+    jax_is_distributed()     whether jax.distributed is            jax_rank()
+    torch_store(), jax_store()                                     the key-value store that the processes share
+
+JAX has no public name for its key-value store. If a version of JAX has moved it, a warning says that ranks are not
+compared.
+"""
+
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+SECONDS = 10  # to read back a value that another process has just stored
+_inherited = False  # True in a fork: it has its parent's connections, and must not use them
+
+
+class RankStore(Protocol):
+    """A key-value store that all ranks share."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+
+    def set_once(self, key: str, value: str) -> str:
+        """Stores a value unless the key has one. Returns the key's value, without waiting for other ranks.
+
+        Raises RuntimeError if the store is gone.
+        """
+
+    def delete(self, key: str) -> None:
+        """Deletes a key. Raises RuntimeError if the store cannot do that."""
+
+
+# ---------------------------------------------------------------------------- torch
+
+
+def torch_distributed() -> Any | None:
+    """The module torch.distributed if it is initialized, so that it knows this process's rank; else None."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not hasattr(dist, "is_initialized"):  # a torch that was built without it
+        return None
+    return dist if dist.is_available() and dist.is_initialized() else None
+
+
+def torch_store() -> RankStore | None:
+    """The store of torch.distributed; None if there is none, or none that this process may use."""
+    dist = torch_distributed()
+    if dist is None or dist.get_backend() == "fake" or _inherited or _is_worker():
+        return None
+    return _TorchStore(dist.get_rank(), dist.distributed_c10d._get_default_store())
+
+
+def _is_worker() -> bool:
+    """Whether this is a worker process of a DataLoader, which must not use its parent's connections."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
+@dataclass
+class _TorchStore:
+    rank: int
+    store: Any
+
+    def set_once(self, key: str, value: str) -> str:
+        found: bytes = self.store.compare_set(key, "", value)
+        return found.decode()
+
+    def delete(self, key: str) -> None:
+        self.store.delete_key(key)
+
+
+# ---------------------------------------------------------------------------- JAX
+
+
+def jax_is_distributed() -> bool:
+    """Whether jax.distributed is initialized in this process, or was in the one that it was forked from."""
+    distributed = sys.modules.get("jax.distributed")
+    return bool(distributed is not None and hasattr(distributed, "is_initialized") and distributed.is_initialized())
+
+
+def jax_rank() -> tuple[int, int]:
+    """(process_index, process_count) of JAX, which must have been imported."""
+    jax = sys.modules["jax"]
+    return jax.process_index(), jax.process_count()
+
+
+def jax_store() -> RankStore | None:
+    """The store of jax.distributed; None if there is none, or none that this process may use."""
+    if not jax_is_distributed() or _inherited:
+        return None
+    client = _jax_client()
+    return None if client is None else _JaxStore(jax_rank()[0], client)
+
+
+def _jax_client() -> Any | None:
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    client = getattr(state, "client", None)
+    if not all(hasattr(client, name) for name in ("key_value_set", "blocking_key_value_get", "key_value_delete")):
+        _warn_of_no_store()
+        return None
+    return client
+
+
+@lru_cache(1)
+def _warn_of_no_store() -> None:
+    warnings.warn(
+        "this version of JAX has no key-value store where tokenmill looks for it, so settings and positions are not "
+        "compared between processes; please report this version to tokenmill",
+        stacklevel=2,
+    )
+
+
+@dataclass
+class _JaxStore:
+    rank: int
+    client: Any
+
+    def set_once(self, key: str, value: str) -> str:
+        try:
+            self.client.key_value_set(key, value)
+        except RuntimeError as error:
+            if "ALREADY_EXISTS" not in str(error):
+                raise
+            found: str = self.client.blocking_key_value_get(key, SECONDS * 1000)
+            return found
+        return value
+
+    def delete(self, key: str) -> None:
+        self.client.key_value_delete(key)
+
+
+def _after_fork() -> None:
+    global _inherited
+    _inherited = torch_distributed() is not None or jax_is_distributed()
+
+
+os.register_at_fork(after_in_child=_after_fork)
