@@ -109,6 +109,26 @@ def test_leaving_the_process_hangs_nothing(token_set, code, packing):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_thread_that_waits_for_another_one_when_the_process_ends_is_woken():
+    """The other was told to end, and ends without an answer."""
+    code = """
+import time
+from tokenmill.feed import background
+background.SECONDS_TO_FINISH = 1000
+def slowly():
+    while True:
+        for _ in range(5):
+            time.sleep(0.1)
+            yield background.PAUSE
+        yield 1
+inner = background.BackgroundIterator(slowly(), depth=1)
+outer = background.BackgroundIterator((item for item in inner), depth=5)
+next(outer)
+"""
+    done = warm.Command("-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}", to_the_end=True).done(60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_error_in_training_leaves_as_quickly(token_set):
     done = start(token_set, "next(loader); raise RuntimeError('loss is nan')").done(60)
     assert done.returncode == 1

@@ -165,6 +165,7 @@ def stop_all() -> None:
     for shared in running:
         shared.stopped = True
         shared.requests.put(None)
+        shared.results.put((None, RuntimeError("stopped")))  # wakes another thread that waits for an item of this one
     for shared in running:
         _wait(shared)
 
