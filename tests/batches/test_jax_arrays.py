@@ -248,7 +248,7 @@ tell([tried(lambda: {make})), tried(lambda: {make}, sharding=local))])
 
 
 def test_python_ends_while_a_thread_still_makes_batches(token_set, tmp_path):
-    """JAX clears its devices at the end; `on_jax` fails if the process says anything."""
+    """JAX clears its devices at the end; `on_jax` fails if it tells of an error."""
     code = f"""
 from tokenmill.feed.forecast import forecast  # the thread's module, before JAX has anything to end
 loader = RowLoader({str(token_set)!r}, batch_size=64, seq_len=8, prefetch=50)

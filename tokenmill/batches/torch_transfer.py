@@ -1,8 +1,8 @@
 """Copies rows of token ids to a torch device, as (inputs, targets) of int64.
 
-On the CPU, NumPy widens each row twice, so that inputs and targets are both contiguous. On CUDA, batches pass through a
-ring of pinned buffers. Each batch is one asynchronous copy of (B, T + 1) uint16 on a separate stream, so it takes 2
-bytes a token over the bus. It is widened on the device, on the same stream:
+On the CPU, NumPy widens each row twice, so that inputs and targets are both contiguous. To any other device, a batch
+is one copy of (B, T + 1) uint16, 2 bytes a token instead of 16, and is widened there. On CUDA, batches pass through a
+ring of pinned buffers, and are copied and widened asynchronously, on a separate stream:
 
     loader's thread    fill buffer 0   fill 1     wait: is buffer 0 copied?   fill 0 ...
     copy stream                        copy 0, widen   copy 1, widen
@@ -47,7 +47,7 @@ class TorchBatch:
 
 
 class TorchTransfer:
-    """Copies rows to the CPU, or to any device for which `Tensor.to` is enough.
+    """Widens rows on the CPU, and copies them to any device for which `Tensor.to` is enough.
 
     With a bos_id, adds document_ids. Targets that bear no loss become `ignore_index`.
     """
@@ -56,22 +56,50 @@ class TorchTransfer:
         self.device, self.bos_id, self.ignore_index = device, bos_id, ignore_index
 
     def send(self, rows: np.ndarray, sources: np.ndarray | None = None, mask: np.ndarray | None = None) -> TorchBatch:
-        """Makes a batch from rows, (B, T + 1) of uint16 or uint32; optionally their sources, (B,) int64, and which of
-        their tokens bear loss, (B, T + 1) bool.
-        """
         inputs = torch.from_numpy(rows[:, :-1].astype(np.int64))  # (B, T), contiguous: .view(-1) works
         wide = rows[:, 1:].astype(np.int64)  # (B, T)
         if mask is not None:
             np.copyto(wide, self.ignore_index, where=~mask[:, 1:])  # half the time of putmask
         targets = torch.from_numpy(wide)
-        tensors = self._with_documents(inputs.to(self.device), targets.to(self.device))
+        return self._batch(inputs.to(self.device), targets.to(self.device), sources)
+
+    def _batch(self, inputs: torch.Tensor, targets: torch.Tensor, sources: np.ndarray | None) -> TorchBatch:
+        tensors = self._with_documents(inputs, targets)
         return TorchBatch(tensors if sources is None else (*tensors, torch.from_numpy(sources.copy()).to(self.device)))
 
     def _with_documents(self, inputs, targets) -> tuple[torch.Tensor, ...]:
         return (inputs, targets) if self.bos_id is None else (inputs, targets, document_ids(inputs, self.bos_id))
 
 
-class CudaTransfer(TorchTransfer):
+class NarrowTransfer(TorchTransfer):
+    """Copies rows to a device as they are, and widens them there."""
+
+    def send(self, rows: np.ndarray, sources: np.ndarray | None = None, mask: np.ndarray | None = None) -> TorchBatch:
+        narrow = torch.from_numpy(rows.view(f"i{rows.itemsize}")).to(self.device)
+        targets = widen(narrow[:, 1:])
+        if mask is not None:
+            targets.masked_fill_(torch.from_numpy(~mask[:, 1:]).to(self.device), self.ignore_index)
+        return self._batch(widen(narrow[:, :-1]), targets, sources)
+
+
+def widen(narrow: torch.Tensor) -> torch.Tensor:
+    """Unsigned numbers that are held as signed ones of as many bytes, as int64 in contiguous memory."""
+    mask = (1 << 8 * narrow.element_size()) - 1
+    return narrow.to(torch.int64, memory_format=torch.contiguous_format).bitwise_and_(mask)
+
+
+def can_widen(device: torch.device) -> bool:
+    """Whether a device has the operations that `NarrowTransfer` needs."""
+    try:
+        widen(torch.zeros((1, 2), dtype=torch.int16, device=device)[:, 1:]).masked_fill_(
+            torch.ones((1, 1), dtype=torch.bool, device=device), -100
+        )
+    except (RuntimeError, TypeError):  # NotImplementedError is a RuntimeError
+        return False
+    return True
+
+
+class CudaTransfer(NarrowTransfer):
     """Copies rows to a CUDA device through `buffers` pinned buffers, without waiting for the device."""
 
     def __init__(
@@ -84,7 +112,7 @@ class CudaTransfer(TorchTransfer):
         ignore_index: int = -100,
     ):
         super().__init__(device, bos_id, ignore_index)
-        self._dtype, self._mask = dtype, (1 << 8 * dtype.itemsize) - 1
+        self._dtype = dtype
         with torch.cuda.device(device):  # pinning creates a context on the current device, which may be another one
             narrow = SIGNED[dtype.itemsize]
             pinned = [
@@ -110,16 +138,13 @@ class CudaTransfer(TorchTransfer):
                 np.logical_not(mask, out=bears.numpy()[: len(rows)])
                 without = bears[: len(rows)].to(self.device, non_blocking=True)
             copied.record(self._stream)
-            targets = self._widen(narrow[:, 1:])
+            targets = widen(narrow[:, 1:])
             if without is not None:
                 targets.masked_fill_(without[:, 1:], self.ignore_index)
-            tensors = self._with_documents(self._widen(narrow[:, :-1]), targets)
+            tensors = self._with_documents(widen(narrow[:, :-1]), targets)
             ready = torch.cuda.Event()
             ready.record(self._stream)
         return TorchBatch((*tensors, *source_numbers), ready)
-
-    def _widen(self, narrow: torch.Tensor) -> torch.Tensor:
-        return narrow.to(torch.int64, memory_format=torch.contiguous_format).bitwise_and_(self._mask)
 
 
 @lru_cache(None)
@@ -164,4 +189,5 @@ def make_transfer(
     """The transfer for a device. `shape` is (B, T + 1). With a `bos_id`, batches include document_ids."""
     if device.type == "cuda":
         return CudaTransfer(device, shape, dtype, bos_id, buffers, ignore_index)
-    return TorchTransfer(device, bos_id, ignore_index)
+    kind = NarrowTransfer if device.type != "cpu" and can_widen(device) else TorchTransfer
+    return kind(device, bos_id, ignore_index)
