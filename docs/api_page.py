@@ -4,6 +4,7 @@ python docs/api_page.py
 """
 
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import tokenmill
+import tokenmill.jax
+import tokenmill.numpy
 
 PAGE = Path(__file__).resolve().parent / "api.md"
 PARTS = {
     "Training": ("get_batch", "state_dict", "load_state_dict", "RowLoader", "PackedRows"),
+    "NumPy and JAX": ("numpy.RowLoader", "numpy.position_ids", "jax.RowLoader", "jax.position_ids"),
     "Mixtures": ("Mixture", "proportional", "forecast"),
     "Document boundaries": ("position_ids", "cu_seqlens", "document_mask"),
     "Token sets": ("find_token_set", "TokenSet", "Tokenizer"),
@@ -24,8 +27,8 @@ PARTS = {
 }
 HEAD = """# API
 
-All public names, as `from tokenmill import NAME` gives them; made from their docstrings by `make docs`. Everything else
-may change without a word in the changelog.
+All public names, as `from tokenmill import NAME` gives them, and those of `tokenmill.numpy` and `tokenmill.jax`; made
+from their docstrings by `make docs`. Everything else may change without a word in the changelog.
 """
 
 
@@ -37,14 +40,15 @@ def page() -> str:
 
 def entry(name: str) -> str:
     """A public name: what it is called with, and what its docstring says."""
-    named = getattr(tokenmill, name)
+    named = functools.reduce(getattr, name.split("."), tokenmill)
     if isinstance(named, dict):
         return f"### {name}\n\nThe presets of `tokenmill prepare`: {', '.join(f'`{key}`' for key in named)}.\n"
     if not inspect.isclass(named):
         return f"### {name}\n\n{called(name, named)}\n{told(named)}\n"
     if dataclasses.is_dataclass(named) and (table := fields(named)):
         return f"### {name}\n\n{told(named)}\n{table}\n"
-    return f"### {name}\n\n{called(name, named)}\n{told(named)}\n{''.join(members(named))}"
+    of_base = () if "." in name else named.__bases__  # the methods of all RowLoaders are told once
+    return f"### {name}\n\n{called(name, named)}\n{told(named)}\n{''.join(members(name, named, *of_base))}"
 
 
 def called(name: str, function: object) -> str:
@@ -68,23 +72,26 @@ def called(name: str, function: object) -> str:
 def plain(annotated: str) -> str:
     """An annotation as one reads it."""
     annotated = re.sub(r"(^|: )'([\w\[\]., |]+)'", r"\1\2", annotated)  # one that was written as a text
-    return re.sub(r"\b(?:typing|collections\.abc|numpy|pathlib|torch|tokenmill(?:\.\w+)+)\.(?=[A-Z])", "", annotated)
+    return re.sub(
+        r"\b(?:typing|collections\.abc|numpy|pathlib|torch|jax(?:\.\w+)*|tokenmill(?:\.\w+)+)\.(?=[A-Z])", "", annotated
+    )
 
 
 def told(named: object) -> str:
     return inspect.getdoc(named) + "\n"
 
 
-def members(named: type) -> Iterator[str]:
-    """The methods and properties that have a docstring of their own."""
-    for name, member in vars(named).items():
+def members(title: str, *kinds: type) -> Iterator[str]:
+    """The methods and properties of tokenmill's classes that have a docstring of their own."""
+    found = [item for kind in kinds if kind.__module__.startswith("tokenmill") for item in vars(kind).items()]
+    for name, member in found:
         function = getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
         if name.startswith("_") or not inspect.isfunction(function) or not inspect.getdoc(function):
             continue
         if function is not member and not isinstance(member, classmethod | staticmethod):
-            yield f"#### {named.__name__}.{name}\n\n{told(function)}\n"
+            yield f"#### {title}.{name}\n\n{told(function)}\n"
         else:
-            yield f"#### {named.__name__}.{name}()\n\n{called(name, function)}\n{told(function)}\n"
+            yield f"#### {title}.{name}()\n\n{called(name, function)}\n{told(function)}\n"
 
 
 def fields(named: type) -> str:

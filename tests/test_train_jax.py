@@ -11,8 +11,10 @@ import pytest
 from jax_processes import free_port
 from making import ROOT
 
-SIZES = "--layers 1 --width 32 --heads 2 --seq-len 64 --total-rows 8 --steps 24 --save-every 4 --val-every 12".split()
-SIZES += ["--val-batches", "2", "--checksums"]
+SIZES = {"layers": 1, "width": 32, "heads": 2, "seq-len": 64, "total-rows": 8, "steps": 24, "save-every": 4}
+FLAGS = [
+    str(word) for name, size in (SIZES | {"val-every": 12, "val-batches": 2}).items() for word in (f"--{name}", size)
+]
 STEP = re.compile(r"^step +(\d+)  loss ([\d.]+) .* rows (\w+)$", re.MULTILINE)
 
 
@@ -20,7 +22,7 @@ class Run:
     """A run of the example on some processes."""
 
     def __init__(self, tokens, folder, processes=1):
-        command = [sys.executable, ROOT / "examples" / "train_gpt_jax.py", "--tokens", tokens, *SIZES]
+        command = [sys.executable, ROOT / "examples" / "train_gpt_jax.py", "--tokens", tokens, *FLAGS, "--checksums"]
         command += ["--checkpoint", folder / "checkpoints"]
         if processes > 1:
             command += ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", processes]

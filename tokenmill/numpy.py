@@ -12,10 +12,8 @@ several devices use tokenmill.jax. docs/arrays.md has a recipe for each.
 
 import os
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenmill.batches.base_loader import BaseLoader
 from tokenmill.batches.numpy_transfer import NumpyTransfer, integer_type
@@ -52,7 +50,7 @@ class RowLoader(BaseLoader[tuple[np.ndarray, ...]]):
         *,
         batch_size: int,
         seq_len: int,
-        dtype: npt.DTypeLike = "int32",
+        dtype: str | type | np.dtype = "int32",
         packing: Packing = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
@@ -88,5 +86,5 @@ def position_ids(document_ids: np.ndarray) -> np.ndarray:
     places = np.arange(document_ids.shape[1], dtype=np.int32)
     begins = np.ones(document_ids.shape, bool)
     begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
-    first: Any = np.maximum.accumulate(np.where(begins, places, 0), axis=1)
-    return places - first
+    positions: np.ndarray = places - np.maximum.accumulate(np.where(begins, places, 0), axis=1)
+    return positions

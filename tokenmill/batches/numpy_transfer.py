@@ -7,7 +7,6 @@ same for the CPU, and jax_transfer.py sends these arrays to devices.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 
 class NumpyBatch(NamedTuple):
@@ -39,7 +38,7 @@ def document_ids(rows: np.ndarray, bos_id: int) -> np.ndarray:
     return begins.cumsum(1, dtype=np.int32) - begins[:, :1]
 
 
-def integer_type(dtype: npt.DTypeLike, vocab_size: int, ignore_index: int | None) -> np.dtype:
+def integer_type(dtype: str | type | np.dtype, vocab_size: int, ignore_index: int | None) -> np.dtype:
     """The type of the arrays' tokens. `ignore_index` is None if every target bears loss.
 
     Raises ValueError if it is no integer type, or cannot hold every token id and the ignore_index.
