@@ -3,9 +3,9 @@
     python benchmarks/arrays.py [--quick]
 
 Batches of 32 x 2,048 on the CPU, from a token set prepared of ../shared/corpus (or of the Python library), in the page
-cache. All contenders take turns, and medians of the rounds are given. Grain and tf.data read rows of fixed length from
-the same `.bin` file, as their users do with tokens that are prepared: they shuffle rows, and cut documents anywhere.
-tf.data is left out if TensorFlow is not installed: pip install tensorflow-cpu
+cache. All contenders take turns, each in a process of its own, and medians of the rounds are given. Grain and tf.data
+read rows of fixed length from the same `.bin` file, as their users do with tokens that are prepared: they shuffle rows,
+and cut documents anywhere. tf.data is left out if TensorFlow is not installed: pip install tensorflow-cpu
 """
 
 import argparse
@@ -26,10 +26,7 @@ from tokenmill.store.token_sets import TokenSet
 
 BATCH_SIZE, SEQ_LEN = 32, 2048
 TOKENS = BATCH_SIZE * SEQ_LEN
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; prints, and writes nothing")
-QUICK = parser.parse_args().quick
-ROUNDS, SECONDS = (3, 0.2) if QUICK else (9, 0.5)
+WARM_UP = 20  # batches
 
 
 # ---------------------------------------------------------------------------- tokens/s, taking turns
@@ -86,35 +83,53 @@ def of_tf_data(path: Path):
     return lambda: next(batches)
 
 
-def contenders(path: Path) -> dict:
-    steps = {}
-    for title, settings in (("no thread (`prefetch=0`)", {"prefetch": 0}), ("prefetch 2", {})):
-        steps[f"**tokenmill**, torch on the CPU, int64, {title}"] = of_torch(path, **settings)
-        for dtype in ("int32", "uint16"):
-            steps[f"**tokenmill.numpy**, {dtype}, {title}"] = of_numpy(path, dtype=dtype, **settings)
-        steps[f"**tokenmill.jax**, int32, {title}"] = of_jax(path, **settings)
-    steps["Grain, rows of fixed length, int32"] = of_grain(path)
-    try:
-        steps["tf.data, rows of fixed length, int32"] = of_tf_data(path)
-    except ModuleNotFoundError:
-        print("TensorFlow is not installed: tf.data is left out", file=sys.stderr)
-    return steps
+CONTENDERS = {
+    f"**{module}**, {title}{kind}, {thread}": (function, {**settings, **more})
+    for thread, more in (("no thread (`prefetch=0`)", {"prefetch": 0}), ("prefetch 2", {}))
+    for module, title, kind, function, settings in (
+        ("tokenmill", "torch on the CPU, ", "int64", of_torch, {}),
+        ("tokenmill.numpy", "", "int32", of_numpy, {}),
+        ("tokenmill.numpy", "", "uint16", of_numpy, {"dtype": "uint16"}),
+        ("tokenmill.jax", "", "int32", of_jax, {}),
+    )
+}
+CONTENDERS |= {
+    "Grain, rows of fixed length, int32": (of_grain, {}),
+    "tf.data, rows of fixed length, int32": (of_tf_data, {}),
+}
 
 
-def tokens_per_second(step) -> float:
+def tokens_per_second(name: str, path: Path, seconds: float) -> float:
+    """Of one contender, in this process."""
+    function, settings = CONTENDERS[name]
+    step = function(path, **settings)
+    for _ in range(WARM_UP):
+        step()
     started, steps = time.perf_counter(), 0
-    while (seconds := time.perf_counter() - started) < SECONDS:
+    while (passed := time.perf_counter() - started) < seconds:
         step()
         steps += 1
-    return steps * TOKENS / seconds
+    return steps * TOKENS / passed
 
 
-def speeds(path: Path) -> list[str]:
-    steps = contenders(path)
-    for step in steps.values():
-        step()
-    rounds = [{name: tokens_per_second(step) for name, step in steps.items()} for _ in range(ROUNDS)]
-    medians = {name: float(np.median([one[name] for one in rounds])) for name in steps}
+def in_a_process(name: str, path: Path, seconds: float) -> float | None:
+    """The same in a process of its own, as Grain's threads go on after its turn; None if a package is missing."""
+    code = f"import arrays; from pathlib import Path; print(arrays.tokens_per_second({name!r}, Path({str(path)!r}), "
+    command = [sys.executable, "-c", code + f"{seconds}))"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    if "ModuleNotFoundError" in done.stderr:
+        return None
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout.split()[-1])
+
+
+def speeds(path: Path, rounds: int, seconds: float) -> list[str]:
+    found: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    for _ in range(rounds):
+        for name in CONTENDERS:
+            if (speed := in_a_process(name, path, seconds)) is not None:
+                found[name].append(speed)
+    medians = {name: float(np.median(some)) for name, some in found.items() if some}
     of_torch_alone = next(iter(medians.values()))
     lines = ["| batches of 32 x 2,048 on the CPU | tokens/s | of torch's, no thread |", "| --- | --- | --- |"]
     return lines + [
@@ -130,16 +145,18 @@ sys.path.insert(0, {root!r})
 def private():
     return int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0]) / 1024
 started = time.perf_counter()
+import numpy
+of_numpy = time.perf_counter() - started
 from {module} import RowLoader
 imported = time.perf_counter() - started
 loader = RowLoader({tokens!r}, batch_size={batch_size}, seq_len={seq_len})
 next(loader)
-print(imported, private(), int("torch" in sys.modules))
+print(imported, of_numpy, private(), int("torch" in sys.modules))
 """
 
 
 def measure(module: str, tokens: Path) -> list[float]:
-    """Seconds of the import, MB after the first batch, and whether torch was imported."""
+    """Seconds of the import, those of NumPy's in it, MB after the first batch, and whether torch was imported."""
     program = MEASURE.format(
         root=str(sets.ROOT), tokens=str(tokens), module=module, batch_size=BATCH_SIZE, seq_len=SEQ_LEN
     )
@@ -147,30 +164,35 @@ def measure(module: str, tokens: Path) -> list[float]:
     return [float(number) for number in done.stdout.split()]
 
 
-def processes(folder: Path) -> list[str]:
+def processes(folder: Path, rounds: int) -> list[str]:
     tokens = sets.sparse(folder, 1_000)
-    lines = ["| a process of its own, 1,000 shards, 5e10 tokens | import | private memory after the first batch |"]
-    lines += ["| --- | --- | --- |"]
+    lines = [
+        "| a process of its own, 1,000 shards, 5e10 tokens | import | of which NumPy | private memory after a batch |"
+    ]
+    lines += ["| --- | --- | --- | --- |"]
     modules = {"tokenmill.numpy": 0, "tokenmill": 1, "tokenmill.jax": 0}
-    found = [{module: measure(module, tokens) for module in modules} for _ in range(ROUNDS)]
+    found = [{module: measure(module, tokens) for module in modules} for _ in range(rounds)]
     for module, has_torch in modules.items():
-        seconds, memory, torch = (
-            float(np.median(column)) for column in zip(*(one[module] for one in found), strict=True)
-        )
+        columns = zip(*(one[module] for one in found), strict=True)
+        seconds, of_numpy, memory, torch = (float(np.median(column)) for column in columns)
         assert torch == has_torch
-        lines.append(f"| `from {module} import RowLoader` | {seconds:.2f} s | {memory:.0f} MB |")
+        lines.append(f"| `from {module} import RowLoader` | {seconds:.2f} s | {of_numpy:.2f} s | {memory:.0f} MB |")
     return lines
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; prints, and writes nothing")
+    quick = parser.parse_args().quick
+    rounds, seconds = (2, 0.3) if quick else (9, 1.0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _, path = sets.prepare(folder)
-        tables = [processes(folder / "1000"), speeds(path)]
+        tables = [processes(folder / "1000", rounds), speeds(path, rounds, seconds)]
         heading = f"{path.name}; {os.cpu_count()} cores."
     text = "\n\n".join([heading, *("\n".join(table) for table in tables)]) + "\n"
     print(text)
-    if not QUICK:
+    if not quick:
         Path(__file__).with_suffix(".md").write_text(text)
 
 

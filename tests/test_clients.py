@@ -34,7 +34,11 @@ EXPECTED = {  # what each rank tells, and what the first alone
     "chat-trainer": (["Trainer", "SFTTrainer"], {1: ["loss"]}),
     "chat-lightning": (["Lightning", "targets", "losses"], {}),
     "chat-nanochat": (["nanochat", "an epoch"], {1: ["rows"]}),
+    "grain": (["plain", "map", "a thread", "a process", "a process and a thread"], {1: ["two processes are refused"]}),
+    "mlx": (["mlx"], {}),
+    "tinygrad": (["tinygrad"], {}),
 }
+ALONE = ("grain", "mlx", "tinygrad")  # run as one process
 FAST = ("nanogpt", 1), ("chat-nanochat", 1)  # others take frameworks of others, or torchrun: half a minute each
 
 
@@ -66,7 +70,7 @@ def chats(tmp_path_factory):
     [
         pytest.param(name, ranks, marks=pytest.mark.slow)
         for name in EXPECTED
-        for ranks in (1, 2)
+        for ranks in ((1,) if name in ALONE else (1, 2))
         if (name, ranks) not in FAST
     ]
     + [*FAST],

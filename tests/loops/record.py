@@ -4,6 +4,8 @@ import hashlib
 import os
 import sys
 
+import numpy as np
+
 
 class Record:
     """Rows of this rank, in the order in which the model saw them."""
@@ -12,7 +14,7 @@ class Record:
         self.rows = []
 
     def add(self, inputs):
-        self.rows += [hashlib.sha256(row.cpu().numpy().tobytes()).hexdigest()[:12] for row in inputs]
+        self.rows += [hashlib.sha256(row.tobytes()).hexdigest()[:12] for row in np.asarray(inputs)]
 
 
 def tell(what, unbroken, resumed, batches, batch_size):

@@ -14,9 +14,8 @@ compared.
 import os
 import sys
 import warnings
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 SECONDS = 10  # to read back a value that another process has just stored
 _inherited = False  # True in a fork: it has its parent's connections, and must not use them
@@ -64,8 +63,7 @@ def _is_worker() -> bool:
     return data is not None and data.get_worker_info() is not None
 
 
-@dataclass
-class _TorchStore:
+class _TorchStore(NamedTuple):
     rank: int
     store: Any
 
@@ -83,7 +81,11 @@ class _TorchStore:
 def jax_is_distributed() -> bool:
     """Whether jax.distributed is initialized in this process, or was in the one that it was forked from."""
     distributed = sys.modules.get("jax.distributed")
-    return bool(distributed is not None and hasattr(distributed, "is_initialized") and distributed.is_initialized())
+    if distributed is None:
+        return False
+    if hasattr(distributed, "is_initialized"):
+        return bool(distributed.is_initialized())
+    return _jax_client() is not None  # before JAX 0.5.1
 
 
 def jax_rank() -> tuple[int, int]:
@@ -97,16 +99,15 @@ def jax_store() -> RankStore | None:
     if not jax_is_distributed() or _inherited:
         return None
     client = _jax_client()
-    return None if client is None else _JaxStore(jax_rank()[0], client)
-
-
-def _jax_client() -> Any | None:
-    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    client = getattr(state, "client", None)
     if not all(hasattr(client, name) for name in ("key_value_set", "blocking_key_value_get", "key_value_delete")):
         _warn_of_no_store()
         return None
-    return client
+    return _JaxStore(jax_rank()[0], client)
+
+
+def _jax_client() -> Any | None:
+    """JAX's connection to the other processes. JAX has no public name for it."""
+    return getattr(getattr(sys.modules.get("jax._src.distributed"), "global_state", None), "client", None)
 
 
 @lru_cache(1)
@@ -118,10 +119,9 @@ def _warn_of_no_store() -> None:
     )
 
 
-@dataclass
-class _JaxStore:
+class _JaxStore(NamedTuple):
     rank: int
-    client: Any
+    client: Any  # that of jax.distributed
 
     def set_once(self, key: str, value: str) -> str:
         try:

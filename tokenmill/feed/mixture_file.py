@@ -22,7 +22,6 @@ Relative folders are relative to the file. If there is only one stage, you can w
 
 import difflib
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,8 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not Path(path).is_file():
         found = "a folder" if Path(path).is_dir() else "no such file"
         raise FileNotFoundError(f"{path}: expected a mixture's TOML file, found {found}")
+    import tomllib  # 3 ms, which only readers of such files wait for
+
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
