@@ -77,6 +77,7 @@ bench: .venv/tools
 	$(PY) benchmarks/packing.py $(TOKENS)
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
 	$(PY) benchmarks/loader.py
+	$(PY) benchmarks/arrays.py
 	$(PY) benchmarks/order.py
 	$(PY) benchmarks/mixture.py
 	$(PY) benchmarks/remote.py

@@ -41,9 +41,9 @@ def test_the_extras_are_those_that_errors_name():
     assert everything == f"tokenmill[{','.join(EXTRAS)}]"
 
 
-def test_the_package_needs_numpy_alone_and_training_torch_beside_it():
+def test_the_package_needs_numpy_alone_and_training_torch_or_jax_beside_it():
     assert names(PROJECT["project"]["dependencies"]) == {"numpy"}
-    assert EXTRAS["torch"] == {"torch"}
+    assert (EXTRAS["torch"], EXTRAS["jax"]) == ({"torch"}, {"jax"})
 
 
 def test_what_is_pinned_is_what_is_declared():
@@ -198,6 +198,21 @@ def test_a_stranger_loads_what_the_stranger_prepared(stranger, tokens):
     assert str(stranger.bin.parent) in stranger.run("python", "-c", LOAD.format(tokens=tokens)).stdout
 
 
+LOAD_ARRAYS = """
+import sys
+from tokenmill.numpy import RowLoader
+loader = RowLoader({tokens!r}, batch_size=2, seq_len=64, documents=True)
+inputs, targets, documents = next(loader)
+assert inputs.shape == targets.shape == documents.shape == (2, 64)
+loader.load_state_dict(loader.state_dict())
+print("torch" in sys.modules)
+"""
+
+
+def test_a_stranger_loads_arrays_without_torch(stranger, tokens):
+    assert stranger.run("python", "-c", LOAD_ARRAYS.format(tokens=tokens), absent={"torch", "jax"}).stdout == "False\n"
+
+
 def test_a_stranger_looks_verifies_and_converts(stranger, tokens):
     assert "row 3" in stranger.run("tokenmill", "show", tokens, "--row", "3", "--seq-len", "64").stdout
     page = stranger.run("tokenmill", "report", tokens, "--seq-len", "64").stdout.splitlines()[-1]
@@ -207,17 +222,20 @@ def test_a_stranger_looks_verifies_and_converts(stranger, tokens):
     assert (stranger.cwd / "as-nanogpt" / "train.bin").stat().st_size > 1000
 
 
-def test_a_script_without_a_guard_prepares_once(stranger):
+@pytest.mark.parametrize("method", ["fork", "forkserver"])  # the defaults of Python 3.11 and 3.14
+def test_a_script_without_a_guard_prepares_once(stranger, method):
     """Spawned workers run a parent's script again, unless they are kept from it."""
     (stranger.cwd / "script.py").write_text(
+        "import multiprocess, multiprocessing\n"
+        f"multiprocess.set_start_method({method!r}); multiprocessing.set_start_method({method!r})\n"
         "print('the script runs')\n"
         "from tokenmill import PrepareConfig, prepare\n"
-        "config = PrepareConfig(source='text', tokenizer='train:300', name='own', tokens_root='own', workers=2)\n"
+        f"config = PrepareConfig(source='text', tokenizer='train:300', name='own', tokens_root={method!r}, workers=2)\n"
         "print(prepare(config))\n"
     )
     said = stranger.run("python", "script.py").stdout
     assert said.count("the script runs") == 1
-    (manifest,) = (stranger.cwd / "own").glob("own-*/manifest.json")
+    (manifest,) = (stranger.cwd / method).glob("own-*/manifest.json")
     assert json.loads(manifest.read_text())["documents"] == 180
 
 
@@ -355,9 +373,30 @@ def test_without_torch_a_set_is_shown_verified_mixed_and_reported(without_torch,
     assert "100.0" in told
 
 
+@pytest.fixture(scope="module")
+def numpy_alone(tmp_path_factory, wheel):
+    """What `pip install tokenmill` installs."""
+    few = Few(tmp_path_factory.mktemp("alone"), wheel)
+    assert all(map(few.lacks, ("torch", "jax", "rich")))
+    return few
+
+
+@pytest.mark.slow
+def test_numpy_alone_is_enough_to_load_arrays(numpy_alone, prepared):
+    found = numpy_alone.run("-c", LOAD_ARRAYS.format(tokens=str(prepared[1])))
+    assert found.stdout == "False\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["RowLoader", "PackedRows", "get_batch", "document_mask"])
-def test_without_torch_what_needs_it_names_it_and_what_to_install(without_torch, name):
-    done = without_torch.run("-c", f"from tokenmill import {name}", check=False)
+def test_without_torch_what_needs_it_names_it_and_what_to_install(numpy_alone, name):
+    done = numpy_alone.run("-c", f"from tokenmill import {name}", check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith(f"torch is not installed; {PIP.format('torch', 'torch')}")
+    instead = "; or import RowLoader from tokenmill.numpy or tokenmill.jax, which do not need torch"
+    assert done.stderr.splitlines()[-1].endswith(f"torch is not installed; {PIP.format('torch', 'torch')}{instead}")
+
+
+@pytest.mark.slow
+def test_without_jax_its_module_names_it_and_what_to_install(numpy_alone):
+    done = numpy_alone.run("-c", "import tokenmill.jax", check=False)
+    assert done.stderr.splitlines()[-1].endswith(f"jax is not installed; {PIP.format('jax', 'jax')}")
