@@ -7,7 +7,7 @@
     for inputs, targets in loader:                    each a jax.Array (32 * world_size, 2048) of int32
         checkpoint["data"] = loader.state_dict()      plain numbers and strings, the same on every process
 
-docs/arrays.md shows how to save the position with Orbax.
+docs/clients.md says more; examples/train_gpt_jax.py saves the position with Orbax.
 """
 
 import os

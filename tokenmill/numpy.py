@@ -7,7 +7,7 @@
         checkpoint["data"] = loader.state_dict()
 
 Use it where torch is not installed, and for libraries that take NumPy arrays: MLX, tinygrad, Keras, Grain. For JAX on
-several devices use tokenmill.jax. docs/arrays.md has a recipe for each.
+several devices use tokenmill.jax. docs/clients.md has recipes.
 """
 
 import os

@@ -278,3 +278,17 @@ tell([[str(p) for p in inspect.signature(kind).parameters.values()] for kind in 
     assert names[0] - names[1] == {"sharding"}
     assert names[1] - names[0] == {"dtype", "drop_last", "rank", "world_size"}
     assert {parameter for parameter in own if "sharding" not in parameter} <= set(of_numpy), "the same defaults"
+
+
+def test_ranks_of_torch_and_of_jax_that_differ_are_refused(token_set, tmp_path):
+    code = f"""
+import torch.distributed as dist
+import tokenmill.numpy
+dist.init_process_group("gloo", init_method=f"file://{{folder}}/meeting {{process}}", rank=0, world_size=1)
+make = lambda **ranks: tokenmill.numpy.RowLoader({str(token_set)!r}, batch_size=2, seq_len={SEQ_LEN}, **ranks)
+tell([tried(make), tried(lambda: make(rank=process, world_size=2))])
+dist.destroy_process_group()
+"""
+    for process, (said, with_ranks) in enumerate(on_jax(code, tmp_path, 2)):
+        assert f"rank 0 of 1, and jax.distributed that it is process {process} of 2; give rank=" in said
+        assert with_ranks == ""

@@ -3,9 +3,8 @@
 A framework that nobody has imported has connected no processes, so `sys.modules` is enough to ask. This is how
 tokenmill.numpy finds its rank under both frameworks, and works where neither is installed.
 
-    torch_distributed()      the module, if it is initialized      dist.get_rank(), dist.get_world_size()
-    jax_is_distributed()     whether jax.distributed is            jax_rank()
-    torch_store(), jax_store()                                     the key-value store that the processes share
+    torch_rank(), jax_rank()        (rank, world_size), or None
+    torch_store(), jax_store()      the key-value store that the processes share, or None
 
 JAX has no public name for its key-value store. If a version of JAX has moved it, a warning says that ranks are not
 compared.
@@ -41,20 +40,26 @@ class RankStore(Protocol):
 # ---------------------------------------------------------------------------- torch
 
 
-def torch_distributed() -> Any | None:
-    """The module torch.distributed if it is initialized, so that it knows this process's rank; else None."""
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not hasattr(dist, "is_initialized"):  # a torch that was built without it
-        return None
-    return dist if dist.is_available() and dist.is_initialized() else None
+def torch_rank() -> tuple[int, int] | None:
+    """(rank, world_size) of torch.distributed if it is initialized."""
+    dist = _torch_distributed()
+    return None if dist is None else (dist.get_rank(), dist.get_world_size())
 
 
 def torch_store() -> RankStore | None:
     """The store of torch.distributed; None if there is none, or none that this process may use."""
-    dist = torch_distributed()
+    dist = _torch_distributed()
     if dist is None or dist.get_backend() == "fake" or _inherited or _is_worker():
         return None
     return _TorchStore(dist.get_rank(), dist.distributed_c10d._get_default_store())
+
+
+def _torch_distributed() -> Any | None:
+    """The module if it is initialized, else None."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not hasattr(dist, "is_initialized"):  # a torch that was built without it
+        return None
+    return dist if dist.is_available() and dist.is_initialized() else None
 
 
 def _is_worker() -> bool:
@@ -78,31 +83,33 @@ class _TorchStore(NamedTuple):
 # ---------------------------------------------------------------------------- JAX
 
 
-def jax_is_distributed() -> bool:
-    """Whether jax.distributed is initialized in this process, or was in the one that it was forked from."""
-    distributed = sys.modules.get("jax.distributed")
-    if distributed is None:
-        return False
-    if hasattr(distributed, "is_initialized"):
-        return bool(distributed.is_initialized())
-    return _jax_client() is not None  # before JAX 0.5.1
-
-
-def jax_rank() -> tuple[int, int]:
-    """(process_index, process_count) of JAX, which must have been imported."""
+def jax_rank() -> tuple[int, int] | None:
+    """(process_index, process_count) of JAX if jax.distributed is initialized."""
+    if not _jax_is_distributed():
+        return None
     jax = sys.modules["jax"]
     return jax.process_index(), jax.process_count()
 
 
 def jax_store() -> RankStore | None:
     """The store of jax.distributed; None if there is none, or none that this process may use."""
-    if not jax_is_distributed() or _inherited:
+    rank = jax_rank()
+    if rank is None or _inherited:
         return None
     client = _jax_client()
     if not all(hasattr(client, name) for name in ("key_value_set", "blocking_key_value_get", "key_value_delete")):
         _warn_of_no_store()
         return None
-    return _JaxStore(jax_rank()[0], client)
+    return _JaxStore(rank[0], client)
+
+
+def _jax_is_distributed() -> bool:
+    distributed = sys.modules.get("jax.distributed")
+    if distributed is None:
+        return False
+    if hasattr(distributed, "is_initialized"):
+        return bool(distributed.is_initialized())
+    return _jax_client() is not None  # before JAX 0.5.1
 
 
 def _jax_client() -> Any | None:
@@ -139,7 +146,7 @@ class _JaxStore(NamedTuple):
 
 def _after_fork() -> None:
     global _inherited
-    _inherited = torch_distributed() is not None or jax_is_distributed()
+    _inherited = _torch_distributed() is not None or _jax_is_distributed()
 
 
 os.register_at_fork(after_in_child=_after_fork)

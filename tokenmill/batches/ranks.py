@@ -14,14 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tokenmill.batches.processes import (
-    RankStore,
-    jax_is_distributed,
-    jax_rank,
-    jax_store,
-    torch_distributed,
-    torch_store,
-)
+from tokenmill.batches.processes import RankStore, jax_rank, jax_store, torch_rank, torch_store
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 COMPARISONS_KEPT = 8  # per call site; older ones are deleted from the store
@@ -31,12 +24,17 @@ _calls: dict[str, int] = {}  # how often this process has reached each call site
 def rank_and_world_size() -> tuple[int, int]:
     """(rank, world_size) of torch.distributed or jax.distributed if initialized, else of torchrun, else (0, 1).
 
-    torchrun sets RANK and WORLD_SIZE. Raises ValueError if only one of them is set, or if RANK is not below WORLD_SIZE.
+    torchrun sets RANK and WORLD_SIZE. Raises ValueError if only one of them is set, if RANK is not below WORLD_SIZE, or
+    if torch and JAX name different ranks.
     """
-    if dist := torch_distributed():
-        return dist.get_rank(), dist.get_world_size()
-    if jax_is_distributed():
-        return jax_rank()
+    of_torch, of_jax = torch_rank(), jax_rank()
+    if of_torch and of_jax and of_torch != of_jax:
+        raise ValueError(
+            f"torch.distributed says that this is rank {of_torch[0]} of {of_torch[1]}, and jax.distributed that it is "
+            f"process {of_jax[0]} of {of_jax[1]}; give rank= and world_size="
+        )
+    if found := of_torch or of_jax:
+        return found
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None and world_size in (None, "1"):
         return 0, 1
@@ -51,7 +49,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 def is_distributed() -> bool:
     """Whether torch.distributed or jax.distributed is initialized, so that this process's rank is known."""
-    return torch_distributed() is not None or jax_is_distributed()
+    return torch_rank() is not None or jax_rank() is not None
 
 
 def rank_in_mesh(mesh: Any) -> tuple[int, int]:
