@@ -19,7 +19,13 @@ import tokenmill.numpy
 PAGE = Path(__file__).resolve().parent / "api.md"
 PARTS = {
     "Training": ("get_batch", "state_dict", "load_state_dict", "RowLoader", "PackedRows"),
-    "NumPy and JAX": ("numpy.RowLoader", "numpy.position_ids", "jax.RowLoader", "jax.position_ids"),
+    "NumPy and JAX": (
+        "tokenmill.numpy.RowLoader",
+        "tokenmill.numpy.position_ids",
+        "tokenmill.jax.RowLoader",
+        "tokenmill.jax.position_ids",
+        "tokenmill.jax.rank_in_sharding",
+    ),
     "Mixtures": ("Mixture", "proportional", "forecast"),
     "Document boundaries": ("position_ids", "cu_seqlens", "document_mask"),
     "Token sets": ("find_token_set", "TokenSet", "Tokenizer"),
@@ -40,7 +46,7 @@ def page() -> str:
 
 def entry(name: str) -> str:
     """A public name: what it is called with, and what its docstring says."""
-    named = functools.reduce(getattr, name.split("."), tokenmill)
+    named = functools.reduce(getattr, name.removeprefix("tokenmill.").split("."), tokenmill)
     if isinstance(named, dict):
         return f"### {name}\n\nThe presets of `tokenmill prepare`: {', '.join(f'`{key}`' for key in named)}.\n"
     if not inspect.isclass(named):

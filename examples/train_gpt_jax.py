@@ -44,7 +44,7 @@ class TrainConfig:
     heads: int = 4  # of attention
     seq_len: int = 256  # tokens of an input
     total_rows: int = 16  # of one step, over all processes
-    steps: int = 180  # those before the checkpoint counted
+    steps: int = 180  # of the whole run, including those of the run that it continues
     learning_rate: float = 2e-3  # at its highest; then down to a tenth along a cosine
     warmup: int = 20  # steps
     val_every: int = 60  # steps between validations, which take val_batches batches
@@ -116,8 +116,8 @@ def loss_of(weights: dict, inputs: jax.Array, targets: jax.Array, heads: int) ->
 
 
 def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    peak = config.learning_rate
-    rate = optax.warmup_cosine_decay_schedule(peak / config.warmup, peak, config.warmup, config.steps, peak / 10)
+    peak, warmup = config.learning_rate, max(1, min(config.warmup, config.steps // 2))
+    rate = optax.warmup_cosine_decay_schedule(peak / warmup, peak, warmup, config.steps, peak / 10)
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, b1=0.9, b2=0.95, weight_decay=0.1))
 
 
@@ -143,7 +143,10 @@ def make_loader(config: TrainConfig, split: str) -> RowLoader:
     batch_size, rest = divmod(config.total_rows, jax.process_count())
     if rest or not batch_size:
         raise SystemExit(f"--total-rows {config.total_rows} is no multiple of {jax.process_count()} processes")
-    return RowLoader(config.tokens, split, batch_size=batch_size, seq_len=config.seq_len)
+    try:
+        return RowLoader(config.tokens, split, batch_size=batch_size, seq_len=config.seq_len)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"error: {error}") from error
 
 
 def bits_per_byte(weights: dict, config: TrainConfig) -> float:
@@ -203,6 +206,8 @@ def train(config: TrainConfig) -> None:
         jax.distributed.initialize()
     elif config.coordinator:
         jax.distributed.initialize(config.coordinator, config.processes, config.process)
+    elif config.processes > 1 or config.process:
+        raise SystemExit("--processes and --process need --coordinator HOST:PORT, the address of the first process")
     say = partial(print, flush=True) if jax.process_index() == 0 else lambda *_: None
     with make_loader(config, "train") as loader:
         everywhere = NamedSharding(loader.sharding.mesh, PartitionSpec())

@@ -13,7 +13,7 @@ import pytest
 from making import ROOT, make_text, write_parquet
 
 from tokenmill import __version__
-from tokenmill.extras import EXTRAS
+from tokenmill.extras import EXTRAS, IN_A_CLONE
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NEWEST = ("3.14", "3.13", "3.12")
@@ -44,6 +44,15 @@ def test_the_extras_are_those_that_errors_name():
 def test_the_package_needs_numpy_alone_and_training_torch_or_jax_beside_it():
     assert names(PROJECT["project"]["dependencies"]) == {"numpy"}
     assert (EXTRAS["torch"], EXTRAS["jax"]) == ({"torch"}, {"jax"})
+
+
+def test_what_make_demo_installs_is_what_errors_say_of_it():
+    demo = pins("requirements.txt").keys()
+    assert {
+        extra
+        for extra, packages in EXTRAS.items()
+        if {name.replace("_", "-") for name in packages} <= {name.replace("_", "-") for name in demo}
+    } == IN_A_CLONE
 
 
 def test_what_is_pinned_is_what_is_declared():
@@ -242,6 +251,7 @@ def test_a_script_without_a_guard_prepares_once(stranger, method):
 # ---------------------------------------------------------------------------- a missing extra
 
 PIP = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]', or `. .venv/bin/activate` after `make demo`)"
+PIP_ELSE = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]')"  # what `make demo` does not install
 
 
 @pytest.mark.parametrize(
@@ -297,7 +307,7 @@ def test_a_package_that_only_a_worker_lacks_is_named_too(stranger):
 def test_another_url_than_the_extra_remote_knows_is_named(stranger):
     done = stranger.run("tokenmill", "prepare", "--source", "s3://bucket/x", check=False, absent={"s3fs"})
     assert done.returncode == 1
-    assert PIP.format("remote", "remote") in done.stderr
+    assert PIP_ELSE.format("remote", "remote") in done.stderr
 
 
 # ---------------------------------------------------------------------------- environments with a few packages
@@ -392,11 +402,11 @@ def test_numpy_alone_is_enough_to_load_arrays(numpy_alone, prepared):
 def test_without_torch_what_needs_it_names_it_and_what_to_install(numpy_alone, name):
     done = numpy_alone.run("-c", f"from tokenmill import {name}", check=False)
     assert done.returncode == 1
-    instead = "; or import RowLoader from tokenmill.numpy or tokenmill.jax, which do not need torch"
+    instead = "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"
     assert done.stderr.splitlines()[-1].endswith(f"torch is not installed; {PIP.format('torch', 'torch')}{instead}")
 
 
 @pytest.mark.slow
 def test_without_jax_its_module_names_it_and_what_to_install(numpy_alone):
     done = numpy_alone.run("-c", "import tokenmill.jax", check=False)
-    assert done.stderr.splitlines()[-1].endswith(f"jax is not installed; {PIP.format('jax', 'jax')}")
+    assert done.stderr.splitlines()[-1].endswith(f"jax is not installed; {PIP_ELSE.format('jax', 'jax')}")

@@ -108,6 +108,8 @@ def load_state_dict(state: dict[str, Any]) -> None:
 if not TYPE_CHECKING:  # or a checker would take any name for one of ours
 
     def __getattr__(name: str) -> Any:
+        if name in ("numpy", "jax"):
+            return import_module(f"tokenmill.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with naming_the_extra():

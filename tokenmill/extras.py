@@ -40,7 +40,8 @@ EXTRAS = {
     "torch": {"torch"},
     "jax": {"jax"},
 }
-INSTEAD = {"torch": "; or import RowLoader from tokenmill.numpy or tokenmill.jax, which do not need torch"}
+IN_A_CLONE = {"prepare", "chat", "report", "torch"}  # what `make demo` installs, from requirements.txt
+INSTEAD = {"torch": "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"}
 
 
 def what_to_install(module: str | None, extra: str | None = None) -> str | None:
@@ -54,7 +55,9 @@ def what_to_install(module: str | None, extra: str | None = None) -> str | None:
 
 def pip_line(extra: str) -> str:
     """The command that installs an extra."""
-    in_a_clone = f"pip install '.[{extra}]', or `. .venv/bin/activate` after `make demo`"
+    in_a_clone = f"pip install '.[{extra}]'"
+    if extra in IN_A_CLONE:
+        in_a_clone += ", or `. .venv/bin/activate` after `make demo`"
     return f"pip install 'tokenmill[{extra}]' (in a clone: {in_a_clone})"
 
 

@@ -2,7 +2,8 @@
 
     from tokenmill.jax import RowLoader
 
-    sharding = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
     loader = RowLoader("data/tokens/NAME", "train", batch_size=32, seq_len=2048, sharding=sharding)
     for inputs, targets in loader:                    each a jax.Array (32 * world_size, 2048) of int32
         checkpoint["data"] = loader.state_dict()      plain numbers and strings, the same on every process
@@ -26,6 +27,7 @@ from tokenmill.batches.jax_transfer import (
     default_sharding,
     rank_in_sharding,
     require_divisible,
+    require_not_traced,
     require_sharding,
     spans_all_processes,
 )
@@ -34,7 +36,7 @@ from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
 
-__all__ = ["RowLoader", "position_ids"]
+__all__ = ["RowLoader", "position_ids", "rank_in_sharding"]
 
 
 class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
@@ -50,12 +52,13 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
     | sharding | a NamedSharding of a global batch (B * world_size, T); by default its rows over all devices |
 
     Processes whose devices hold the same parts of the batch axis are one rank and get the same rows. So with "data" x
-    "tensor", where a tensor-parallel group spans processes, world_size is smaller than `jax.process_count()`. If each
-    rank's parts are consecutive, row i of the arrays is row i of the global batch; otherwise the same rows are there in
-    another order.
+    "tensor", where a tensor-parallel group spans processes, world_size is smaller than `jax.process_count()`;
+    `rank_in_sharding` tells it before you choose batch_size. If each rank's parts are consecutive, row i of the arrays
+    is row i of the global batch; otherwise the same rows are there in another order.
 
     All processes must create the loader and take the same number of batches. They compare their settings and positions
-    in jax.distributed's key-value store, without waiting for each other. With a sharding of some processes only, they
+    in jax.distributed's key-value store, without waiting for each other: if they differ, the process that comes first
+    is not told, and the others raise ValueError. With a sharding of some processes only, they
     are not compared, so you can evaluate on one process with a sharding of `jax.local_devices()`.
 
     The last rows of an iteration are dropped if they are fewer than a global batch, because every device holds as many.
@@ -64,7 +67,8 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
     With documents=True, batches have document_ids, (B * world_size, T) int32, as segment ids for attention. With
     sources=True they have the number of each row's source, (B * world_size,) int32.
 
-    Raises ValueError if the batch cannot be split as the sharding says, or this process has no device in it.
+    Raises ValueError if the batch cannot be split as the sharding says, or this process has no device in it. `next`
+    raises RuntimeError in a function that JAX compiles, where the batch would become a constant.
     """
 
     def __init__(
@@ -92,6 +96,10 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
         device = default_sharding() if sharding is None else require_sharding(sharding)
         self._set_up(LoaderConfig.of(locals()))
 
+    def __next__(self) -> tuple[jax.Array, ...]:
+        require_not_traced()
+        return super().__next__()
+
     @property
     def sharding(self) -> NamedSharding:
         """The sharding of inputs and targets."""
@@ -102,7 +110,7 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
         return self.sharding
 
     def _find_rank(self) -> tuple[int, int]:
-        return rank_in_sharding(self.sharding, jax.process_index())
+        return rank_in_sharding(self.sharding)
 
     def _process_now(self) -> tuple[int, int]:
         return jax.process_index(), jax.process_count()

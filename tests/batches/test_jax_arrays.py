@@ -84,6 +84,7 @@ def test_documents_and_targets_without_loss_are_those_of_torch(tmp_path):
 
 
 SHARDINGS = """
+import tokenmill.jax
 devices = np.array(sorted(jax.devices(), key=lambda device: device.id))  # of each process two
 def batch(mesh, axes, spec, **settings):
     sharding = NamedSharding(Mesh(mesh, axes), spec)
@@ -101,6 +102,7 @@ told["replicated"] = batch(devices, ("data",), P())
 told["backwards"] = batch(devices[::-1], ("data",), P("data"))
 told["interleaved"] = batch(devices.reshape(4, 2).T.reshape(-1), ("data",), P("data"))
 here = np.array(jax.local_devices())
+ranks = tokenmill.jax.rank_in_sharding(NamedSharding(Mesh(devices.reshape(2, 4), ("data", "tensor")), P("data")))
 told["own devices"] = batch(here, ("data",), P("data"), seed=process)  # not compared
 refused = {{}}
 try_batch = lambda *arguments, **settings: tried(lambda: batch(*arguments, **settings))
@@ -113,7 +115,7 @@ refused["another process's devices"] = try_batch(devices[:2] if process else dev
 of = lambda sharding: tried(lambda: RowLoader({tokens!r}, batch_size=2, seq_len=4, sharding=sharding))
 refused["no sharding"] = of(Mesh(devices, ("data",)))
 refused["single device"] = of(jax.sharding.SingleDeviceSharding(here[0]))
-tell([told, refused])
+tell([told, refused, ranks])
 """
 
 
@@ -122,7 +124,8 @@ def sharded(token_set, tmp_path_factory):
     """What four processes of two devices each got for each sharding, and how others were refused."""
     code = SHARDINGS.format(tokens=str(token_set), seq_len=SEQ_LEN)
     told = on_jax(code, tmp_path_factory.mktemp("sharded"), 4, devices=2)
-    return [found for found, _ in told], [refused for _, refused in told]
+    assert [ranks for _, _, ranks in told] == [[0, 2], [0, 2], [1, 2], [1, 2]], "data x tensor across processes"
+    return [found for found, _, _ in told], [refused for _, refused, _ in told]
 
 
 RANKS = {  # of the four processes
@@ -257,6 +260,25 @@ tell(1)
 """
     for _ in range(3):
         on_jax(code, tmp_path)
+
+
+def test_a_batch_is_never_compiled_in(token_set, tmp_path):
+    """In jax.jit it would be a constant, the same at every step, without an error."""
+    code = f"""
+loader, other = (RowLoader({str(token_set)!r}, batch_size=2, seq_len={SEQ_LEN}) for _ in range(2))
+try:
+    jax.jit(lambda x: x + next(loader)[0].sum())(1)
+    told = ""
+except RuntimeError as error:
+    told = str(error)
+loss = lambda weight: (weight * next(other)[0]).sum()  # not compiled: takes a batch at each call
+slopes = [int(jax.grad(loss)(1.0)) for _ in range(3)]
+tell([told, slopes, [int(next(loader)[0].sum()) for _ in range(3)]])
+"""
+    ((told, slopes, sums),) = on_jax(code, tmp_path)
+    assert "call it outside, and pass the batch as an argument" in told
+    assert slopes == sums
+    assert len(set(sums)) == 3
 
 
 def test_sources_positions_and_parameters(token_set, tmp_path):

@@ -211,12 +211,13 @@ print(inputs.tolist(), "torch" in sys.modules)
     assert python(ABSENT + code).stdout == python("import sys\n" + code).stdout == f"{inputs.tolist()} False\n"
 
 
-@pytest.mark.parametrize("name", ["RowLoader", "PackedRows", "get_batch"])
+@pytest.mark.parametrize("name", ["RowLoader", "PackedRows", "get_batch", "position_ids"])
 def test_without_torch_an_error_of_one_line_says_what_to_install_or_import(name):
     done = python(ABSENT + f"from tokenmill import {name}", check=False)
     last = done.stderr.splitlines()[-1]
     assert "torch is not installed; pip install 'tokenmill[torch]'" in last
-    assert last.endswith("or import RowLoader from tokenmill.numpy or tokenmill.jax, which do not need torch")
+    instead = "or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"
+    assert last.endswith(instead)
 
 
 def test_without_jax_an_error_of_one_line_says_what_to_install():

@@ -307,6 +307,6 @@ class BaseLoader(LoaderCore, Iterator[Arrays], Generic[Arrays]):
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(
-            "a RowLoader has threads and memory maps, and cannot be pickled or copied; create one in each process, or "
-            "pass PackedRows to a DataLoader"
+            "a RowLoader has threads and memory maps, and cannot be pickled or copied; create one in each process, or, "
+            "with torch, pass PackedRows to a DataLoader"
         )

@@ -15,10 +15,12 @@ model, across processes. Here with 2 devices a process, and a mesh of "data" x "
 
 import atexit
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -99,13 +101,18 @@ def number_of_parts(sharding: NamedSharding, axis: int = 0) -> int:
     return int(np.prod([sharding.mesh.shape[name] for name in names], dtype=np.int64))
 
 
-def rank_in_sharding(sharding: NamedSharding, process: int) -> tuple[int, int]:
-    """(rank, world_size) of a process, where processes that hold the same parts of the batch axis are one rank.
+def rank_in_sharding(sharding: NamedSharding) -> tuple[int, int]:
+    """(rank, world_size) of this process, where processes that hold the same parts of the batch axis are one rank.
 
-    Ranks are numbered in the order of their first parts. Raises ValueError if the process has no device of the
-    sharding, or if processes share some parts and not others.
+    Ranks are numbered in the order of their first parts. Use it to choose a batch_size for a global batch, or to pass
+    rank and world_size to tokenmill.numpy.RowLoader if your program makes global arrays itself.
+
+        rank, world_size = rank_in_sharding(sharding)
+        loader = RowLoader(..., batch_size=512 // world_size, sharding=sharding)
+
+    Raises ValueError if the process has no device of the sharding, or if processes share some parts and not others.
     """
-    parts = parts_of_processes(sharding)
+    parts, process = parts_of_processes(require_sharding(sharding)), jax.process_index()
     if process not in parts:
         raise ValueError(
             f"process {process} has no device in {sharding}; create the loader on processes {sorted(parts)} only"
@@ -118,6 +125,16 @@ def rank_in_sharding(sharding: NamedSharding, process: int) -> tuple[int, int]:
             f"each; found {held}; make the mesh of devices in another order"
         )
     return ranks.index(parts[process]), len(ranks)
+
+
+def require_not_traced() -> None:
+    """Raises RuntimeError under jax.jit, which would take a batch for a constant and compile it in."""
+    clean = getattr(sys.modules.get("jax._src.core"), "trace_state_clean", None)  # takes 0.2 us, what follows 40
+    if (clean is None or not clean()) and isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise RuntimeError(
+            "next() of a RowLoader was called in a function that JAX compiles, which would compile in this one batch; "
+            "call it outside, and pass the batch as an argument"
+        )
 
 
 def spans_all_processes(sharding: NamedSharding) -> bool:

@@ -266,7 +266,8 @@ class LoaderCore:
             rank, world_size = self._process
             raise ValueError(
                 f"this RowLoader was created by rank {rank} of {world_size}, but this process is now rank "
-                f"{found[0]} of {found[1]}; create loaders after torch.distributed.init_process_group"
+                f"{found[0]} of {found[1]}; create loaders after torch.distributed.init_process_group or "
+                "jax.distributed.initialize"
             )
 
 
