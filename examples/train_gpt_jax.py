@@ -223,6 +223,8 @@ def train(config: TrainConfig) -> None:
         size = sum(array.size for array in jax.tree.leaves(state["weights"]))
         devices = f"{jax.device_count()} devices of {jax.process_count()} processes"
         say(f"{size / 1e6:.1f}M parameters, {devices}, from step {first} to {config.steps}")
+        if first >= config.steps:
+            say(f"{config.checkpoint} has all of these steps; give more --steps, or another --checkpoint")
         started, waited = time.perf_counter(), loader.waited
         for done in range(first + 1, config.steps + 1):
             inputs, targets = next(loader)

@@ -26,11 +26,14 @@ from tokenmill.batches.jax_transfer import (
     JaxTransfer,
     default_sharding,
     rank_in_sharding,
+    require_connected,
     require_divisible,
     require_not_traced,
     require_sharding,
     spans_all_processes,
 )
+from tokenmill.batches.numpy_transfer import integer_type
+from tokenmill.batches.processes import RankStore, jax_store
 from tokenmill.batches.transfer import Transfer
 from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.rows.packing import LongDocuments
@@ -93,6 +96,7 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
+        require_connected()
         device = default_sharding() if sharding is None else require_sharding(sharding)
         self._set_up(LoaderConfig.of(locals()))
 
@@ -117,9 +121,13 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
 
     @property
     def _compares(self) -> bool:
-        return spans_all_processes(self.sharding)
+        return jax.process_count() > 1 and spans_all_processes(self.sharding)
+
+    def _store(self) -> RankStore | None:
+        return jax_store()
 
     def _require_fit(self) -> None:
+        integer_type("int32", self.vocab_size, self.config.ignore_index if self._feed.is_masked else None)
         require_divisible(self.sharding, self.config.batch_size, self.config.seq_len, self.world_size)
 
     def _make_transfer(self, shape: tuple[int, int], bos_id: int | None, buffers: int) -> Transfer:

@@ -17,6 +17,8 @@ import numpy as np
 
 from tokenmill.batches.base_loader import BaseLoader
 from tokenmill.batches.numpy_transfer import NumpyTransfer, integer_type
+from tokenmill.batches.processes import is_child_process
+from tokenmill.batches.ranks import is_distributed
 from tokenmill.batches.transfer import Transfer
 from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.rows.packing import LongDocuments
@@ -37,8 +39,11 @@ class RowLoader(BaseLoader[tuple[np.ndarray, ...]]):
     | dtype | the integer type of inputs and targets, "int32" by default; "uint16" takes half as much memory |
 
     Rank and world_size are, by default, those of torch.distributed or jax.distributed if your program has initialized
-    one of them, else of torchrun, else 0 of 1. With documents=True, batches have document_ids, (B, T) int32. With
-    sources=True they have the number of each row's source, (B,) int64.
+    one of them, else of torchrun, else 0 of 1. A process that multiprocessing has started, such as a worker of Grain's,
+    cannot know its rank: there you must pass `rank` and `world_size`.
+
+    With documents=True, batches have document_ids, (B, T) int32. With sources=True they have the number of each row's
+    source, (B,) int64.
 
     Raises ValueError if `dtype` cannot hold all token ids, or the ignore_index of tokens that bear no loss.
     """
@@ -72,6 +77,15 @@ class RowLoader(BaseLoader[tuple[np.ndarray, ...]]):
 
     def _find_device(self) -> None:
         return None
+
+    def _find_rank(self) -> tuple[int, int]:
+        rank, is_known = super()._find_rank(), is_distributed() or "RANK" in os.environ
+        if self.config.rank is None and not is_known and is_child_process():
+            raise ValueError(
+                "multiprocessing has started this process, which does not know the rank of the process that it belongs "
+                "to; pass rank= and world_size= (0 and 1 if your program is not distributed)"
+            )
+        return rank
 
     def _require_fit(self) -> None:
         ignore_index = self.config.ignore_index if self._feed.is_masked else None

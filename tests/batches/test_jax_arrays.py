@@ -113,6 +113,7 @@ refused["15 tokens in two parts"] = try_batch(
 refused["three axes"] = try_batch(devices.reshape(2, 4), ("data", "tensor"), P("data", None, "tensor"))
 refused["another process's devices"] = try_batch(devices[:2] if process else devices[2:4], ("data",), P("data"))
 of = lambda sharding: tried(lambda: RowLoader({tokens!r}, batch_size=2, seq_len=4, sharding=sharding))
+refused["unconstrained"] = try_batch(devices, ("data",), P(P.UNCONSTRAINED))
 refused["no sharding"] = of(Mesh(devices, ("data",)))
 refused["single device"] = of(jax.sharding.SingleDeviceSharding(here[0]))
 tell([told, refused, ranks])
@@ -172,8 +173,9 @@ REFUSED = {
     "three rows on two devices": "batch_size must be a multiple of 2, the parts .* on this process's devices, found 3",
     "shared in part": "the processes of a sharding must hold either the same parts .* process 1: \\[0, 1\\]",
     "15 tokens in two parts": "seq_len must be a multiple of 2, .* found 15",
-    "three axes": "sharding must be one of a batch's two axes",
+    "three axes": "sharding must name axes of the mesh for a batch's two axes",
     "another process's devices": "process \\d has no device in .*; create the loader on processes \\[\\d\\] only",
+    "unconstrained": "sharding must name axes of the mesh",
     "no sharding": "sharding must be a jax.sharding.NamedSharding",
     "single device": "sharding must be a jax.sharding.NamedSharding",
 }
@@ -222,6 +224,72 @@ def test_processes_that_ask_for_other_rows_or_stand_elsewhere_are_refused_and_no
     assert told[0]["alone"] == ""
 
 
+def test_a_value_that_its_writer_deletes_while_it_is_read_is_stored_again(tmp_path):
+    """As by a process that is many comparisons ahead."""
+    code = """
+from jax._src import distributed
+from tokenmill.batches.processes import jax_store
+jax.distributed.initialize(f"127.0.0.1:{port}", 1, 0)
+client = distributed.global_state.client
+class Deleted:
+    def __getattr__(self, name):
+        return getattr(client, name)
+    def blocking_key_value_get(self, key, milliseconds):
+        client.key_value_delete(key)
+        return client.blocking_key_value_get(key, milliseconds)
+client.key_value_set("one", "theirs")
+store = jax_store()
+found = [store.set_once("one", "ours"), store._replace(client=Deleted()).set_once("one", "ours")]
+client.key_value_delete("one")
+tell([*found, store.set_once("one", "ours"), store.set_once("one", "others")])
+"""
+    assert on_jax(code, tmp_path) == [["theirs", "ours", "ours", "ours"]]
+
+
+def test_a_fork_before_jax_uses_its_devices_knows_its_rank(token_set, tmp_path):
+    code = f"""
+import os
+import tokenmill.numpy
+if not (child := os.fork()):
+    loader = tokenmill.numpy.RowLoader({str(token_set)!r}, batch_size=2, seq_len={SEQ_LEN})
+    os._exit(10 + loader.rank + 4 * loader.world_size)
+tell(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert on_jax(code, tmp_path, 2) == [18, 19]
+
+
+def test_jax_compares_in_its_own_store_even_if_torch_has_another(token_set, tmp_path):
+    code = f"""
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+tell(tried(lambda: RowLoader({str(token_set)!r}, batch_size=2, seq_len={SEQ_LEN}, seed=process)))
+dist.destroy_process_group()
+"""
+    assert "all ranks must ask for the same rows" in "".join(on_jax(code, tmp_path, 2))
+
+
+def test_a_mesh_of_torch_is_enough_where_jax_has_other_ranks(token_set, tmp_path):
+    code = f"""
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+import tokenmill
+dist.init_process_group("gloo", init_method=f"file://{{folder}}/meeting", rank=1 - process, world_size=2)
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+loader = tokenmill.RowLoader({str(token_set)!r}, batch_size=2, seq_len={SEQ_LEN}, mesh=mesh["dp"])
+next(loader)
+tell([loader.rank, loader.world_size])
+dist.barrier()
+dist.destroy_process_group()
+"""
+    assert on_jax(code, tmp_path, 2) == [[1, 2], [0, 2]]
+
+
+def test_an_ignore_index_that_int32_cannot_hold_is_refused_when_the_loader_is_made(tmp_path):
+    chats = make_chat_set(tmp_path / "set", train=[[30, 9] * 20], val=[[40] * 9])
+    code = f"tell(tried(lambda: RowLoader({str(chats)!r}, batch_size=2, seq_len=64, ignore_index=2**31)))"
+    assert "dtype int32 cannot hold ignore_index=2147483648" in on_jax(code, tmp_path)[0]
+
+
 def test_numpy_finds_its_rank_in_jax(token_set, tmp_path):
     """So that a JAX program that takes NumPy arrays does not train on the same rows in every process."""
     code = f"""
@@ -242,12 +310,11 @@ tell([loader.rank, loader.world_size, rows, tried(lambda: make(seed=process)), "
 def test_a_process_that_jax_does_not_connect_is_refused_under_a_launcher(token_set, tmp_path):
     make = f"RowLoader({str(token_set)!r}, batch_size=2, seq_len={SEQ_LEN}"
     code = f"""
-local = NamedSharding(Mesh(np.array(jax.local_devices()), ("data",)), P("data"))
-tell([tried(lambda: {make})), tried(lambda: {make}, sharding=local))])
+sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+tell([tried(lambda: {make})), tried(lambda: {make}, sharding=sharding))])
 """
-    ((said, with_sharding),) = on_jax(code, tmp_path, WORLD_SIZE="4", RANK="1")
-    assert re.search(r"WORLD_SIZE=4 .* call jax.distributed.initialize\(\) first, or pass sharding=", said)
-    assert with_sharding == ""
+    for said in on_jax(code, tmp_path, WORLD_SIZE="4", RANK="1")[0]:
+        assert re.search(r"WORLD_SIZE=4 .* call jax.distributed.initialize\(\) first, or, if this process", said)
 
 
 def test_python_ends_while_a_thread_still_makes_batches(token_set, tmp_path):

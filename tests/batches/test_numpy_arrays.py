@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 
@@ -127,12 +128,22 @@ def test_a_type_that_cannot_hold_the_ids_is_refused(token_set, dtype, message):
 
 
 def test_a_type_that_cannot_hold_the_ignore_index_is_refused_where_there_may_be_one(token_set, chat_set):
-    message = r"dtype uint16 cannot hold ignore_index=-100, .* pass a signed dtype, or an ignore_index that is no"
+    message = r"dtype uint16 cannot hold ignore_index=-100, .* pass a signed dtype, or an ignore_index above all"
     for tokens, settings in ((chat_set, {"long_documents": "crop"}), (token_set, {"loss": "once"})):
         with pytest.raises(ValueError, match=message):
             RowLoader(tokens, batch_size=2, seq_len=SEQ_LEN, dtype="uint16", **settings)
         loader = RowLoader(tokens, batch_size=9, seq_len=SEQ_LEN, dtype="uint16", ignore_index=60_000, **settings)
         assert (next(loader)[1] == 60_000).any()
+
+
+@pytest.mark.parametrize("kind", [RowLoader, tokenmill.RowLoader])
+def test_an_ignore_index_that_is_a_token_is_refused_where_there_may_be_one(token_set, chat_set, kind):
+    for index in (0, 5, 999):
+        for tokens, settings in ((chat_set, {"long_documents": "crop"}), (token_set, {"loss": "once"})):
+            with pytest.raises(ValueError, match=f"ignore_index={index} is a token id of .*, whose ids are 0 to 999"):
+                kind(tokens, batch_size=2, seq_len=SEQ_LEN, ignore_index=index, **settings)
+        kind(token_set, batch_size=2, seq_len=SEQ_LEN, ignore_index=index)  # every target bears loss
+    kind(chat_set, batch_size=2, seq_len=SEQ_LEN, ignore_index=1000, long_documents="crop")
 
 
 def test_a_large_vocabulary_has_int32_and_its_ids_are_whole(tmp_path):
@@ -244,6 +255,49 @@ def test_ranks_are_those_of_torch_distributed_and_are_compared(token_set, tmp_pa
     assert [first[:2], second[:2]] == [[0, 2], [1, 2]]
     assert first[2] + second[2] == next(expected)[0].tolist()
     assert "all ranks must ask for the same rows" in first[3] + second[3]
+
+
+CHILD = """
+import os, sys
+import multiprocessing
+sys.path.insert(0, {root!r})
+from tokenmill.numpy import RowLoader
+
+def make(out, **ranks):
+    try:
+        loader = RowLoader({tokens!r}, batch_size=2, seq_len=16, **ranks)
+        out.put([loader.rank, loader.world_size])
+    except ValueError as error:
+        out.put(str(error))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    out = context.Queue()
+    for ranks in ({{}}, {{"rank": 1, "world_size": 2}}, None):
+        if ranks is None:
+            os.environ |= {{"RANK": "2", "WORLD_SIZE": "3"}}
+        child = context.Process(target=make, args=(out,), kwargs=ranks or {{}})
+        child.start()
+        print(out.get(timeout=60))
+        child.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_process_that_multiprocessing_started_must_be_told_its_rank(token_set, tmp_path, method):
+    """It would take itself for rank 0 of 1, as in a worker of Grain's, in every process of a JAX program."""
+    (tmp_path / "program.py").write_text(CHILD.format(root=str(ROOT), tokens=str(token_set)))
+    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py", method], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    refused, told, of_torchrun = done.stdout.splitlines()
+    assert "multiprocessing has started this process" in refused
+    assert told == "[1, 2]"
+    assert of_torchrun == ("[2, 3]" if method != "forkserver" else refused), (
+        "the server has the environment of its start"
+    )
 
 
 def test_ranks_are_those_of_torchrun_s_environment(token_set, monkeypatch):

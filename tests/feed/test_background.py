@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -261,8 +262,17 @@ def test_hundreds_of_interrupts_anywhere_lock_nothing(token_set, prefetch):
     assert printed == "through\n", errors
 
 
+@pytest.fixture(params=["at Python's pace", "at every chance"])
+def switches(request):
+    """How often Python goes on with another thread."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(before if request.param == "at Python's pace" else 1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_two_threads_get_every_batch_once(token_set, prefetch):
+def test_two_threads_get_every_batch_once(token_set, prefetch, switches):
     loader = make_loader(token_set, batch_size=1, prefetch=prefetch)
     expected = Counter(str(rows_of(batch)) for batch in islice(make_loader(token_set, batch_size=1), 400))
     got = [Counter(), Counter()]

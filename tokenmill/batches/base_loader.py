@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import time
+from _thread import get_ident
 from collections.abc import Iterator
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -177,19 +178,23 @@ class BaseLoader(LoaderCore, Iterator[Arrays], Generic[Arrays]):
         return self
 
     def __next__(self) -> Arrays:
-        started = time.perf_counter()
+        started, thread = time.perf_counter(), get_ident()
         self._reset_after_fork()  # before taking the lock, which another thread of the parent may have held
         with self._lock:
             try:
-                if self._in_next:  # the last call was interrupted, and may have taken a batch without returning it
+                if self._in_next == thread:  # the last call was interrupted, and may have taken a batch unreturned
                     self._stop()
                     self._rows = None
-                self._in_next = True
+                elif self._in_next and self._batches and self._next_states[0] is self._batches:
+                    # another thread has left the lock, and is about to do this itself
+                    self._recent_states = self._next_states[1]
+                self._in_next = thread
                 with cancelled_by(lambda: self._closed):
                     batches = self._running_batches()
                     batch, state = next(batches)
                 arrays = batch.receive()
                 states = (*self._recent_states, state)[-1 - POSITIONS_KEPT :]
+                self._next_states = (batches, states)
             except BaseException as error:
                 self._stop()
                 if self._closed:
@@ -201,9 +206,10 @@ class BaseLoader(LoaderCore, Iterator[Arrays], Generic[Arrays]):
                 self.waited += time.perf_counter() - started
         # Python runs signal handlers and other threads after calls, so none runs between the lines from here on. After
         # a Ctrl-C, the position is not past the batch that was returned last.
-        if self._batches is batches:  # no other thread has moved the loader since
-            self._recent_states = states
-        self._in_next = False
+        if self._in_next == thread:  # else the next thread has set the states
+            if self._batches is batches:  # no other thread has moved the loader since
+                self._recent_states = states
+            self._in_next = 0
         return arrays  # type: ignore[return-value]  # `documents` and `sources` decide how many arrays
 
     def _end(self) -> None:
@@ -238,7 +244,7 @@ class BaseLoader(LoaderCore, Iterator[Arrays], Generic[Arrays]):
                 f"{self.config.epochs}"
             )
         if self._compares:
-            require_same_on_all_ranks({"set_epoch": epoch})
+            require_same_on_all_ranks({"set_epoch": epoch}, self._store())
         resumed_within = self._loaded and not self._state.begun and not self._ended
         if not (resumed_within and self._state.epoch == epoch):
             self._begin(epoch)
@@ -269,7 +275,7 @@ class BaseLoader(LoaderCore, Iterator[Arrays], Generic[Arrays]):
         """
         state = self._position(pending)
         if self._compares and self.config.split == "train":
-            require_in_step(state, f"{self._name} {pending}")
+            require_in_step(state, f"{self._name} {pending}", self._store())
         return state
 
     def _position(self, pending: int) -> dict[str, Any]:
@@ -301,7 +307,7 @@ class BaseLoader(LoaderCore, Iterator[Arrays], Generic[Arrays]):
         self._reset_after_fork()
         with self._lock:
             if compare and self._compares:
-                require_same_on_all_ranks(state)
+                require_same_on_all_ranks(state, self._store())
             self._resume(state)
             self._row_counts.clear()
 

@@ -45,7 +45,8 @@ class JaxTransfer:
 
     def __init__(self, sharding: NamedSharding, world_size: int, bos_id: int | None, ignore_index: int):
         self._rows = NumpyTransfer(np.dtype(np.int32), bos_id, ignore_index)
-        self._shardings = {2: sharding, 1: NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))}
+        of_rows = PartitionSpec(*sharding.spec[:1])
+        self._shardings = {2: sharding, 1: NamedSharding(sharding.mesh, of_rows, memory_kind=sharding.memory_kind)}
         self._world_size = world_size
 
     def send(self, rows: np.ndarray, sources: np.ndarray | None = None, mask: np.ndarray | None = None) -> JaxBatch:
@@ -57,16 +58,18 @@ class JaxTransfer:
         return jax.make_array_from_process_local_data(self._shardings[local.ndim], local, shape)
 
 
-def default_sharding() -> NamedSharding:
-    """The batch axis over all devices of all processes, in the order of the processes.
-
-    Raises ValueError if torchrun's environment has several processes and JAX knows only this one.
-    """
+def require_connected() -> None:
+    """Raises ValueError if torchrun's environment has several processes and JAX knows only this one."""
     if jax.process_count() == 1 and os.environ.get("WORLD_SIZE", "1") != "1":
         raise ValueError(
             f"WORLD_SIZE={os.environ['WORLD_SIZE']} in the environment, but JAX knows only this process, so every "
-            "process would get the same rows; call jax.distributed.initialize() first, or pass sharding="
+            "process would get the same rows; call jax.distributed.initialize() first, or, if this process trains "
+            "alone, remove WORLD_SIZE from its environment"
         )
+
+
+def default_sharding() -> NamedSharding:
+    """The batch axis over all devices of all processes, in the order of the processes."""
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     return NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec("data"))
 
@@ -78,8 +81,12 @@ def require_sharding(sharding: Any) -> NamedSharding:
             "sharding must be a jax.sharding.NamedSharding of devices, whose first axis is the batch axis, as "
             f"NamedSharding(mesh, PartitionSpec('data')), found {sharding!r}"
         )
-    if len(sharding.spec) > 2:
-        raise ValueError(f"sharding must be one of a batch's two axes, (batch, sequence), found {sharding.spec}")
+    axes = [name for axis in sharding.spec for name in (axis if isinstance(axis, tuple) else (axis,))]
+    if len(sharding.spec) > 2 or not all(name is None or isinstance(name, str) for name in axes):
+        raise ValueError(
+            "sharding must name axes of the mesh for a batch's two axes, (batch, sequence), as "
+            f"PartitionSpec('data'), found {sharding.spec}"
+        )
     return sharding
 
 

@@ -16,13 +16,15 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from tokenmill.batches.ranks import rank_and_world_size, rank_in_mesh, require_same_on_all_ranks
+from tokenmill.batches.processes import RankStore, torch_rank
+from tokenmill.batches.ranks import rank_and_world_size, rank_in_mesh, require_same_on_all_ranks, store_of_ranks
 from tokenmill.batches.transfer import Batch, Transfer
 from tokenmill.feed.background import BackgroundIterator
 from tokenmill.feed.feed import make_feed
 from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.feed.protocol import Feed, RankRows, RankShare, Resumed
 from tokenmill.store.maps import unmap_dropped
+from tokenmill.store.token_sets import TokenSet
 
 POSITIONS_KEPT = 16  # the last batches whose positions are kept, for state_dict(pending=n)
 
@@ -62,7 +64,9 @@ class LoaderCore:
         self._batches: Iterator[tuple[Batch, State]] | None = None
         self._rows: RankRows | None = None  # the rows that `_batches` takes from
         self._running_rows: RankRows | None = None  # the same, kept until `_stop` even if `_rows` is replaced
-        self._closed, self._ended, self._in_next = False, False, False
+        self._closed, self._ended = False, False
+        self._in_next = 0  # the thread that `next` was called in and has not returned from
+        self._next_states: tuple[Any, tuple[State, ...]] = (None, ())  # what it sets when it returns: of which batches
         self._pid, self._lock = os.getpid(), threading.RLock()  # reentrant, for a signal handler during `next`
         self._loaded = False  # whether a position was loaded and no iteration was begun since
         self._row_counts: dict[int, int | None] = {}  # by epoch
@@ -70,8 +74,10 @@ class LoaderCore:
         self.token_set = self._feed.token_set
         self._feed.require_rows()
         self._require_fit()
+        if self._feed.is_masked:
+            require_no_token(config.ignore_index, self.token_set)
         if self._compares:
-            require_same_on_all_ranks(self._order_inputs())
+            require_same_on_all_ranks(self._order_inputs(), self._store())
         self._begin(0)
 
     # ------------------------------------------------------------------------ what each kind of arrays decides
@@ -86,12 +92,16 @@ class LoaderCore:
 
     def _process_now(self) -> tuple[int, int]:
         """The number of this process and of all, of which the rank is made."""
-        return rank_and_world_size()
+        return rank_and_world_size() if self.config.mesh is None else torch_rank() or (0, 1)
 
     @property
     def _compares(self) -> bool:
         """Whether all ranks must have the same settings and positions."""
         return self.config.rank is None
+
+    def _store(self) -> RankStore | None:
+        """Where the ranks compare them."""
+        return store_of_ranks()
 
     def _require_fit(self) -> None:
         """Raises ValueError if the arrays cannot hold these rows."""
@@ -236,11 +246,12 @@ class LoaderCore:
         """In a forked child, drops everything that uses the parent's threads, because threads do not survive a fork."""
         if self._pid != os.getpid():
             self._batches, self._rows, self._pid, self._lock = None, None, os.getpid(), threading.RLock()
-            self._running_rows = None
+            self._running_rows, self._next_states = None, (None, ())
 
     def _stop(self) -> None:
         """Ends the background thread, and drops the rows that it took from, which are past the current state."""
         batches, self._batches = self._batches, None  # first, because a second Ctrl-C may come while `stop` waits
+        self._next_states = (None, ())
         if batches is not None:
             self._rows = None
         running, self._running_rows = self._running_rows, None
@@ -287,6 +298,16 @@ def _batches(
         batches, counts = batches + 1, counts + rows.counts(taken)
         passed = seen + rows.passed * config.seq_len
         yield batch, State(feed, rows.position, passed, True, batches, counts, taken.targets)
+
+
+def require_no_token(ignore_index: int, token_set: TokenSet) -> None:
+    """Raises ValueError if `ignore_index` is a token id, so that a target of this token would bear no loss."""
+    vocab_size = int(token_set.tokenizer["vocab_size"])
+    if 0 <= ignore_index < vocab_size:
+        raise ValueError(
+            f"ignore_index={ignore_index} is a token id of {token_set.display_name}, whose ids are 0 to "
+            f"{vocab_size - 1:,}, so targets that are this token would bear no loss; pass a negative number"
+        )
 
 
 def rank_of(config: LoaderConfig) -> tuple[int, int]:

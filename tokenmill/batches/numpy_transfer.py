@@ -58,6 +58,6 @@ def integer_type(dtype: str | type | np.dtype, vocab_size: int, ignore_index: in
     if ignore_index is not None and not limits.min <= ignore_index <= limits.max:
         raise ValueError(
             f"dtype {found} cannot hold ignore_index={ignore_index}, the target of tokens that bear no loss; pass a "
-            "signed dtype, or an ignore_index that is no token id"
+            "signed dtype, or an ignore_index above all token ids"
         )
     return found

@@ -5,6 +5,7 @@ tokenmill.numpy finds its rank under both frameworks, and works where neither is
 
     torch_rank(), jax_rank()        (rank, world_size), or None
     torch_store(), jax_store()      the key-value store that the processes share, or None
+    is_child_process()              whether multiprocessing has started this process
 
 JAX has no public name for its key-value store. If a version of JAX has moved it, a warning says that ranks are not
 compared.
@@ -16,7 +17,8 @@ import warnings
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-SECONDS = 10  # to read back a value that another process has just stored
+MILLISECONDS = 200  # to read back a value that another process has stored
+TRIES = 50
 _inherited = False  # True in a fork: it has its parent's connections, and must not use them
 
 
@@ -35,6 +37,12 @@ class RankStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Deletes a key. Raises RuntimeError if the store cannot do that."""
+
+
+def is_child_process() -> bool:
+    """Whether multiprocessing, or multiprocess, has started this process, so that it may not know its rank."""
+    modules: list[Any] = [sys.modules.get(f"{name}.process") for name in ("multiprocessing", "multiprocess")]
+    return any(module.parent_process() is not None for module in modules if hasattr(module, "parent_process"))
 
 
 # ---------------------------------------------------------------------------- torch
@@ -87,6 +95,9 @@ def jax_rank() -> tuple[int, int] | None:
     """(process_index, process_count) of JAX if jax.distributed is initialized."""
     if not _jax_is_distributed():
         return None
+    rank, world_size = getattr(_jax_state(), "process_id", None), getattr(_jax_state(), "num_processes", None)
+    if isinstance(rank, int) and isinstance(world_size, int):
+        return rank, world_size  # JAX's functions would begin to use its devices, even in a fork
     jax = sys.modules["jax"]
     return jax.process_index(), jax.process_count()
 
@@ -113,8 +124,13 @@ def _jax_is_distributed() -> bool:
 
 
 def _jax_client() -> Any | None:
-    """JAX's connection to the other processes. JAX has no public name for it."""
-    return getattr(getattr(sys.modules.get("jax._src.distributed"), "global_state", None), "client", None)
+    """JAX's connection to the other processes."""
+    return getattr(_jax_state(), "client", None)
+
+
+def _jax_state() -> Any | None:
+    """What JAX knows of the processes. JAX has no public name for it."""
+    return getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
 
 
 @lru_cache(1)
@@ -131,14 +147,20 @@ class _JaxStore(NamedTuple):
     client: Any  # that of jax.distributed
 
     def set_once(self, key: str, value: str) -> str:
-        try:
-            self.client.key_value_set(key, value)
-        except RuntimeError as error:
-            if "ALREADY_EXISTS" not in str(error):
-                raise
-            found: str = self.client.blocking_key_value_get(key, SECONDS * 1000)
-            return found
-        return value
+        for _ in range(TRIES):
+            try:
+                self.client.key_value_set(key, value)
+                return value
+            except RuntimeError as error:
+                if "ALREADY_EXISTS" not in str(error):
+                    raise
+            try:
+                found: str = self.client.blocking_key_value_get(key, MILLISECONDS)
+                return found
+            except RuntimeError as error:  # whoever stored it is ahead, and has deleted it meanwhile
+                if "DEADLINE_EXCEEDED" not in str(error) and "NOT_FOUND" not in str(error):
+                    raise
+        raise RuntimeError(f"jax.distributed's key-value store neither takes nor gives a value for {key}")
 
     def delete(self, key: str) -> None:
         self.client.key_value_delete(key)

@@ -72,28 +72,28 @@ def store_of_ranks() -> RankStore | None:
     return torch_store() or jax_store()
 
 
-def require_same_on_all_ranks(values: dict[str, Any]) -> None:
+def require_same_on_all_ranks(values: dict[str, Any], store: RankStore | None = None) -> None:
     """Raises ValueError if another rank reached the same call site with other `values`.
 
     The first rank to arrive writes its values into the store of torch.distributed or jax.distributed, and the others
     compare theirs. No rank waits for another, so a loader that is created on one rank alone does not hang. Calls are
     matched by the line of the user's program that they come from, and by how often that line was reached. Without one
-    of these two nothing is compared.
+    of these two nothing is compared. `store` is another store than that of `store_of_ranks`.
     """
-    if differences := _compare(values):
+    if differences := _compare(values, store or store_of_ranks()):
         raise ValueError(
             f"all ranks must ask for the same rows, so that each deals its share of them: {differences}; give all "
             "ranks the same settings and token set, and load the same position"
         )
 
 
-def require_in_step(position: dict[str, Any], name: str) -> None:
+def require_in_step(position: dict[str, Any], name: str, store: RankStore | None = None) -> None:
     """Raises ValueError if another rank took its position of this name at the same line, but at another row.
 
     If the store is gone, as in an emergency shutdown, nothing is compared.
     """
     try:
-        differences = _compare(position, name)
+        differences = _compare(position, store or store_of_ranks(), name)
     except RuntimeError:
         return
     if differences:
@@ -106,9 +106,8 @@ def require_in_step(position: dict[str, Any], name: str) -> None:
         )
 
 
-def _compare(values: dict[str, Any], name: str = "") -> str:
+def _compare(values: dict[str, Any], store: RankStore | None, name: str = "") -> str:
     """How `values` differ from those of another rank at this call site; "" if they do not, or if it is the first."""
-    store = store_of_ranks()
     if store is None:
         return ""
     site = _call_site() + name
