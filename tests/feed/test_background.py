@@ -272,13 +272,13 @@ def switches(request):
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_two_threads_get_every_batch_once(token_set, prefetch, switches):
+def test_several_threads_get_every_batch_once(token_set, prefetch, switches):
     loader = make_loader(token_set, batch_size=1, prefetch=prefetch)
-    expected = Counter(str(rows_of(batch)) for batch in islice(make_loader(token_set, batch_size=1), 400))
-    got = [Counter(), Counter()]
+    expected = Counter(str(rows_of(batch)) for batch in islice(make_loader(token_set, batch_size=1), 1600))
+    got = [Counter() for _ in range(4)]
 
     def take(mine):
-        for batch in islice(loader, 200):
+        for batch in islice(loader, 400):
             mine[str(rows_of(batch))] += 1
 
     takers = [threading.Thread(target=take, args=(mine,)) for mine in got]
@@ -286,8 +286,8 @@ def test_two_threads_get_every_batch_once(token_set, prefetch, switches):
         taker.start()
     for taker in takers:
         taker.join(60)
-    assert got[0] + got[1] == expected
-    assert loader.tokens_seen == 400 * 16
+    assert sum(got, Counter()) == expected
+    assert loader.tokens_seen == 1600 * 16
 
 
 def test_a_signal_handler_may_save_the_position_at_any_instant(token_set):
