@@ -1,10 +1,12 @@
 """Accelerate: python by_accelerate.py GLUE RANKS FOLDER, where a token set is. Saves its state, and goes on from it."""
 
+import gc
 import sys
 from itertools import islice
 from pathlib import Path
 
 import torch
+import torch.distributed.nn.functional  # noqa: F401 (before there is a process group: see docs/resuming.md#ranks)
 from accelerate import Accelerator
 from record import Record, say, tell
 from torch.utils.data import DataLoader
@@ -46,4 +48,5 @@ if __name__ == "__main__":
         rows = DataLoader(PackedRows(**SETTINGS), batch_size=None)
         prepared = [inputs for inputs, _ in islice(accelerator.prepare(rows), 5)]
         say(f"prepared: {all(map(torch.equal, prepared, (inputs for inputs, _ in RowLoader(**SETTINGS))))}")
+    gc.collect()  # DDP goes before its process group does (docs/resuming.md#ranks)
     accelerator.end_training()
