@@ -10,7 +10,7 @@ The package has wings. The `__init__.py` of each says what lives in it. Imports 
     cli                                   the command
     numpy  jax                            RowLoader for these arrays
     look/  exchange/                      what people look at; other programs' files
-    batches/  prepare/                    rows -> tensors; text -> token sets
+    batches/  prepare/                    rows -> arrays; text -> token sets
     feed/                                 token sets -> rows, as NumPy arrays
     chat/                                 conversations -> ids and a loss mask
     text/  tokenize/  remote/             text comes in; text -> ids; token sets at an address

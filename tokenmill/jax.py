@@ -61,8 +61,8 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
 
     All processes must create the loader and take the same number of batches. They compare their settings and positions
     in jax.distributed's key-value store, without waiting for each other: if they differ, the process that comes first
-    is not told, and the others raise ValueError. With a sharding of some processes only, they
-    are not compared, so you can evaluate on one process with a sharding of `jax.local_devices()`.
+    is not told, and the others raise ValueError. With a sharding of some processes only, they are not compared, so you
+    can evaluate on one process with a sharding of `jax.local_devices()`.
 
     The last rows of an iteration are dropped if they are fewer than a global batch, because every device holds as many.
     To evaluate every row, use tokenmill.numpy, which has drop_last=False.

@@ -17,8 +17,7 @@ import numpy as np
 
 from tokenmill.batches.base_loader import BaseLoader
 from tokenmill.batches.numpy_transfer import NumpyTransfer, integer_type
-from tokenmill.batches.processes import is_child_process
-from tokenmill.batches.ranks import is_distributed
+from tokenmill.batches.ranks import require_known_rank
 from tokenmill.batches.transfer import Transfer
 from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.rows.packing import LongDocuments
@@ -79,13 +78,9 @@ class RowLoader(BaseLoader[tuple[np.ndarray, ...]]):
         return None
 
     def _find_rank(self) -> tuple[int, int]:
-        rank, is_known = super()._find_rank(), is_distributed() or "RANK" in os.environ
-        if self.config.rank is None and not is_known and is_child_process():
-            raise ValueError(
-                "multiprocessing has started this process, which does not know the rank of the process that it belongs "
-                "to; pass rank= and world_size= (0 and 1 if your program is not distributed)"
-            )
-        return rank
+        if self.config.rank is None:
+            require_known_rank()
+        return super()._find_rank()
 
     def _require_fit(self) -> None:
         ignore_index = self.config.ignore_index if self._feed.is_masked else None

@@ -269,9 +269,9 @@ class BaseLoader(LoaderCore, Iterator[Arrays], Generic[Arrays]):
         If your loop has already fetched the next batch but has not trained on it, pass pending=1 to get the position
         before that batch. With pending=n you get the position before the last n batches.
 
-        Call it on every rank, even if only one rank saves the result. If torch.distributed is initialized and ranks are
-        at different rows, it raises ValueError with the difference. If only one rank calls it, nothing is compared.
-        Validation loaders may be at different rows on every rank.
+        Call it on every rank, even if only one rank saves the result. If torch.distributed or jax.distributed is
+        initialized and ranks are at different rows, it raises ValueError with the difference. If only one rank calls
+        it, nothing is compared. Validation loaders may be at different rows on every rank.
         """
         state = self._position(pending)
         if self._compares and self.config.split == "train":

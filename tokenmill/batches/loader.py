@@ -69,7 +69,7 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
     | ignore_index | the target that stands where a token bears no loss: -100 as in torch, -1 in nanochat |
     | sources | add the number of each row's source in loader.sources to a mixture's batches, (B,) int64 |
     | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |
-    | rank, world_size | by default those of torch.distributed, else of torchrun, else 0 of 1 |
+    | rank, world_size | by default those of torch.distributed or jax.distributed, else of torchrun, else 0 of 1 |
     | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]; ranks with the same place in it get the same rows |
     | cache_dir | where to cache blocks of remote token sets: by default TOKENMILL_CACHE, or ~/.cache/tokenmill/sets |
     | cache_bytes | the size limit of that cache, as 50_000_000_000 or "50G"; by default 90% of the free space |

@@ -201,7 +201,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         """The state for another process.
 
         A DataLoader worker cannot find out its rank, so it gets the rank of this process. This applies only if
-        torch.distributed is initialized or a mesh is set. What a launcher pickles for its ranks contains no rank.
+        torch.distributed or jax.distributed is initialized, or a mesh is set. What a launcher pickles for its ranks
+        contains no rank.
         """
         ranked = with_rank(self.config) if is_distributed() or self.config.mesh is not None else None
         config = ranked if self.config.mesh is not None else self.config  # a mesh is valid in this process only

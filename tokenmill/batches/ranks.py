@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tokenmill.batches.processes import RankStore, jax_rank, jax_store, torch_rank, torch_store
+from tokenmill.batches.processes import RankStore, is_child_process, jax_rank, jax_store, torch_rank, torch_store
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 COMPARISONS_KEPT = 8  # per call site; older ones are deleted from the store
@@ -50,6 +50,18 @@ def rank_and_world_size() -> tuple[int, int]:
 def is_distributed() -> bool:
     """Whether torch.distributed or jax.distributed is initialized, so that this process's rank is known."""
     return torch_rank() is not None or jax_rank() is not None
+
+
+def require_known_rank() -> None:
+    """Raises ValueError in a process that multiprocessing has started and that nothing tells its rank.
+
+    It would take itself for rank 0 of 1, like the workers of all other ranks.
+    """
+    if is_child_process() and not is_distributed() and "RANK" not in os.environ:
+        raise ValueError(
+            "multiprocessing has started this process, which does not know the rank of the process that it belongs to; "
+            "pass rank= and world_size= (0 and 1 if your program is not distributed)"
+        )
 
 
 def rank_in_mesh(mesh: Any) -> tuple[int, int]:
