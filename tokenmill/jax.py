@@ -82,6 +82,7 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
         batch_size: int,
         seq_len: int,
         sharding: NamedSharding | None = None,
+        view: str | None = None,
         packing: Packing = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,

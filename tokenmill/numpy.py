@@ -55,6 +55,7 @@ class RowLoader(BaseLoader[tuple[np.ndarray, ...]]):
         batch_size: int,
         seq_len: int,
         dtype: str | type | np.dtype = "int32",
+        view: str | None = None,
         packing: Packing = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,

@@ -37,7 +37,7 @@ def parameters(function) -> dict:
 
 
 def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defaults():
-    asked = {field.name for field in fields(LoaderConfig)} - {"manifests"}  # which PackedRows sets itself
+    asked = {field.name for field in fields(LoaderConfig)} - {"pinned"}  # which PackedRows sets itself
     ways = {RowLoader.__init__: {"dtype"}, PackedRows.__init__: {"dtype"}, get_batch: {"dtype", "drop_last"}}
     ways |= {tokenmill.numpy.RowLoader.__init__: {"device", "mesh"}}
     for way, without in ways.items():

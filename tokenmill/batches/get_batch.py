@@ -153,9 +153,10 @@ class LoaderCache:
         """
         same = _with_arguments(self._waiting, arguments)
         known = [position for position in same if loader.knows(position)]
-        if len(known) > 1 and isinstance(loader.config.tokens, Mixture):
+        if len(known) > 1 and (isinstance(loader.config.tokens, Mixture) or "view" in known[0]["arguments"]):
+            what = repr(loader.config.tokens) if isinstance(loader.config.tokens, Mixture) else arguments
             raise ValueError(
-                f"the loaded state has {len(known)} positions that {loader.config.tokens!r} could continue from; pass "
+                f"the loaded state has {len(known)} positions that {what} could continue from; pass "
                 'the right one, json.loads of one of state["loaders"], to RowLoader.load_state_dict'
             )
         trains, of_state = arguments["purpose"] == "train", _with_arguments(self._of_state, arguments)
@@ -189,6 +190,8 @@ def _arguments(loader: RowLoader[Tensors], purpose: Purpose) -> dict[str, Any]:
     arguments = {name: getattr(config, name) for name in names} | config.order | {"purpose": purpose}
     if (config.loss, config.ignore_index) != ("all", -100):  # states from before 0.4.0 lack them
         arguments |= {"loss": config.loss, "ignore_index": config.ignore_index}
+    if config.view is not None:
+        arguments |= {"view": config.view}
     if isinstance(config.tokens, Mixture):
         arguments |= {"mixture": config.tokens.description, "sources": config.sources}
     return arguments | {"skip_rows": list(config.skip_rows or ())}
@@ -204,8 +207,9 @@ def _with_arguments(positions: Iterable[dict[str, Any]], arguments: dict[str, An
 
 
 def _must_match(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments without those that may change when a run resumes: skipped rows and the mixture's weights."""
-    return arguments | {"skip_rows": None} | ({"mixture": None} if "mixture" in arguments else {})
+    """The arguments without those that may change when a run resumes: skipped rows, the view, the mixture's weights."""
+    found = arguments | {"skip_rows": None} | ({"mixture": None} if "mixture" in arguments else {})
+    return {name: value for name, value in found.items() if name != "view"}
 
 
 _loaders = LoaderCache()
@@ -216,7 +220,7 @@ _loaders = LoaderCache()
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: Tokens = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+    view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
     loss: Loss = "all", ignore_index: int = -100,
@@ -229,7 +233,7 @@ def get_batch(
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: Tokens = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+    view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
     loss: Loss = "all", ignore_index: int = -100,
@@ -242,7 +246,7 @@ def get_batch(
 def get_batch(
     split: Split, batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", *,
     tokens: Tokens = None, packing: Packing = "best_fit",
-    long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+    view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
     skip_rows: Iterable[str] | None = None,
     documents: bool = False, sources: bool = False, prefetch: int = 2,
     loss: Loss = "all", ignore_index: int = -100,
@@ -259,6 +263,7 @@ def get_batch(
     device: str | int | torch.device = "cpu",
     *,
     tokens: Tokens = None,
+    view: str | None = None,
     packing: Packing = "best_fit",
     long_documents: LongDocuments = "split",
     shuffle: bool = True,

@@ -54,6 +54,7 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
     | --- | --- |
     | tokens | folder or address of a token set (docs/remote.md), a Mixture or its .toml; None: the one in data/tokens |
     | split | "train" or "val" |
+    | view | the name of a view of the token set: its documents, each as often as it counts (docs/views.md) |
     | batch_size | B, the rows of this rank in each batch |
     | seq_len | T, the tokens of an input; a row has one more |
     | device | the device of the batches, as torch names it |
@@ -90,7 +91,7 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
     def __init__(
         self: "RowLoader[Pair]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
         loss: Loss = "all", ignore_index: int = -100,
@@ -102,7 +103,7 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
     def __init__(
         self: "RowLoader[Triple]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
         loss: Loss = "all", ignore_index: int = -100,
@@ -115,7 +116,7 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
         self: "RowLoader[Tensors]", tokens: Tokens = None,
         split: Split = "train", *,
         batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool = False, sources: bool = False, prefetch: int = 2,
         loss: Loss = "all", ignore_index: int = -100,
@@ -132,6 +133,7 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
         batch_size: int,
         seq_len: int,
         device: str | int | torch.device = "cpu",
+        view: str | None = None,
         packing: Packing = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,

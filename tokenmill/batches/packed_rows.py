@@ -63,7 +63,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
     def __init__(
         self: "PackedRows[Pair]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
-        packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        view: str | None = None, packing: Packing = "best_fit", long_documents: LongDocuments = "split",
+        shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
         loss: Loss = "all", ignore_index: int = -100,
@@ -75,7 +76,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
     def __init__(
         self: "PackedRows[Triple]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
-        packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        view: str | None = None, packing: Packing = "best_fit", long_documents: LongDocuments = "split",
+        shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
         loss: Loss = "all", ignore_index: int = -100,
@@ -87,7 +89,8 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
     def __init__(
         self: "PackedRows[Tensors]", tokens: Tokens = None, split: Split = "train", *,
         batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
-        packing: Packing = "best_fit", long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
+        view: str | None = None, packing: Packing = "best_fit", long_documents: LongDocuments = "split",
+        shuffle: bool = True, seed: int = 1337,
         skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
         documents: bool = False, sources: bool = False, prefetch: int = 2,
         loss: Loss = "all", ignore_index: int = -100,
@@ -104,6 +107,7 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         batch_size: int | None = None,
         seq_len: int,
         device: str | int | torch.device = "cpu",
+        view: str | None = None,
         packing: Packing = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
@@ -133,16 +137,19 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         self.config = replace(self.config, tokens=source)
         # every iteration, in whatever process, reads the sets as they are now: ranks that begin an epoch while a set
         # grows would otherwise deal the rows of different sets
-        manifests = {name: token_set.digest for name, token_set in self.config.open_sets().items()}
-        self.config = replace(self.config, manifests=tuple(manifests.items()))
+        sets = self.config.open_sets().items()
+        pinned = tuple((name, token_set.digest, token_set.view_digest) for name, token_set in sets)
+        self.config = replace(self.config, pinned=pinned)
         self._worker_config: LoaderConfig | None = None  # in a pickled copy: with the rank of the sending process
         if is_distributed() and self.config.rank is None:  # here, because a worker cannot reach the other ranks
             # these change no row, and may differ from rank to rank
-            local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes", "manifests")
+            local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes", "pinned")
             names = [field.name for field in fields(self.config) if field.name not in local]
             settings = {name: repr(getattr(self.config, name)) for name in names}
             weights = source.description if isinstance(source, Mixture) else {}
-            require_same_on_all_ranks(settings | weights | {"manifest": manifests.get(ONE_SET, manifests)})
+            manifests = {name: manifest for name, manifest, _ in pinned}
+            views = {"views": {name: view for name, _, view in pinned if view}}
+            require_same_on_all_ranks(settings | weights | views | {"manifest": manifests.get(ONE_SET, manifests)})
         self._lengths: dict[tuple[int, int], int] = {}  # by (epoch, ranks)
         self._epoch = SharedEpoch()
 

@@ -36,6 +36,7 @@ class LoaderConfig:
 
     tokens: Tokens = None
     split: Split = "train"
+    view: str | None = None
     batch_size: int
     seq_len: int
     device: Any = "cpu"  # with JAX, the sharding of global batches
@@ -57,8 +58,9 @@ class LoaderConfig:
     mesh: Any = None
     cache_dir: str | os.PathLike[str] | None = None
     cache_bytes: int | str | None = None
-    # the digest of each source's manifest, if it must not be another one than when the settings were made
-    manifests: tuple[tuple[str, str], ...] = ()
+    # (name, digest of the manifest, digest of the view) of each source, if its documents must not be others than when
+    # the settings were made
+    pinned: tuple[tuple[str, str, str], ...] = ()
 
     def __repr__(self) -> str:
         values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
@@ -125,6 +127,11 @@ class LoaderConfig:
                     "sources=True returns which source of a mixture each row is from; pass tokens=Mixture(...)"
                 )
             return
+        if self.view is not None:
+            raise ValueError(
+                f"view={self.view!r} is for one token set; a mixture names the views of its sources: "
+                "Mixture(..., views={source: view})"
+            )
         if self.epochs is not None and len(self.tokens.names) > 1:
             raise ValueError(
                 "epochs needs exactly one source, as in RowLoader(mixture['NAME'], epochs=1); the max_epochs and "
@@ -139,6 +146,8 @@ class LoaderConfig:
             unsupported = f"is not supported with packing={self.packing!r}"
             if isinstance(self.tokens, Mixture):
                 raise ValueError(f"a mixture {unsupported}, which reads one token set; use another packing")
+            if self.view is not None:
+                raise ValueError(f"view {unsupported}; use packing='best_fit'")
             if self.epochs is not None:
                 raise ValueError(f"epochs {unsupported}: its rows continue from one epoch into the next")
             if self.skip_rows:
@@ -174,16 +183,18 @@ class LoaderConfig:
         """
         if isinstance(self.tokens, Mixture):
             return self.tokens
-        return Mixture.of_one_set(find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens)
+        return Mixture.of_one_set(find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens, self.view)
 
     def open_sets(self) -> dict[str, TokenSet]:
-        """The token set of each source, by name. Raises what opening a token set raises."""
-        pinned = dict(self.manifests)
-        sets = {name: open_set(path, self.kept) for name, path in self.mixture.paths.items()}
-        return {
-            name: token_set.as_it_was(pinned[name], self.split) if name in pinned else token_set
-            for name, token_set in sets.items()
-        }
+        """The token set of each source, with its view, by name. Raises what opening a token set or a view raises."""
+        mixture, pinned = self.mixture, {name: digests for name, *digests in self.pinned}
+        opened: dict[str | Path, TokenSet] = {}  # each once, whatever views of it there are
+        found = {}
+        for name, path in mixture.paths.items():
+            token_set = opened[path] = opened.get(path) or open_set(path, self.kept)
+            manifest, view = pinned.get(name, (token_set.digest, mixture.views.get(name)))
+            found[name] = token_set.as_it_was(manifest, self.split).viewed(view)
+        return found
 
     @property
     def kept(self) -> Kept:

@@ -25,6 +25,7 @@ from tokenmill.rows.mixed_stream import ON_CAP, OnCap
 from tokenmill.rows.segments import Stage
 from tokenmill.rows.weights import exact, powers, whole_weights
 from tokenmill.store.names import is_plain
+from tokenmill.store.token_sets import TokenSet
 
 PathLike = str | os.PathLike[str]
 Weights = Mapping[str, Any]  # a positive number for each source
@@ -39,6 +40,7 @@ class Mixture:
     | --- | --- |
     | weights | {source: weight}; or stages [(0, {...}), ("900B", {...})], each starting at a number of tokens |
     | sources | {name: folder}; a source that is not listed is a folder, or a name under data/tokens |
+    | views | {source: view}, the name of a view of its token set (docs/views.md); by default all documents, once |
     | max_epochs | {source: epochs} that a source may give in training, fractions allowed; or one number for all |
     | on_cap | what happens at max_epochs: "error", "retire" the source, or "spread" its tokens over the run |
     | tokens | tokens of the whole run, as 1e12 or "1T"; "spread" needs it |
@@ -54,6 +56,7 @@ class Mixture:
         weights: Weights | Sequence[tuple[Any, Weights]],
         *,
         sources: Mapping[str, PathLike] | None = None,
+        views: Mapping[str, str] | None = None,
         max_epochs: Mapping[str, Any] | float | None = None,
         on_cap: OnCap = "error",
         tokens: int | float | str | None = None,
@@ -64,6 +67,7 @@ class Mixture:
         stages = [(0, weights)] if isinstance(weights, Mapping) else _pairs(weights)
         self.stages = _stages([(begin, self._named(number, some)) for number, (begin, some) in enumerate(stages)])
         self.paths = self._names.paths()  # by name, in the order in which sources are named first
+        self.views = self._views(views)
         if unused := [name for name in self.paths if all(name not in stage.weights for stage in self.stages)]:
             raise ValueError(
                 f"source {unused[0]!r} has no weight in any stage; give it a weight, or leave it out and, if a run "
@@ -71,7 +75,7 @@ class Mixture:
             )
         one_of("weights_by", weights_by, WEIGHTS_BY)
         if weights_by == "targets":
-            self.stages = weights_of_targets(self.stages, {name: open_set(path) for name, path in self.paths.items()})
+            self.stages = weights_of_targets(self.stages, self._open_sets())
         self.max_epochs = self._caps(max_epochs)
         one_of("on_cap", on_cap, ON_CAP)
         self.on_cap: OnCap = on_cap
@@ -94,9 +98,10 @@ class Mixture:
             raise ValueError(f"{path}: {error}") from error
 
     @classmethod
-    def of_one_set(cls, tokens: PathLike) -> "Mixture":
-        """A token set as a mixture with one source, which has no name."""
+    def of_one_set(cls, tokens: PathLike, view: str | None = None) -> "Mixture":
+        """A token set, or a view of it, as a mixture with one source, which has no name."""
         one = object.__new__(cls)
+        one.views = {} if view is None else {ONE_SET: view}
         one.stages, one.paths = (Stage(0, {ONE_SET: Fraction(1)}),), {ONE_SET: named(tokens)}
         one.max_epochs, one.on_cap, one.tokens, one.removed = {}, "error", None, ()
         return one
@@ -114,7 +119,10 @@ class Mixture:
         return tuple(self.paths)
 
     def __getitem__(self, source: str) -> str | Path:
-        """A source's folder or address, as for RowLoader(mixture["math"], "val", epochs=1). KeyError if unknown."""
+        """A source's folder or address, as for RowLoader(mixture["math"], "val", epochs=1). KeyError if unknown.
+
+        Its view, if it has one, is in `mixture.views`.
+        """
         return self.paths[source]
 
     def at(self, tokens: int | float | str) -> "Mixture":
@@ -141,6 +149,7 @@ class Mixture:
         weighted = {name for stage in other.stages for name in stage.weights}
         other.paths = {name: path for name, path in other.paths.items() if name in weighted}
         other.max_epochs = {name: cap for name, cap in self.max_epochs.items() if name in weighted}
+        other.views = {name: view for name, view in self.views.items() if name in weighted}
         return other
 
     @property
@@ -154,7 +163,7 @@ class Mixture:
         }
 
     def _key(self) -> tuple[Any, ...]:
-        return repr(self.description), tuple(self.paths.items()), self.removed
+        return repr(self.description), tuple(self.paths.items()), tuple(sorted(self.views.items())), self.removed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mixture) and self._key() == other._key()
@@ -164,8 +173,9 @@ class Mixture:
 
     def __repr__(self) -> str:
         stages = [f"{begin:,}: {_shares(weights)}" for begin, weights in self.stages]
+        views = [f"view of {name} {view}" for name, view in self.views.items()]
         caps = [f"max_epochs of {name} {float(cap):g}" for name, cap in self.max_epochs.items()]
-        return f"Mixture({'; '.join([*stages, *caps])})"
+        return f"Mixture({'; '.join([*stages, *views, *caps])})"
 
     # ------------------------------------------------------------------------ checks
 
@@ -180,6 +190,31 @@ class Mixture:
             named[name] = exact(f"the weight of {name!r}", weight)
         whole_weights(named)  # raises ValueError if a weight would round to zero
         return named
+
+    def _views(self, views: Any) -> dict[str, str]:
+        """The view of each source that has one. ValueError if two sources are the same view of one folder."""
+        if views is not None and not isinstance(views, Mapping):
+            raise ValueError(f"views must be {{source: view}}, not {views!r}")
+        found: dict[str, str] = {}
+        for source, view in (views or {}).items():
+            if view is not None and (not isinstance(view, str) or not view):
+                raise ValueError(f"the view of source {source!r} must be its name, not {view!r}")
+            name = self._names.of(source)
+            self._require_source("views", name)
+            if view is not None:
+                found[name] = view
+        names: dict[tuple[str, str | None], str] = {}
+        for name, path in self.paths.items():
+            other = names.setdefault((_resolved(path), found.get(name)), name)
+            if other != name:
+                raise ValueError(
+                    f"sources {other!r} and {name!r} are the same folder, {path}; name it once, or give them different "
+                    "views"
+                )
+        return found
+
+    def _open_sets(self) -> dict[str, TokenSet]:
+        return {name: open_set(path).viewed(self.views.get(name)) for name, path in self.paths.items()}
 
     def _caps(self, max_epochs: Any) -> dict[str, Fraction]:
         if max_epochs is None:
@@ -230,12 +265,7 @@ class _SourceNames:
         return name
 
     def paths(self) -> dict[str, str | Path]:
-        """The folder or address of each name. ValueError if two names have the same one."""
-        names: dict[str, str] = {}
-        for name, path in self._paths.items():
-            other = names.setdefault(_resolved(path), name)
-            if other != name:
-                raise ValueError(f"sources {other!r} and {name!r} are the same folder, {path}; name it once")
+        """The folder or address of each name."""
         return dict(self._paths)
 
 

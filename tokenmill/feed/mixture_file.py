@@ -9,6 +9,7 @@
     [sources.math]
     path = "data/tokens/math-gpt2-1bd489c3"
     max_epochs = 4
+    view = "good"                     # of the token set (docs/views.md); by default all documents, once
 
     [[stages]]
     begin = 0
@@ -47,31 +48,34 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The arguments of Mixture from the content of a file in `folder`. ValueError with the key that is invalid."""
     _require_known(content, ("tokens", "on_cap", "removed", "weights_by", "sources", "weights", "stages"), "")
-    sources, caps = _sources(content, folder)
+    sources, caps, views = _sources(content, folder)
     stages = _stages(content)
     for name in [name for _, weights in stages for name in weights if name not in sources]:
         sources[name] = str(folder_of(name, folder))  # a bare name
         near = difflib.get_close_matches(name, content.get("sources", {}), 1)
         if near and not Path(sources[name]).exists():
             raise ValueError(f"{name!r} has a weight but is not in sources; did you mean {near[0]!r}?")
-    if unweighted := sorted(caps.keys() - sources.keys()):
+    if unweighted := sorted((caps.keys() | views.keys()) - sources.keys()):
         raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
     others = {key: value for key, value in content.items() if key in ("tokens", "on_cap", "removed", "weights_by")}
-    return others | {"weights": stages, "sources": sources, "max_epochs": caps}
+    return others | {"weights": stages, "sources": sources, "max_epochs": caps, "views": views}
 
 
-def _sources(content: dict[str, Any], folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """The folders and the caps that the file states, each by name."""
+def _sources(content: dict[str, Any], folder: Path) -> tuple[dict[str, str], dict[str, Any], dict[str, str]]:
+    """The folders, the caps and the views that the file states, each by name."""
     sources: dict[str, str] = {}
     caps: dict[str, Any] = {}
+    views: dict[str, str] = {}
     for name, source in _table("sources", content.get("sources", {})).items():
-        _require_known(_table(f"sources.{name}", source), ("path", "max_epochs"), f"sources.{name}.")
+        _require_known(_table(f"sources.{name}", source), ("path", "max_epochs", "view"), f"sources.{name}.")
         if "path" in source:
             path = _string(f"sources.{name}.path", source["path"])
             sources[name] = path if is_address(path) else os.path.join(folder, path)
         if "max_epochs" in source:
             caps[name] = source["max_epochs"]
-    return sources, caps
+        if "view" in source:
+            views[name] = _string(f"sources.{name}.view", source["view"])
+    return sources, caps, views
 
 
 def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:

@@ -16,7 +16,16 @@ from tokenmill.feed.nanochat_rows import NanochatPlace, NanochatRows
 from tokenmill.feed.protocol import RankShare, Resumed, SourceUsage
 from tokenmill.feed.window_plans import require_whole
 from tokenmill.rows.packings import find_packing
-from tokenmill.rows.position import OF_SOURCE, Position, columns, identity_of, read_position, require_identity, upgrade
+from tokenmill.rows.position import (
+    OF_SOURCE,
+    Documents,
+    Position,
+    columns,
+    identity_of,
+    read_position,
+    require_identity,
+    upgrade,
+)
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -66,7 +75,9 @@ class NanochatFeed:
 
     def position(self, place: NanochatPlace, tokens_seen: int) -> dict[str, Any]:
         cursor = {"epoch": 0, "window": 0, "row": place.rows}
-        part = Position(self.token_set.digest, self.config.seq_len, cursor, tokens_seen, {}, {}).as_dict()
+        part = Position(
+            (Documents(0, self.token_set.digest),), self.config.seq_len, cursor, tokens_seen, {}, {}
+        ).as_dict()
         own = {"name": ONE_SET, "drawn_from": "", "rows": place.rows * self.share.world_size, "segment_tokens": 0}
         run = {"tokens_seen": tokens_seen, "turns": 0, "asked": "", "segments": {}}
         return self.identity | run | {"sources": columns(OF_SOURCE, [own | part])}

@@ -20,7 +20,7 @@ from tokenmill.remote.cache import Cache
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.holes import doubtful, read_verified
 from tokenmill.remote.sets import RemoteShard
-from tokenmill.rows.windows import Epoch
+from tokenmill.rows.windows import EpochWindows
 from tokenmill.store.files import BLOCK_BYTES
 from tokenmill.store.shards import Shard, ShardEntry
 
@@ -30,7 +30,7 @@ NEVER = 1 << 40  # windows from now, for a block that no window needs
 class Plans(Protocol):
     """The windows of a split (window_plans.py)."""
 
-    def epoch(self, epoch: int) -> Epoch: ...
+    def epoch(self, epoch: int) -> EpochWindows: ...
     def entries(self, epoch: int) -> list[ShardEntry]: ...
     def count_windows(self, epoch: int) -> int: ...
 

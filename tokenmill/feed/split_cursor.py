@@ -11,11 +11,12 @@ It is a value: moving to another place makes a new one, so a position that does 
 from dataclasses import dataclass, field, replace
 
 from tokenmill.cached import cached_property
+from tokenmill.feed.epoch_documents import EpochPart, Former, parts_of
 from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.rows.order import ORDER_VERSION
 from tokenmill.rows.packings import find_packing
-from tokenmill.rows.position import Pasts, Position, cut_by, pasts_after_restart
+from tokenmill.rows.position import Documents, Pasts, Position, cut_by, pasts_after_restart
 from tokenmill.rows.row_stream import Cursor, no_such_rows
 from tokenmill.rows.skip_rows import Skipped
 from tokenmill.rows.windows import WindowSize
@@ -31,7 +32,7 @@ class SplitCursor:
     name: str = ""  # part of the key of random orders
     skipped: Skipped = field(default_factory=dict)
     pasts: Pasts = field(default_factory=dict)  # of windows that were begun with rows of another length
-    former: tuple[int, TokenSet] | None = None  # (epoch, set as it was) if that epoch began before the set grew
+    former: Former | None = None  # what an epoch goes over that began before the set grew, or with another view
     window_size: WindowSize | None = None  # if default windows are too large for the cache
     began: tuple[int, int] | None = None  # (epoch, row_len) if an epoch of `concat` began with another row length
     order_version: int = ORDER_VERSION  # 1 if the run began with tokenmill 0.3.0
@@ -53,6 +54,11 @@ class SplitCursor:
             loss=config.loss,
             **config.order,
         )
+
+    @property
+    def former_of_views(self) -> Former | None:
+        """The former epoch if its view changed on the way; what went before in that epoch then depends on it."""
+        return self.former if self.former is not None and len(self.former[1]) > 1 else None
 
     @cached_property
     def usage(self) -> WindowPlans:
@@ -80,7 +86,7 @@ class SplitCursor:
             self,
             skipped=position.skipped,
             pasts=dict(position.pasts),
-            former=self._former_set(position, skipped is not None),
+            former=self._former(position, skipped is not None),
             began=None if position.began is None else (position.place["epoch"], position.began + 1),
         )
         plans = split.plans()
@@ -93,14 +99,14 @@ class SplitCursor:
 
     def position(self, place: Cursor, tokens_seen: int) -> Position:
         """The position of a place, without the pasts of windows that are done."""
-        former = self.former if self.former is not None and self.former[0] == place.epoch else None
-        manifest = self.token_set.digest if former is None else former[1].digest
+        parts = parts_of(place.epoch, self.token_set, self.former)
+        documents = tuple(Documents(part.begin, part.token_set.digest, part.token_set.view_digest) for part in parts)
         first = (
             cut_by(place.epoch, self.began, self.pasts) if find_packing(self.config.packing).cuts_epoch_once else None
         )
         began = None if first is None or first == self.config.seq_len + 1 else first - 1
         cursor = place._asdict()
-        position = Position(manifest, self.config.seq_len, cursor, tokens_seen, self.skipped, self.pasts, began)
+        position = Position(documents, self.config.seq_len, cursor, tokens_seen, self.skipped, self.pasts, began)
         return position.without_done_windows()
 
     def require_skipped(self, plans: WindowPlans, first: tuple[int, int], leeway: int = 1) -> None:
@@ -116,18 +122,46 @@ class SplitCursor:
             if ranges[-1].stop > leeway * rows:
                 raise no_such_rows(epoch, window, ranges[-1], rows, self.name)
 
-    def _former_set(self, position: Position, skips_given: bool) -> tuple[int, TokenSet] | None:
-        """(epoch, set as it was) for the epoch that a position is in, if the set has grown since that epoch began."""
-        was = self.token_set.as_it_was(position.manifest, self.config.split)
-        if was is self.token_set:
+    def _former(self, position: Position, skips_given: bool) -> Former | None:
+        """What the epoch that a position is in goes over, if that is not the set as it is.
+
+        A set that has grown goes on as it was until the epoch ends. Another view holds from the next window on, with
+        the shards that were added since.
+        """
+        epoch, now = position.place["epoch"], self.token_set
+        was = [EpochPart(part.begin, self.as_it_was(part)) for part in position.documents]
+        if len(was) == 1 and was[0].token_set.documents_are_those_of(now):
             return None
-        epoch = position.place["epoch"]
-        as_new = epoch if position.begins_epoch else epoch + 1  # the first epoch that includes the new shards
+        changes_view = any(part.token_set.view is not None for part in (*was, EpochPart(0, now)))
+        is_same = was[-1].token_set.documents_are_those_of(now)
+        as_new = (epoch, 0) if position.begins_epoch else (epoch + 1, 0)  # the first window of the set as it is
+        if changes_view and not is_same and not position.begins_epoch:
+            as_new = (epoch, position.place["window"] + self._is_begun(position))
+        self._require_named_before(position, as_new, skips_given)
+        if position.begins_epoch:
+            return None
+        if is_same or not changes_view:
+            return epoch, tuple(was)
+        begun = [part for part in was if part.begin < as_new[1]]
+        return epoch, (*begun, EpochPart(as_new[1], now))
+
+    def as_it_was(self, part: Documents) -> TokenSet:
+        """The set with a manifest and a view that a position names."""
+        was = self.token_set.as_it_was(part.manifest, self.config.split)
+        return was if part.view == was.view_digest else was.viewed(part.view)
+
+    @staticmethod
+    def _is_begun(position: Position) -> bool:
+        """Whether rows of the window that a position is in were used."""
+        return bool(position.place["row"]) or any(past.used for past in position.pasts.get(position.window, ()))
+
+    def _require_named_before(self, position: Position, as_new: tuple[int, int], skips_given: bool) -> None:
+        """Raises ValueError if a position skips rows of windows that now have other documents."""
+        changed = "has grown" if position.documents[-1].view == self.token_set.view_digest else "has another view"
         named = [] if skips_given else [*position.skipped, *position.pasts]
-        if named := [window for window in named if window[0] >= as_new]:
+        if named := [window for window in named if window >= as_new]:
             raise ValueError(
-                f"{self.token_set.display_name} has grown since this position, whose skip_rows name rows of epoch "
-                f"{named[0][0]}; that epoch now includes the new shards, so its rows are others; pass skip_rows=[...] "
-                "as `tokenmill show` prints them now to the loader, or [] to skip none"
+                f"{self.token_set.display_name} {changed} since this position, whose skip_rows name rows of epoch "
+                f"{named[0][0]}, window {named[0][1]}; that window now has other documents, so its rows are others; "
+                "pass skip_rows=[...] as `tokenmill show` prints them now to the loader, or [] to skip none"
             )
-        return None if position.begins_epoch else (epoch, was)

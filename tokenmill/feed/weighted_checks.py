@@ -17,6 +17,7 @@ from tokenmill.feed.split_cursor import SplitCursor
 from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.rows.mixed_stream import Schedule
 from tokenmill.rows.packing import CUTS
+from tokenmill.rows.position import documents_of
 from tokenmill.rows.segments import MixtureState
 from tokenmill.store.columns import TARGETS
 from tokenmill.store.token_sets import TokenSet
@@ -25,7 +26,7 @@ Parts = Mapping[str, dict[str, Any]]  # a position's columns for each source, by
 
 
 def require_compatible(sets: Mapping[str, TokenSet]) -> None:
-    """Raises ValueError if token sets have different tokenizers, or if two of them are the same."""
+    """Raises ValueError if token sets have different tokenizers, or if two of them have the same documents as often."""
     (first, one), *others = sets.items()
     for name, other in others:
         if (ids_fingerprint(other), other.dtype, other.bos_id) != (ids_fingerprint(one), one.dtype, one.bos_id):
@@ -33,12 +34,13 @@ def require_compatible(sets: Mapping[str, TokenSet]) -> None:
                 f"the sources of a mixture must have the same tokenizer, found {first!r} with {_tokenizer(one)}, "
                 f"{name!r} with {_tokenizer(other)}; prepare one of them again with the tokenizer of the other"
             )
-    digests: dict[str, str] = {}
+    digests: dict[tuple[str, str], str] = {}
     for name, token_set in sets.items():
-        same = digests.setdefault(token_set.digest, name)
+        same = digests.setdefault((token_set.digest, token_set.view_digest), name)
         if same != name:
+            what = "shards" if token_set.view is None else "documents, each as often"
             raise ValueError(
-                f"sources {same!r} and {name!r} hold the same shards, {token_set.display_name}; keep only one of them"
+                f"sources {same!r} and {name!r} hold the same {what}, {token_set.display_name}; keep only one of them"
             )
 
 
@@ -86,13 +88,27 @@ def _tokenizer(token_set: TokenSet) -> str:
     return f"{token_set.tokenizer['name']}, {token_set.tokenizer['fingerprint']} ({token_set.dtype})"
 
 
-def name_of_set(digest: str, mixture: Mixture, sets: Mapping[str, TokenSet]) -> str:
-    """The name that the token set of a one-set position has here. `digest` is of its manifest."""
+def manifests_of(part: Mapping[str, Any]) -> list[str]:
+    """The digests of the manifests that a source's part of a position names."""
+    return [documents.manifest for documents in documents_of(part["manifest"])]
+
+
+def name_of_set(part: Mapping[str, Any], mixture: Mixture, sets: Mapping[str, TokenSet]) -> str:
+    """The name that the token set of a one-set position has here. `part` is the position's part for it.
+
+    If several sources are views of that set, it is the one with the position's view.
+    """
     if mixture.is_one_set:
         return ONE_SET
-    for name, token_set in sets.items():
-        if token_set.knows(digest):
-            return name
+    digest, view = documents_of(part["manifest"])[-1][1:]
+    known = [name for name, token_set in sets.items() if token_set.knows(digest)]
+    if same := [name for name in known if sets[name].view_digest == view] or (known if len(known) == 1 else []):
+        return same[0]
+    if known:
+        raise ValueError(
+            f"this position is of a token set with view {view or 'none'}, and the sources {', '.join(known)} are other "
+            "views of that set; load it into one of these alone"
+        )
     raise ValueError(
         f"this position is of a token set with manifest {digest}, but no source of the mixture has or had that "
         f"manifest: {', '.join(sets)}"
@@ -119,9 +135,9 @@ def _require_same_names(parts: Parts, sets: Mapping[str, TokenSet]) -> None:
     """Raises ValueError if a token set of the position has another name here, because its rows would start over."""
     new = [name for name in sets if name not in parts]
     for name in [name for name in parts if name not in sets]:
-        digest = str(parts[name]["manifest"])
+        _, digest, view = documents_of(parts[name]["manifest"])[-1]
         for other in new:
-            if sets[other].knows(digest):
+            if sets[other].knows(digest) and sets[other].view_digest == view:
                 raise ValueError(
                     f"source {name!r} of this position is the token set that the mixture calls {other!r}, and the "
                     f"order of its rows depends on its name; keep the name: "

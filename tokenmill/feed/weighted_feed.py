@@ -27,6 +27,7 @@ from tokenmill.feed.protocol import RankShare, Resumed, SourceUsage, worker_iden
 from tokenmill.feed.split_cursor import SplitCursor
 from tokenmill.feed.weighted_checks import (
     ids_fingerprint,
+    manifests_of,
     name_of_set,
     require_caps,
     require_compatible,
@@ -133,15 +134,16 @@ class WeightedFeed:
 
     def _digest(self) -> str:
         if self.mixture.is_one_set:
-            return str(self.token_set.digest)
+            return "/".join(filter(None, (self.token_set.digest, self.token_set.view_digest)))
         return hashlib.sha256(json.dumps(self.order_inputs, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def order_inputs(self) -> dict[str, Any]:
+        views = {name: token_set.view_digest for name, token_set in sorted(self._sets.items()) if token_set.view}
         if self.mixture.is_one_set:
-            return {"manifest": self.token_set.digest}
+            return {"manifest": self.token_set.digest} | ({"view": views[ONE_SET]} if views else {})
         manifests = {name: token_set.digest for name, token_set in sorted(self._sets.items())}
-        return {"mixture": self.mixture.description | {"manifests": manifests}}
+        return {"mixture": self.mixture.description | {"manifests": manifests} | ({"views": views} if views else {})}
 
     @property
     def _sets(self) -> dict[str, TokenSet]:
@@ -202,7 +204,7 @@ class WeightedFeed:
         parts = read_sources(upgrade(state))
         if self.mixture.is_one_set or list(parts) == [ONE_SET]:
             same_kind = list(parts) == [ONE_SET] and self.mixture.is_one_set
-            return same_kind and self.token_set.knows(str(parts[ONE_SET]["manifest"]))
+            return same_kind and all(map(self.token_set.knows, manifests_of(parts[ONE_SET])))
         return parts.keys() <= {*self.sources, *self.mixture.removed}
 
     def resume(self, state: dict[str, Any]) -> Resumed["WeightedFeed"]:
@@ -217,7 +219,7 @@ class WeightedFeed:
         require_identity(state, self.identity, self.display_name)
         parts = read_sources(state)
         if list(parts) == [ONE_SET]:
-            name = name_of_set(str(parts[ONE_SET]["manifest"]), self.mixture, self._sets)
+            name = name_of_set(parts[ONE_SET], self.mixture, self._sets)
             state = rename_one_set(state, name)
             parts = read_sources(state)
         require_sources(parts, self.mixture, self._sets)

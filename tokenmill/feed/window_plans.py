@@ -5,35 +5,37 @@
     plans.rows(0, 3)              the rows of its window 3
     plans.count_rows(0, 3)        how many rows that window has
 
-A plan is a pure function of lengths and settings (rows/packers.py), so only the last few are kept. Two binary searches
-in a shard's offsets find the documents of a slice. No token is read.
+A plan is a pure function of lengths and settings (rows/packers.py), so only the last few are kept. No token is read.
+If the token set has a view, a plan is of the view's documents, each as often as it counts (window_documents.py).
 """
 
 import copy
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from tokenmill.feed.epoch_documents import EpochDocuments, Former, keep_last
 from tokenmill.feed.padding import Padding
 from tokenmill.feed.remote_rows import BlockOrder
+from tokenmill.feed.window_documents import WindowDocuments
 from tokenmill.feed.window_rows import WindowRows
 from tokenmill.remote.sets import RemoteTokenSet
+from tokenmill.rows.copies import Apart
+from tokenmill.rows.joined_epoch import JoinedEpoch
 from tokenmill.rows.order import ORDER_VERSION, number_of
 from tokenmill.rows.packers import Packer, Past, WindowContent, count_window, plan_window
 from tokenmill.rows.packing import CUTS, LongDocuments
 from tokenmill.rows.packings import PACKINGS, Packing, find_packing
 from tokenmill.rows.position import Pasts, cut_by
 from tokenmill.rows.row_stream import Cursor, End
+from tokenmill.rows.view_windows import ViewEpoch
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE as DEFAULT_WINDOW_SIZE
 from tokenmill.rows.windows import Epoch, Window, WindowSize
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
-PLANS_HELD = 2
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 SAMPLE_ROWS = 30_000  # how many rows are counted if an estimate is enough
 
 
@@ -50,10 +52,11 @@ def require_whole(token_set: TokenSet, packing: Packing) -> None:
 class WindowPlans:
     """The planned rows of each window of a split, `row_len` tokens each, in an order that depends on seed and `name`.
 
-    If the token set has grown, `former` is (epoch, token set as it was in that epoch); later epochs include the new
-    shards. `pasts` belong to windows that were begun with rows of another length. `began` is (epoch, row_len) if an
-    epoch of `concat` began with another row length, which then cuts all its windows first. Raises ValueError if a shard
-    is too short for a row and the packing does not join shards.
+    If the token set has grown, or has another view, since an epoch began, `former` is that epoch and what it goes over;
+    later epochs go over the set as it is. `pasts` belong to windows that were begun with rows of another length.
+    `began` is (epoch, row_len) if an epoch of `concat` began with another row length, which then cuts all its windows
+    first. Raises ValueError if a shard is too short for a row and the packing does not join shards, or if the set has a
+    view and the packing takes none.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class WindowPlans:
         shuffle: bool,
         seed: int,
         name: str = "",
-        former: tuple[int, TokenSet] | None = None,
+        former: Former | None = None,
         pasts: Pasts | None = None,
         began: tuple[int, int] | None = None,
         window_size: WindowSize | None = None,
@@ -79,35 +82,26 @@ class WindowPlans:
         self.long_documents = long_documents if token_set.is_chat or long_documents in CUTS else "split"
         self.is_masked = token_set.is_chat or loss == "once"  # else every token bears loss
         self.shuffle, self.seed, self.name = shuffle, seed, name
-        self.former, self.pasts, self.began = former, dict(pasts or {}), began
+        self.pasts, self.began = dict(pasts or {}), began
         self.window_size, self.order_version = window_size or DEFAULT_WINDOW_SIZE, order_version
         self._repeats = split == "val" or not shuffle  # whether every epoch is the same
-        self._entries: dict[str, list[ShardEntry]] = {}  # by the manifest's digest
-        self._epochs: dict[tuple[str, int], Epoch] = {}  # the last ones used
+        order = (seed, name) if shuffle else None
+        self.documents = EpochDocuments(token_set, split, former, order, self.window_size, order_version)
         self._plans: dict[tuple[Any, ...], WindowRows] = {}  # the last ones used
         self._counts: dict[tuple[int, int], int] = {}  # the rows of the window that was counted last
         self._require_rows_in_shards()
 
-    def set_of(self, epoch: int) -> TokenSet:
-        """The token set as it is in an epoch."""
-        return self.former[1] if self.former is not None and epoch == self.former[0] else self.token_set
+    def documents_key(self, epoch: int) -> str:
+        """Differs between epochs that go over other documents: the manifest's digest, and what views there are."""
+        return self.documents.key(epoch)
 
     def entries(self, epoch: int) -> list[ShardEntry]:
         """The shards of an epoch, in the order of the manifest."""
-        token_set = self.set_of(epoch)
-        if token_set.digest not in self._entries:
-            self._entries[token_set.digest] = token_set.split(self.split)
-        return self._entries[token_set.digest]
+        return [entry for _, entry in self.documents.members(epoch)]
 
-    def epoch(self, epoch: int) -> Epoch:
+    def epoch(self, epoch: int) -> Epoch | ViewEpoch | JoinedEpoch:
         """The windows of an epoch."""
-        key = (self.set_of(epoch).digest, self.order_epoch(epoch))
-        found = self._epochs.get(key)
-        if found is None:
-            order_key = (self.seed, self.name, key[1]) if self.shuffle else None
-            tokens = [entry.tokens for entry in self.entries(epoch)]
-            found = Epoch(tokens, order_key, self.window_size, self.order_version)
-        return _cached(self._epochs, key, found)
+        return self.documents.windows(epoch, self.order_epoch(epoch))
 
     def block_order(self) -> BlockOrder | None:
         """When the blocks of a remote set are needed; None for a set on this disk."""
@@ -175,25 +169,25 @@ class WindowPlans:
     def rows(self, epoch: int, window: int) -> WindowRows:
         """The rows of a window."""
         key = (
-            self.set_of(epoch).digest,
+            self.documents_key(epoch),
             self.order_epoch(epoch),
             window,
             self.row_len,
             tuple(self._past(epoch, window)),
         )
         found = self._plans.get(key)
-        return _cached(self._plans, key, self._plan(epoch, window) if found is None else found)
+        return keep_last(self._plans, key, self._plan(epoch, window) if found is None else found)
 
     def count_rows(self, epoch: int, window: int) -> int:
         """The number of rows of a window, at a fifth of the cost of planning it."""
         slices = self.epoch(epoch).window(window)
-        documents = self._documents(self._open(epoch, slices), slices) if self.packing.packs_documents else []
+        documents = self._documents(epoch, window, slices, self._open(epoch, slices))
         packer = self._packer(epoch, slices, documents)
         return count_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
 
     def count(self, epoch: int, up_to: int | None = None) -> int:
         """The number of rows of all windows of an epoch, from document lengths. Stops counting at `up_to`."""
-        if up_to is not None and sum(map(self._fewest_rows, self.entries(epoch))) >= up_to:
+        if up_to is not None and sum(map(self._fewest_rows, self.documents.members(epoch))) >= up_to:
             return up_to
         rows = 0
         for window in range(self.count_windows(epoch)):
@@ -217,74 +211,86 @@ class WindowPlans:
         return [] if first in (None, self.row_len) else [Past(first, 0)]
 
     def _open(self, epoch: int, slices: Window) -> dict[int, Shard]:
-        """The shards that slices belong to, by their number in the split."""
-        entries, token_set = self.entries(epoch), self.set_of(epoch)
+        """The shards that slices belong to, by their number in the epoch."""
+        members = self.documents.members(epoch)
         # a small set has the same shards in every window, so their memory maps are reused
         held = {s.entry: s for rows in list(self._plans.values()) for s in rows.shards if isinstance(s, Shard)}
         numbers = np.unique(slices.shard).tolist()
-        token_set.bring([entries[i] for i in numbers if entries[i] not in held])
-        return {i: held.get(entries[i]) or token_set.open(entries[i]) for i in numbers}
+        missing = [members[i] for i in numbers if members[i][1] not in held]
+        for token_set in {id(one): one for one, _ in missing}.values():
+            token_set.bring([entry for one, entry in missing if one is token_set])
+        return {i: held.get(members[i][1]) or members[i][0].open(members[i][1]) for i in numbers}
 
-    def _documents(self, shards: dict[int, Shard], slices: Window) -> list[tuple[int, int, np.ndarray]]:
-        """The documents of each slice: (number of the shard in the split, first document, their lengths)."""
-        found = []
-        for shard, begin, end in zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True):
-            first, last = shards[shard].documents_between(begin, end)
-            found.append((shard, first, shards[shard].lengths_of(first, last)))
-        return found
+    def _documents(self, epoch: int, window: int, slices: Window, shards: dict[int, Shard]) -> WindowDocuments | None:
+        """The documents of a window's slices; None if the packing does not pack documents."""
+        if not self.packing.packs_documents:
+            return None
+        return self.documents.of_window(epoch, self.order_epoch(epoch), window, slices, shards)
 
-    def _packer(self, epoch: int, slices: Window, documents: list[tuple[int, int, np.ndarray]]) -> Packer:
-        lengths = [lengths for *_, lengths in documents]
-        tokens = np.array([entry.tokens for entry in self.entries(epoch)])
+    def _packer(self, epoch: int, slices: Window, documents: WindowDocuments | None) -> Packer:
+        tokens = np.array([entry.tokens for _, entry in self.documents.members(epoch)])
         content = WindowContent(
-            np.concatenate([np.zeros(0, np.int64), *lengths]),
+            np.zeros(0, np.int64) if documents is None else documents.lengths,
             slices,
             tokens,
             self.long_documents,
             self.shuffle,
             self.order_version,
         )
-        packer = self.packing.whole_packer if self.token_set.is_chat else self.packing.packer
-        assert packer is not None, "only packings with one global order are planned, and of chat sets whole documents"
-        return packer(content)
+        make = self.packing.whole_packer if self.token_set.is_chat else self.packing.packer
+        assert make is not None, "only packings with one global order are planned, and of chat sets whole documents"
+        packer = make(content)
+        if documents is None or documents.times is None:
+            return packer
+        return Apart(packer, documents.lengths, documents.times)
 
     def _plan(self, epoch: int, window: int) -> WindowRows:
         slices = self.epoch(epoch).window(window)
         shards = self._open(epoch, slices)
-        documents = self._documents(shards, slices) if self.packing.packs_documents else []
+        documents = self._documents(epoch, window, slices, shards)
         packer = self._packer(epoch, slices, documents)
         plan = plan_window(packer, self.row_len, self._key(epoch, window), self._past(epoch, window))
         places = {shard: place for place, shard in enumerate(shards)}
         joined: list[Any] = list(shards.values())
-        at = [places[shard] for shard in slices.shard.tolist()]
-        if self.packing.packs_documents:
-            shard = np.repeat([places[i] for i, *_ in documents], [len(lengths) for *_, lengths in documents])
-            begins = [shards[i].offsets[first : first + len(lengths)] for i, first, lengths in documents]
-            begin = np.concatenate([np.zeros(0, np.int64), *begins]).astype(np.int64)
-        else:  # the documents of this plan are slices
-            shard, begin = np.array(at, dtype=np.int64), slices.begin
+        if documents is None:  # the documents of this plan are slices
+            numbers, begin = slices.shard, slices.begin
+            stretches = list(zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True))
+        else:
+            (numbers, begin), stretches = documents.places(), documents.stretches
+        at = np.zeros(len(self.documents.members(epoch)), np.int64)
+        at[list(places)] = list(places.values())
+        shard = at[numbers]
         if self.token_set.is_chat:  # padding is the document after the last
             shard, begin = np.append(shard, len(joined)), np.append(begin, 0)
             joined.append(Padding(self.row_len, self.token_set.bos_id, self.token_set.numpy_dtype))
+        document = packer.document_of(plan.document) if isinstance(packer, Apart) else plan.document
         return WindowRows(
             joined,
-            list(zip(at, slices.begin.tolist(), slices.end.tolist(), strict=True)),
+            [(places[number], first, last) for number, first, last in stretches],
             plan,
-            shard[plan.document],
-            begin[plan.document] + plan.start,
+            shard[document],
+            begin[document] + plan.start,
             self.token_set.bos_id,
             self.packing.begins_with_bos,
             self.loss,
         )
 
-    def _fewest_rows(self, entry: ShardEntry) -> int:
+    def _fewest_rows(self, member: tuple[TokenSet, ShardEntry]) -> int:
         """The fewest rows that a shard can give, known without opening it."""
-        if self.token_set.is_chat:
-            return 0  # all of its documents may be longer than a row
+        token_set, entry = member
+        if token_set.is_chat or token_set.view is not None:
+            return 0  # all of its documents may be longer than a row, or not be in the view
         return self.packing.fewest_rows(entry.tokens, entry.documents, self.row_len, self.long_documents)
 
     def _require_rows_in_shards(self) -> None:
         require_whole(self.token_set, self.packing)
+        if self.token_set.view is not None and not self.packing.takes_views:
+            known = ", ".join(repr(name) for name, one in PACKINGS.items() if one.takes_views)
+            raise ValueError(
+                f"packing {self.packing.name!r} is not supported with a view, as it cuts the token stream and not "
+                f"documents; use packing={known}, or write the view's documents as a token set of their own by "
+                "`tokenmill convert`"
+            )
         for entry in [] if self.packing.joins_shards else self.entries(-1):
             if 0 < entry.tokens < self.row_len:
                 raise ValueError(
@@ -292,12 +298,3 @@ class WindowPlans:
                     f"{self.row_len - 1} + 1, and packing {self.packing.name!r} does not join shards, so all of it "
                     "would be left out; use packing='best_fit' or a smaller seq_len"
                 )
-
-
-def _cached(held: dict[Key, Value], key: Key, value: Value) -> Value:
-    """Stores a value as the one used last, and drops all but the last PLANS_HELD. Several threads may call it."""
-    held.pop(key, None)
-    held[key] = value
-    for old in list(held)[:-PLANS_HELD]:
-        held.pop(old, None)
-    return value

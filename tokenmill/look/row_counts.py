@@ -60,7 +60,7 @@ class RowCounts:
             VERSION,
             plans.window_size,
             plans.order_version,
-            plans.set_of(epoch).digest,
+            plans.documents_key(epoch),
             plans.split,
             plans.row_len,
             plans.packing.name,

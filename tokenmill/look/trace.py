@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tokenmill.feed.epoch_documents import EpochPart
 from tokenmill.feed.feed import make_feed
 from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.feed.pieces import Piece
@@ -31,11 +32,11 @@ from tokenmill.rows.interleave import pattern_of
 from tokenmill.rows.mixed_stream import MixedStream
 from tokenmill.rows.packers import Past
 from tokenmill.rows.packings import find_packing
-from tokenmill.rows.position import upgrade
+from tokenmill.rows.position import Documents, documents_of, upgrade
 from tokenmill.rows.row_stream import Cursor, RowStream
 from tokenmill.rows.segments import MixtureState, SegmentStart, SourceState, SourceTrack
 from tokenmill.rows.skip_rows import Skipped, format_rows
-from tokenmill.store.shards import ShardEntry
+from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -65,7 +66,7 @@ class Tracer:
         self.feed, self.mixture_state = feed, mixture_state
         self._plans = {name: source.plans() for name, source in feed.sources.items()}
         self._counts = {name: RowCounts(plans) for name, plans in self._plans.items()}
-        self._manifests: dict[str, str] = {}  # that a state names, by source
+        self._documents: dict[str, Documents] = {}  # that a state names, by source
 
     @classmethod
     def of(cls, config: LoaderConfig, state: dict[str, Any] | None = None) -> "Tracer":
@@ -81,9 +82,10 @@ class Tracer:
         resumed = feed.resume(state)
         tracer = cls(resumed.feed, resumed.place)
         parts = upgrade(state)["sources"]
-        for name, digest in zip(parts["name"], map(str, parts["manifest"]), strict=True):
-            known = [own for own, split in resumed.feed.sources.items() if split.token_set.knows(digest)]
-            tracer._manifests |= dict.fromkeys([name] * (name in resumed.feed.sources) or known[:1], digest)
+        for name, manifest in zip(parts["name"], parts["manifest"], strict=True):
+            *_, documents = documents_of(manifest)
+            known = [own for own, split in resumed.feed.sources.items() if split.token_set.knows(documents.manifest)]
+            tracer._documents |= dict.fromkeys([name] * (name in resumed.feed.sources) or known[:1], documents)
         return tracer._as_the_run_had_it()
 
     def _as_the_run_had_it(self) -> "Tracer":
@@ -94,19 +96,21 @@ class Tracer:
         """
         sources = dict(self.feed.sources)
         for name in self.grown_at_epoch_start():
-            was = sources[name].token_set.as_it_was(self._manifests[name], self.feed.config.split)
-            sources[name] = replace(sources[name], former=(self.mixture_state.sources[name].place.epoch, was))
+            was = sources[name].as_it_was(self._documents[name])
+            epoch = self.mixture_state.sources[name].place.epoch
+            sources[name] = replace(sources[name], former=(epoch, (EpochPart(0, was),)))
         traced = Tracer(replace(self.feed, sources=sources), self.mixture_state)
-        traced._manifests = self._manifests
+        traced._documents = self._documents
         return traced
 
     def grown_at_epoch_start(self) -> list[str]:
-        """The sources that were at the first row of an epoch when the state was saved, and have grown since."""
+        """The sources that were at the first row of an epoch when the state was saved, and have other documents now."""
         places = {name: served.place for name, served in self.mixture_state.sources.items()}
         return [
             name
-            for name, digest in self._manifests.items()
-            if digest != self.feed.sources[name].token_set.digest and places[name] == Cursor(places[name].epoch)
+            for name, (_, *was) in self._documents.items()
+            for now in [self.feed.sources[name].token_set]
+            if tuple(was) != (now.digest, now.view_digest) and places[name] == Cursor(places[name].epoch)
         ]
 
     def at(self, cursor: Cursor) -> "Tracer":
@@ -117,7 +121,7 @@ class Tracer:
     def of_manifest(self, digest: str) -> "Tracer":
         """The tracer of the only token set as it was with this manifest."""
         ((name, source),) = self.feed.sources.items()
-        was = source.token_set.as_it_was(digest, self.feed.config.split)
+        was = source.as_it_was(Documents(0, digest))
         former = None if name in self.grown_at_epoch_start() else source.former
         source = replace(source, token_set=was, former=former)
         return Tracer(replace(self.feed, sources={name: source}), self.mixture_state)
@@ -200,9 +204,9 @@ class Tracer:
     def _before_it_grew(self, source: str) -> SplitCursor:
         """A source with the token set that the state is of: rows before it never hold tokens of later shards."""
         own = self.feed.sources[source]
-        if source not in self._manifests:
+        if source not in self._documents:
             return own
-        return replace(own, token_set=own.token_set.as_it_was(self._manifests[source], own.config.split), former=None)
+        return replace(own, token_set=own.as_it_was(self._documents[source]), former=own.former_of_views)
 
     # ------------------------------------------------------------------------
 
@@ -278,7 +282,7 @@ class _SegmentRows:
         epoch, windows = -1, set[int]()
         for first, rows in self._track.rows(0, self._count):
             if rows.epoch != epoch:
-                epoch, windows = rows.epoch, self._windows_with(rows.epoch, entry, begin, end)
+                epoch, windows = rows.epoch, self._windows_with(rows.epoch, shard, document)
             if rows.window not in windows:
                 continue
             for row, filler in self._plans.rows(rows.epoch, rows.window).rows_with(entry.name, begin, end):
@@ -286,18 +290,16 @@ class _SegmentRows:
                 if row in rows.numbers and number < self._count:
                     yield self._pattern.turn_of(self._which, number), Cursor(rows.epoch, rows.window, row), filler
 
-    def _windows_with(self, epoch: int, entry: ShardEntry, begin: int, end: int) -> set[int]:
-        """The windows of an epoch whose rows may hold tokens of a stretch of a shard."""
+    def _windows_with(self, epoch: int, shard: Shard, document: int) -> set[int]:
+        """The windows of an epoch whose rows may hold tokens of a document."""
         plans = self._plans
-        places = [place for place, other in enumerate(plans.entries(epoch)) if other.name == entry.name]
-        if not places:
-            return set()  # the shard was added later
-        if plans.packing.packs_documents:  # a document is entirely in the window in which it begins
-            first = last = begin
-        else:  # rows that begin before the stretch may reach into it
+        begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
+        if plans.packing.packs_documents:  # a document is entirely in the windows in which it begins
+            tokens = {begin}
+        else:  # rows that begin before the document may reach into it
             first, last = max(0, begin - plans.row_len + 1), end - 1
-        tokens = {*range(first, last, plans.window_size.slice), last}  # at least one token of each slice
-        return {plans.epoch(epoch).window_of(places[0], token) for token in tokens}
+            tokens = {*range(first, last, plans.window_size.slice), last}  # at least one token of each slice
+        return plans.documents.windows_with(epoch, plans.order_epoch(epoch), shard.entry.name, document, tokens)
 
 
 def rank_rows(config: LoaderConfig, rank: int, first: int, count: int) -> Iterator[TracedRow]:

@@ -13,6 +13,8 @@ from tokenmill.rows.order import permutation, random_bits
 from tokenmill.rows.packing import RowPlan, Stretches
 from tokenmill.rows.windows import Window
 
+COLUMNS = ("document", "start", "length", "bos", "filler")  # of a RowPlan, one value for each piece
+
 
 def count_concat(window: Window, shard_tokens: np.ndarray, row_len: int) -> np.ndarray:
     """The number of rows that begin in each slice of a window, with shards of `shard_tokens`: (num_slices,) int64."""
@@ -112,7 +114,7 @@ def shuffled(plans: list[RowPlan], seed: tuple[int, ...]) -> RowPlan:
     """The rows of several plans, shuffled together with a seed."""
     before = np.cumsum([0, *(plan.row_offsets[-1] for plan in plans[:-1])])
     ends = [plan.row_offsets[1:] + first for plan, first in zip(plans, before.tolist(), strict=True)]
-    columns = ("document", "start", "length", "bos", "filler")
+    columns = COLUMNS if plans[0].context is None else (*COLUMNS, "context")
     joined = (np.concatenate([getattr(plan, column) for plan in plans]) for column in columns)
     together = RowPlan(plans[0].row_len, np.concatenate([[0], *ends]), *joined)
     return _in_order(together, permutation(together.num_rows, "together", *seed))
@@ -123,8 +125,8 @@ def _in_order(plan: RowPlan, order: np.ndarray) -> RowPlan:
     counts = np.diff(plan.row_offsets)[order]
     row_offsets = np.concatenate([[0], np.cumsum(counts)])
     pieces = np.arange(row_offsets[-1]) + np.repeat(plan.row_offsets[order] - row_offsets[:-1], counts)
-    columns = (plan.document, plan.start, plan.length, plan.bos, plan.filler)
-    return RowPlan(plan.row_len, row_offsets, *(column[pieces] for column in columns))
+    columns = COLUMNS if plan.context is None else (*COLUMNS, "context")
+    return RowPlan(plan.row_len, row_offsets, *(getattr(plan, column)[pieces] for column in columns))
 
 
 def _rows_of_one_piece(document: np.ndarray, start: np.ndarray, row_len: int) -> RowPlan:

@@ -37,6 +37,7 @@ class Packing:
     | per_rank | whether each rank has an order of its own (nanochat), instead of a part of the global order |
     | fewest_rows | the fewest rows that a shard can give |
     | whole_packer | makes the packer of a window of a chat set, of whole documents; None: chat sets are refused |
+    | takes_views | whether it can plan a view's documents, each as often as it counts |
     | variants | label in reports -> the `long_documents` that it stands for |
     | whole_variants | the same, of chat sets |
     """
@@ -52,6 +53,7 @@ class Packing:
     cuts_epoch_once: bool = False
     per_rank: bool = False
     whole_packer: Callable[[WindowContent], Packer] | None = None
+    takes_views: bool = False
     variants: tuple[tuple[str, str], ...] = ()
     whole_variants: tuple[tuple[str, str], ...] = ()
 
@@ -81,6 +83,7 @@ PACKINGS: dict[str, Packing] = {
             joins_shards=True,
             fewest_rows=_of_documents,
             whole_packer=WholeDocuments.of_window,
+            takes_views=True,
             variants=(("best_fit", "split"), ("best_fit, crop", "crop")),
             whole_variants=(("window", "window"), ("crop", "crop"), ("drop", "drop")),
         ),

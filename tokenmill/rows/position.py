@@ -10,6 +10,8 @@
 One token set is one source, named "". The columns of a source:
 
     manifest, seq_len, epoch, window, row         its cursor; with nanochat, row counts the rows of each rank
+                manifest is a digest; with views, [[0, digest, the view's digest], [4, digest, another's]] if the
+                epoch went on with another view at its window 4
     pasts       [[0, 3, [4096, 200]]] if the row length changed within window 3 of epoch 0 (packers.py), else []
     began       2048; 4096 if an epoch of concat began with rows of that length
     skip_rows   ["0:4:100-163"], or []
@@ -25,7 +27,7 @@ loads exactly the keys that a new loader's position has, and it loads a list as 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenmill.checks import LARGEST, LONGEST_ROW, whole_number
 from tokenmill.rows.order import ORDER_VERSION
@@ -42,6 +44,14 @@ OF_SPLIT = ("manifest", "seq_len", "epoch", "window", "row", "began", "pasts", "
 OF_SOURCE = ("name", *OF_SPLIT, "drawn_from", "rows", "segment_tokens")
 
 Pasts = Mapping[tuple[int, int], Sequence[Past]]  # by (epoch, window)
+
+
+class Documents(NamedTuple):
+    """What an epoch goes over from its window `begin` on: the digests of a manifest and of a view, "" for none."""
+
+    begin: int
+    manifest: str
+    view: str = ""
 
 
 def identity_of(fingerprint: str, split: str, packing: str, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +105,7 @@ def upgrade(state: Any) -> dict[str, Any]:
 class Position:
     """The position of one source, without its identity. Windows are (epoch, window of the epoch)."""
 
-    manifest: str
+    documents: tuple[Documents, ...]  # that the epoch of `place` goes over, in the order of their windows
     seq_len: int
     place: dict[str, int]  # epoch, window, row
     tokens_seen: int
@@ -115,7 +125,7 @@ class Position:
 
     def as_dict(self) -> dict[str, Any]:
         """The columns OF_SPLIT, as plain numbers and strings."""
-        cursor = {"manifest": self.manifest, "seq_len": self.seq_len} | self.place
+        cursor = {"manifest": _format_documents(self.documents), "seq_len": self.seq_len} | self.place
         began = self.seq_len if self.began is None else self.began
         changes = {"began": began, "pasts": _format_pasts(self.pasts), "skip_rows": format_skipped(self.skipped)}
         return cursor | changes | {"tokens_seen": self.tokens_seen}
@@ -176,7 +186,7 @@ def read_position(part: Mapping[str, Any]) -> Position:
     seq_len = whole_number("seq_len of the position", part["seq_len"], 1, LONGEST_ROW)
     began = whole_number("began of the position", part["began"], 1, LONGEST_ROW)
     return Position(
-        str(part["manifest"]),
+        documents_of(part["manifest"]),
         seq_len,
         {key: whole_number(f"{key} of the position", part[key], 0) for key in ("epoch", "window", "row")},
         whole_number("tokens_seen of the position", part["tokens_seen"], 0),
@@ -184,6 +194,34 @@ def read_position(part: Mapping[str, Any]) -> Position:
         _parse_pasts(part["pasts"]),
         None if began == seq_len else began,
     )
+
+
+def documents_of(manifest: Any) -> tuple[Documents, ...]:
+    """What the epoch of a source goes over, from the column `manifest`. ValueError if `as_dict` did not make it."""
+    if isinstance(manifest, str):
+        return (Documents(0, manifest),)
+    try:
+        parts = [Documents(whole_number("a window", begin, 0), *map(_digest, rest)) for begin, *rest in manifest]
+        in_order = [part.begin for part in parts] == sorted({part.begin for part in parts})
+        if not (parts and parts[0].begin == 0 and in_order):
+            raise ValueError("expected windows that ascend from 0")
+        return tuple(parts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "manifest of the position must be a digest, or [[window, digest of a manifest, digest of a view], ...] as "
+            f"state_dict makes it, found {reprlib.repr(manifest)}: {error}"
+        ) from error
+
+
+def _digest(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a digest, found {value!r}")
+    return value
+
+
+def _format_documents(documents: Sequence[Documents]) -> str | list[list[Any]]:
+    plain = len(documents) == 1 and not documents[0].view
+    return documents[0].manifest if plain else [list(part) for part in documents]
 
 
 def require_identity(state: dict[str, Any], identity: dict[str, Any], where: object) -> None:

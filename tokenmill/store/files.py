@@ -36,6 +36,7 @@ CALLED = {  # what error messages call each kind of JSON
     "tokenizer": "a tokenizer that tokenmill wrote",
     "plan": "the plan of a file",
     "counts": "the counts of rows",
+    "view": "a view of a token set",
 }
 OLD_SECONDS = 86_400  # after which a temporary file that nobody writes to is removed
 BLOCK_BYTES = 1 << 20  # every block of a file has its own CRC-32

@@ -284,6 +284,26 @@ def _counts(counts: dict[str, Any]) -> None:
         _count("rows", rows)
 
 
+def _view(view: dict[str, Any]) -> None:
+    plain("name", view["name"])
+    for key in ("digest", "manifest"):
+        _digest(key, view[key], 16)
+    for key in ("where", "repeat"):
+        if view["rule"].get(key) is not None:
+            _text(f"rule: {key}", view["rule"][key])
+    _count("rule: cap", view["rule"].get("cap") or 1, 1, 255)
+    _count("slice_tokens", view["slice_tokens"], 1, (1 << 32) - 1)
+    for split, counts in view["splits"].items():
+        _require(split in SPLITS, "splits", " or ".join(SPLITS), split)
+        for key in ("documents", "copies", "tokens"):
+            _count(f"{key} of {split}", counts[key])
+    for times, many in view["times"].items():
+        _require(times.isdecimal() and int(times) <= 255, "times", "a number up to 255", times)
+        _count("times", many, 1)
+    for kind in ("counts", "slices"):
+        _checksums(kind, view[kind], None)
+
+
 def _checked(checked: dict[str, Any]) -> None:
     for name, stamp in checked["files"].items():
         plain_path("a file of the hub", name)
@@ -299,4 +319,5 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "plan": _plan,
     "counts": _counts,
     "checked": _checked,
+    "view": _view,
 }

@@ -137,6 +137,13 @@ class Shard:
             raise self._damaged_offsets()
         return lengths
 
+    def places_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first token of each of these documents, and its length: each (len(documents),) int64."""
+        begin, end = self.offsets[documents].astype(np.int64), self.offsets[documents + 1].astype(np.int64)
+        if (end <= begin).any():
+            raise self._damaged_offsets()
+        return begin, end - begin
+
     def read(self, begin: int, end: int, known_first: bool = False) -> np.ndarray:
         """Tokens `begin` to `end`: (end - begin,). Only the hot path (feed/row_table.py) reads in another way.
 

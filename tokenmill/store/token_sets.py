@@ -40,6 +40,7 @@ from tokenmill.store.shards import (
     sources_of,
 )
 from tokenmill.store.small_files import checksums_of_files, checksums_of_records
+from tokenmill.store.views import DIGEST, FOLDER, View, read_view
 
 MOST_UNCHECKED = 1 << 40  # tokens of a set whose files are compared only when they are opened
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
@@ -152,6 +153,7 @@ class TokenSet:
     """
 
     address: str  # its folder, or its address (remote/sets.py)
+    view: View | None = None  # how often each document counts; None: once
 
     def __init__(self, path: str | os.PathLike[str]):
         if is_address(path):
@@ -228,6 +230,34 @@ class TokenSet:
         """The path of an optional column of a shard."""
         return shard_path(self.path, entry.name, suffix)
 
+    # ------------------------------------------------------------------------ views
+
+    def viewed(self, view: str | None) -> "TokenSet":
+        """The set with a view, by name or digest; None or "" for none. Raises what `read_view` raises."""
+        found = copy.copy(self)
+        found.view = read_view(self, view) if view else None
+        return found
+
+    def view_names(self) -> list[str]:
+        """The names of its views."""
+        names = [path.stem for path in sorted((self.path / FOLDER).glob("*.json"))]
+        return [name for name in names if not DIGEST.fullmatch(name)]
+
+    def view_file(self, name: str) -> Path:
+        """The path of a file of a view."""
+        return self.path / FOLDER / name
+
+    @property
+    def view_digest(self) -> str:
+        """The digest of its view; "" for none."""
+        return "" if self.view is None else self.view.digest
+
+    def documents_are_those_of(self, other: "TokenSet") -> bool:
+        """Whether another set has the same documents as often: the same manifest, and the same view."""
+        return (self.digest, self.view_digest) == (other.digest, other.view_digest)
+
+    # ------------------------------------------------------------------------ former manifests
+
     def digests(self) -> list[str]:
         """The digests of the manifests that it has had."""
         return [path.stem for path in sorted((self.path / "manifests").glob("*.json"))]
@@ -235,6 +265,13 @@ class TokenSet:
     def knows(self, digest: str) -> bool:
         """Whether the set has, or once had, the manifest with this digest."""
         return digest == self.digest or self._kept_manifest(digest) is not None
+
+    def entries_of(self, digest: str) -> set[tuple[str, str]]:
+        """(name, SHA-256 of the tokens) of the shards of a manifest that it knows."""
+        manifest = self._kept_manifest(digest)
+        if digest == self.digest or manifest is None:
+            return {(entry.name, entry.bin_sha256) for entry in self.entries}
+        return {(listed["name"], listed["bin_sha256"]) for listed in manifest["shards"]}
 
     def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
         """A manifest that it has had, or None."""
@@ -264,6 +301,7 @@ class TokenSet:
 
     def _taken(self, manifest: dict[str, Any]) -> "TokenSet":
         was = copy.copy(self)
+        was.view = None  # it is of another manifest
         was._take(manifest)
         return was
 

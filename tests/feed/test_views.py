@@ -1,0 +1,215 @@
+"""A view's documents come as often as they count, whatever ranks, lengths and views a run goes on with."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from making import make_chat_set, make_token_set
+from making_views import make_view
+
+from tokenmill.feed import window_plans
+from tokenmill.numpy import RowLoader
+from tokenmill.rows.windows import WindowSize
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.store.views import View
+
+
+@pytest.fixture
+def tiny_windows(monkeypatch):
+    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", WindowSize(slice=16, window=64))
+
+
+LENGTHS = {
+    "train": [[5, 3, 40, 7, 2, 9, 16, 17, 1, 12], [3] * 20, [100, 33, 50], [12, 6, 25, 31, 8, 9] * 4],
+    "val": [[4, 8, 30, 6]],
+}
+
+
+def numbered_set(folder, train, val):
+    """A token set in which every token but BOS, 0, is another number."""
+    make_token_set(folder, train, val, vocab=65_536)
+    number = 1
+    for entry in TokenSet(folder).entries:
+        path = folder / "shards" / f"{entry.name}.bin"
+        tokens = np.fromfile(path, np.uint16)
+        numbered = tokens != 0
+        tokens[numbered] = np.arange(number, number + numbered.sum())
+        number += int(numbered.sum())
+        path.write_bytes(tokens.tobytes())  # of the same size; nothing here asks for the checksum
+    return folder
+
+
+def tokens_of(folder, split="train"):
+    """(shard, document) of each token's number."""
+    found = {}
+    token_set = TokenSet(folder)
+    for entry in token_set.split(split):
+        tokens = np.fromfile(folder / "shards" / f"{entry.name}.bin", np.uint16)
+        offsets = np.fromfile(folder / "shards" / f"{entry.name}.idx", np.uint64).astype(int)
+        for document in range(entry.documents):
+            for token in tokens[offsets[document] + 1 : offsets[document + 1]].tolist():
+                found[token] = (entry.name, document)
+    return found
+
+
+def make_loader(folder, view, seq_len=16, batch_size=1, **more):
+    return RowLoader(folder, view=view, batch_size=batch_size, seq_len=seq_len, loss="once", **more)
+
+
+def count_targets(batch, counts):
+    targets = batch[1]
+    counts.update(targets[targets >= 0].ravel().tolist())
+
+
+def place(loader):
+    """(epoch, window, row)"""
+    sources = loader.state_dict()["sources"]
+    return tuple(sources[key][0] for key in ("epoch", "window", "row"))
+
+
+def rows_of(folder, **settings):
+    with RowLoader(folder, batch_size=1, seq_len=16, epochs=1, **settings) as loader:
+        return [np.concatenate([inputs[0], targets[0, -1:]]).tolist() for inputs, targets in loader]
+
+
+# ---------------------------------------------------------------------------- one view
+
+
+@pytest.mark.parametrize("long_documents", ["split", "crop"])
+def test_a_view_in_which_all_count_once_has_the_rows_of_the_set(tmp_path, tiny_windows, long_documents):
+    folder = make_token_set(tmp_path / "set", **LENGTHS)
+    make_view(folder, "all", {})
+    whole = rows_of(folder, long_documents=long_documents)
+    assert rows_of(folder, view="all", long_documents=long_documents) == whole
+    assert rows_of(folder, split="val", view="all") == rows_of(folder, split="val")
+
+
+def test_every_document_comes_as_often_as_it_counts_and_never_twice_in_a_row(tmp_path, windows):
+    folder = numbered_set(tmp_path / "set", **LENGTHS)
+    counts = {"train_0.000": [3, 0, 1, 2, 0, 1, 1, 0, 1, 5], "train_1.000": [2] * 20, "train_2.000": [0, 4, 1]}
+    make_view(folder, "some", counts)
+    seen = Counter()
+    with make_loader(folder, "some", epochs=1) as loader:
+        for batch in loader:
+            count_targets(batch, seen)
+            row = batch[0][0]
+            kept = row[row != 0].tolist()
+            assert len(set(kept)) == len(kept)
+    for token, (shard, document) in tokens_of(folder).items():
+        assert seen[token] == counts[shard][document]
+
+
+def test_copies_are_in_different_windows_where_there_are_many(tmp_path, monkeypatch):
+    """Of 3,000 documents that count 2, in 47 windows, fewer than 1 in 20 comes twice in one window."""
+    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", WindowSize(slice=64, window=1024))
+    folder = numbered_set(tmp_path / "set", [[8] * 1000] * 3, [[8] * 4])
+    make_view(folder, "twice", {f"train_{n}.000": [2] * 1000 for n in range(3)})
+    plans = window_plans.WindowPlans(
+        TokenSet(folder).viewed("twice"), "train", 65, packing="best_fit", long_documents="split", shuffle=True, seed=1
+    )
+    together = 0
+    for window in range(plans.count_windows(0)):
+        slices = plans.epoch(0).window(window)
+        documents = plans._documents(0, window, slices, plans._open(0, slices))
+        together += 0 if documents.times is None else int((documents.times > 1).sum())
+    assert plans.count_windows(0) == 47
+    assert together < 150
+
+
+def test_conversations_of_a_view_stay_whole(tmp_path, tiny_windows):
+    folder = make_chat_set(tmp_path / "chat", [[5, 9, 12, 30, 7, 3], [4] * 10], [[8, 8]])
+    make_view(folder, "some", {"train_0.000": [2, 0, 3, 1, 1, 0]})
+    lengths = [
+        length for length, times in zip([5, 9, 12, 30, 7, 3], [2, 0, 3, 1, 1, 0], strict=True) for _ in range(times)
+    ]
+    whole = sorted(length for length in [*lengths, *[4] * 10])
+    plans = window_plans.WindowPlans(
+        TokenSet(folder).viewed("some"), "train", 40, packing="best_fit", long_documents="split", shuffle=True, seed=1
+    )
+    found = []
+    for window in range(plans.count_windows(0)):
+        rows = plans.rows(0, window)
+        for number in range(rows.num_rows):
+            pieces = [piece for piece in rows.pieces(number) if not piece.is_padding]
+            assert len({(p.shard.entry.name, p.document) for p in pieces}) == len(pieces)
+            found += [piece.length for piece in pieces]
+    assert sorted(found) == whole
+
+
+# ---------------------------------------------------------------------------- histories
+
+
+def dealt_until(folder, state, view, seq_len, begin):
+    """The tokens from a state up to the window `begin` of its epoch, one row at a time, with the view of the state."""
+    seen = Counter()
+    with make_loader(folder, view, seq_len) as loader:
+        loader.load_state_dict(state)
+        while place(loader)[:2] < begin:
+            batch = next(loader)
+            if place(loader) not in ((*begin, 0), (begin[0] + 1, 0, 0)) and place(loader) > (*begin, 0):
+                break  # what was left before `begin` has no rows: this row is behind it
+            count_targets(batch, seen)
+    return seen
+
+
+def random_counts(rng):
+    times = rng.choice([[0, 1], [0, 0, 0, 1, 3], [1, 2], [0, 1, 2, 3, 4]])
+    return {f"train_{n}.000": [rng.choice(times) for _ in lengths] for n, lengths in enumerate(LENGTHS["train"])}
+
+
+def random_history(folder, rng):
+    """A run over an epoch and more, with resumes on other ranks, lengths and views. Compares each epoch's counts."""
+    documents = tokens_of(folder)
+    views = {None: {f"train_{n}.000": [1] * len(some) for n, some in enumerate(LENGTHS["train"])}}
+    for number in range(3):
+        views[f"v{number}"] = random_counts(rng)
+        if not any(map(any, views[f"v{number}"].values())):
+            views[f"v{number}"]["train_0.000"][0] = 1
+        make_view(folder, f"v{number}", views[f"v{number}"])
+    view, seq_len, ranks, batch = rng.choice([*views]), rng.choice([8, 16, 30]), 1, 1
+    state, seen, changes, epoch = None, Counter(), 0, 0
+    due = {token: views[view][shard][number] for token, (shard, number) in documents.items()}
+    for _ in range(rng.randint(2, 6)):
+        loaders = [make_loader(folder, view, seq_len, batch, rank=rank, world_size=ranks) for rank in range(ranks)]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+        for _ in range(rng.randint(1, 12 // ranks // batch + 1)):
+            for loader in loaders:
+                count_targets(next(loader), seen)
+            state = loaders[0].state_dict()
+            assert all(loader.state_dict() == state for loader in loaders)
+            if place(loaders[0])[0] > epoch:  # the epoch ended within this batch: compare what was before its end
+                return 0
+        for loader in loaders:
+            loader.close()
+        new = rng.choice([*views])
+        if new != view:
+            changes += 1
+            at = place(loaders[0])
+            if at == (epoch, 0, 0):
+                due = {token: views[new][shard][number] for token, (shard, number) in documents.items()}
+            else:
+                begin = (at[0], at[1] + is_begun(state))
+                dealt = seen + dealt_until(folder, state, view, seq_len, begin)
+                due = {
+                    token: max(dealt[token], views[new][shard][number]) for token, (shard, number) in documents.items()
+                }
+        view, seq_len = new, rng.choice([8, 16, 30])
+        ranks, batch = rng.choice([(1, 1), (1, 3), (2, 1), (3, 2)])
+    rest = seen + dealt_until(folder, state, view, seq_len, (epoch + 1, 0))
+    assert {token: rest[token] for token in documents} == due
+    return changes
+
+
+def is_begun(state):
+    sources = state["sources"]
+    here = [past for past in sources["pasts"][0] if past[:2] == [sources["epoch"][0], sources["window"][0]]]
+    return bool(sources["row"][0]) or any(used for past in here for _, used, *_ in past[2:])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_histories_deal_every_document_as_often_as_it_counts(tmp_path, tiny_windows, seed):
+    folder = numbered_set(tmp_path / "set", **LENGTHS)
+    random_history(folder, random.Random(seed))

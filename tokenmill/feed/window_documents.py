@@ -1,0 +1,105 @@
+"""The documents of a window: which documents of which shards its slices have, and how often each comes.
+
+    chosen = whole_documents(slices, shards)                    of a set: all that begin in the slices
+    chosen = viewed_documents(slices, shards, counts, dealt)    of a view: those that count more than the slice's copy
+
+Two binary searches in a shard's offsets find the documents of a slice, and a view's slices name them. No token is read.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenmill.rows.windows import Window
+from tokenmill.store.shards import Shard
+
+GAP = 1 << 16  # tokens between two documents of a view that are still read in one stretch
+Places = Callable[[], tuple[np.ndarray, np.ndarray]]
+
+
+class WindowDocuments(NamedTuple):
+    """`lengths` (documents,) int64 of the documents, including BOS; `times` (documents,) how often each comes, None for
+    once. `stretches` are the (shard, begin, end) that their tokens are in, of shards by their number in the epoch.
+    `places()` are the shard of each document and its first token there, each (documents,) int64.
+    """
+
+    lengths: np.ndarray
+    times: np.ndarray | None
+    stretches: list[tuple[int, int, int]]
+    places: Places
+
+
+def whole_documents(slices: Window, shards: Mapping[int, Shard]) -> WindowDocuments:
+    """The documents that begin in the slices."""
+    stretches = list(zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True))
+    found = []
+    for shard, begin, end in stretches:
+        first, last = shards[shard].documents_between(begin, end)
+        found.append((shard, first, shards[shard].lengths_of(first, last)))
+
+    def places() -> tuple[np.ndarray, np.ndarray]:
+        numbers = np.array([shard for shard, *_ in found], np.int64)
+        begins = [shards[shard].offsets[first : first + len(lengths)] for shard, first, lengths in found]
+        return np.repeat(numbers, [len(lengths) for *_, lengths in found]), _joined(begins).astype(np.int64)
+
+    return WindowDocuments(_joined([lengths for *_, lengths in found]), None, stretches, places)
+
+
+def viewed_documents(
+    slices: Window,
+    shards: Mapping[int, Shard],
+    counts_of: Callable[[int], np.ndarray],
+    dealt_of: Callable[[int, int, int], np.ndarray | int],
+) -> WindowDocuments:
+    """The documents of a view's slices, each once, in the order of their shards.
+
+    `counts_of(shard)` are the counts of a shard's documents, and `dealt_of(shard, first, last)` how many copies of
+    documents `first` to before `last` the epoch has dealt before, under another view.
+    """
+    assert slices.copies is not None, "slices of a view"
+    by_shard: dict[int, list[np.ndarray]] = {}
+    for shard, first, last, copy in zip(
+        slices.shard.tolist(), *(column.tolist() for column in slices.copies), strict=True
+    ):
+        is_due = counts_of(shard)[first:last] > copy
+        dealt = dealt_of(shard, first, last)
+        if not isinstance(dealt, int):
+            is_due = is_due & (dealt <= copy)
+        by_shard.setdefault(shard, []).append(first + np.flatnonzero(is_due))
+    shard_of, begins, lengths, times = [], [], [], []
+    for shard in sorted(by_shard):
+        numbers, many = _with_times(by_shard[shard])
+        begin, length = shards[shard].places_of(numbers)
+        shard_of.append(np.full(len(numbers), shard))
+        begins.append(begin)
+        lengths.append(length)
+        times.append(many)
+    shard_numbers, begin, length, often = map(_joined, (shard_of, begins, lengths, times))
+    return WindowDocuments(
+        length,
+        often if often.max(initial=0) > 1 else None,
+        _stretches(shard_numbers, begin, begin + length),
+        lambda: (shard_numbers, begin),
+    )
+
+
+def _with_times(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers in the parts, ascending, and how often each is there. Each part ascends."""
+    if len(parts) == 1:
+        return parts[0], np.ones(len(parts[0]), np.int64)
+    found, times = np.unique(np.concatenate(parts), return_counts=True)
+    return found, times
+
+
+def _stretches(shard: np.ndarray, begin: np.ndarray, end: np.ndarray) -> list[tuple[int, int, int]]:
+    """Documents that lie close together, as one stretch to read."""
+    if not len(shard):
+        return []
+    breaks = np.flatnonzero((shard[1:] != shard[:-1]) | (begin[1:] - end[:-1] > GAP)) + 1
+    first, last = np.concatenate([[0], breaks]), np.concatenate([breaks, [len(shard)]]) - 1
+    return list(zip(shard[first].tolist(), begin[first].tolist(), end[last].tolist(), strict=True))
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *arrays])

@@ -1,0 +1,175 @@
+"""A view of a token set: how often each document counts, 0 to 255 times, as files beside the set's shards.
+
+    views/<name>.json          the rule, what it counted, and the digest of the view that the name stands for
+    views/<digest>.json        the same, kept for positions when the name stands for another view
+    views/<digest>.counts      uint8, one for each document of the set, shard after shard as the manifest lists them
+    views/<digest>.slices      the slices of its copies (rows/view_windows.py), which training shuffles
+
+Reading a view takes numpy alone: the counts are memory-mapped, and the rule is only shown. tokenmill/views/ evaluates
+rules. A view belongs to one manifest; if the set has grown since, it is made again (`tokenmill view --update`).
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tokenmill.cached import cached_property
+from tokenmill.humanize import counted
+from tokenmill.store.files import AtomicFile, header, read_json, write_json
+from tokenmill.store.maps import map_file
+from tokenmill.store.shards import ShardEntry
+
+if TYPE_CHECKING:
+    from tokenmill.store.token_sets import TokenSet
+
+FOLDER = "views"
+DIGEST = re.compile("[0-9a-f]{16}")
+NAME = re.compile(r"(?![0-9a-f]{16}$)[\w.-]{1,100}")  # a name cannot be mistaken for a digest
+MOST = 255  # times that a document can count
+
+
+class View:
+    """A view of `token_set`, from its facts. `name` is the name that it was made under."""
+
+    def __init__(self, token_set: "TokenSet", facts: dict[str, Any]):
+        self._entries = list(token_set.entries)
+        self.path_of, self.facts = token_set.view_file, facts
+        self.name: str = facts["name"]
+        self.digest: str = facts["digest"]
+        self.manifest: str = facts["manifest"]
+        self.slice_tokens: int = facts["slice_tokens"]
+        firsts = np.cumsum([0, *(entry.documents for entry in self._entries)]).tolist()
+        self._first = {entry.name: first for entry, first in zip(self._entries, firsts, strict=False)}
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How often each document of the set counts, in the order of the manifest: (documents,) uint8, mapped."""
+        return self._map("counts", np.dtype("u1"))
+
+    def counts_of(self, entry: ShardEntry) -> np.ndarray:
+        """How often each document of a shard counts: (documents,) uint8."""
+        first = self._first[entry.name]
+        found: np.ndarray = self.counts[first : first + entry.documents]
+        return found
+
+    def slices_of(self, split: str, dtype: np.dtype[Any]) -> np.ndarray:
+        """The slices of a split, with `shard` as the shard's number in that split: (num_slices,) of `dtype`."""
+        slices = self._map("slices", dtype)
+        is_in = np.array([entry.split == split for entry in self._entries], bool)
+        numbers = np.cumsum(is_in) - 1
+        some: np.ndarray = slices[is_in[slices["shard"]]] if len(slices) else slices
+        some = some.copy()
+        some["shard"] = numbers[some["shard"]]
+        return some
+
+    def tokens(self, split: str) -> int:
+        """How many tokens an epoch of the split has."""
+        return int(self.facts["splits"][split]["tokens"])
+
+    def _map(self, kind: str, dtype: np.dtype[Any]) -> np.ndarray:
+        """A file of the view. ValueError if it has another size than the view says."""
+        path, expected = self.path_of(f"{self.digest}.{kind}"), int(self.facts[kind]["bytes"])
+        found = path.stat().st_size
+        if found != expected or found % dtype.itemsize:
+            raise ValueError(
+                f"{path}: expected {expected:,} bytes, found {found:,}; the view is damaged: make it again by "
+                f"`tokenmill view {path.parent.parent} --name {self.name} --update`"
+            )
+        return map_file(path, dtype)
+
+
+def read_view(token_set: "TokenSet", name: str) -> View:
+    """The view of this name, or with this digest. FileNotFoundError with the names that there are; ValueError if it was
+    made for another manifest, with the shards that it lacks.
+    """
+    if not (DIGEST.fullmatch(name) or NAME.fullmatch(name)):
+        raise ValueError(f"view must be the name of a view of {token_set.display_name}, not {ascii(name)[:100]}")
+    try:
+        facts = read_json(token_set.view_file(f"{name}.json"), "view")
+    except FileNotFoundError as error:
+        known = ", ".join(token_set.view_names()) or "none"
+        raise FileNotFoundError(
+            f"{token_set.display_name}: expected a view {name!r}, found {known}; make it by `tokenmill view "
+            f"{token_set.display_name} --name {name} --where ...`"
+        ) from error
+    if facts["manifest"] != token_set.digest:
+        raise _of_another_manifest(token_set, name, facts)
+    documents = sum(entry.documents for entry in token_set.entries)
+    if facts["counts"]["bytes"] != documents:
+        raise ValueError(
+            f"{token_set.display_name}: view {name!r} counts {facts['counts']['bytes']:,} documents, and the set has "
+            f"{documents:,}; the view is damaged: make it again"
+        )
+    return View(token_set, facts)
+
+
+def _of_another_manifest(token_set: "TokenSet", name: str, facts: Mapping[str, Any]) -> ValueError:
+    lacks = "it was made for another manifest"
+    if token_set.knows(facts["manifest"]):
+        known = token_set.entries_of(facts["manifest"])
+        new = [entry.name for entry in token_set.entries if (entry.name, entry.bin_sha256) not in known]
+        lacks = f"it lacks {counted(len(new), 'shard')}, as {new[0]}" if new else "the splits or shards changed since"
+    return ValueError(
+        f"{token_set.display_name}: view {name!r} is of manifest {facts['manifest']}, and the set now has "
+        f"{token_set.digest}: {lacks}; run `tokenmill view {token_set.display_name} --name {name} --update`"
+    )
+
+
+class ViewWriter:
+    """Writes a view, shard after shard in the order of the manifest. Nothing counts before `finish`."""
+
+    def __init__(self, folder: Path, manifest: str, slice_tokens: int):
+        self.folder, self._manifest, self._slice_tokens = folder / FOLDER, manifest, slice_tokens
+        self.folder.mkdir(exist_ok=True)
+        self._files = {kind: AtomicFile(self.folder / f"new.{kind}") for kind in ("counts", "slices")}
+        self._splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in ("train", "val")}
+        self._times = np.zeros(MOST + 1, np.int64)
+
+    def write(self, split: str, lengths: np.ndarray, counts: np.ndarray, slices: np.ndarray) -> None:
+        """Appends a shard: its documents' lengths and counts, (documents,), and its slices."""
+        self._files["counts"].write(np.ascontiguousarray(counts, np.uint8).data)
+        self._files["slices"].write(slices.tobytes())
+        sums = self._splits[split]
+        sums["documents"] += int(np.count_nonzero(counts))
+        sums["copies"] += int(counts.sum(dtype=np.int64))
+        sums["tokens"] += int(lengths @ counts.astype(np.int64))
+        self._times += np.bincount(counts, minlength=MOST + 1)
+
+    @property
+    def documents(self) -> int:
+        """How many documents count at least once."""
+        return sum(sums["documents"] for sums in self._splits.values())
+
+    def finish(self, name: str, rule: dict[str, Any]) -> dict[str, Any]:
+        """Makes the view count, under this name; returns its facts."""
+        written = {kind: file.facts() for kind, file in self._files.items()}
+        what = (self._manifest, self._slice_tokens, written["counts"]["sha256"])
+        digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+        for kind, file in self._files.items():
+            file.path = self.folder / f"{digest}.{kind}"
+            file.commit()
+        facts = header("view") | {
+            "name": name,
+            "digest": digest,
+            "manifest": self._manifest,
+            "rule": rule,
+            "slice_tokens": self._slice_tokens,
+            "splits": self._splits,
+            "times": {str(times): int(many) for times, many in enumerate(self._times) if many},
+            **written,
+        }
+        if not (self.folder / f"{digest}.json").exists():
+            write_json(self.folder / f"{digest}.json", facts)
+        write_json(self.folder / f"{name}.json", facts)
+        return facts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for file in self._files.values():
+            file.discard()
