@@ -28,6 +28,7 @@ KNOWN = {  # what each part of the package may import of it
     "remote": {"store"},
     "feed": {"store", "rows", "remote"},
     "batches": {"store", "rows", "remote", "feed"},
+    "views": {"store", "rows", "remote"},
     "look": {"store", "rows", "text", "tokenize", "prepare", "feed", "remote"},
     "exchange": {"store", "rows", "text", "tokenize", "remote", "feed"},
     "numpy": {"store", "rows", "feed", "batches"},

@@ -8,6 +8,7 @@
     pip install 'tokenmill[prepare,chat]' to make token sets from conversations
     pip install 'tokenmill[report]'       to inspect token sets
     pip install 'tokenmill[remote]'       token sets and text in S3, in GCS, and on the Hugging Face Hub
+    pip install 'tokenmill[view]'         to choose and repeat documents by rules
     pip install 'tokenmill[ray]'          to prepare on a Ray cluster
 
 Every wing may import this module; it imports none. pyproject.toml has the same lists, and a test compares them.
@@ -36,11 +37,12 @@ EXTRAS = {
     "chat": {"jinja2"},
     "report": {"jinja2", "multiprocess", "regex", "rich", "tiktoken", "tyro"},
     "remote": {"boto3", "fsspec", "gcsfs", "huggingface_hub", "rich", "s3fs", "tyro", "urllib3"},
+    "view": {"duckdb", "pyarrow", "rich", "tyro"},
     "ray": {"ray"},
     "torch": {"torch"},
     "jax": {"jax"},
 }
-IN_A_CLONE = {"prepare", "chat", "report", "torch"}  # what `make demo` installs, from requirements.txt
+IN_A_CLONE = {"prepare", "chat", "report", "view", "torch"}  # what `make demo` installs, from requirements.txt
 INSTEAD = {"torch": "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"}
 
 

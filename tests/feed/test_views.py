@@ -12,7 +12,6 @@ from tokenmill.feed import window_plans
 from tokenmill.numpy import RowLoader
 from tokenmill.rows.windows import WindowSize
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.store.views import View
 
 
 @pytest.fixture

@@ -4,15 +4,20 @@ SourceLocator(token_set).find(entry, 17)      "shard_00003.parquet row 1,041"
                                               "shard_00003.parquet row 1,041, id <urn:uuid:7fe8>"   with --keep-ids
 """
 
+import json
 from functools import lru_cache
 from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenmill.store.columns import IDS
+from tokenmill.store.columns import IDS, META
 from tokenmill.store.shards import ShardEntry, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import format_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LEFT_OUT = ("null_documents", "empty_documents", "broken_lines", "oversized_documents")
 
@@ -23,16 +28,38 @@ class SourceLocator:
     def __init__(self, token_set: TokenSet):
         self._token_set = token_set
         self._record, self._rows_before = lru_cache(None)(token_set.record), lru_cache(None)(self._count_rows_before)
-        self._ids = lru_cache(4)(lambda entry: token_set.open(entry).lines(IDS.suffix))
+        self._ids = lru_cache(4)(self._read_ids)
+        self._metadata = lru_cache(4)(lambda entry: metadata_of(token_set, entry))
 
     def find(self, entry: ShardEntry, document: int) -> str:
         """The source file of a shard's document, its row there, from 0 (in a jsonl file its line, from 1), and its id.
 
         If documents of the shard were left out (null, empty, too long), its number among those that were kept.
         """
-        record = self._record(entry)
-        ids = self._ids(entry) if IDS.suffix in record else []
+        record, ids = self._record(entry), self._ids(entry)
         return self._place(record, entry, document) + (f", id {ids[document]}" if document < len(ids) else "")
+
+    def metadata(self, entry: ShardEntry, document: int) -> dict[str, Any]:
+        """What the publisher says of a shard's document, as far as it was kept: by column."""
+        table = self._metadata(entry)
+        if table is None:
+            return {}
+        return {name: table.column(name)[document].as_py() for name in table.column_names}
+
+    def _read_ids(self, entry: ShardEntry) -> list[str]:
+        """The id of each document of a shard, to be shown; none if ids were not kept."""
+        record = self._record(entry)
+        if IDS.suffix in record:  # of a set from before 0.5.0
+            return self._token_set.open(entry).lines(IDS.suffix)
+        names = [source["id_column"] for source in sources_of(record) if source.get("id_column")]
+        table = self._metadata(entry) if names else None
+        if table is None:
+            return []
+        head, *fields = [names[0]] if names[0] in table.column_names else names[0].split(".")
+        values = table.column(head).to_pylist()
+        for field in fields:
+            values = [None if value is None else value.get(field) for value in values]
+        return [json.dumps(value, ensure_ascii=False, default=str) for value in values]
 
     def _place(self, record: dict, entry: ShardEntry, document: int) -> str:
         if len(sources_of(record)) == 1:
@@ -49,6 +76,16 @@ class SourceLocator:
         """Rows of the source file in the shards before this one."""
         earlier = takewhile(lambda other: other.name != entry.name, self._token_set.entries)
         return sum(_rows_read(self._record(other)) for other in earlier if other.source == entry.source)
+
+
+def metadata_of(token_set: TokenSet, entry: ShardEntry) -> "pa.Table | None":
+    """The metadata of a shard's documents, a row each; None if none was kept."""
+    if META.suffix not in token_set.record(entry):
+        return None
+    from tokenmill.store.tables import read_table  # and pyarrow
+
+    path, _ = token_set.open(entry).column_file(META.suffix)
+    return read_table(path)
 
 
 def _rows_read(record: dict) -> int:

@@ -6,17 +6,20 @@ since, or that would have to be decompressed to be planned, its records alone sa
 the text in a compressed file is kept in `planned/`, for the next run and for other parts.
 """
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokenmill.prepare.metadata import lacks_metadata, unit_of_record
 from tokenmill.prepare.shard_size import find_shard_text_bytes
 from tokenmill.store.columns import columns_of, prepared_columns
 from tokenmill.store.files import header, read_json, write_json
-from tokenmill.store.shards import Split, finished_record, sources_of
+from tokenmill.store.shards import Split, finished_record, shard_path, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.file_groups import FileGroup, group_files
 from tokenmill.text.formats import ReadOptions
+from tokenmill.text.kept_columns import KeptColumn
 from tokenmill.text.sources import identify, plan_units
 from tokenmill.text.units import SourceFile, Unit
 
@@ -48,12 +51,13 @@ class Inventory:
         upload: "BucketUpload | None" = None,
     ):
         self.upload = upload  # if shards are uploaded, only their records stay here
-        self.folder, self._fingerprint, self._options = folder, fingerprint, options
+        self.folder, self._fingerprint = folder, fingerprint
         self.shards: dict[str, list[str]] = {}  # by the names of their files
         self.records: dict[str, dict] = {}
         self._units: list[Unit] = []
         self._unplanned: list[tuple[FileGroup, Callable[[SourceFile], int | None]]] = []
         self._on_disk = dict(_records(folder, whole=upload is None))
+        self._options = self._keeping_what_it_has(options)
         self.shard_text_bytes = self._find_shard_text_bytes(files, shard_text_bytes)
         is_set = (folder / "manifest.json").exists()
         self._dropped = [entry.sources for _, entry in TokenSet(folder).dropped] if is_set else []
@@ -63,6 +67,20 @@ class Inventory:
             return find_shard_text_bytes(self._on_disk.values(), named, files)
         except ValueError as error:
             raise ValueError(f"{self.folder}: {error}") from error
+
+    def _keeping_what_it_has(self, options: ReadOptions) -> ReadOptions:
+        """The options with the columns that the set keeps already, beside those to keep now."""
+        have = [name for record in self._on_disk.values() for name in record.get("metadata", ())]
+        kept = {KeptColumn.parse(name).name: name for name in (*have, *options.keep_columns)}
+        return replace(options, keep_columns=tuple(kept.values()))
+
+    def lacking_metadata(self) -> list[dict]:
+        """The records of shards that were made without some of the columns to keep."""
+        return [record for record in self.records.values() if lacks_metadata(record, self._options.kept)]
+
+    def unit_of(self, record: dict, files: Mapping[str, SourceFile]) -> Unit:
+        """The unit of work that a shard was made from."""
+        return unit_of_record(record, files, self._options)
 
     def groups(self, files: list[SourceFile]) -> list[FileGroup]:
         """Which files make shards together. Files whose shards exist, or were dropped as damaged, stay grouped.
@@ -119,9 +137,13 @@ class Inventory:
 
     def note(self, unit: Unit) -> None:
         """Adds the record of a unit's shard, if it is made by now."""
-        record = finished_record(self.folder, unit.name)
+        self._reload(unit.name)
+
+    def _reload(self, name: str) -> None:
+        whole = self.upload is None
+        record = finished_record(self.folder, name) if whole else read_record(self.folder, name)
         if record is not None:
-            self._on_disk[unit.name] = self.records[unit.name] = record
+            self._on_disk[name] = self.records[name] = record
 
     def _made(self, unit: Unit) -> dict | None:
         """The record of the unit's shard, if it is made. ValueError if it was made from something else."""
@@ -193,9 +215,11 @@ class Inventory:
         return True
 
     def look_again(self) -> None:
-        """Adds the shards that other parts have made since."""
+        """Adds the shards that other parts have made since, and the columns that they have added."""
         if self.upload is not None:
             self.upload.fetch_records()
+        for name in [record["name"] for record in self.lacking_metadata()]:
+            self._reload(name)
         self._on_disk |= dict(_records(self.folder, self._on_disk, self.upload is None))
         for unit in self._units:
             record = self._made(unit) if unit.name not in self.records else None
@@ -237,12 +261,18 @@ def _difference(was: dict, now: dict) -> str | None:
     return None
 
 
+def read_record(folder: Path, name: str) -> dict | None:
+    """The record of a shard, wherever its files are; None if there is none."""
+    path = shard_path(folder, name, "json")
+    return read_json(path, "shard") if path.exists() else None
+
+
 def _records(folder: Path, but: Container[str] = (), whole: bool = True) -> Iterator[tuple[str, dict]]:
     """The records of the shards that are made, by name; with `whole`, only of shards whose files are here."""
     for path in sorted(folder.glob("shards/*.json")):
         name = path.name.removesuffix(".json")
         if name in but:
             continue
-        record = finished_record(folder, name) if whole else read_json(path, "shard")
+        record = finished_record(folder, name) if whole else read_record(folder, name)
         if record is not None:
             yield name, record

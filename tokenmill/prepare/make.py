@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tokenmill.prepare.metadata import kept_columns_of, kept_table, require_found
 from tokenmill.prepare.tokenize_documents import concatenated, text_maker
-from tokenmill.store.columns import Column, register_column
+from tokenmill.store.columns import META, Column, register_column
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import DTYPES, TEXT_COUNTS
@@ -64,13 +65,13 @@ def make_shard(
     encoder, why = state
     for column in columns:
         register_column(column)
-    tallies, referred = [_Tally(part) for part in unit.parts], 0
+    tallies, referred = [Tally(part) for part in unit.parts], 0
     identities: list[dict] = []
     most = max(MOST_TEXT, MUCH_MORE * unit.text_bytes)
-    keeps_ids = any("id_column" in file.format.options for file in unit.files)
-    with_ids = keeps_ids and unit.parts[0].options.id_column is not None
+    kept = kept_columns_of(unit)
+    missing = {column.name for column in kept if not column.optional}
     tokenize = text_maker(encoder, unit)
-    written = ["ids"] * with_ids + list(tokenize.columns) + [column.suffix for column in columns]
+    written = [META.suffix] * bool(kept) + list(tokenize.columns) + [column.suffix for column in columns]
     with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), written) as writer:
         for gathered in _gathered(read_documents(unit, identities)):
             made = tokenize(unit, writer.num_documents, gathered)
@@ -84,19 +85,23 @@ def make_shard(
             for documents in made.documents:
                 tallies[documents.part].add(documents)
                 _require_as_planned(tallies[documents.part], most)
-                if with_ids:
-                    writer.write_column("ids", documents.ids or [None] * len(documents.texts))
+                if kept:
+                    writer.write_column(META.suffix, kept_table(documents, kept))
+                    missing -= documents.kept_found
             text_bytes, share = map(sum, zip(*((d.text_bytes, d.share) for d in made.documents), strict=True))
             report(len(made.lengths), len(made.tokens), text_bytes, share)
         counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
         facts: dict[str, Any] = {"source": _source(unit, tallies, identities)} | tokenize.facts()
         facts["fingerprint"] = encoder.tokenizer.fingerprint
+        if kept:
+            facts["metadata"] = [str(column) for column in kept]
+            require_found(unit, missing, writer.num_documents)
         facts["max_document_bytes"] = unit.parts[0].options.max_document_bytes
         writer.finish(counts | facts | {"shard_text_bytes": shard_text_bytes})
     return Made(encoder.engine, why, referred, DTYPES[writer.dtype].itemsize)
 
 
-def _require_as_planned(tally: "_Tally", most: int) -> None:
+def _require_as_planned(tally: "Tally", most: int) -> None:
     """ValueError if a file has far more text than planned: a few bytes can hold a text a million times."""
     if tally.counts["text_bytes"] > most:
         raise ValueError(
@@ -120,7 +125,7 @@ def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:
         yield held
 
 
-class _Tally:
+class Tally:
     """Counts what was read of a part."""
 
     def __init__(self, part: FilePart):
@@ -146,7 +151,7 @@ class _Tally:
         return identity | groups | {"documents": self.documents} | left_out
 
 
-def _source(unit: Unit, tallies: list[_Tally], identities: list[dict]) -> dict:
+def _source(unit: Unit, tallies: list[Tally], identities: list[dict]) -> dict:
     """What a record says about the source of its text."""
     if len(tallies) == 1:
         return identities[0] | tallies[0].groups() | {"shards": unit.units}

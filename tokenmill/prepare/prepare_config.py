@@ -21,6 +21,7 @@ from tokenmill.prepare.cores import available_cores
 from tokenmill.store.chat_rule import NAMES as CHAT_NAMES
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, stem_of
+from tokenmill.text.kept_columns import parse_columns
 
 WHOLE_NUMBERS = (
     "workers",
@@ -57,6 +58,9 @@ class PrepareConfig:
     val_file: str | None = None  # the file to validate with, or `last` of a repository; by default the last taken
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
     keep_ids: str | None = None  # the column, or key, with a document's own id, which `tokenmill show` then prints
+    keep_columns: str | None = (
+        None  # columns, or keys, to keep beside the tokens, as score,meta.language; `note?` may be missing. On a set that is there nothing is tokenized again; views choose by them
+    )
     document_separator: str | None = None  # between documents of a txt file, as `\n\n`; by default a file is one
     skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
     max_document_bytes: int = MAX_DOCUMENT_BYTES  # leave out and count texts, and lines of jsonl, that are longer
@@ -195,6 +199,7 @@ def resolve(config: PrepareConfig) -> Request:
             None if c.chat is None else True,
             c.messages_column,
             c.skip_broken_conversations,
+            () if c.keep_columns is None else parse_columns(c.keep_columns),
         ),
         c.shard_text_bytes,
     )

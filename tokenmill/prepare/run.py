@@ -25,6 +25,7 @@ from tokenmill.prepare.execute import make_missing
 from tokenmill.prepare.fork_server import ForkServer
 from tokenmill.prepare.input_files import InputFiles, list_input_files
 from tokenmill.prepare.inventory import Inventory
+from tokenmill.prepare.metadata_pass import add_missing_metadata
 from tokenmill.prepare.outcomes import PreparationError, Prepared
 from tokenmill.prepare.plan import Missing, find_missing
 from tokenmill.prepare.prepare_config import PrepareConfig, Request, resolve
@@ -208,10 +209,15 @@ def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
         remove_temporary_files(*written)
     if failures:
         raise PreparationError(failures)
+    failures = add_missing_metadata(inventory, inputs, request.share, request.makers, job.bars)
+    if job.makes_all:
+        remove_temporary_files(*written)
+    if failures:
+        raise PreparationError(failures)
     inventory.look_again()
     if request.share.finish or job.makes_all:
         _require_all_made(job, inventory, inputs)
-    if left := inventory.missing(inputs.files):
+    if left := [*inventory.missing(inputs.files), *inventory.lacking_metadata()]:
         return Prepared(job.address or folder, len(left)), []
     records = in_former_order(inventory.entries(inputs.files), former)
     _require_same_columns(folder, [record for record, _ in records])
@@ -238,6 +244,9 @@ def _require_all_made(job: _Job, inventory: Inventory, inputs: InputFiles) -> No
     if left := inventory.missing(inputs.files):
         many = f"{counted(len(left), 'shard')} {'is' if len(left) == 1 else 'are'} not there"
         raise ValueError(f"{job.folder}: {many}, as {left[0]}; run their parts")
+    if lacking := inventory.lacking_metadata():
+        many = f"{counted(len(lacking), 'shard')} {'lacks' if len(lacking) == 1 else 'lack'} columns to keep"
+        raise ValueError(f"{job.folder}: {many}, as {lacking[0]['name']}; run their parts")
 
 
 def _ahead(missing: Missing, inputs: InputFiles, request: Request, vocab_size: int) -> list[str]:

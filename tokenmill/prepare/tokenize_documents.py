@@ -117,9 +117,9 @@ def _kept(gathered: list[Documents], batch: ChatBatch) -> list[Documents]:
     for documents in gathered:
         kept = batch.kept[row : row + len(documents.texts)]
         count = int(kept.sum())
-        ids = None if documents.ids is None else [id for id, keep in zip(documents.ids, kept, strict=True) if keep]
+        columns = None if documents.kept is None else documents.kept.filter(mask_array(kept))
         text_bytes = int(batch.text_bytes[conversation : conversation + count].sum())
         texts = documents.texts.filter(mask_array(kept))
-        found.append(replace(documents, texts=texts, text_bytes=text_bytes, ids=ids))
+        found.append(replace(documents, texts=texts, text_bytes=text_bytes, kept=columns))
         row, conversation = row + len(documents.texts), conversation + count
     return found

@@ -3,7 +3,8 @@
     suffix   values            one for each        where its checksums are
     bin      uint16 or uint32  token               the record; the SHA-256 also in the manifest and its digest
     idx      uint64            document, and one   the same
-    ids      JSON, one a line  document            the record alone (optional)
+    ids      JSON, one a line  document            the record alone; of sets from before 0.5.0
+    meta.parquet   a table     document, a row     the record alone (optional): what the publisher says of each document
     mask     bit               token               the same as bin; of chat sets: whether the token bears loss
     targets  uint32            document            the same; of chat sets: how many tokens bear loss
     label    uint8             token               the same, if somebody registers it (optional)
@@ -34,9 +35,10 @@ from typing import Any, Literal
 import numpy as np
 
 Per = Literal["token", "document", "boundary"]
+PARQUET = "parquet"  # the type of a column that is a table, with a row for each document
 BIT = "bit"  # the type of a column of 0 and 1: value k is bit k of np.unpackbits(file, bitorder="little")
 NUMBERS = {f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)} | {"float16", "float32", "float64"}
-SUFFIX = re.compile(r"[a-z][a-z0-9_]{0,31}")
+SUFFIX = re.compile(r"[a-z][a-z0-9_]{0,31}(\.parquet)?")
 RESERVED = {"json", "tmp"}  # the record, and files that are being written
 
 
@@ -45,7 +47,8 @@ class Column:
     """One array of a shard. Raises ValueError for a suffix or a type that cannot be stored."""
 
     suffix: str  # of the file: lower-case letters, digits and _
-    dtype: str | None  # of NumPy, stored little-endian: "uint8"; None for text, each value as JSON on a line of its own
+    # of NumPy, stored little-endian: "uint8"; None for text, each value as JSON on a line of its own; or PARQUET
+    dtype: str | None
     per: Per  # one value for each token, for each document, or for each boundary: documents + 1 of them
     optional: bool = True
     described: bool = True  # the record says dtype and per, and the manifest the SHA-256; False for the oldest three
@@ -58,7 +61,9 @@ class Column:
                 f"the suffix of a column must be 1 to 32 lower-case letters, digits or _, beginning with a letter, and "
                 f"not {' or '.join(sorted(RESERVED))}, found {ascii(self.suffix)[:80]}"
             )
-        if self.dtype is not None and self.dtype not in NUMBERS and self.dtype != BIT:
+        if (self.dtype == PARQUET) != self.suffix.endswith(".parquet"):
+            raise ValueError(f"column {self.suffix}: the suffix of a table, and only of a table, ends with .parquet")
+        if self.dtype not in (None, BIT, PARQUET) and self.dtype not in NUMBERS:
             raise ValueError(
                 f"column {self.suffix}: dtype must be one of {', '.join(sorted(NUMBERS))}, {BIT!r}, or None"
             )
@@ -72,9 +77,9 @@ class Column:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """As it is stored: uint8 for bits. ValueError for text."""
-        if self.dtype is None:
-            raise ValueError(f"column {self.suffix} is text; read it by lines")
+        """As it is stored: uint8 for bits. ValueError for text and tables."""
+        if self.dtype is None or self.dtype == PARQUET:
+            raise ValueError(f"column {self.suffix} is no array of numbers; read it by lines, or as a table")
         if self.dtype == BIT:
             return np.dtype("u1")
         return np.dtype(f"<{np.dtype(self.dtype).str[1:]}")
@@ -89,8 +94,8 @@ class Column:
         return -(-count // 8) if self.dtype == BIT else count
 
     def size(self, documents: int, tokens: int) -> int | None:
-        """How many bytes it has in a shard; None for text, which only its record knows."""
-        return None if self.dtype is None else self.stored(documents, tokens) * self.numpy_dtype.itemsize
+        """How many bytes it has in a shard; None for text and tables, which only its record knows."""
+        return None if self.dtype in (None, PARQUET) else self.stored(documents, tokens) * self.numpy_dtype.itemsize
 
     def encode(self, values: Iterable[Any]) -> tuple[int, Any]:
         """How many values these are, and their bytes; of bits, a byte for each. ValueError where the type cannot hold
@@ -116,9 +121,10 @@ def _is_importable(function: Any) -> bool:
 TOKENS = Column("bin", "uint32", "token", optional=False, described=False)  # or uint16: the record says which
 OFFSETS = Column("idx", "uint64", "boundary", optional=False, described=False)
 IDS = Column("ids", None, "document", described=False)
+META = Column("meta.parquet", PARQUET, "document", described=False)  # no row depends on it
 MASK = Column("mask", BIT, "token")  # of chat sets
 TARGETS = Column("targets", "uint32", "document")
-COLUMNS = {column.suffix: column for column in (TOKENS, OFFSETS, IDS, MASK, TARGETS)}
+COLUMNS = {column.suffix: column for column in (TOKENS, OFFSETS, IDS, META, MASK, TARGETS)}
 
 
 def register_column(column: Column) -> None:
@@ -151,8 +157,7 @@ def prepared_columns() -> tuple[Column, ...]:
 def columns_of(record: dict[str, Any]) -> dict[str, Column]:
     """The columns of the shard with this record, tokens and offsets first. ValueError if one cannot be a column."""
     found = {TOKENS.suffix: replace(TOKENS, dtype=record["dtype"]), OFFSETS.suffix: OFFSETS}
-    if IDS.suffix in record:
-        found[IDS.suffix] = IDS
+    found |= {column.suffix: column for column in (IDS, META) if column.suffix in record}
     for suffix, facts in record.get("columns", {}).items():
         found[suffix] = Column(suffix, facts["dtype"], facts["per"])
     return found

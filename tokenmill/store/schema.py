@@ -189,6 +189,8 @@ def _record(record: dict[str, Any]) -> None:
         _described(suffix, facts["dtype"], facts["per"])
     for suffix, column in columns_of(record).items():
         _checksums(suffix, checksums_of(record, suffix), column.size(record["documents"], record["tokens"]))
+    for name in record.get("metadata", []):
+        _text("metadata: a column", name)
     _sources(record["source"], record["documents"])
 
 

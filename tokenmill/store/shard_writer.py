@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenmill.store.columns import BIT, OFFSETS, TOKENS, Column, add_to_record, optional_column
+from tokenmill.store.columns import BIT, OFFSETS, PARQUET, TOKENS, Column, add_to_record, optional_column
 from tokenmill.store.files import AtomicFile, header, write_file, write_json
 from tokenmill.store.shards import DTYPES, OFFSET, shard_path
 
@@ -36,7 +36,8 @@ class ShardWriter:
         self._lengths: list[np.ndarray] = []
         (folder / "shards").mkdir(exist_ok=True)
         self._bin = AtomicFile(shard_path(folder, name, TOKENS.suffix))
-        self._columns = {column.suffix: _ColumnFile(folder, name, column) for column in optional}
+        kinds = {column.suffix: TableFile if column.dtype == PARQUET else _ColumnFile for column in optional}
+        self._columns = {column.suffix: kinds[column.suffix](folder, name, column) for column in optional}
 
     def write(self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
         """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
@@ -51,7 +52,7 @@ class ShardWriter:
             )
 
     def write_column(self, suffix: str, values: Iterable[Any]) -> None:
-        """Appends values to an optional column. ValueError where its type cannot hold one."""
+        """Appends values to an optional column, to a table a pyarrow.Table. ValueError if its type cannot hold one."""
         self._columns[suffix].write_values(values)
 
     def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -127,3 +128,26 @@ class _ColumnFile(AtomicFile):
             raise ValueError(
                 f"{self.path}: expected {expected:,} values, one a {self.column.per}, found {self._count:,}"
             )
+
+
+class TableFile(AtomicFile):
+    """A column that is a table, with a row for each document. It is held until it is complete, as its types may change
+    on the way.
+    """
+
+    def __init__(self, folder: Path, name: str, column: Column):
+        super().__init__(shard_path(folder, name, column.suffix))
+        self.column, self._tables = column, list[Any]()
+
+    def write_values(self, values: Any) -> None:
+        self._tables.append(values)
+
+    def require_count(self, documents: int, tokens: int) -> None:
+        """Ends the table. ValueError where it has too few or too many rows."""
+        from tokenmill.store.tables import merged, parquet_of  # and pyarrow, which only preparing needs
+
+        table = merged(self._tables)
+        if table.num_rows != documents:
+            raise ValueError(f"{self.path}: expected {documents:,} rows, one a document, found {table.num_rows:,}")
+        self.write(parquet_of(table))
+        self._tables = []

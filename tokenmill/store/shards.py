@@ -26,7 +26,17 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from tokenmill.cached import cached_property
-from tokenmill.store.columns import MASK, OFFSETS, TARGETS, TOKENS, Column, checksums_of, columns_of, listed_sha256
+from tokenmill.store.columns import (
+    MASK,
+    META,
+    OFFSETS,
+    TARGETS,
+    TOKENS,
+    Column,
+    checksums_of,
+    columns_of,
+    listed_sha256,
+)
 from tokenmill.store.files import read_bounded, read_json
 from tokenmill.store.maps import map_file, maps_are_scarce, read_ahead, read_here_and_there
 from tokenmill.store.pread import FileBytes, FileNumbers, changed, wants_pread
@@ -54,8 +64,15 @@ def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
     record = read_json(path, "shard")
     if record["name"] != name:
         raise ValueError(f"{path}: expected the record of shard {name}, found that of {record['name']}; delete it")
-    sizes = {shard_path(folder, name, suffix): checksums_of(record, suffix)["bytes"] for suffix in columns_of(record)}
-    return record if all(path.exists() and path.stat().st_size == size for path, size in sizes.items()) else None
+    if META.suffix in record and not _has_size(folder, name, META.suffix, record[META.suffix]["bytes"]):
+        record = {key: value for key, value in record.items() if key not in (META.suffix, "metadata")}  # added again
+    sizes = {suffix: checksums_of(record, suffix)["bytes"] for suffix in columns_of(record)}
+    return record if all(_has_size(folder, name, suffix, size) for suffix, size in sizes.items()) else None
+
+
+def _has_size(folder: Path, name: str, suffix: str, size: int) -> bool:
+    path = shard_path(folder, name, suffix)
+    return path.exists() and path.stat().st_size == size
 
 
 def sources_of(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -200,11 +217,16 @@ class Shard:
 
     def lines(self, suffix: str) -> list[str]:
         """An optional column of text: the lines of its file. Each is JSON."""
+        path, size = self.column_file(suffix)
+        text = read_bounded(path, size, f"column {suffix}").decode("utf-8", "replace")
+        return text.split("\n")[:-1]  # splitlines() would also split at U+2028, which a line may hold
+
+    def column_file(self, suffix: str) -> tuple[Path, int]:
+        """The file of an optional column, and its size. Raises what `column` raises."""
         _, size = self._column(suffix)
         path = self._column_path(suffix)
         require_size(path, size)
-        text = read_bounded(path, size, f"column {suffix}").decode("utf-8", "replace")
-        return text.split("\n")[:-1]  # splitlines() would also split at U+2028, which a line may hold
+        return path, size
 
     def _column(self, suffix: str) -> tuple[Column, int]:
         """What the record says about an optional column, and its size in bytes."""

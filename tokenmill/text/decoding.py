@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenmill.text.kept_columns import MOST_VALUE
 from tokenmill.text.units import BATCH_BYTES, as_text, valid_utf8
 from tokenmill.text_arrays import mask_array
 
 HELD = 128  # decoded batches, at most, that are yielded together
 JOINED_BY = "\n\n"  # between the texts of several columns
-MOST_ID = 1 << 16  # bytes of a document's id
 TEXTS = (
     pa.types.is_string,
     pa.types.is_large_string,
@@ -31,40 +31,59 @@ class Decoded(NamedTuple):
     """Some documents of a row group."""
 
     texts: list[pa.Array]  # one per requested column
-    ids: pa.Array | None
+    kept: pa.Table | None  # columns that are kept beside the text
     bytes: int
     rows: int  # they were made of, with those that are left out
     oversized: int
 
 
-def bounded(batches: Iterator[tuple[list[pa.Array], pa.Array | None]], most: int) -> Iterator[Decoded]:
-    """Columns of texts, and ids, as documents, a few MB at a time, without those of more than `most` bytes."""
-    for columns, ids in batches:
-        ids, columns = None if ids is None else _ids(ids), list(map(_without_views, columns))
+def bounded(batches: Iterator[tuple[list[pa.Array], pa.Table | None]], most: int) -> Iterator[Decoded]:
+    """Columns of texts, and others that are kept, as documents, a few MB at a time, without those of more than `most`
+    bytes.
+    """
+    for columns, kept in batches:
+        kept, columns = None if kept is None else checked(kept), list(map(_without_views, columns))
         sizes = np.sum([_sizes(column) for column in columns], axis=0)
         fits = sizes <= most
         oversized = len(sizes) - int(np.count_nonzero(fits))
         if oversized:
             columns, sizes = [column.filter(mask_array(fits)) for column in columns], sizes[fits]
-            ids = None if ids is None else ids.filter(mask_array(fits))
+            kept = None if kept is None else kept.filter(mask_array(fits))
         begin, ends = 0, np.cumsum(sizes)
         while begin < len(sizes) or oversized:
             before = int(ends[begin - 1]) if begin else 0
             end = max(begin + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
             some = [_decoded(column.slice(begin, end - begin)) for column in columns]
-            few_ids = None if ids is None else ids.slice(begin, end - begin)
-            yield Decoded(some, few_ids, int(sizes[begin:end].sum()), len(some[0]) + oversized, oversized)
+            few = None if kept is None else kept.slice(begin, end - begin)
+            yield Decoded(some, few, int(sizes[begin:end].sum()), len(some[0]) + oversized, oversized)
             begin, oversized = end, 0
 
 
-def _ids(column: pa.Array) -> pa.Array:
-    """Ids, with invalid UTF-8 replaced. ValueError for one that is as long as a text."""
-    value = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not any(is_text(value) for is_text in TEXTS):
-        return _decoded(column)
-    if (longest := int(_sizes(column).max(initial=0))) > MOST_ID:
-        raise ValueError(f"an id has {longest:,} bytes; name another column by --keep-ids")
-    return _decoded(column) if pa.types.is_binary(value) else valid_utf8(as_text(column))[0]
+def checked(kept: pa.Table) -> pa.Table:
+    """Columns that are kept, with invalid UTF-8 replaced. ValueError for a value that is as long as a text."""
+    for place, name in enumerate(kept.column_names):
+        column = kept.column(name)
+        value = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not any(is_text(value) for is_text in TEXTS):
+            continue
+        chunks = column.chunks
+        if (longest := max((int(_sizes(chunk).max(initial=0)) for chunk in chunks), default=0)) > MOST_VALUE:
+            raise ValueError(
+                f"a value of column {name!r} has {longest:,} bytes, as a text and no metadata has; name another column "
+                "by --keep-columns or --keep-ids"
+            )
+        if not (pa.types.is_binary(value) or pa.types.is_large_binary(value) or pa.types.is_binary_view(value)):
+            kept = kept.set_column(place, name, pa.chunked_array(list(map(_mended, chunks)), column.type))
+    return kept
+
+
+def _mended(column: pa.Array) -> pa.Array:
+    """Texts in their own type, with invalid UTF-8 replaced."""
+    try:
+        column.validate(full=True)
+        return column
+    except pa.ArrowInvalid:
+        return valid_utf8(as_text(column))[0].cast(column.type)
 
 
 def _sizes(column: pa.Array) -> np.ndarray:
@@ -101,6 +120,6 @@ def gathered(decoded: Iterator[Decoded]) -> Iterator[Decoded]:
 
 
 def _together(held: list[Decoded]) -> Decoded:
-    texts, ids, *counts = zip(*held, strict=True)
+    texts, kept, *counts = zip(*held, strict=True)
     columns = [pa.concat_arrays(some) for some in zip(*texts, strict=True)]
-    return Decoded(columns, None if ids[0] is None else pa.concat_arrays(ids), *map(sum, counts))
+    return Decoded(columns, None if kept[0] is None else pa.concat_tables(kept), *map(sum, counts))

@@ -48,6 +48,13 @@ class ReadOptions:
     conversations: bool | None = None  # documents are rows with conversations, given as JSON; None: they are texts
     messages_column: str | None = None  # the column with the messages, if it is not one of the usual names
     skip_broken_conversations: bool = False
+    keep_columns: tuple[str, ...] = ()  # names of columns that are kept beside the tokens, `name?` if it may be missing
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The columns to keep, with that of the ids."""
+        names = [name.removesuffix("?") for name in self.keep_columns]
+        return self.keep_columns if self.id_column in (None, *names) else (*self.keep_columns, str(self.id_column))
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class TextFormat:
     suffixes: tuple[str, ...]  # of plain files, in lower case: (".jsonl", ".ndjson")
     module: str  # has `identify`, `plan` and `read`
     compressed: tuple[str, ...] = ()  # suffixes that .gz or .zst may follow, where the whole file is compressed
+    has_columns: bool = False  # whether documents have other columns, or keys, than their text
     options: tuple[str, ...] = ()  # the fields of ReadOptions that its documents depend on
     document: str = "document"  # what `show` calls one of them: "line"
     first: int = 0  # the number of the first one
@@ -100,6 +108,7 @@ FORMATS: dict[str, TextFormat] = {
             (".parquet",),
             "tokenmill.text.parquet",
             options=("text_column", "id_column", "conversations", "messages_column"),
+            has_columns=True,
             document="row",
             is_packed=True,
             has_row_groups=True,
@@ -110,6 +119,7 @@ FORMATS: dict[str, TextFormat] = {
             "tokenmill.text.jsonl",
             compressed=(".jsonl", ".ndjson", ".json"),
             options=("text_column", "id_column", "conversations", "messages_column"),
+            has_columns=True,
             document="line",
             first=1,
         ),
@@ -119,6 +129,7 @@ FORMATS: dict[str, TextFormat] = {
             (".json",),
             "tokenmill.text.jsonl",
             options=("text_column", "id_column", "conversations", "messages_column"),
+            has_columns=True,
             document="line",
             first=1,
         ),

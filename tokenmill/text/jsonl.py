@@ -5,20 +5,18 @@ The text is under a key (`text`), a key of an object (`doc.text`), or several ke
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator
 
 import orjson
 import pyarrow as pa
 
 from tokenmill.text import separated
-from tokenmill.text.decoding import JOINED_BY, MOST_ID
+from tokenmill.text.decoding import JOINED_BY, checked
 from tokenmill.text.formats import ReadOptions
+from tokenmill.text.kept_columns import MOST_VALUE, SURROGATE, KeptColumn, columns_of_rows
 from tokenmill.text.separated import Pieces
 from tokenmill.text.units import BATCH_BYTES, Cut, Documents, FilePart, SourceFile, as_documents
 from tokenmill.text_arrays import text_array
-
-SURROGATE = re.compile("[\ud800-\udfff]")  # one without its other half, which JSON can spell and UTF-8 cannot
 
 identify = separated.identify
 
@@ -43,7 +41,7 @@ def read(part: FilePart) -> Iterator[Documents]:
 def _documents(part: FilePart, lines: Pieces) -> Documents:
     if part.options.conversations:
         return _rows(part, lines)
-    if part.options.id_column is None:
+    if not part.options.kept:
         try:
             key = part.options.text_column
             texts = text_array([orjson.loads(line)[key] for line in lines.texts])
@@ -58,25 +56,26 @@ def _rows(part: FilePart, lines: Pieces) -> Documents:
     some = [(number, line.decode("utf-8", "replace")) for number, line in enumerate(lines.texts) if line.strip()]
     repaired = sum(text.encode() != lines.texts[number] for number, text in some if "\ufffd" in text)
     more = {"repaired_documents": repaired, "oversized_documents": lines.oversized}
-    ids = None
-    if part.options.id_column is not None:
-        id_of = _id_at(part.options.id_column)
-        ids = [id_of(_object_of(lines.texts[number])[0]) for number, _ in some]
-    documents = as_documents(text_array([text for _, text in some]), lines.bytes, ids, **more)
+    rows = [_object_of(lines.texts[number])[0] for number, _ in some] if part.options.kept else []
+    for row in rows:
+        _require_id(row, part.options.id_column)
+    kept, found = _kept(part, rows)
+    documents = as_documents(text_array([text for _, text in some]), lines.bytes, kept, kept_found=found, **more)
     documents.locate = lambda number: f"line {_lines_before(part, lines.begin) + some[number][0] + 1:,}"
     return documents
 
 
 def _one_by_one(part: FilePart, lines: Pieces) -> Documents:
     texts: list[str | None] = []
-    ids: list = []
-    broken, repaired, text_of, id_of = 0, 0, _text_at(part.options.text_column), _id_at(part.options.id_column)
+    rows: list[dict] = []
+    broken, repaired, text_of = 0, 0, _text_at(part.options.text_column)
     for number, line in enumerate(lines.texts):
         if not line.strip():
             continue
         try:
             value, was_repaired = _object_of(line)
-            text, id = text_of(value), id_of(value)
+            text = text_of(value)
+            _require_id(value, part.options.id_column)
         except BrokenLine as error:
             if not part.options.skip_broken_lines:
                 at = _lines_before(part, lines.begin) + number + 1
@@ -89,12 +88,20 @@ def _one_by_one(part: FilePart, lines: Pieces) -> Documents:
             continue
         whole = text and SURROGATE.sub("\ufffd", text)
         texts.append(whole)
-        ids.append(id)
+        rows.append(value)
         repaired += whole != text or (was_repaired and "\ufffd" in (text or ""))
     column = text_array(texts)
-    kept = ids if part.options.id_column is not None else None
+    kept, found = _kept(part, rows)
     more = {"broken_lines": broken, "repaired_documents": repaired, "oversized_documents": lines.oversized}
-    return as_documents(column, lines.bytes, kept, **more)
+    return as_documents(column, lines.bytes, kept, kept_found=found, **more)
+
+
+def _kept(part: FilePart, rows: list[dict]) -> tuple[pa.Table | None, frozenset[str]]:
+    """The columns to keep of these objects, None if none were asked for; and the names of those that were found."""
+    if not part.options.kept:
+        return None, frozenset()
+    table, found = columns_of_rows(rows, list(map(KeptColumn.parse, part.options.kept)))
+    return checked(table), frozenset(found)
 
 
 def _object_of(line: bytes) -> tuple[dict, bool]:
@@ -129,18 +136,15 @@ def _text_at(named: str) -> Callable[[dict], str | None]:
     return text_of
 
 
-def _id_at(named: str | None) -> Callable[[dict], object]:
-    """How to find an object's id; `named` is None if ids are not kept."""
-
-    def id_of(value: dict) -> object:
-        found = _at(value, named) if named is not None else None
-        if isinstance(found, dict | list) or (isinstance(found, str) and len(found) > MOST_ID):
-            raise BrokenLine(f"an id under {named} that is a {type(found).__name__} of {len(found):,}")
-        if found is _MISSING:
-            raise BrokenLine(f"keys {', '.join(value)}, and none that --keep-ids {named} names")
-        return found
-
-    return id_of
+def _require_id(value: dict, named: str | None) -> None:
+    """BrokenLine if an object has no id under this key; `named` is None if ids are not kept."""
+    if named is None:
+        return
+    found = _at(value, named)
+    if isinstance(found, dict | list) or (isinstance(found, str) and len(found) > MOST_VALUE):
+        raise BrokenLine(f"an id under {named} that is a {type(found).__name__} of {len(found):,}")
+    if found is _MISSING:
+        raise BrokenLine(f"keys {', '.join(value)}, and none that --keep-ids {named} names")
 
 
 _MISSING = object()

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tokenmill.text.decoding import JOINED_BY, TEXTS, bounded, gathered
+from tokenmill.text.decoding import JOINED_BY, TEXTS, bounded, checked, gathered
 from tokenmill.text.formats import CONVERSATION_COLUMNS, ReadOptions
+from tokenmill.text.kept_columns import KeptColumn, columns_of_batch
 from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, as_text, sha256, valid_utf8
 from tokenmill.text_arrays import text_array, unchecked_array
 
@@ -63,18 +64,18 @@ def read(part: FilePart) -> Iterator[Documents]:
         chunks = _text_chunks(part.file, parquet, options)
         sizes = _text_sizes(chunks)
         texts = _columns(part.file, parquet.schema_arrow, options.text_column)
-        id_path = _path(options.id_column, parquet.schema_arrow) if options.id_column else []
-        columns = sorted({".".join(path) for path in [*texts, *([id_path] if id_path else [])]})
+        kept = _kept_paths(parquet.schema_arrow, options)
+        columns = sorted({".".join(path) for path in [*texts, *kept.values()]})
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
             batches = _batches(raw, parquet, row_group, columns, chunks[row_group])
-            fields = (([_field(b, path) for path in texts], _field(b, id_path) if id_path else None) for b in batches)
+            fields = (([_field(b, path) for path in texts], _kept_of(b, options, kept)) for b in batches)
             for some in gathered(bounded(fields, options.max_document_bytes)):
                 share = round(some.rows * bytes_a_row * share_of)
                 column, repaired = _joined(some.texts)
                 more = {"repaired_documents": repaired, "oversized_documents": some.oversized}
-                yield as_documents(column, share, some.ids, row_group=row_group, **more)
+                yield as_documents(column, share, some.kept, row_group=row_group, kept_found=frozenset(kept), **more)
 
 
 def _read_rows(part: FilePart) -> Iterator[Documents]:
@@ -84,19 +85,22 @@ def _read_rows(part: FilePart) -> Iterator[Documents]:
         sizes = _text_sizes(_text_chunks(part.file, parquet, part.options))
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         names = _row_columns(part.file, parquet.schema_arrow, part.options)
-        id_column = part.options.id_column
+        paths = _kept_paths(parquet.schema_arrow, part.options)
+        columns = [*names, *(path for path in map(".".join, paths.values()) if path not in names)]
         for row_group in groups_of(part, parquet):
             first, rows = 0, parquet.metadata.row_group(row_group).num_rows
             bytes_a_row = sizes[row_group] / max(1, rows)
-            what = {"row_groups": [row_group], "columns": names, "use_threads": False}
+            what = {"row_groups": [row_group], "columns": columns, "use_threads": False}
             for batch in _growing(parquet, BATCH_CONVERSATIONS, what):
-                found = batch.to_pylist()
+                found = batch.select(names).to_pylist()
+                metadata = _kept_of(batch, part.options, paths)
                 texts = [orjson.dumps(_without_nulls(row), default=str) for row in found]
                 kept = [i for i, text in enumerate(texts) if len(text) <= part.options.max_document_bytes]
                 more: dict[str, Any] = {"row_group": row_group, "oversized_documents": len(texts) - len(kept)}
-                ids = [found[i].get(id_column) for i in kept] if id_column is not None else None
+                metadata = None if metadata is None else checked(metadata).take(pa.array(kept, pa.int64()))
                 share = round(len(texts) * bytes_a_row * share_of)
-                documents = as_documents(unchecked_array([texts[i] for i in kept]), share, ids, **more)
+                documents = as_documents(unchecked_array([texts[i] for i in kept]), share, metadata, **more)
+                documents.kept_found = frozenset(paths)
                 documents.locate = _locator(row_group, first, kept)
                 yield documents
                 first += len(found)
@@ -123,7 +127,7 @@ def _row_columns(file: SourceFile, schema: pa.Schema, options: ReadOptions) -> l
             f"{file.shown}: expected conversations in column {' or '.join(wanted)}, found columns "
             f"{', '.join(schema.names)}; name the one with the messages by --messages-column"
         )
-    return [*found, *([options.id_column] if options.id_column else [])]
+    return found
 
 
 def _batches(
@@ -189,10 +193,11 @@ def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, options: ReadOptions
     """What the footer says about the text columns in each row group. ValueError if there is no such column."""
     schema = parquet.schema_arrow
     if options.conversations:
-        names = {*_row_columns(file, schema, options)} - {options.id_column}
+        names = _row_columns(file, schema, options)
         paths = {leaf for name in names for leaf in _leaves(parquet, name)}
     else:
         paths = {".".join(path) for path in _columns(file, schema, options.text_column)}
+    _require_kept(file, schema, options)
     id_type = _type_of(schema, _path(options.id_column, schema)) if options.id_column else None
     if id_type is not None and pa.types.is_nested(id_type):
         raise ValueError(
@@ -230,14 +235,14 @@ def _require_decrypted(file: SourceFile, raw: pa.NativeFile, parquet: pq.Parquet
         paths = [[leaf] for name in names for leaf in _leaves(parquet, name)]
     else:
         paths = _columns(file, parquet.schema_arrow, options.text_column)
-    paths += [_path(options.id_column, parquet.schema_arrow)] if options.id_column else []
+    paths += _kept_paths(parquet.schema_arrow, options).values()
     for column in (".".join(path) for path in paths):
         try:
             next(parquet.iter_batches(1, row_groups=[0], columns=[column], use_threads=False), None)
         except OSError as error:
             raise ValueError(
                 f"{file.shown}: column {column!r} is encrypted ({str(error).splitlines()[0]}); decrypt it, name "
-                "another column by --text-column or --keep-ids, or take the file out of the source"
+                "another column by --text-column, --keep-columns or --keep-ids, or take the file out of the source"
             ) from error
 
 
@@ -274,6 +279,32 @@ def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]
                 "name the one with the text by --text-column (a field of a struct as column.field)"
             )
     return paths
+
+
+def _kept_paths(schema: pa.Schema, options: ReadOptions) -> dict[str, list[str]]:
+    """The paths of the columns to keep that the file has, by name."""
+    columns = list(map(KeptColumn.parse, options.kept))
+    paths = {column.name: column.path(schema.names) for column in columns}
+    return {name: path for name, path in paths.items() if _type_of(schema, path) is not None}
+
+
+def _kept_of(batch: pa.RecordBatch, options: ReadOptions, paths: dict[str, list[str]]) -> pa.Table | None:
+    """The columns to keep, those null that the file lacks; None if none were asked for."""
+    if not options.kept:
+        return None
+    names = [KeptColumn.parse(name).name for name in options.kept]
+    return columns_of_batch(batch, [paths.get(name, name.split(".")) for name in names])
+
+
+def _require_kept(file: SourceFile, schema: pa.Schema, options: ReadOptions) -> None:
+    """ValueError if the file lacks a column that is to be kept."""
+    there = _kept_paths(schema, options)
+    for column in map(KeptColumn.parse, options.keep_columns):
+        if column.name not in there and not column.optional:
+            raise ValueError(
+                f"{file.shown}: expected a column {column.name!r} to keep, found columns {', '.join(schema.names)}; "
+                f"name another by --keep-columns, or write {column.name}? if files may lack it"
+            )
 
 
 def _path(name: str, schema: pa.Schema) -> list[str]:

@@ -154,31 +154,31 @@ class Documents:
     row_group: int | None = None  # which all of them belong to, if the format has row groups
     broken_lines: int = 0
     oversized_documents: int = 0  # longer than `ReadOptions.max_document_bytes`
-    ids: list | None = None  # the publisher's ids, if the user asked to keep them
+    kept: pa.Table | None = None  # the columns that the user asked to keep, a row for each of the texts
+    kept_found: frozenset[str] = frozenset()  # the names of those that the source has here
     part: int = 0  # of the unit
     locate: Callable[[int], str] | None = None  # the place of a document in the file, for errors about it
 
 
-def as_documents(column: pa.Array, share: int, ids: pa.Array | list | None = None, **more) -> Documents:
+def as_documents(column: pa.Array, share: int, kept: pa.Table | None = None, **more) -> Documents:
     """Leaves out null and empty texts, and repairs invalid UTF-8. `column` has any type that casts to text."""
-    column, ids = as_text(column), ids.to_pylist() if isinstance(ids, pa.Array) else ids
+    column = as_text(column)
     if not column.null_count and (text_bytes := _bytes_if_none_is_empty(column)):
         column, repaired = valid_utf8(column)
         repaired += more.pop("repaired_documents", 0)
-        return Documents(column, text_bytes, 0, 0, repaired, share, ids=ids, **more)
+        return Documents(column, text_bytes, 0, 0, repaired, share, kept=kept, **more)
     import pyarrow.compute as pc  # takes a twentieth of a second
 
     lengths = pc.fill_null(pc.binary_length(column), 0)
     nulls = column.null_count
-    kept = pc.greater(lengths, 0)
-    empty = len(column) - nulls - (pc.sum(kept).as_py() or 0)
+    has_text = pc.greater(lengths, 0)
+    empty = len(column) - nulls - (pc.sum(has_text).as_py() or 0)
     if nulls or empty:
-        column = column.filter(kept)
-        if ids is not None:
-            ids = [id for id, keep in zip(ids, kept.to_pylist(), strict=True) if keep]
+        column = column.filter(has_text)
+        kept = None if kept is None else kept.filter(has_text)
     column, repaired = valid_utf8(column)
     repaired += more.pop("repaired_documents", 0)
-    return Documents(column, pc.sum(lengths).as_py() or 0, nulls, empty, repaired, share, ids=ids, **more)
+    return Documents(column, pc.sum(lengths).as_py() or 0, nulls, empty, repaired, share, kept=kept, **more)
 
 
 def _bytes_if_none_is_empty(column: pa.LargeStringArray) -> int:

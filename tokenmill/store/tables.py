@@ -1,0 +1,81 @@
+"""Columns that are tables: the parquet of a shard's metadata, written and read.
+
+    merged([table, table])       one table; a column that has several types is text, or the wider of two numbers
+    parquet_of(table)            its bytes, the same for the same table
+
+Only preparing and looking need tables, so nothing that trains imports this module, or pyarrow.
+"""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenmill.text_arrays import text_array
+
+ROWS = 1 << 17  # in a row group
+
+
+def merged(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables one below the other. A column that has several types is text, or the wider one of two numbers."""
+    tables = list(tables)
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+    except pa.ArrowException:
+        names = list(dict.fromkeys(name for table in tables for name in table.column_names))
+        types = {name: {t.schema.field(name).type for t in tables if name in t.column_names} for name in names}
+        mixed = [name for name in names if not _fits(types[name])]
+        return pa.concat_tables([_with_text(table, mixed) for table in tables], promote_options="permissive")
+
+
+def _fits(types: set[pa.DataType]) -> bool:
+    try:
+        pa.unify_schemas([pa.schema([("it", one)]) for one in types], promote_options="permissive")
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _with_text(table: pa.Table, names: list[str]) -> pa.Table:
+    for name in set(names) & set(table.column_names):
+        cells = [None if cell is None else as_text(cell) for cell in table.column(name).to_pylist()]
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, text_array(cells))
+    return table
+
+
+def as_text(cell: Any) -> str:
+    """A text itself, and any other value as JSON."""
+    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False, default=str)
+
+
+def parquet_of(table: pa.Table) -> memoryview:
+    """The table as a parquet file. ValueError for a type that parquet cannot hold."""
+    data = io.BytesIO()
+    try:
+        pq.write_table(table, data, compression="zstd", row_group_size=ROWS)
+    except pa.ArrowException as error:
+        raise ValueError(f"the columns to keep cannot be written as parquet ({error}); keep others") from error
+    return data.getbuffer()
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """The columns of a shard's table. ValueError if it is damaged."""
+    try:
+        return pq.read_schema(path)
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: expected the metadata of a shard as parquet, found damage ({error})") from error
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A shard's table, or some columns of it. ValueError if it is damaged."""
+    try:
+        return pq.read_table(path, columns=None if columns is None else list(columns), partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path}: expected the metadata of a shard as parquet, found damage ({error})") from error
