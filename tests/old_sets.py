@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenmill import PrepareConfig, TokenSet, prepare
 
 OLD = Path(__file__).with_name("old_sets.json")
-SETS = {"plain": {}, "ids": {"keep_ids": "id"}}
+SETS = {"plain": {}}
 WORDS = ["mill", "grain", "flour", "water", "wheel", "stone", "sack", "loaf", "naïve", "水車", "1984", "don't"]
 
 

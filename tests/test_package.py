@@ -61,7 +61,7 @@ def test_what_is_pinned_is_what_is_declared():
     extras = PROJECT["project"]["optional-dependencies"]
     assert pinned.keys() == names(PROJECT["project"]["dependencies"]) | names(extras["torch"]) | names(
         extras["prepare"]
-    ) | names(extras["report"])
+    ) | names(extras["report"]) | names(extras["view"])
     assert pins("requirements-test.txt").keys() == names(PROJECT["dependency-groups"]["dev"])
     for line in extras["prepare"]:
         if "==" in line:

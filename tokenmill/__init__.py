@@ -9,7 +9,7 @@ The package has wings. The `__init__.py` of each says what lives in it. Imports 
 
     cli                                   the command
     numpy  jax                            RowLoader for these arrays
-    look/  exchange/                      what people look at; other programs' files
+    look/  exchange/  views/              what people look at; other programs' files; rules that choose documents
     batches/  prepare/                    rows -> arrays; text -> token sets
     feed/                                 token sets -> rows, as NumPy arrays
     chat/                                 conversations -> ids and a loss mask

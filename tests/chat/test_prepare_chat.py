@@ -25,6 +25,7 @@ from tokenmill.store.chat_rule import find_chat_rule
 from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.store.tables import metadata_of
 from tokenmill.text.parquet import _without_nulls
 
 
@@ -93,7 +94,7 @@ def test_parquet_with_nested_columns_gives_the_same_set(rows, source, tokenizer_
     made = tmp_path / done.stdout.splitlines()[-1]
     assert list(documents_of(made)) == list(documents_of(chat_set))
     token_set = TokenSet(made)
-    assert token_set.open(token_set.entries[0]).lines("ids") == [str(i) for i in range(60)] * 3
+    assert metadata_of(token_set, token_set.entries[0]).column("id").to_pylist() == [*range(60)] * 3
     assert made.name == chat_set.name, "the same tokenizer, template and loss rule"
 
 

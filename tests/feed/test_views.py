@@ -87,6 +87,7 @@ def test_a_view_in_which_all_count_once_has_the_rows_of_the_set(tmp_path, tiny_w
 def test_every_document_comes_as_often_as_it_counts_and_never_twice_in_a_row(tmp_path, windows):
     folder = numbered_set(tmp_path / "set", **LENGTHS)
     counts = {"train_0.000": [3, 0, 1, 2, 0, 1, 1, 0, 1, 5], "train_1.000": [2] * 20, "train_2.000": [0, 4, 1]}
+    counts["train_3.000"] = [1, 2, 0] * 8
     make_view(folder, "some", counts)
     seen = Counter()
     with make_loader(folder, "some", epochs=1) as loader:

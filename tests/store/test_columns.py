@@ -142,7 +142,8 @@ def test_reading_needs_no_registration(folder):
 
 def test_a_column_that_nobody_registered_or_that_a_shard_lacks_is_an_error(tmp_path, folder):
     with pytest.raises(
-        ValueError, match="no optional column 'reward' is registered in this process, only ids, mask, targets, label"
+        ValueError,
+        match="no optional column 'reward' is registered in this process, only ids, meta.parquet, mask, targets, lab",
     ):
         ShardWriter(tmp_path, "a.000", "uint16", ["reward"])
     assert not (tmp_path / "shards").exists()

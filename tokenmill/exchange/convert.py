@@ -36,6 +36,7 @@ from tokenmill.exchange.import_shards import Intake, names_of
 from tokenmill.exchange.layouts import LAYOUTS
 from tokenmill.exchange.reading import compare_masks, require_no_mask
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
+from tokenmill.exchange.viewed_shard import shards_of
 from tokenmill.exchange.writing import write_meta
 from tokenmill.hub_client import is_hub_address
 from tokenmill.humanize import counted
@@ -60,6 +61,7 @@ class Out:
     layout: tyro.conf.Positional[Layout]  # whose
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FOLDER")]]  # a new folder
+    view: str | None = None  # only the documents of this view, each as often as it counts
     # of raw, llm.c and npy, about so many a file; by default 100M. Files are of even size, at least two to train on
     file_tokens: int | None = None
     eos: bool = False  # documents end with EOS, and have no BOS; datatrove's always do
@@ -88,7 +90,7 @@ class In:
 def export(config: Out) -> Path:
     """Writes the files of every split into a new folder. FileExistsError if it exists, ValueError if it cannot be."""
     require_folder("the new folder", config.folder)
-    token_set, folder = open_set(config.tokens), Path(config.folder)
+    token_set, folder = open_set(config.tokens).viewed(config.view), Path(config.folder)
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already; name a new folder")
     layout, tokenizer = LAYOUTS[config.layout], Tokenizer.of_set(token_set)
@@ -99,9 +101,10 @@ def export(config: Out) -> Path:
     unfinished.mkdir(parents=True)
     try:
         for name in SPLITS:
-            shards = [token_set.open(entry) for entry in token_set.split(name) if entry.tokens]
+            shards = list(shards_of(token_set, name))
             if not shards:
-                raise ValueError(f"{token_set.display_name}: split {name!r} has no token to write")
+                of_view = "" if config.view is None else f" of view {config.view!r}"
+                raise ValueError(f"{token_set.display_name}: split {name!r}{of_view} has no token to write")
             prefix = _file_prefix(token_set)
             split = SplitFiles(
                 name, prefix, token_set.numpy_dtype, shards, file_tokens, tokenizer.name, layout.most_tokens

@@ -5,6 +5,7 @@ ValueError where a file is not of its layout. `dtype` is what the tokenizer's id
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,6 @@ from tokenmill.exchange.headers import (
     MEGATRON_TYPES,
 )
 from tokenmill.store.maps import map_file
-from tokenmill.store.shards import Shard
 from tokenmill.text.formats import MASK_COLUMNS
 
 
@@ -101,7 +101,7 @@ def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     return column.flatten().to_numpy(), np.diff(column.offsets.to_numpy().astype(np.int64))
 
 
-def compare_masks(shards: Sequence[Shard], paths: Sequence[Path]) -> None:
+def compare_masks(shards: Sequence[Any], paths: Sequence[Path]) -> None:
     """ValueError if parquet files, one for each shard of a chat set, do not have its loss mask."""
     for shard, path in zip(shards, paths, strict=True):
         assert shard.mask_bytes is not None, "a chat set has a mask"

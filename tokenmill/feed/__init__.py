@@ -10,6 +10,8 @@ Comes in: token sets and a LoaderConfig. Goes out: arrays of rows, (B, T + 1), a
     mixture          several token sets by weight; mixture_file: its TOML file; mixture_state: its part of a position
     targets          weights as shares of tokens that bear loss
     split_cursor     one token set's split, resumable from a position
+    epoch_documents  what each epoch goes over, with views; window_documents: the documents of a window
+    dealt            what an epoch has dealt, if the run went on with another view
     window_plans     the rows of each window; window_planner: plans windows ahead, in threads
     window_rows      the rows of one window; row_table: where their tokens are; pieces: their pieces, for display
     loss_mask        which tokens of rows bear loss; padding: what closes a row of whole documents

@@ -33,8 +33,11 @@ def _targets_per_token(token_set: TokenSet) -> Fraction:
     """The share of the training tokens that bear loss."""
     if not token_set.is_chat:
         return Fraction(1)
-    entries = token_set.split("train")
-    targets = sum(int(token_set.open(entry).target_counts.sum(dtype="int64")) for entry in entries)
+    targets = tokens = 0
+    for entry in token_set.split("train"):
+        shard, times = token_set.open(entry), token_set.times_of(entry)
+        targets += int(shard.target_counts.astype("int64") @ times)
+        tokens += int(shard.lengths @ times)
     if not targets:
         raise ValueError(f"{token_set.display_name}: no token of its training split bears loss; weight it by tokens")
-    return Fraction(targets, sum(entry.tokens for entry in entries))
+    return Fraction(targets, tokens)

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.split_cursor import SplitCursor
@@ -71,8 +73,10 @@ def require_whole_conversations(plans: WindowPlans) -> None:
     many = longest = lost = targets = 0
     for entry in entries:
         shard = token_set.open(entry)
-        is_long, own = shard.lengths > plans.row_len, shard.column(TARGETS.suffix)
-        many, longest = many + int(is_long.sum()), max(longest, int(shard.lengths.max(initial=0)))
+        own = np.where(token_set.times_of(entry) > 0, shard.column(TARGETS.suffix), 0)
+        lengths = np.where(token_set.times_of(entry) > 0, shard.lengths, 0)  # of those that the view has
+        is_long = lengths > plans.row_len
+        many, longest = many + int(is_long.sum()), max(longest, int(lengths.max(initial=0)))
         lost, targets = lost + int(own[is_long].sum()), targets + int(own.sum())
     if many:
         raise ValueError(

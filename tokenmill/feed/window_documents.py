@@ -20,21 +20,21 @@ Places = Callable[[], tuple[np.ndarray, np.ndarray]]
 
 class WindowDocuments(NamedTuple):
     """`lengths` (documents,) int64 of the documents, including BOS; `times` (documents,) how often each comes, None for
-    once. `stretches` are the (shard, begin, end) that their tokens are in, of shards by their number in the epoch.
+    once. `stretches` are the (shard, begin, end) that their tokens are in, of shards by their number in the epoch:
+    (num_stretches, 3) int64.
     `places()` are the shard of each document and its first token there, each (documents,) int64.
     """
 
     lengths: np.ndarray
     times: np.ndarray | None
-    stretches: list[tuple[int, int, int]]
+    stretches: np.ndarray
     places: Places
 
 
 def whole_documents(slices: Window, shards: Mapping[int, Shard]) -> WindowDocuments:
     """The documents that begin in the slices."""
-    stretches = list(zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True))
-    found = []
-    for shard, begin, end in stretches:
+    stretches, found = np.stack([slices.shard, slices.begin, slices.end], axis=1), []
+    for shard, begin, end in stretches.tolist():
         first, last = shards[shard].documents_between(begin, end)
         found.append((shard, first, shards[shard].lengths_of(first, last)))
 
@@ -92,13 +92,13 @@ def _with_times(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return found, times
 
 
-def _stretches(shard: np.ndarray, begin: np.ndarray, end: np.ndarray) -> list[tuple[int, int, int]]:
-    """Documents that lie close together, as one stretch to read."""
+def _stretches(shard: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Documents that lie close together, as one stretch to read: (num_stretches, 3) int64."""
     if not len(shard):
-        return []
+        return np.zeros((0, 3), np.int64)
     breaks = np.flatnonzero((shard[1:] != shard[:-1]) | (begin[1:] - end[:-1] > GAP)) + 1
     first, last = np.concatenate([[0], breaks]), np.concatenate([breaks, [len(shard)]]) - 1
-    return list(zip(shard[first].tolist(), begin[first].tolist(), end[last].tolist(), strict=True))
+    return np.stack([shard[first], begin[first], end[last]], axis=1)
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:

@@ -254,7 +254,7 @@ class WindowPlans:
         joined: list[Any] = list(shards.values())
         if documents is None:  # the documents of this plan are slices
             numbers, begin = slices.shard, slices.begin
-            stretches = list(zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True))
+            stretches = np.stack([slices.shard, slices.begin, slices.end], axis=1)
         else:
             (numbers, begin), stretches = documents.places(), documents.stretches
         at = np.zeros(len(self.documents.members(epoch)), np.int64)
@@ -266,7 +266,7 @@ class WindowPlans:
         document = packer.document_of(plan.document) if isinstance(packer, Apart) else plan.document
         return WindowRows(
             joined,
-            [(places[number], first, last) for number, first, last in stretches],
+            np.stack([at[stretches[:, 0]], stretches[:, 1], stretches[:, 2]], axis=1),
             plan,
             shard[document],
             begin[document] + plan.start,

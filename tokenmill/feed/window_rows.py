@@ -37,14 +37,14 @@ class ChangeCheck:
 class WindowRows:
     """`num_rows` rows of `row_len` tokens each, joined from the tokens of shards when they are read.
 
-    `slices` are the (number in shards, begin, end) that the pieces come from. `shard` and `begin` are each piece's
-    number in shards and its first token there.
+    `stretches` are the (number in shards, begin, end) that the pieces come from: (num_stretches, 3). `shard` and
+    `begin` are each piece's number in shards and its first token there.
     """
 
     def __init__(
         self,
         shards: list[Shard],
-        slices: list[tuple[int, int, int]],
+        stretches: np.ndarray,
         plan: RowPlan,
         shard: np.ndarray,
         begin: np.ndarray,
@@ -53,7 +53,7 @@ class WindowRows:
         loss: str = "all",
     ):
         self.shards, self.row_len, self.num_rows = shards, plan.row_len, plan.num_rows
-        self._slices, self._filler, self._change_check = slices, plan.filler, ChangeCheck()
+        self._stretches, self._filler, self._change_check = stretches, plan.filler, ChangeCheck()
         self._needs: list[Need] = []
         for one in shards:
             one.expect_random_reads()
@@ -98,19 +98,19 @@ class WindowRows:
         self._needs = []
 
     def read_ahead(self) -> None:
-        """Asks the kernel to start reading the slices of shards on this disk."""
-        for shard, begin, end in self._local_slices():
+        """Asks the kernel to start reading the stretches of shards on this disk."""
+        for shard, begin, end in self._local_stretches():
             self.shards[shard].read_ahead(begin, end, wait=False)
 
     def reading(self) -> Iterator[None]:
-        """Has the kernel read these slices one by one, and yields after each."""
-        for shard, begin, end in self._local_slices():
+        """Has the kernel read these stretches one by one, and yields after each."""
+        for shard, begin, end in self._local_stretches():
             self.shards[shard].read_ahead(begin, end, wait=True)
             yield
 
-    def _local_slices(self) -> Iterator[tuple[int, int, int]]:
-        """The slices whose bytes are all on this disk."""
-        for shard, begin, end in self._slices:
+    def _local_stretches(self) -> Iterator[tuple[int, int, int]]:
+        """The stretches whose bytes are all on this disk."""
+        for shard, begin, end in self._stretches.tolist():
             if self.shards[shard].is_there(begin, end):
                 yield shard, begin, end
 

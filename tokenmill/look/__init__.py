@@ -3,7 +3,7 @@
 Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of damage.
 
     show            `tokenmill show`: rows, batches, steps, documents
-    show_config     its command line; terminal: prints rows
+    show_config     its command line; terminal: prints rows; metadata_table: a batch by the metadata of its documents
     trace           finds the documents of a step, and the steps of a document
     source_places   where a document is in its source file
     row_counts      the number of rows of windows, counted once and cached

@@ -26,7 +26,10 @@ from rich.console import Console
 
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.pieces import pieces_of
+from tokenmill.humanize import counted
+from tokenmill.look.metadata_table import metadata_table
 from tokenmill.look.show_config import Show, numbers_of, read_state, require_as_stated
+from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.terminal import RowPrinter
 from tokenmill.look.trace import (
     Sighting,
@@ -39,10 +42,11 @@ from tokenmill.look.trace import (
 )
 from tokenmill.remote.sets import open_set
 from tokenmill.rows.packings import find_packing
-from tokenmill.rows.position import upgrade
+from tokenmill.rows.position import documents_of, upgrade
 from tokenmill.rows.row_stream import Cursor
 from tokenmill.rows.segments import SegmentStart
 from tokenmill.rows.skip_rows import by_source, format_by_source
+from tokenmill.sanitize import sanitize
 from tokenmill.store.token_sets import TokenSet
 
 SIGHTINGS = 20  # how many are listed
@@ -84,7 +88,14 @@ class ShowQuery:
         state, settings = read_state(flag, named, f"{place}a state file")
         self.state = upgrade(state)
         require_as_stated(config, flag, settings)
+        if config.view is None and config.loader.mixture.is_one_set and not self._is_of_a_rank(settings):
+            *_, documents = documents_of(self.state["sources"]["manifest"][0])
+            settings |= {"view": documents.view or None}
         return replace(config, **settings)
+
+    @staticmethod
+    def _is_of_a_rank(settings: dict[str, Any]) -> bool:
+        return find_packing(settings["packing"]).per_rank
 
     @property
     def _global_batch(self) -> int:
@@ -218,12 +229,13 @@ class ShowQuery:
         if not self.mixture.is_one_set:
             return f"{self.config.tokens}, {loader.split}: {self.mixture!r}; {rows}"
         token_set = self.sets[ONE_SET]
-        return f"{token_set.name}, {loader.split}: {rows}, manifest {self._manifest(token_set)}"
+        view = "" if token_set.view is None else f", view {token_set.view.name}"
+        return f"{token_set.name}{view}, {loader.split}: {rows}, manifest {self._manifest(token_set)}"
 
     def _manifest(self, token_set: TokenSet) -> str:
         if self.config.manifest is not None or self.state is None:
             return self.config.manifest or token_set.digest
-        return str(self.state["sources"]["manifest"][0])
+        return ", then ".join(part.manifest for part in documents_of(self.state["sources"]["manifest"][0]))
 
     def since_mismatch(self) -> list[str]:
         """A hint, if --since names a step that the state file is not of."""
@@ -247,7 +259,7 @@ class ShowQuery:
             return []
         token_set = self.sets[ONE_SET]
         former = [digest for digest in token_set.digests() if digest != token_set.digest]
-        if not former:
+        if not former or token_set.view is not None:
             return []
         return [f"this set has grown; for an epoch that began before, pass --manifest {' or '.join(former)}"]
 
@@ -267,7 +279,10 @@ class ShowQuery:
         first = (
             numbers_of("--row", config.row, (1, 3))[0] if config.row is not None else _call(config) * self._global_batch
         )
-        tokens = sum(entry.tokens for entry in self.sets[ONE_SET].split(config.split))
+        token_set = self.sets[ONE_SET]
+        tokens = sum(entry.tokens for entry in token_set.split(config.split))
+        if token_set.view is not None:
+            tokens = token_set.view.tokens(config.split)
         return first * (config.seq_len + 1) // max(1, tokens)
 
     def of_a_later_epoch(self, rows: list[Ranked]) -> list[str]:
@@ -302,6 +317,8 @@ def _show_rows(query: ShowQuery, console: Console) -> None:
     printer.bars(rows)
     for rank, row in rows:
         printer.row(rank, row, query.config.full or len(rows) == 1)
+    if query.config.columns is not None:
+        console.print(metadata_table([row for _, row in rows], printer.locator, query.config.columns))
 
 
 def _show_document(query: ShowQuery, console: Console) -> None:
@@ -314,6 +331,10 @@ def _show_document(query: ShowQuery, console: Console) -> None:
     with console.status("looking for it in each segment"):
         lines = list(islice(query.when(), SIGHTINGS + 2))
     printer.piece(piece, 0, full=True)
+    for name, value in SourceLocator(query.sets[source]).metadata(entry, document).items():
+        printer.print(f"{name}: {sanitize(str(value))}")
+    if (view := query.sets[source].view) is not None:
+        printer.print(f"counts {counted(int(view.counts_of(entry)[document]), 'time')} in view {view.name}")
     for line in [*lines[: SIGHTINGS + 1], *["and more" for _ in lines[SIGHTINGS + 1 :]]]:
         printer.print(line)
 

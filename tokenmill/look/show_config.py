@@ -33,6 +33,8 @@ class Show:
     since: tuple[int, str] | None = None  # a checkpoint's step, and its place or state file, to count batches from
     until: str | None = None  # with --document: search up to this place or state file; by default epoch 0 of its source
     split: Split = "train"  # which split
+    view: str | None = None  # as in training: the name of a view of the set; by default that of the state file
+    columns: str | None = None  # also print a table of these columns of the rows' documents, as score,language; or all
     seq_len: int = 2048  # tokens of an input
     packing: Packing | str = "best_fit"  # as in training
     long_documents: LongDocuments = LoaderConfig.long_documents  # as in training
@@ -66,7 +68,7 @@ class Show:
     @property
     def loader(self) -> LoaderConfig:
         """The settings of the training run, checked as a loader checks them."""
-        names = ["batch_size", "seq_len", "split", "packing", "long_documents", "shuffle", "seed", "skip_rows"]
+        names = ["batch_size", "seq_len", "split", "view", "packing", "long_documents", "shuffle", "seed", "skip_rows"]
         names += ["rank", "world_size", "tokens", "cache_dir"]
         return LoaderConfig(**{name: getattr(self, name) for name in names})
 

@@ -29,7 +29,7 @@ class SourceLocator:
         self._token_set = token_set
         self._record, self._rows_before = lru_cache(None)(token_set.record), lru_cache(None)(self._count_rows_before)
         self._ids = lru_cache(4)(self._read_ids)
-        self._metadata = lru_cache(4)(lambda entry: metadata_of(token_set, entry))
+        self._metadata = lru_cache(4)(self._read_metadata)
 
     def find(self, entry: ShardEntry, document: int) -> str:
         """The source file of a shard's document, its row there, from 0 (in a jsonl file its line, from 1), and its id.
@@ -45,6 +45,14 @@ class SourceLocator:
         if table is None:
             return {}
         return {name: table.column(name)[document].as_py() for name in table.column_names}
+
+    def _read_metadata(self, entry: ShardEntry) -> "pa.Table | None":
+        """The metadata of a shard's documents, a row each; None if none was kept."""
+        if META.suffix not in self._record(entry):
+            return None
+        from tokenmill.store.tables import metadata_of  # and pyarrow
+
+        return metadata_of(self._token_set, entry)
 
     def _read_ids(self, entry: ShardEntry) -> list[str]:
         """The id of each document of a shard, to be shown; none if ids were not kept."""
@@ -76,16 +84,6 @@ class SourceLocator:
         """Rows of the source file in the shards before this one."""
         earlier = takewhile(lambda other: other.name != entry.name, self._token_set.entries)
         return sum(_rows_read(self._record(other)) for other in earlier if other.source == entry.source)
-
-
-def metadata_of(token_set: TokenSet, entry: ShardEntry) -> "pa.Table | None":
-    """The metadata of a shard's documents, a row each; None if none was kept."""
-    if META.suffix not in token_set.record(entry):
-        return None
-    from tokenmill.store.tables import read_table  # and pyarrow
-
-    path, _ = token_set.open(entry).column_file(META.suffix)
-    return read_table(path)
 
 
 def _rows_read(record: dict) -> int:

@@ -70,8 +70,12 @@ class RowPrinter:
         segment = Segment(escape_controls(text) + "\n", self.console.get_style(style))  # keeps tabs
         self.console.print(Segments([segment]), end="")
 
+    def locator(self, piece: Piece) -> SourceLocator:
+        """What knows where the documents of a piece's token set are from."""
+        return self._sources[piece.shard.path.parents[1]]
+
     def _source(self, piece: Piece) -> str:
-        return self._sources[piece.shard.path.parents[1]].find(piece.shard.entry, piece.document)
+        return self.locator(piece).find(piece.shard.entry, piece.document)
 
     def _facts(self, piece: Piece) -> str:
         whole = int(piece.shard.offsets[piece.document + 1] - piece.shard.offsets[piece.document])

@@ -1,18 +1,22 @@
 """The checks of verify.py. Each returns a sentence for every problem, and none if everything is right."""
 
+import hashlib
 import io
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 
 from tokenmill.look.bit_errors import flipped_bit
 from tokenmill.remote.sets import RemoteTokenSet
+from tokenmill.rows.view_windows import SLICE, cut_slices
 from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of, listed_sha256
-from tokenmill.store.files import BLOCK_BYTES, read_bounded
+from tokenmill.store.files import BLOCK_BYTES, read_bounded, read_json
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
 from tokenmill.store.small_files import SMALL_FILES, has_record, what_is_wrong
 from tokenmill.store.token_sets import TokenSet, require_kept_manifests
+from tokenmill.store.views import FOLDER, VIEW_ARRAYS, read_view
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 MASKED_DOCUMENTS = 100_000  # whose masks are compared at a time
@@ -40,6 +44,7 @@ def of_the_set(token_set: TokenSet) -> list[str]:
         if not _is_array(data, tokenizer.token_bytes()):
             problems.append("token_bytes.npy: expected the bytes of the tokens in tokenizer.json, found others")
         require_kept_manifests(token_set.path)
+        problems += of_views(token_set)
     except (OSError, ValueError, KeyError) as error:
         problems.append(str(error))
     shared = [entry for entry in token_set.entries if entry.more_sources]
@@ -47,6 +52,47 @@ def of_the_set(token_set: TokenSet) -> list[str]:
     alone = {entry.source for entry in token_set.entries if not entry.more_sources}
     problems += [f"manifest.json: {name} is in two shards" for name, n in together.items() if n > 1 or name in alone]
     return problems
+
+
+def of_views(token_set: TokenSet) -> list[str]:
+    """The counts and slices of each view, and of a view of this manifest that its slices are those of its counts."""
+    problems = []
+    for stem in token_set.view_stems():
+        name = f"{FOLDER}/{stem}"
+        try:
+            facts = read_json(token_set.view_file(f"{stem}.json"), "view")
+            arrays = {kind: token_set.view_file(f"{facts['digest']}.{kind}", facts[kind]) for kind in VIEW_ARRAYS}
+        except (OSError, ValueError) as error:
+            problems.append(f"{name}: {error}")
+            continue
+        found = [
+            f"{name}: {kind}: expected SHA-256 {facts[kind]['sha256']}, found {other}; make the view again"
+            for kind, path in arrays.items()
+            if (other := _sha256(path)) != facts[kind]["sha256"]
+        ]
+        if not found and facts["manifest"] == token_set.digest:
+            found = [f"{name}: {what}" for what in _of_slices(token_set, facts["digest"])]
+        problems += found
+    return problems
+
+
+def _sha256(path: Path) -> str:
+    """ "" for a file that is not there."""
+    if not path.exists():
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_slices(token_set: TokenSet, digest: str) -> list[str]:
+    view = read_view(token_set, digest)
+    made = [
+        cut_slices(number, np.asarray(token_set.open(entry).offsets), view.counts_of(entry), view.slice_tokens)
+        for number, entry in enumerate(token_set.entries)
+    ]
+    expected = np.concatenate([np.zeros(0, SLICE), *made])
+    path = token_set.view_file(f"{digest}.slices", view.facts["slices"])
+    return [] if np.array_equal(np.fromfile(path, SLICE), expected) else ["slices: are not those of its counts"]
 
 
 def of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:

@@ -10,6 +10,7 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which shards faile
     estimate          says how many bytes that will take
     execute           has it made; upload: sends shards to a bucket as they are made
     make              makes one shard of one unit of work, in a worker
+    metadata          keeps columns of the source beside the tokens; metadata_pass: adds them to shards that are there
     tokenize_documents  tokenizes a batch of texts, or of conversations
     workers           gives waiting_tasks to worker processes, which fork_server starts; cluster: to Ray's
     cores             counts the cores that a process may use

@@ -26,10 +26,9 @@ def add_missing_metadata(
 ) -> Failures:
     """Adds the columns that shards of this part lack: (what, why) of each shard, or file, that failed."""
     files = {file.name: file for file in inputs.files}
-    lacking = sorted(inventory.lacking_metadata(), key=lambda record: record["name"])
-    units = (
-        [] if share.finish else [inventory.unit_of(record, files) for record in lacking][share.part - 1 :: share.parts]
-    )
+    lacking = {record["name"]: record for record in inventory.lacking_metadata()}
+    mine = [] if share.finish else sorted(inventory.records)[share.part - 1 :: share.parts]  # whatever others have done
+    units = [inventory.unit_of(lacking[name], files) for name in mine if name in lacking]
     if not units:
         return []
     bars.say(f"{counted(len(units), 'shard')} of {inventory.folder} to add columns to; nothing is tokenized again")

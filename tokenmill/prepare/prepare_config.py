@@ -58,9 +58,9 @@ class PrepareConfig:
     val_file: str | None = None  # the file to validate with, or `last` of a repository; by default the last taken
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
     keep_ids: str | None = None  # the column, or key, with a document's own id, which `tokenmill show` then prints
-    keep_columns: str | None = (
-        None  # columns, or keys, to keep beside the tokens, as score,meta.language; `note?` may be missing. On a set that is there nothing is tokenized again; views choose by them
-    )
+    # fmt: off
+    keep_columns: str | None = None  # columns, or keys, to keep for `tokenmill view`, as score,meta.language; note? may be missing; on a set that is there nothing is tokenized again
+    # fmt: on
     document_separator: str | None = None  # between documents of a txt file, as `\n\n`; by default a file is one
     skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
     max_document_bytes: int = MAX_DOCUMENT_BYTES  # leave out and count texts, and lines of jsonl, that are longer

@@ -23,14 +23,17 @@ from tokenmill.store.files import (
     LARGEST,
     parse_json,
     read_bounded,
+    read_json,
     remove_temporary_files,
     write_file,
     write_json,
 )
 from tokenmill.store.locked import locked
+from tokenmill.store.names import plain
 from tokenmill.store.shards import ShardEntry, finished_record, shard_path
 from tokenmill.store.small_files import SMALL_FILES, has_record
 from tokenmill.store.token_sets import TokenSet, kept_manifest
+from tokenmill.store.views import FOLDER, VIEW_ARRAYS
 
 INCOMING = ".incoming"  # where blocks come
 AHEAD = 4  # shards that are fetched while one is checked
@@ -136,6 +139,8 @@ def _close(token_set: RemoteTokenSet, folder: Path) -> None:
     for name in SMALL_FILES:
         write_file(folder / name, token_set.file(name).read_bytes())
     manifest = _as_it_is_here(token_set.path / "manifest.json", token_set.display_name)
+    for stem in token_set.view_stems():
+        _take_view(token_set, stem, folder)
     kept = kept_manifest(folder, token_set.digest)
     kept.parent.mkdir(exist_ok=True)
     for digest in token_set.digests():
@@ -150,7 +155,18 @@ def _close(token_set: RemoteTokenSet, folder: Path) -> None:
     write_json(folder / "manifest.json", manifest)
 
 
+def _take_view(token_set: RemoteTokenSet, stem: str, folder: Path) -> None:
+    """Copies a view, former ones too, into the folder; its arrays first."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    path = token_set.view_file(f"{plain('a view', stem)}.json")
+    facts = read_json(path, "view")
+    for kind in VIEW_ARRAYS if stem == facts["digest"] else ():
+        array = token_set.view_file(f"{stem}.{kind}", facts[kind])
+        os.replace(array, folder / FOLDER / array.name)
+    write_file(folder / FOLDER / path.name, path.read_bytes())
+
+
 def _as_it_is_here(path: Path, what: str) -> dict[str, Any]:
     """A manifest without the keys that are about its address."""
     manifest = parse_json(read_bounded(path, LARGEST, "a manifest"), what, "tokens")
-    return {key: value for key, value in manifest.items() if key not in ("subfolders", "earlier")}
+    return {key: value for key, value in manifest.items() if key not in ("subfolders", "earlier", "views")}

@@ -20,6 +20,7 @@ from tokenmill.store.files import parse_json, read_bounded, read_json
 from tokenmill.store.shards import ShardEntry, shard_path
 from tokenmill.store.small_files import SMALL_FILES, has_record, is_record, what_is_wrong
 from tokenmill.store.token_sets import TokenSet, digest_of, require_kept_manifests
+from tokenmill.store.views import DIGEST, FOLDER, VIEW_ARRAYS
 
 THREADS = 8
 FILES_A_SHARD = 4  # tokens, offsets, ids and the record; other columns come on top
@@ -133,7 +134,8 @@ def closing_items(token_set: TokenSet, subfolders: int, card: bytes | None) -> l
     kept = [path for path in sorted((folder / "manifests").glob("*.json")) if path.stem != token_set.digest]
     items: list[Item] = [(name, _right_file(token_set, name)) for name in SMALL_FILES]
     items += [(f"manifests/{path.name}", _manifest(path, subfolders)) for path in kept]
-    now = _manifest(folder / "manifest.json", subfolders, [path.stem for path in kept])
+    now = _manifest(folder / "manifest.json", subfolders, [path.stem for path in kept], token_set.view_stems())
+    items += view_items(token_set)
     items.append((f"manifests/{token_set.digest}.json", now))
     if card is not None:
         items.append(("README.md", card))
@@ -148,10 +150,32 @@ def _right_file(token_set: TokenSet, name: str) -> bytes:
     return data
 
 
-def _manifest(path: Path, subfolders: int, earlier: Sequence[str] = ()) -> bytes:
-    """A manifest that also says where its shards are, and which manifests came before, as some backends cannot list."""
+def view_items(token_set: TokenSet) -> list[Item]:
+    """The files of a set's views, former ones too, each JSON after its arrays. ValueError if one is damaged."""
+    items: list[Item] = []
+    for stem in sorted(token_set.view_stems(), key=lambda stem: (not DIGEST.fullmatch(stem), stem)):
+        path = token_set.view_file(f"{stem}.json")
+        facts = read_json(path, "view")
+        for kind in VIEW_ARRAYS if stem == facts["digest"] else ():
+            array = token_set.view_file(f"{stem}.{kind}")
+            with open(array, "rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != facts[kind]["sha256"]:
+                raise ValueError(
+                    f"{array}: expected SHA-256 {facts[kind]['sha256']}, found {found}: damaged; make the view again "
+                    f"by `tokenmill view {token_set.path} --name {facts['name']} --update`"
+                )
+            items.append((f"{FOLDER}/{array.name}", array))
+        items.append((f"{FOLDER}/{path.name}", path))
+    return items
+
+
+def _manifest(path: Path, subfolders: int, earlier: Sequence[str] = (), views: Sequence[str] = ()) -> bytes:
+    """A manifest that also says where its shards are, which manifests came before, and which views there are, as some
+    backends cannot list.
+    """
     manifest: dict[str, Any] = read_json(path, "tokens")
-    more = {"subfolders": subfolders, "earlier": list(earlier)}
+    more = {"subfolders": subfolders, "earlier": list(earlier), "views": list(views)}
     said = {key: value for key, value in more.items() if value}
     if not said:
         return path.read_bytes()

@@ -17,19 +17,20 @@ import numpy as np
 
 from tokenmill.addresses import cache_root, display_address, name_of, named, remote_name
 from tokenmill.checks import whole_number
-from tokenmill.remote.backends import backend_of, read, require_same_again
+from tokenmill.remote.backends import Backend, backend_of, read, require_same_again
 from tokenmill.remote.block_locks import FILES
 from tokenmill.remote.budget import say_limit
-from tokenmill.remote.cache import TRIES, Cache, Need, deleted
+from tokenmill.remote.cache import PART_BYTES, TRIES, Cache, Need, deleted
 from tokenmill.remote.cache_folder import own_folder
 from tokenmill.remote.caches import cache_in
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.holes import doubtful, read_verified
 from tokenmill.store.columns import TOKENS
-from tokenmill.store.files import BLOCK_BYTES, parse_json, write_file
+from tokenmill.store.files import BLOCK_BYTES, AtomicFile, parse_json, write_file
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.small_files import what_is_wrong
 from tokenmill.store.token_sets import TokenSet, digest_of, kept_manifest
+from tokenmill.store.views import DIGEST, FOLDER
 
 
 class Kept(NamedTuple):
@@ -66,6 +67,24 @@ def manifest_at(address: str) -> tuple[bytes, dict[str, Any]]:
             "check the address"
         ) from error
     return data, parse_json(data, backend.display("manifest.json"), "tokens")
+
+
+def fetch_checked(backend: Backend, name: str, path: Path, checksums: dict[str, Any]) -> None:
+    """Fetches a file, some MB at a time. OSError if its SHA-256 is wrong three times."""
+    found = ""
+    for number in range(TRIES):
+        with AtomicFile(path) as file:
+            for first in range(0, checksums["bytes"], PART_BYTES):
+                last = min(first + PART_BYTES, checksums["bytes"])
+                file.write(read(backend, name, first, last, fresh=number > 0))
+            found = file.facts()["sha256"]
+            if found == checksums["sha256"]:
+                file.commit()
+                return
+    raise OSError(
+        f"{backend.display(name)}: expected SHA-256 {checksums['sha256']}, found {found}, {TRIES} times on fresh "
+        "connections: damaged there, or replaced; `tokenmill push` sends it again"
+    )
 
 
 def _cache_of(folder: Path, token_set: TokenSet, kept: Kept) -> Cache:
@@ -137,6 +156,26 @@ class RemoteTokenSet(TokenSet):
             f"{backend.display(name)}: {wrong}, {TRIES} times on fresh connections: damaged there, or replaced; "
             "`tokenmill push` sends it again"
         )
+
+    def view_stems(self) -> list[str]:
+        """The names and digests of the views that were pushed with the set."""
+        return list(self.manifest.get("views", []))
+
+    def view_file(self, name: str, checksums: dict[str, Any] | None = None) -> Path:
+        """The path of a file of a view in the cache. What a name stands for is read anew each time; what a digest
+        stands for never changes, and is fetched, and checked, once.
+        """
+        path, backend, remote = super().view_file(name), backend_of(self.address), f"{FOLDER}/{name}"
+        path.parent.mkdir(exist_ok=True)
+        if checksums is not None:
+            if not path.exists() or path.stat().st_size != checksums["bytes"]:
+                fetch_checked(backend, remote, path, checksums)
+        elif not (DIGEST.fullmatch(path.stem) and path.exists()):
+            data = read(backend, remote)
+            if not (path.exists() and path.read_bytes() == data):
+                require_same_again(backend, remote, data)
+                write_file(path, data, durable=False)
+        return path
 
     def column_path(self, entry: ShardEntry, suffix: str) -> Path:
         """The path of an optional column in the cache, which is fetched, and checked, when it is first asked for."""

@@ -7,7 +7,8 @@ Comes in: tokens, lengths, records. Goes out: arrays, manifests.
     maps          files as arrays, without keeping a file descriptor for each; pread: read instead of mapped
     columns       the table of a shard's columns: which files it has, and what each holds
     shards        one shard, mapped; shard_writer: written
-    token_sets    a folder of shards with a manifest
+    tables        columns that are parquet: metadata
+    token_sets    a folder of shards with a manifest; views: how often each of its documents counts
     chat_rule     the chat template that a tokenizer carries, and which turns are learned
     small_files   tokenizer.json and token_bytes.npy, and whether one is right; fingerprints: of a tokenizer
 

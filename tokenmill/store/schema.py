@@ -116,6 +116,8 @@ def _manifest(manifest: dict[str, Any]) -> None:
         _listing(manifest["hub"])
     for digest in manifest.get("earlier", []):
         _digest("earlier", digest, 16)
+    for stem in manifest.get("views", []):
+        plain("views", stem)
     _count("subfolders", manifest.get("subfolders", 0), 0, 1000)
 
 

@@ -15,6 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenmill.store.columns import META
+from tokenmill.store.shards import ShardEntry
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.text_arrays import text_array
 
 ROWS = 1 << 17  # in a row group
@@ -79,3 +82,19 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(f"{path}: expected the metadata of a shard as parquet, found damage ({error})") from error
+
+
+def metadata_of(token_set: TokenSet, entry: ShardEntry, columns: Sequence[str] | None = None) -> pa.Table:
+    """The metadata of a shard's documents, a row each, or some columns of it; one that the shard lacks is left out.
+
+    Raises ValueError if the shard has none, or if it is damaged.
+    """
+    path = token_set.column_path(entry, META.suffix)
+    there = read_schema(path).names
+    table = read_table(path, there if columns is None else [name for name in columns if name in there])
+    if table.num_rows != entry.documents:
+        raise ValueError(
+            f"{path}: expected the metadata of {entry.documents:,} documents, found {table.num_rows:,}; delete it, and "
+            "prepare again with --keep-columns"
+        )
+    return table

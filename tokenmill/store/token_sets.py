@@ -40,7 +40,7 @@ from tokenmill.store.shards import (
     sources_of,
 )
 from tokenmill.store.small_files import checksums_of_files, checksums_of_records
-from tokenmill.store.views import DIGEST, FOLDER, View, read_view
+from tokenmill.store.views import DIGEST, FOLDER, View, read_view, stems_of_views
 
 MOST_UNCHECKED = 1 << 40  # tokens of a set whose files are compared only when they are opened
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
@@ -240,12 +240,19 @@ class TokenSet:
 
     def view_names(self) -> list[str]:
         """The names of its views."""
-        names = [path.stem for path in sorted((self.path / FOLDER).glob("*.json"))]
-        return [name for name in names if not DIGEST.fullmatch(name)]
+        return [name for name in self.view_stems() if not DIGEST.fullmatch(name)]
 
-    def view_file(self, name: str) -> Path:
-        """The path of a file of a view."""
+    def view_stems(self) -> list[str]:
+        """The names and digests of its views, former ones too."""
+        return stems_of_views(self.path)
+
+    def view_file(self, name: str, checksums: dict[str, Any] | None = None) -> Path:
+        """The path of a file of a view: of its JSON, or of an array with these checksums."""
         return self.path / FOLDER / name
+
+    def times_of(self, entry: ShardEntry) -> np.ndarray:
+        """How often each document of a shard counts: (documents,) int64, 1 without a view."""
+        return np.ones(entry.documents, np.int64) if self.view is None else self.view.counts_of(entry).astype(np.int64)
 
     @property
     def view_digest(self) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tokenmill.store.token_sets import TokenSet
 
 FOLDER = "views"
+VIEW_ARRAYS = ("counts", "slices")
 DIGEST = re.compile("[0-9a-f]{16}")
 NAME = re.compile(r"(?![0-9a-f]{16}$)[\w.-]{1,100}")  # a name cannot be mistaken for a digest
 MOST = 255  # times that a document can count
@@ -72,7 +73,7 @@ class View:
 
     def _map(self, kind: str, dtype: np.dtype[Any]) -> np.ndarray:
         """A file of the view. ValueError if it has another size than the view says."""
-        path, expected = self.path_of(f"{self.digest}.{kind}"), int(self.facts[kind]["bytes"])
+        path, expected = self.path_of(f"{self.digest}.{kind}", self.facts[kind]), int(self.facts[kind]["bytes"])
         found = path.stat().st_size
         if found != expected or found % dtype.itemsize:
             raise ValueError(
@@ -119,13 +120,18 @@ def _of_another_manifest(token_set: "TokenSet", name: str, facts: Mapping[str, A
     )
 
 
+def stems_of_views(folder: Path) -> list[str]:
+    """The names and digests of all views in a token set's folder: each has a JSON file, former ones too."""
+    return [path.stem for path in sorted((folder / FOLDER).glob("*.json"))]
+
+
 class ViewWriter:
     """Writes a view, shard after shard in the order of the manifest. Nothing counts before `finish`."""
 
     def __init__(self, folder: Path, manifest: str, slice_tokens: int):
         self.folder, self._manifest, self._slice_tokens = folder / FOLDER, manifest, slice_tokens
         self.folder.mkdir(exist_ok=True)
-        self._files = {kind: AtomicFile(self.folder / f"new.{kind}") for kind in ("counts", "slices")}
+        self._files = {kind: AtomicFile(self.folder / f"new.{kind}") for kind in VIEW_ARRAYS}
         self._splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in ("train", "val")}
         self._times = np.zeros(MOST + 1, np.int64)
 

@@ -8,6 +8,7 @@ Comes in: what a user names (a folder, a file, a glob, a URL, a repository on th
     file_groups   which files make shards together
     units         what all formats share: a source file, a unit of work, a batch of documents
     parquet       row groups; decoding: turns what is read of them into documents
+    kept_columns  the columns that are kept beside the text
     jsonl, txt    plain or compressed; separated: what they share
     hub           lists the files of a repository on the Hugging Face hub; downloads: fetches them
     stdlib        text that every machine has

@@ -1,7 +1,7 @@
 """Chooses and repeats the documents of a token set by what is known of them; nothing is tokenized or written again.
 
     tokenmill view data/tokens/web --name good --where "score >= 3 and language = 'en'"
-    tokenmill view data/tokens/web --name upsampled --repeat "case when score > 4 then 3 when score > 2 then 1.5 else 0 end"
+    tokenmill view data/tokens/web --name upsampled --repeat "case when score > 4 then 3 else 0.5 end"
     tokenmill view data/tokens/web --name upsampled     shows it: documents and tokens by the values of each column
     tokenmill view data/tokens/web                      lists the views, and the columns that rules may use
     tokenmill view data/tokens/web --update             makes all views again after the set has grown
@@ -40,9 +40,7 @@ class ViewCommand:
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder
     name: str | None = None  # the view's name; without a rule, shows that view
     where: str | None = None  # SQL that is true for documents to keep, as "score >= 3 and language = 'en'"
-    repeat: str | None = (
-        None  # SQL for how often a document counts, as 2, 0.5 or "case when score > 4 then 3 else 1 end"
-    )
+    repeat: str | None = None  # SQL for how often a document counts, as 0.5 or "case when score > 4 then 3 else 1 end"
     cap: int | None = None  # a document counts at most so many times
     update: bool = False  # make the view again by its rule, or all views: after the set has grown
 

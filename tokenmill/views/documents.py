@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tokenmill.store.columns import META
 from tokenmill.store.shards import ShardEntry, sources_of
-from tokenmill.store.tables import merged, read_schema, read_table
+from tokenmill.store.tables import merged, metadata_of, read_schema
 from tokenmill.store.token_sets import TokenSet
 
 KNOWN = ("tokens", "shard", "source_file", "split")
@@ -39,7 +39,7 @@ class DocumentTables:
         self._kept: dict[str, str] = {}  # the name in the files, by the name here
         with_metadata = [entry for entry in token_set.entries if META.suffix in token_set.record(entry)][:1]
         for entry in with_metadata:
-            for field in read_schema(self._path(entry)):
+            for field in read_schema(token_set.column_path(entry, META.suffix)):
                 name = f"kept_{field.name}" if field.name in KNOWN else field.name
                 self.columns[name], self._kept[name] = field.type, field.name
 
@@ -83,18 +83,10 @@ class DocumentTables:
             return {}
         if META.suffix not in self._token_set.record(entry):
             return {name: pa.nulls(entry.documents) for name in names}
-        table = read_table(self._path(entry), [self._kept[name] for name in names])
-        if table.num_rows != entry.documents:
-            raise ValueError(
-                f"{self._path(entry)}: expected the metadata of {entry.documents:,} documents, found "
-                f"{table.num_rows:,}; delete it, and prepare again with --keep-columns"
-            )
+        table = metadata_of(self._token_set, entry, [self._kept[name] for name in names])
         there = set(table.column_names)
         empty = pa.nulls(entry.documents)
         return {name: table.column(self._kept[name]) if self._kept[name] in there else empty for name in names}
-
-    def _path(self, entry: ShardEntry):
-        return self._token_set.column_path(entry, META.suffix)
 
 
 def _repeated(values: list[str], counts: list[int]) -> pa.DictionaryArray:

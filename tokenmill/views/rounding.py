@@ -23,8 +23,9 @@ class Rounding:
 
     def __init__(self) -> None:
         self._sum, self._rounded_up = 0.0, 0
-        self._ratio = np.zeros(0)  # u / fraction of the documents whose ratio is closest to 1
-        self._place = np.zeros(0, np.int64)
+        # u / fraction of the documents whose ratio is closest to 1, and their places, in parts
+        self._parts = [(np.zeros(0), np.zeros(0, np.int64))]
+        self._held = 0
 
     def round(self, shard: str, times: np.ndarray, first: int) -> np.ndarray:
         """How often each document of a shard counts, about: (documents,) uint8. `first` is the place of the first."""
@@ -44,17 +45,24 @@ class Rounding:
         return counts
 
     def _hold(self, ratio: np.ndarray, place: np.ndarray) -> None:
-        self._ratio, self._place = np.append(self._ratio, ratio), np.append(self._place, place)
-        if len(self._ratio) > 2 * HELD:
-            distance = np.abs(np.log(np.maximum(self._ratio, 1e-300)))
+        self._parts.append((ratio, place))
+        self._held += len(ratio)
+        if self._held > 2 * HELD:
+            ratio, place = self._joined()
+            distance = np.abs(np.log(np.maximum(ratio, 1e-300)))
             closest = np.argpartition(distance, HELD)[:HELD]
-            self._ratio, self._place = self._ratio[closest], self._place[closest]
+            self._parts, self._held = [(ratio[closest], place[closest])], HELD
+
+    def _joined(self) -> tuple[np.ndarray, np.ndarray]:
+        ratios, places = zip(*self._parts, strict=True)
+        return np.concatenate(ratios), np.concatenate(places)
 
     def corrections(self) -> tuple[np.ndarray, np.ndarray]:
         """The places of documents to be rounded up, and of those to be rounded down, so that the sum is right."""
         more = round(self._sum) - self._rounded_up
-        order = np.lexsort((self._place, self._ratio))
-        ratio, place = self._ratio[order], self._place[order]
+        ratio, place = self._joined()
+        order = np.lexsort((place, ratio))
+        ratio, place = ratio[order], place[order]
         first_down = int(np.searchsorted(ratio, 1.0))  # those before it were rounded up
         none = place[:0]
         if more >= 0:

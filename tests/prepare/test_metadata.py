@@ -1,0 +1,239 @@
+"""Columns that are kept: with their types, beside the tokens, and added to a set that is there without tokenizing."""
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from making import make_text, read_manifest, run_prepare, tree
+
+from tokenmill import cli
+from tokenmill.look.source_places import SourceLocator
+from tokenmill.look.verify import verify
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.store.tables import metadata_of
+from tokenmill.store.token_sets import TokenSet, write_manifest
+
+TEXTS = make_text(120, seed=3, words=12)
+
+
+def rows_of(number):
+    rng = random.Random(number)
+    for n, text in enumerate(TEXTS):
+        yield {
+            "text": None if n % 17 == 3 else "" if n % 17 == 5 else text,
+            "id": f"urn:{number}:{n}",
+            "score": round(rng.random() * 5, 2),
+            "language": rng.choice(["en", "de", None]),
+            "meta": {"domain": rng.choice(["a.org", "naïve.com"]), "year": 2000 + n % 20},
+        }
+
+
+def write_parquet_source(folder):
+    folder.mkdir()
+    for number in range(3):
+        table = pa.Table.from_pylist(list(rows_of(number)))
+        place = table.column_names.index("language")
+        table = table.set_column(place, "language", table.column("language").dictionary_encode())
+        pq.write_table(table, folder / f"part_{number}.parquet", row_group_size=30)
+
+
+def write_jsonl_source(folder):
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"part_{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of(number)))
+
+
+SOURCES = {"parquet": write_parquet_source, "jsonl": write_jsonl_source}
+COLUMNS = "score,language,meta.domain,id"
+
+
+@pytest.fixture(params=SOURCES)
+def source(request, tmp_path):
+    SOURCES[request.param](tmp_path / "corpus")
+    return tmp_path / "corpus"
+
+
+def flags_of(tokenizer_json, *more):
+    return ("--source", "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", "5000", "--workers", "2", *more)
+
+
+def prepared(cwd, tokenizer_json, *more, **settings):
+    return cwd / run_prepare(*flags_of(tokenizer_json, *more), cwd=cwd, **settings).stdout.splitlines()[-1]
+
+
+def expected():
+    for number in range(3):
+        for row in rows_of(number):
+            if row["text"]:
+                yield {key: row[key] for key in ("score", "language", "id")} | {
+                    "meta": {"domain": row["meta"]["domain"]}
+                }
+
+
+def kept_of(folder):
+    token_set = TokenSet(folder)
+    return [row for entry in token_set.entries for row in metadata_of(token_set, entry).to_pylist()]
+
+
+def test_columns_are_kept_as_they_are_for_each_document(source, tokenizer_json):
+    folder = prepared(source.parent, tokenizer_json, "--keep-columns", COLUMNS)
+    key = lambda row: row["id"]  # noqa: E731
+    assert sorted(kept_of(folder), key=key) == sorted(expected(), key=key)
+    table = metadata_of(TokenSet(folder), TokenSet(folder).entries[0])
+    assert table.schema.field("score").type == pa.float64()
+    if (source / "part_0.parquet").exists():
+        assert pa.types.is_dictionary(table.schema.field("language").type)
+    assert verify(folder) == {}
+
+
+def test_columns_added_later_are_those_kept_at_once_and_no_row_changes(source, tokenizer_json):
+    cwd = source.parent
+    at_once = prepared(cwd, tokenizer_json, "--keep-columns", COLUMNS, "--name", "once")
+    folder = prepared(cwd, tokenizer_json)
+    plain, digest = tree(folder), TokenSet(folder).digest
+    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", COLUMNS), cwd=cwd)
+    assert "to add columns to; nothing is tokenized again" in done.stderr
+    assert "made " not in done.stderr, "nothing is tokenized"
+    now = tree(folder)
+    assert {name: now[name] for name in now if name.endswith((".meta.parquet", ".bin", ".idx"))} == {
+        name: data for name, data in tree(at_once).items() if name.endswith((".meta.parquet", ".bin", ".idx"))
+    }
+    assert {name for name in plain if plain[name] != now[name]} == {
+        name for name in plain if name.endswith(".json") and name.startswith("shards")
+    } | {"manifest.json"}
+    assert TokenSet(folder).digest == digest, "positions of before go on"
+    assert verify(folder) == {}
+
+
+def test_more_columns_join_those_that_are_there_and_new_files_get_all(source, tokenizer_json):
+    cwd = source.parent
+    folder = prepared(cwd, tokenizer_json, "--keep-columns", "score")
+    prepared(cwd, tokenizer_json, "--keep-columns", "language, id")
+    assert set(kept_of(folder)[0]) == {"score", "language", "id"}
+    suffix = next(source.iterdir()).suffix
+    (source / f"part_9{suffix}").write_bytes((source / f"part_0{suffix}").read_bytes())
+    prepared(cwd, tokenizer_json)
+    assert {frozenset(row) for row in kept_of(folder)} == {frozenset({"score", "language", "id"})}
+    assert "0 to make" in run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score"), cwd=cwd).stderr
+
+
+def test_parts_add_their_columns_and_the_last_one_finishes(source, tokenizer_json):
+    cwd = source.parent
+    folder = prepared(cwd, tokenizer_json)
+    more = ("--keep-columns", "score")
+    first = run_prepare(*flags_of(tokenizer_json, *more, "--part", "1/2"), cwd=cwd)
+    assert "of other parts" in first.stderr
+    assert "records" in read_manifest(folder)
+    early = run_prepare(*flags_of(tokenizer_json, *more, "--finish"), cwd=cwd, check=False)
+    assert "lack columns to keep" in early.stderr
+    run_prepare(*flags_of(tokenizer_json, *more, "--part", "2/2"), cwd=cwd)
+    assert set(kept_of(folder)[0]) == {"score"}
+    assert verify(folder) == {}
+
+
+def test_a_source_that_changed_since_is_refused(source, tokenizer_json):
+    cwd = source.parent
+    folder = prepared(cwd, tokenizer_json)
+    before = tree(folder)
+    for path in source.iterdir():
+        if path.suffix == ".jsonl":
+            lines = path.read_text().splitlines()
+            path.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
+        else:
+            pq.write_table(pq.read_table(path).slice(1), path)
+        break
+    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score"), cwd=cwd, check=False)
+    assert done.returncode == 1
+    assert "put that back as it was" in done.stderr
+    assert tree(folder) == before
+
+
+def test_a_column_that_is_not_there_is_an_error_unless_it_may_be_missing(source, tokenizer_json):
+    cwd = source.parent
+    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", "scor"), cwd=cwd, check=False)
+    assert done.returncode == 1
+    assert "scor" in done.stderr
+    assert "--keep-columns" in done.stderr
+    folder = prepared(cwd, tokenizer_json, "--keep-columns", "score,note?,meta.nothing?")
+    assert {row["note"] for row in kept_of(folder)} == {None}
+    assert {row["meta"]["nothing"] for row in kept_of(folder)} == {None}
+
+
+@pytest.mark.parametrize("named", ["", "a,,b", "a,a?"])
+def test_names_that_cannot_be_are_refused(tmp_path, tokenizer_json, named):
+    write_parquet_source(tmp_path / "corpus")
+    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", named), cwd=tmp_path, check=False)
+    assert "--keep-columns must be names of columns, separated by commas" in done.stderr
+
+
+def test_jsonl_values_of_several_types_become_text(tmp_path, tokenizer_json):
+    (tmp_path / "corpus").mkdir()
+    values = [1, "two", None, {"three": 3}, 1 << 70, "\ud800", True]
+    for number in range(2):
+        lines = [json.dumps({"text": "a text", "it": value, "n": value if number else 1}) for value in values]
+        (tmp_path / "corpus" / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
+    folder = prepared(tmp_path, tokenizer_json, "--keep-columns", "it,n")
+    as_text = ["1", "two", None, '{"three": 3}', str(1 << 70), "\ufffd", "true"]
+    assert [row["it"] for row in kept_of(folder)] == as_text * 2
+    assert [row["n"] for row in kept_of(folder)] == ["1"] * 7 + as_text or [row["n"] for row in kept_of(folder)][
+        :7
+    ] == [1] * 7
+
+
+def test_a_value_as_long_as_a_text_is_refused(tmp_path, tokenizer_json):
+    write_parquet_source(tmp_path / "corpus")
+    table = pa.table({"text": ["a"] * 3, "score": ["x" * 70_000] * 3})
+    for number in range(3):
+        pq.write_table(table, tmp_path / "corpus" / f"part_{number}.parquet")
+    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score"), cwd=tmp_path, check=False)
+    assert "a value of column 'score' has 70,000 bytes" in done.stderr
+
+
+def test_a_table_that_was_cut_is_added_again(source, tokenizer_json):
+    cwd = source.parent
+    folder = prepared(cwd, tokenizer_json, "--keep-columns", "score")
+    whole = tree(folder)
+    path = sorted((folder / "shards").glob("*.meta.parquet"))[0]
+    path.write_bytes(path.read_bytes()[:-5])
+    assert verify(folder) != {}
+    done = run_prepare(*flags_of(tokenizer_json), cwd=cwd)
+    assert "1 shard of" in done.stderr
+    assert "made " not in done.stderr
+    assert tree(folder) == whole
+
+
+# ---------------------------------------------------------------------------- ids
+
+
+def test_ids_are_one_of_the_columns_and_show_prints_them(source, tokenizer_json, capsys):
+    cwd = source.parent
+    folder = prepared(cwd, tokenizer_json, "--keep-ids", "id", "--keep-columns", "score")
+    token_set = TokenSet(folder)
+    assert set(kept_of(folder)[0]) == {"score", "id"}
+    assert 'id "urn:0:0"' in SourceLocator(token_set).find(token_set.entries[0], 0)
+    assert cli.main(["show", str(folder), "--document", "0"]) == 0
+    out = capsys.readouterr().out
+    assert 'id "urn:0:0"' in out
+    assert f"score: {next(expected())['score']}" in out
+
+
+def test_a_set_of_before_with_a_file_of_ids_is_read_as_before(tmp_path):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    records = []
+    for split in ("train", "val"):
+        with ShardWriter(folder, f"{split}.000", "uint16", columns=["ids"]) as writer:
+            writer.write(np.array([0, 5, 0, 6, 7]), [2, 3])
+            writer.write_column("ids", ["urn:1", 2])
+            source = {"file": f"{split}.jsonl", "id_column": "id"}
+            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64, "source": source}
+            records.append((writer.finish(facts), split))
+    facts = {"name": "random", "fingerprint": "f" * 64, "vocab_size": 1000, "bos_token": "<|bos|>", "bos_id": 0}
+    write_manifest(folder, "old", facts, records)
+    token_set = TokenSet(folder)
+    assert SourceLocator(token_set).find(token_set.entries[0], 1) == "train.jsonl line 2, id 2"
+    assert SourceLocator(token_set).metadata(token_set.entries[0], 1) == {}

@@ -1,0 +1,213 @@
+"""`tokenmill view`: rules over metadata, compared with the same rule in Python, document by document."""
+
+import hashlib
+import json
+import random
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from making import make_text, run_prepare, tree
+
+from tokenmill import cli
+from tokenmill.look.verify import verify
+from tokenmill.store.tables import metadata_of
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.views.make_view import make_view
+from tokenmill.views.rule import Rule
+
+
+def write_source(folder, number, documents=60):
+    """A parquet file with a score, a language as a dictionary, a struct, and a column called tokens."""
+    rng = random.Random(number)
+    columns = {
+        "text": make_text(documents, seed=number, words=10),
+        "score": [None if rng.random() < 0.1 else round(rng.random() * 5, 2) for _ in range(documents)],
+        "language": pa.array(rng.choices(["en", "de", None], k=documents)).dictionary_encode(),
+        "meta": [{"domain": rng.choice(["a.org", "b.com"]), "n": n} for n in range(documents)],
+        "tokens": list(range(documents)),
+    }
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), folder / f"part_{number}.parquet", row_group_size=25)
+
+
+@pytest.fixture(scope="module")
+def made(tokenizer_json, tmp_path_factory):
+    """(the folder it was prepared in, the token set) of three files with metadata."""
+    cwd = tmp_path_factory.mktemp("views")
+    for number in range(3):
+        write_source(cwd / "corpus", number)
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "score,language,meta.domain,tokens")
+    done = run_prepare(*flags, "--shard-text-bytes", "3000", cwd=cwd)
+    return cwd, cwd / done.stdout.splitlines()[-1]
+
+
+def documents_of(folder):
+    """What is known of each document, in the order of the manifest."""
+    token_set = TokenSet(folder)
+    for entry in token_set.entries:
+        rows = metadata_of(token_set, entry).to_pylist()
+        for row, length in zip(rows, token_set.open(entry).lengths.tolist(), strict=True):
+            yield row | {
+                "kept_tokens": row.pop("tokens", None),
+                "tokens": length,
+                "shard": entry.name,
+                "split": entry.split,
+            }
+
+
+def counts_of(folder, name):
+    token_set = TokenSet(folder).viewed(name)
+    return np.concatenate([token_set.view.counts_of(entry) for entry in token_set.entries]).tolist()
+
+
+RULES = [
+    ({"where": "score >= 3 and language = 'en'"}, lambda d: (d["score"] or 0) >= 3 and d["language"] == "en"),
+    ({"where": "Tokens < 20"}, lambda d: d["tokens"] < 20),
+    ({"where": "kept_tokens = 7"}, lambda d: d["kept_tokens"] == 7),
+    ({"where": "meta.domain = 'a.org' -- a comment"}, lambda d: d["meta"]["domain"] == "a.org"),
+    ({"where": "documents.score is null"}, lambda d: d["score"] is None),
+    (
+        {"where": "source_file like '%_1.parquet' or split = 'val'"},
+        lambda d: "part_1" in d["shard"] or d["split"] == "val",
+    ),
+    (
+        {"repeat": "case when score >= 4 then 3 when score >= 3 then 2 else 0 end"},
+        lambda d: 3 if (d["score"] or 0) >= 4 else 2 if (d["score"] or 0) >= 3 else 0,
+    ),
+    ({"where": "score > 1", "repeat": "score * 100", "cap": 4}, lambda d: 4 if (d["score"] or 0) > 1 else 0),
+]
+
+
+@pytest.mark.parametrize(("rule", "expected"), RULES, ids=[str(rule) for rule, _ in RULES])
+def test_a_rule_counts_what_the_same_rule_in_python_counts(made, rule, expected):
+    _, folder = made
+    make_view(TokenSet(folder), "one", Rule(**rule))
+    assert counts_of(folder, "one") == [int(expected(document)) for document in documents_of(folder)]
+
+
+def test_the_facts_of_a_view_add_up(made):
+    _, folder = made
+    facts = make_view(TokenSet(folder), "half", Rule(repeat="case when score > 2 then 1.5 else 0.25 end"))
+    counts, documents = counts_of(folder, "half"), list(documents_of(folder))
+    for split, sums in facts["splits"].items():
+        own = [
+            (times, document) for times, document in zip(counts, documents, strict=True) if document["split"] == split
+        ]
+        times = sum(1.5 if (document["score"] or 0) > 2 else 0.25 for _, document in own)
+        assert sums["documents"] == sum(times > 0 for times, _ in own)
+        assert sums["copies"] == sum(times for times, _ in own) == round(times)
+        assert sums["tokens"] == sum(times * document["tokens"] for times, document in own)
+    assert facts["times"] == {str(t): counts.count(t) for t in sorted(set(counts))}
+    assert verify(folder, quick=True) == {}
+
+
+WRONG = [
+    ({"where": "scor > 3"}, "there is no column 'scor'; there are tokens, shard, source_file, split, score, language"),
+    ({"where": "score >"}, "expected an SQL expression, found syntax error"),
+    ({"where": "score > 3) or (1 = 1"}, "expected an SQL expression"),
+    ({"where": "1 from documents; drop table x"}, "expected an SQL expression"),
+    ({"where": "1 from range(3)"}, "expected an SQL expression"),
+    ({"where": "1 union select score"}, "expected one SQL expression, found a query"),
+    ({"where": "score > 3 as x"}, "expected one SQL expression"),
+    ({"where": "score > 7"}, r"view 'wrong' keeps none of its 180 documents"),
+    ({"where": "language"}, "the rule cannot be evaluated: Conversion Error"),
+    ({"repeat": "case when score > 3 then 1 end"}, "--repeat gives NULL for"),
+    ({"repeat": "100 * coalesce(score, 0)"}, "a document counts from 0 to 255"),
+    ({"repeat": "-1"}, "180 documents would count -1 times"),
+    ({"repeat": "'nan'::double"}, "180 documents would count nan times"),
+    ({"repeat": "sum(tokens)"}, "sum is of several documents, and a rule sees one document at a time"),
+    ({"repeat": "count(*) over ()"}, "a window function is not supported"),
+    ({"where": "score > (select avg(score) from documents)"}, "a subquery is not supported"),
+    ({"where": "random() < 0.1"}, "random does not give the same each time"),
+    ({"where": "now() > '2020-01-01'"}, "now does not give the same each time"),
+    ({"repeat": "unnest([1, 2])"}, "a rule sees one document at a time"),
+    ({"repeat": "1", "cap": 256}, "--cap must be from 1 to 255"),
+    ({}, "a view needs a rule"),
+]
+
+
+@pytest.mark.parametrize(("rule", "message"), WRONG, ids=[str(rule) for rule, _ in WRONG])
+def test_a_rule_that_cannot_be_is_an_error_and_leaves_nothing(made, rule, message):
+    _, folder = made
+    before = tree(folder)
+    with pytest.raises(ValueError, match=message):
+        make_view(TokenSet(folder), "wrong", Rule(**rule))
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "0123456789abcdef", "é" * 101, "../x"])
+def test_names_that_cannot_be_are_refused(made, name):
+    with pytest.raises(ValueError, match="--name must be"):
+        make_view(TokenSet(made[1]), name, Rule(where="true"))
+
+
+# ---------------------------------------------------------------------------- the command
+
+
+def test_the_command_makes_lists_and_shows_views(made, capsys):
+    _, folder = made
+    rule = "case when score >= 4 then 3 when score >= 3 then 1.5 else 0 end"
+    assert cli.main(["view", str(folder), "--name", "up", "--repeat", rule]) == 0
+    out = capsys.readouterr().out
+    assert f"up: --repeat '{rule}'" in out
+    assert "a document counts up to 3 times in an epoch" in out
+    assert cli.main(["view", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert f"up: --repeat '{rule}'" in out
+    assert "score (double), language (string), meta (struct<domain: string>), kept_tokens (int64)" in out
+    assert cli.main(["view", str(folder), "--name", "up"]) == 0
+    out = capsys.readouterr().out
+    of_language = out[out.index("┃ language ") : out.index("┃ kept_tokens ")].splitlines()
+    counts, documents = counts_of(folder, "up"), list(documents_of(folder))
+    for language in ("en", "de", None):
+        own = [(times, d["tokens"]) for times, d in zip(counts, documents, strict=True) if d["language"] == language]
+        cells = (len(own), sum(t for _, t in own), sum(n for n, _ in own), sum(n * t for n, t in own))
+        (line,) = [line for line in of_language if line.startswith(f"│ {language or 'none'} ")]
+        assert [int(cell.replace(",", "")) for cell in line.replace("│", " ").split()[1:] if "%" not in cell] == [
+            *cells
+        ]
+    assert cli.main(["view", str(folder), "--name", "nope"]) == 1
+    assert "expected a view 'nope', found " in capsys.readouterr().err
+
+
+def test_a_view_is_made_again_for_a_set_that_has_grown(tokenizer_json, tmp_path, capsys):
+    for number in range(3):
+        write_source(tmp_path / "corpus", number)
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "score")
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    assert cli.main(["view", str(folder), "--name", "good", "--where", "score >= 2.5"]) == 0
+    before = counts_of(folder, "good")
+    write_source(tmp_path / "corpus", 9)
+    run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    with pytest.raises(
+        ValueError, match=r"it lacks 1 shard, as part_9.000; run `tokenmill view .* --name good --update`"
+    ):
+        TokenSet(folder).viewed("good")
+    assert cli.main(["view", str(folder)]) == 0
+    assert "the set has changed since; run `tokenmill view" in capsys.readouterr().out
+    assert cli.main(["view", str(folder), "--update"]) == 0
+    after = counts_of(folder, "good")
+    assert after[: len(before)] == before, "the old shards come first, and count as before"
+    assert after == [int((document["score"] or 0) >= 2.5) for document in documents_of(folder)]
+
+
+def test_a_view_that_is_damaged_is_found(made, tmp_path):
+    folder = shutil.copytree(made[1], tmp_path / "set")
+    facts = make_view(TokenSet(folder), "good", Rule(where="score >= 2"))
+    counts, slices = (folder / "views" / f"{facts['digest']}.{kind}" for kind in ("counts", "slices"))
+    whole = counts.read_bytes()
+    counts.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert any("counts: expected SHA-256" in problem for problem in verify(folder, quick=True)[""])
+    counts.write_bytes(whole[:-1])
+    with pytest.raises(ValueError, match="expected 180 bytes, found 179; the view is damaged"):
+        _ = TokenSet(folder).viewed("good").view.counts
+    counts.write_bytes(whole)
+    content = json.loads((folder / "views" / "good.json").read_text())
+    slices.write_bytes(slices.read_bytes()[::-1])
+    content["slices"]["sha256"] = hashlib.sha256(slices.read_bytes()).hexdigest()
+    for stem in ("good", facts["digest"]):
+        (folder / "views" / f"{stem}.json").write_text(json.dumps(content))
+    assert any("slices: are not those of its counts" in problem for problem in verify(folder, quick=True)[""])
