@@ -150,7 +150,7 @@ def test_a_column_that_nobody_registered_or_that_a_shard_lacks_is_an_error(tmp_p
     token_set = TokenSet(folder)
     with pytest.raises(ValueError, match="has no column 'ids'; optional columns here: label, quality, language"):
         token_set.open(token_set.entries[0]).lines("ids")
-    with pytest.raises(ValueError, match="column language is text; read it by lines"):
+    with pytest.raises(ValueError, match="column language is no array of numbers; read it by lines"):
         token_set.open(token_set.entries[0]).column("language")
 
 

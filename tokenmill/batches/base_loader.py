@@ -75,13 +75,13 @@ class BaseLoader(LoaderCore, Iterator[Arrays], Generic[Arrays]):
         Seconds waited in `next`, batches, rows, input tokens, filler tokens and pieces (documents, or parts of them),
         in all and by source. Subtract two to get those of the steps between them.
         """
-        state, seq_len = self._state, self.config.seq_len
+        state = self._state
         sources = {
-            name: RowCounts(rows, rows * seq_len, filler, pieces)
-            for name, (rows, filler, pieces) in zip(self._feed.names, state.counts.tolist(), strict=True)
+            name: RowCounts(rows, tokens, filler, pieces)
+            for name, (rows, filler, pieces, tokens) in zip(self._feed.names, state.counts.tolist(), strict=True)
         }
-        rows, filler, pieces = state.counts.sum(0).tolist()
-        return LoaderStats(self.waited, state.batches, rows, rows * seq_len, filler, pieces, sources)
+        rows, filler, pieces, tokens = state.counts.sum(0).tolist()
+        return LoaderStats(self.waited, state.batches, rows, tokens, filler, pieces, sources)
 
     @property
     def tokens_seen(self) -> int:

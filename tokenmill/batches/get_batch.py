@@ -101,7 +101,7 @@ class LoaderCache:
             position = loader._position(counts[id(loader)])
             positions.append(position | {"arguments": arguments})
             if purpose == "train":
-                name = f"get_batch('train', {loader.config.batch_size}, {loader.config.seq_len})"
+                name = f"get_batch('train', {loader.given.batch_size}, {loader.given.seq_len})"
                 training[name if name not in training else f"{name} of {arguments}"] = position
         if training:
             require_in_step(training, str(pending))
@@ -185,7 +185,7 @@ def _arguments(loader: RowLoader[Tensors], purpose: Purpose) -> dict[str, Any]:
 
     They are those that determine what it returns, except the token set and the rank.
     """
-    config = loader.config
+    config = loader.given
     names = ("split", "batch_size", "seq_len", "packing", "documents")
     arguments = {name: getattr(config, name) for name in names} | config.order | {"purpose": purpose}
     if (config.loss, config.ignore_index) != ("all", -100):  # states from before 0.4.0 lack them

@@ -37,7 +37,7 @@ class State(NamedTuple):
     tokens_seen: int
     begun: bool  # whether a batch was returned since the iteration began or a position was loaded
     batches: int  # returned since the loader was made
-    counts: np.ndarray  # (number of sources, 3): rows, filler and pieces of these batches
+    counts: np.ndarray  # (number of sources, 4): rows, filler, pieces and tokens of these batches
     targets: int  # that bear loss, in the last global batch
 
     @property
@@ -56,7 +56,8 @@ class LoaderCore:
     _end_epoch: int | None = None  # the iteration ends before this epoch
 
     def _set_up(self, config: LoaderConfig, worker: tuple[int, int] = (0, 1)) -> None:
-        self.config = config
+        self.given = config  # as the loader was made; `config` has the row length of the present stage
+        self.config = config.at(0)
         self.device = self._find_device()
         self.rank, self.world_size = self._find_rank()
         self._process = None if config.rank is not None else self._process_now()
@@ -70,10 +71,13 @@ class LoaderCore:
         self._pid, self._lock = os.getpid(), threading.RLock()  # reentrant, for a signal handler during `next`
         self._loaded = False  # whether a position was loaded and no iteration was begun since
         self._row_counts: dict[int, int | None] = {}  # by epoch
-        self._feed = make_feed(config, RankShare(self.rank, self.world_size, *worker))
+        self._share = RankShare(self.rank, self.world_size, *worker)
+        self._feed = make_feed(self.config, self._share)
         self.token_set = self._feed.token_set
         self._feed.require_rows()
-        self._require_fit()
+        for self.config in config.of_stages():
+            self._require_fit()
+        self.config = config.at(0)
         if self._feed.is_masked:
             require_no_token(config.ignore_index, self.token_set)
         if self._compares:
@@ -174,15 +178,19 @@ class LoaderCore:
         rows = self._current_rows()
         rows.seek(place)
         returned = (
-            self._state[-3:] if hasattr(self, "_recent_states") else (0, np.zeros((len(feed.names), 3), np.int64), 0)
+            self._state[-3:] if hasattr(self, "_recent_states") else (0, np.zeros((len(feed.names), 4), np.int64), 0)
         )
         self._state, self._ended = State(feed, rows.position, seen, False, *returned), False
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Continues from a position. If it does not fit, raises ValueError and changes nothing."""
-        resumed = self._feed.resume(state)
+        resumed, config = self._feed.resume(state), self.config
+        if self.given.sizes_at(resumed.tokens_seen) != (config.batch_size, config.seq_len):
+            config = self.given.at(resumed.tokens_seen)
+            resumed = make_feed(config, self._share).resume(state)
         end_epoch = self._end_of_iteration(resumed)
         with self._restored_on_error():
+            self.config = config
             self._move_to(resumed.feed, resumed.place, end_epoch, resumed.tokens_seen)
         self._ended = end_epoch is not None and resumed.epoch >= end_epoch
         self._loaded = True
@@ -190,7 +198,7 @@ class LoaderCore:
     @contextlib.contextmanager
     def _restored_on_error(self) -> Iterator[None]:
         """Restores the previous state if moving fails or is interrupted."""
-        names = ("_feed", "_loaded", "_end_epoch", "_recent_states", "_ended")
+        names = ("config", "_feed", "_loaded", "_end_epoch", "_recent_states", "_ended")
         before = {name: getattr(self, name) for name in names if hasattr(self, name)}
         try:
             yield
@@ -232,6 +240,7 @@ class LoaderCore:
         """The iterator of the batches after the current state, each with the state after it; starts it if needed."""
         self._require_rank()
         self._reset_after_fork()
+        self._follow_stage()
         if self._batches is None:
             rows = self._current_rows()
             if not self._state.begun and not self._loaded:  # loading a position has checked them
@@ -241,6 +250,24 @@ class LoaderCore:
             self._batches = BackgroundIterator(batches, self.config.prefetch) if self.config.prefetch else batches
             self._running_rows = rows
         return self._batches
+
+    def _follow_stage(self) -> None:
+        """Goes on with rows of another length, if the batch that comes next is the first of a stage that names one.
+
+        It is what a user does by hand: a loader with another seq_len continues from the position of this one.
+        """
+        sizes = self.given.sizes_at(self._state.tokens_seen)
+        if sizes == (self.config.batch_size, self.config.seq_len):
+            return
+        batch_size, seq_len = sizes
+        config = replace(self.given, batch_size=batch_size, seq_len=seq_len, skip_rows=None)  # the position has them
+        before = self._recent_states
+        with self._restored_on_error():
+            resumed = make_feed(config, self._share).resume(self._state.position())
+            self.config = config
+            self._move_to(resumed.feed, resumed.place, self._end_epoch, resumed.tokens_seen)
+            self._recent_states = (*before[:-1], self._state._replace(begun=True))
+        self._row_counts.clear()
 
     def _reset_after_fork(self) -> None:
         """In a forked child, drops everything that uses the parent's threads, because threads do not survive a fork."""
@@ -295,7 +322,8 @@ def _batches(
         found = rows.read(taken)
         batch = transfer.send(found, rows.sources(taken) if config.sources else None, rows.loss_mask(taken, found))
         rows.skip(size * (workers - 1))  # the batches of the other workers
-        batches, counts = batches + 1, counts + rows.counts(taken)
+        found_counts = rows.counts(taken)
+        batches, counts = batches + 1, counts + np.c_[found_counts, found_counts[:, 0] * config.seq_len]
         passed = seen + rows.passed * config.seq_len
         yield batch, State(feed, rows.position, passed, True, batches, counts, taken.targets)
 

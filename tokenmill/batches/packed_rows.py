@@ -131,6 +131,11 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         if str(device) != "cpu":
             raise ValueError(f"PackedRows returns CPU tensors, found device={device!r}; leave it out")
         source = self.config.tokens
+        if isinstance(source, Mixture) and source.seq_lens:
+            raise ValueError(
+                "a mixture whose stages name a seq_len needs RowLoader, as the workers of a DataLoader would not all "
+                "change their rows with the same batch; leave seq_len out of its stages, or use RowLoader"
+            )
         if not isinstance(source, Mixture) and not (source is not None and is_address(source)):
             # absolute, because a worker may start in another folder
             source = Path(os.path.abspath(source or find_token_set(TOKENS_ROOT)))

@@ -5,7 +5,7 @@ RowLoader's docstring (batches/loader.py) explains each setting.
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -137,6 +137,8 @@ class LoaderConfig:
                 "epochs needs exactly one source, as in RowLoader(mixture['NAME'], epochs=1); the max_epochs and "
                 "on_cap of a mixture of several sources decide whether it ends"
             )
+        for begin in self.tokens.seq_lens:
+            self.sizes_at(begin)  # raises ValueError if the batches of a stage cannot have as many tokens
         if self.epochs is not None and self.tokens.max_epochs:
             raise ValueError("epochs and the mixture's max_epochs both limit the rows; use only one of them")
 
@@ -184,6 +186,34 @@ class LoaderConfig:
         if isinstance(self.tokens, Mixture):
             return self.tokens
         return Mixture.of_one_set(find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens, self.view)
+
+    def at(self, tokens: int) -> Self:
+        """The settings at a moment of the run, as `sizes_at` says."""
+        batch_size, seq_len = self.sizes_at(tokens)
+        if (batch_size, seq_len) == (self.batch_size, self.seq_len):
+            return self
+        return replace(self, batch_size=batch_size, seq_len=seq_len)
+
+    def of_stages(self) -> "list[Self]":
+        """The settings in each stage that names a row length, and those in all others."""
+        begins = self.tokens.seq_lens if isinstance(self.tokens, Mixture) else ()
+        return [self, *map(self.at, begins)]
+
+    def sizes_at(self, tokens: int) -> tuple[int, int]:
+        """(batch_size, seq_len) at a moment of the run: a stage of the mixture may name another row length, and then a
+        batch has as many tokens as before. ValueError if its rows do not add up to as many.
+        """
+        named = self.tokens.seq_len_at(tokens) if isinstance(self.tokens, Mixture) else None
+        if named is None:
+            return self.batch_size, self.seq_len
+        batch_size, rest = divmod(self.batch_size * self.seq_len, named)
+        if rest or not batch_size:
+            raise ValueError(
+                f"a stage of the mixture has rows of {named:,} tokens, and a batch of {self.batch_size:,} rows of "
+                f"{self.seq_len:,} has {self.batch_size * self.seq_len:,}, which is no multiple of that; choose "
+                "another batch_size or seq_len"
+            )
+        return batch_size, named
 
     def open_sets(self) -> dict[str, TokenSet]:
         """The token set of each source, with its view, by name. Raises what opening a token set or a view raises."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.addresses import name_of, named
-from tokenmill.checks import one_of
+from tokenmill.checks import LONGEST_ROW, one_of, whole_number
 from tokenmill.feed.mixture_file import arguments_of, folder_of, read_toml
 from tokenmill.feed.targets import WEIGHTS_BY, WeightsBy, weights_of_targets
 from tokenmill.remote.sets import open_set
@@ -47,8 +47,10 @@ class Mixture:
     | weights_by | what weights are shares of: "tokens", or "targets", the tokens that bear loss (docs/chat.md) |
     | removed | names of sources that you took out on purpose; positions keep their cursors |
 
-    Weights are shares of tokens and can be any positive numbers (rows/weights.py makes them whole). Two mixtures with
-    the same meaning are equal. Raises ValueError for invalid settings.
+    Weights are shares of tokens and can be any positive numbers (rows/weights.py makes them whole). A stage may name
+    the tokens of an input too, as ("900B", {...}, 8192): the loader's rows then have that length from its first batch
+    on, and its batches as many tokens as before. Two mixtures with the same meaning are equal. Raises ValueError for
+    invalid settings.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Mixture:
         weights_by: WeightsBy = "tokens",
     ):
         self._names = _SourceNames(_folders(sources))
-        stages = [(0, weights)] if isinstance(weights, Mapping) else _pairs(weights)
-        self.stages = _stages([(begin, self._named(number, some)) for number, (begin, some) in enumerate(stages)])
+        stages = [(0, weights, None)] if isinstance(weights, Mapping) else _triples(weights)
+        self.stages = _stages([(begin, self._named(number, some)) for number, (begin, some, _) in enumerate(stages)])
+        self.seq_lens = _seq_lens(self.stages, [seq_len for *_, seq_len in stages])
         self.paths = self._names.paths()  # by name, in the order in which sources are named first
         self.views = self._views(views)
         if unused := [name for name in self.paths if all(name not in stage.weights for stage in self.stages)]:
@@ -103,7 +106,7 @@ class Mixture:
         one = object.__new__(cls)
         one.views = {} if view is None else {ONE_SET: view}
         one.stages, one.paths = (Stage(0, {ONE_SET: Fraction(1)}),), {ONE_SET: named(tokens)}
-        one.max_epochs, one.on_cap, one.tokens, one.removed = {}, "error", None, ()
+        one.max_epochs, one.on_cap, one.tokens, one.removed, one.seq_lens = {}, "error", None, (), {}
         return one
 
     # ------------------------------------------------------------------------ properties and variants
@@ -126,10 +129,17 @@ class Mixture:
         return self.paths[source]
 
     def at(self, tokens: int | float | str) -> "Mixture":
-        """A mixture that always has the weights of one moment of the run, for example for validation."""
+        """A mixture that always has the weights of one moment of the run, for example for validation.
+
+        It names no row length; the loader's `seq_len` decides.
+        """
         moment = tokens_of("tokens", tokens)
         stage = [stage for stage in self.stages if stage.begin <= moment][-1]
         return self._with(stages=(Stage(0, stage.weights),))
+
+    def seq_len_at(self, tokens: int) -> int | None:
+        """The tokens of an input that the stage at this moment of the run names; None if it names none."""
+        return self.seq_lens.get([stage.begin for stage in self.stages if stage.begin <= tokens][-1])
 
     def resolved(self) -> "Mixture":
         """The same mixture with symbolic links in its folders resolved."""
@@ -146,6 +156,7 @@ class Mixture:
         other = object.__new__(Mixture)
         vars(other).update(vars(self))
         other.stages, other.paths = stages or self.stages, paths or self.paths
+        other.seq_lens = {} if stages else self.seq_lens
         weighted = {name for stage in other.stages for name in stage.weights}
         other.paths = {name: path for name, path in other.paths.items() if name in weighted}
         other.max_epochs = {name: cap for name, cap in self.max_epochs.items() if name in weighted}
@@ -160,7 +171,7 @@ class Mixture:
             "max_epochs": {name: str(cap) for name, cap in sorted(self.max_epochs.items())},
             "on_cap": self.on_cap if self.max_epochs else "error",
             "tokens": self.tokens if self.max_epochs and self.on_cap == "spread" else None,
-        }
+        } | ({"seq_lens": [[begin, seq_len] for begin, seq_len in self.seq_lens.items()]} if self.seq_lens else {})
 
     def _key(self) -> tuple[Any, ...]:
         return repr(self.description), tuple(self.paths.items()), tuple(sorted(self.views.items())), self.removed
@@ -290,10 +301,11 @@ def _name(name: Any) -> str:
     return name
 
 
-def _pairs(stages: Any) -> list[tuple[Any, Any]]:
-    """The stages as pairs. ValueError if they are not."""
+def _triples(stages: Any) -> list[tuple[Any, Any, Any]]:
+    """The stages, each with its row length or None. ValueError if they are not stages."""
     try:
-        return [(begin, weights) for begin, weights in stages]
+        found = [(begin, weights, *(more or [None])) for begin, weights, *more in stages]
+        return [(begin, weights, seq_len) for begin, weights, seq_len in found]
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"a mixture must be {{source: weight}}, or stages [(0, {{...}}), ('900B', {{...}})], not {stages!r}"
@@ -311,6 +323,15 @@ def _stages(pairs: list[tuple[Any, dict[str, Fraction]]]) -> tuple[Stage, ...]:
                 f"stage {number} must begin after the stage before it, at {one.begin:,} tokens, found {other.begin:,}"
             )
     return stages
+
+
+def _seq_lens(stages: tuple[Stage, ...], named: list[Any]) -> dict[int, int]:
+    """The row length that each stage names, by its first token."""
+    return {
+        stage.begin: whole_number(f"seq_len of stage {number}", seq_len, 1, LONGEST_ROW)
+        for number, (stage, seq_len) in enumerate(zip(stages, named, strict=True))
+        if seq_len is not None
+    }
 
 
 def proportional(sources: Iterable[PathLike], temperature: float = 1.0) -> dict[str, float]:

@@ -17,6 +17,7 @@
     [[stages]]
     begin = "900B"
     weights = { web = 1, math = 1 }
+    seq_len = 8192                    # tokens of an input from here on; by default the loader's
 
 Relative folders are relative to the file. If there is only one stage, you can write [weights] instead.
 """
@@ -50,7 +51,7 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     _require_known(content, ("tokens", "on_cap", "removed", "weights_by", "sources", "weights", "stages"), "")
     sources, caps, views = _sources(content, folder)
     stages = _stages(content)
-    for name in [name for _, weights in stages for name in weights if name not in sources]:
+    for name in [name for _, weights, _ in stages for name in weights if name not in sources]:
         sources[name] = str(folder_of(name, folder))  # a bare name
         near = difflib.get_close_matches(name, content.get("sources", {}), 1)
         if near and not Path(sources[name]).exists():
@@ -78,18 +79,18 @@ def _sources(content: dict[str, Any], folder: Path) -> tuple[dict[str, str], dic
     return sources, caps, views
 
 
-def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
+def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any], Any]]:
     if ("weights" in content) == ("stages" in content):
         raise ValueError("expected either weights or stages")
     stages = content.get("stages", [{"begin": 0, "weights": content.get("weights")}])
     if not isinstance(stages, list):
         raise ValueError("stages must be tables, each under [[stages]]")
     for number, stage in enumerate(stages):
-        _require_known(_table(f"stages[{number}]", stage), ("begin", "weights"), f"stages[{number}].")
+        _require_known(_table(f"stages[{number}]", stage), ("begin", "weights", "seq_len"), f"stages[{number}].")
         if missing := {"begin", "weights"} - stage.keys():
             raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
         _table(f"the weights of stages[{number}]", stage["weights"])
-    return [(stage["begin"], stage["weights"]) for stage in stages]
+    return [(stage["begin"], stage["weights"], stage.get("seq_len")) for stage in stages]
 
 
 def folder_of(source: str, here: Path) -> str | Path:

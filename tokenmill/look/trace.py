@@ -135,6 +135,8 @@ class Tracer:
         spans = stream.take(count)
         if stream.failed is not None:
             raise stream.failed
+        for span in spans:
+            self._require_length(span.segment.mixture_state(span.first).tokens_seen)
         cursors = [served.place for served in self.mixture_state.sources.values()]
         numbered = not self.mixture_state.tokens_seen and cursors == [Cursor()] * len(cursors)
         found: dict[int, TracedRow] = {}
@@ -145,6 +147,16 @@ class Tracer:
                 found[place] = TracedRow(first + place if numbered else None, name, rows.pieces(row))
         self._keep()
         yield from (found[place] for place in sorted(found))
+
+    def _require_length(self, tokens: int) -> None:
+        """Raises ValueError if rows have another length at a moment of the run, as a stage of the mixture says."""
+        mixture, seq_len = self.feed.mixture, self.feed.config.seq_len
+        named = mixture.seq_len_at(tokens)
+        if named not in (None, seq_len):
+            raise ValueError(
+                f"at {tokens:,} tokens the mixture's stage has rows of {named:,} + 1, and steps are counted with rows "
+                f"of {seq_len:,} + 1 here; pass --since with a state file of that stage, and its --batch-size"
+            )
 
     def row_at(self, source: str, cursor: Cursor) -> TracedRow:
         """The row of a source at a place. Raises ValueError if there is none."""
