@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import warm
 from hub_server import Hub, environment
@@ -92,9 +94,36 @@ def mixture(tmp_path_factory):
     return cwd
 
 
+def write_scored(folder):
+    """Parquet files with the columns that docs/views.md keeps."""
+    folder.mkdir()
+    for number in range(3):
+        texts = make_text(300, seed=number)
+        columns = {
+            "text": texts,
+            "score": [n % 50 / 10 for n in range(300)],
+            "language": ["en", "de", "en"] * 100,
+            "meta": [{"domain": f"{n % 4}.org"} for n in range(300)],
+        }
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet", row_group_size=100)
+
+
+@pytest.fixture(scope="module")
+def viewed(gpt2, tmp_path_factory):
+    """A folder in which the first commands of docs/views.md were run."""
+    cwd = tmp_path_factory.mktemp("viewed")
+    write_scored(cwd / "fineweb")
+    for line in "".join(blocks(ROOT / "docs" / "views.md", "bash")[:2]).splitlines():
+        run([sys.executable, "-m", *shlex.split(line)], cwd)
+    return cwd
+
+
+OTHER_FOLDERS = {"mixtures.md": "mixture", "views.md": "viewed"}  # of pages whose blocks do not run after the demo
+
+
 @pytest.mark.parametrize(("page", "number"), PYTHON, ids=[f"{page.name} {number}" for page, number in PYTHON])
 def test_the_python_blocks_run_after_the_demo(request, page, number):
-    folder = request.getfixturevalue("mixture" if page.name == "mixtures.md" else "demo")
+    folder = request.getfixturevalue(OTHER_FOLDERS.get(page.name, "demo"))
     run([sys.executable, "-c", blocks(page, "python")[number]], folder)
 
 
@@ -126,6 +155,7 @@ def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     for folder in ("my/parquet/files", "base_data_climbmix"):
         for number in range(3):
             write_parquet(cwd / folder / f"{number}.parquet", make_text(300, seed=number), row_group_size=100)
+    write_scored(cwd / "fineweb")
     for folder in ("path/to", "tokenizer"):
         (cwd / folder).mkdir(parents=True)
     shutil.copy(tokenizer_json, cwd / "path/to/tokenizer.json")

@@ -29,7 +29,7 @@ KNOWN = {  # what each part of the package may import of it
     "feed": {"store", "rows", "remote"},
     "batches": {"store", "rows", "remote", "feed"},
     "views": {"store", "rows", "remote"},
-    "look": {"store", "rows", "text", "tokenize", "prepare", "feed", "remote"},
+    "look": {"store", "rows", "text", "tokenize", "prepare", "feed", "remote", "views"},
     "exchange": {"store", "rows", "text", "tokenize", "remote", "feed"},
     "numpy": {"store", "rows", "feed", "batches"},
     "jax": {"store", "rows", "feed", "batches"},

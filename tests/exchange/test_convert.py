@@ -17,6 +17,7 @@ from hub_server import Hub, environment
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from making import BOS, ROOT, full_after, give_tokenizer, make_token_set
+from making_views import make_view
 
 from tokenmill.exchange import convert, import_shards, layouts, split_files, writing
 from tokenmill.exchange.writing import write_meta
@@ -649,3 +650,35 @@ def test_files_that_others_publish_on_the_hub_come_in(tmp_path, prepared, tokeni
     command[5] = "hf://datasets/kjj0/fine10B/*.npy"
     done = warm.run(*command[:-1], "other", **where)
     assert "no file is called *.npy; there are " in done.stderr
+
+
+# ---------------------------------------------------------------------------- views
+
+
+@pytest.mark.parametrize("layout", ["nanogpt", "megatron", "parquet", "datatrove", "llm.c"])
+@pytest.mark.parametrize("eos", [False, True])
+def test_a_view_is_written_copy_by_copy(tmp_path, tokenizer, layout, eos):
+    lengths = [[5, 3, 9, 2], [4, 4]]
+    folder = make_token_set(tmp_path / "set", lengths, [[6, 7]], vocab=tokenizer.vocab_size, bos=tokenizer.bos_id)
+    give_tokenizer(folder, tokenizer)
+    counts = {"train_0.000": [2, 0, 1, 3], "train_1.000": [1, 2], "val_0.000": [0, 2]}
+    make_view(folder, "some", counts)
+    out = convert.export(convert.Out(layout, str(folder), tmp_path / "out", eos=eos, view="some"))
+    token_set = TokenSet(folder)
+    expected = []
+    for copy in range(3):
+        for entry in token_set.split("train"):
+            shard = token_set.open(entry)
+            for document, times in enumerate(counts[entry.name]):
+                if times > copy:
+                    expected.append(shard.read(*shard.offsets[document : document + 2].astype(int).tolist()).tolist())
+    written = [
+        layouts.LAYOUTS[layout].read(path, token_set.numpy_dtype)[0].tolist()
+        for path in sorted(out.glob(layouts.LAYOUTS[layout].pattern.format(split="train")))
+    ]
+    found = [token for tokens in written for token in tokens]
+    flat = [token for document in expected for token in document]
+    if eos or layout == "datatrove":
+        eos_id = found[-1]
+        flat = [token for document in expected for token in [*document[1:], eos_id]]
+    assert found == flat

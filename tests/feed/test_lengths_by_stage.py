@@ -1,13 +1,17 @@
 """A stage may name its row length: the loader then goes on as a user would by hand, with as many tokens a batch."""
 
+import re
+
 import numpy as np
 import pytest
-from making import make_token_set
+from making import ROOT, make_token_set
+from making_views import make_view
 
 from tokenmill import Mixture, PackedRows
 from tokenmill.look.trace import Tracer
 from tokenmill.numpy import RowLoader
 
+PAGE = ROOT / "docs" / "mixtures.md"
 TOKENS = 4 * 16 * 5  # after 5 batches of 4 rows of 16
 
 
@@ -122,3 +126,19 @@ def test_a_file_names_lengths_and_show_does_not_guess_them(sources, tmp_path):
         assert len(list(tracer.rows(0, 20))) == 20
         with pytest.raises(ValueError, match=r"at 320 tokens the mixture's stage has rows of 32 \+ 1"):
             list(tracer.rows(20, 4))
+
+
+def test_the_file_of_the_docs_trains_on_long_documents_in_long_rows(tmp_path, monkeypatch):
+    (text,) = [block for block in re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL) if "seq_len" in block]
+    rng = np.random.default_rng(0)
+    lengths = [rng.integers(3, 80, 60).tolist() for _ in range(3)]
+    folder = make_token_set(tmp_path / "data/tokens/web-gpt2-1bd489c3", lengths[:2], lengths[2:])
+    for name, is_long in (("short", False), ("long", True)):
+        counts = {f"train_{n}.000": [int((length >= 32) == is_long) for length in lengths[n]] for n in range(2)}
+        make_view(folder, name, counts)
+    path = tmp_path / "mixture.toml"
+    path.write_text(text.replace("900B", str(TOKENS)).replace("8192", "32"))
+    with RowLoader(path, batch_size=4, seq_len=16, documents=True) as loader:
+        assert [next(loader)[0].shape for _ in range(9)] == [(4, 16)] * 5 + [(2, 32)] * 4
+        assert loader.seen()["long"].rows > 8
+    assert all(mixture_view in Mixture.load(path).views.values() for mixture_view in ("short", "long"))

@@ -5,13 +5,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from making import make_chat_set, make_token_set
+from making import make_chat_set, make_token_set, source_of
 from making_views import make_view
 
+from tokenmill import Mixture, forecast
 from tokenmill.feed import window_plans
 from tokenmill.numpy import RowLoader
 from tokenmill.rows.windows import WindowSize
-from tokenmill.store.token_sets import TokenSet
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.store.token_sets import TokenSet, write_manifest
 
 
 @pytest.fixture
@@ -213,3 +216,199 @@ def is_begun(state):
 def test_random_histories_deal_every_document_as_often_as_it_counts(tmp_path, tiny_windows, seed):
     folder = numbered_set(tmp_path / "set", **LENGTHS)
     random_history(folder, random.Random(seed))
+
+
+# ---------------------------------------------------------------------------- mixtures
+
+
+def drawn(loader, count, folder):
+    """How often each (source, shard, document) had a target in the next `count` batches."""
+    documents, found = tokens_of(folder), {name: Counter() for name in loader.sources}
+    for _ in range(count):
+        _, targets, sources = next(loader)
+        for row, number in zip(targets, sources.tolist(), strict=True):
+            found[loader.sources[number]].update(documents[token] for token in row[row >= 0].tolist())
+    return found
+
+
+@pytest.fixture
+def two_views(tmp_path, tiny_windows):
+    folder = numbered_set(tmp_path / "set", **LENGTHS)
+    is_long = {f"train_{n}.000": [int(length >= 16) for length in some] for n, some in enumerate(LENGTHS["train"])}
+    make_view(folder, "long", is_long)
+    make_view(folder, "short", {shard: [1 - one for one in some] for shard, some in is_long.items()})
+    make_view(folder, "most", {shard: [2 - one for one in some] for shard, some in is_long.items()})
+    return folder, is_long
+
+
+def mixture_of(folder, **views):
+    return Mixture(dict.fromkeys(views, 1), sources=dict.fromkeys(views, folder), views=views)
+
+
+def test_views_of_one_set_are_sources_of_one_mixture(two_views):
+    folder, is_long = two_views
+    with make_loader(mixture_of(folder, a="short", b="long"), None, sources=True) as loader:
+        found = drawn(loader, 60, folder)
+    assert found["a"]
+    assert found["b"]
+    assert all(not is_long[shard][document] for shard, document in found["a"])
+    assert all(is_long[shard][document] for shard, document in found["b"])
+
+
+def test_a_mixture_goes_on_with_other_views_of_its_sources(two_views):
+    folder, _ = two_views
+    with make_loader(mixture_of(folder, a="short", b="long"), None) as loader:
+        for _ in range(5):
+            next(loader)
+        state = loader.state_dict()
+    with make_loader(mixture_of(folder, a="most", b="long"), None, seq_len=30) as loader:
+        loader.load_state_dict(state)
+        for _ in range(40):
+            next(loader)
+        state = loader.state_dict()
+        parts = state["sources"]["manifest"][state["sources"]["name"].index("a")]
+        assert parts[-1][2] == TokenSet(folder).viewed("most").view_digest
+    with pytest.raises(ValueError, match="the order of its rows depends on its name; keep the name"):
+        make_loader(mixture_of(folder, other="most", b="long"), None).load_state_dict(state)
+
+
+def test_a_position_of_one_view_goes_on_as_that_view_in_a_mixture(two_views):
+    folder, _ = two_views
+    with make_loader(folder, "long") as loader:
+        next(loader)
+        state = loader.state_dict()
+    with make_loader(mixture_of(folder, a="short", b="long"), None) as loader:
+        loader.load_state_dict(state)
+        assert loader.seen()["b"].rows == 1
+        assert loader.seen()["a"].rows == 0
+    with pytest.raises(ValueError, match="the sources a, b are other views of that set"):
+        make_loader(mixture_of(folder, a="short", b="most"), None).load_state_dict(state)
+
+
+def test_what_views_of_a_mixture_cannot_be(two_views):
+    folder, _ = two_views
+    make_view(
+        folder,
+        "again",
+        {f"train_{n}.000": [int(length >= 16) for length in some] for n, some in enumerate(LENGTHS["train"])},
+    )
+    with pytest.raises(ValueError, match="are the same folder, .*; name it once, or give them different views"):
+        mixture_of(folder, a="long", b="long")
+    with pytest.raises(ValueError, match="hold the same documents, each as often"):
+        make_loader(mixture_of(folder, a="long", b="again"), None)
+    with pytest.raises(ValueError, match="views names 'c', which is not a source"):
+        Mixture({"a": 1}, sources={"a": folder}, views={"c": "long"})
+    with pytest.raises(ValueError, match=r"a mixture names the views of its sources: Mixture\(..., views="):
+        make_loader(mixture_of(folder, a="long"), "long")
+    with pytest.raises(FileNotFoundError, match="expected a view 'nope', found again, long, most, short"):
+        make_loader(mixture_of(folder, a="nope"), None)
+
+
+def test_the_forecast_tells_what_is_in_two_views_and_how_often_a_document_is_seen(two_views):
+    folder, is_long = two_views
+    found = forecast(mixture_of(folder, a="most", b="long"), seq_len=16, tokens=20_000)
+    both = [
+        length
+        for n, some in enumerate(LENGTHS["train"])
+        for length in some
+        if is_long[f"train_{n}.000"] and length >= 16
+    ]
+    assert (
+        f"{len(both)} documents of {sum(both):,} tokens are in both a and b, and come from each of them" in found.notes
+    )
+    assert any(note.startswith("a: a document counts up to 2 times in an epoch of its view") for note in found.notes)
+    assert not forecast(mixture_of(folder, a="short", b="long"), seq_len=16, tokens=20_000).notes
+
+
+# ---------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize("packing", ["concat", "random", "nanochat"])
+def test_packings_that_cut_the_stream_refuse_views(two_views, packing):
+    with pytest.raises(ValueError, match="is not supported with"):
+        RowLoader(two_views[0], view="long", packing=packing, batch_size=1, seq_len=2)
+
+
+def test_a_view_without_training_documents_says_so(tmp_path, tiny_windows):
+    folder = numbered_set(tmp_path / "set", **LENGTHS)
+    make_view(folder, "none", {f"train_{n}.000": [0] * len(some) for n, some in enumerate(LENGTHS["train"])})
+    with pytest.raises(ValueError, match=r"split 'train' has 0 rows of 16 \+ 1 tokens"):
+        make_loader(folder, "none")
+
+
+# ---------------------------------------------------------------------------- growth
+
+
+def test_a_set_that_grows_is_gone_over_with_its_new_documents_from_the_next_window_on(tmp_path, tiny_windows):
+    folder = numbered_set(tmp_path / "set", **LENGTHS)
+    make_view(folder, "v", {"train_1.000": [2] * 20})
+    seen = Counter()
+    with make_loader(folder, "v") as loader:
+        for _ in range(9):
+            count_targets(next(loader), seen)
+        state = loader.state_dict()
+    grow(folder, [[7, 9, 11, 30]])
+    with pytest.raises(ValueError, match="it lacks 1 shard, as train_9.000"):
+        make_loader(folder, "v")
+    make_view(folder, "v", {"train_1.000": [2] * 20, "train_9.000": [1, 3, 0, 1]})
+    with make_loader(folder, "v") as loader:
+        loader.load_state_dict(state)
+        begins = place(loader)[0]
+        while place(loader)[0] == begins:
+            count_targets(next(loader), seen)
+    expected = {"train_1.000": [2] * 20, "train_9.000": [1, 3, 0, 1]}
+    for token, (shard, document) in tokens_of(folder).items():
+        assert seen[token] == expected.get(shard, [1] * 30)[document]
+
+
+def grow(folder, lengths):
+    """Adds training shards of these lengths to a numbered set."""
+    token_set = TokenSet(folder)
+    records = [(token_set.record(entry), entry.split) for entry in token_set.entries]
+    for number, some in enumerate(lengths, 9):
+        name = f"train_{number}.000"
+        with ShardWriter(folder, name, "uint16") as writer:
+            tokens = np.arange(40_000, 40_000 + sum(some))
+            tokens[np.cumsum([0, *some[:-1]])] = 0
+            writer.write(tokens, some)
+            facts = dict.fromkeys(TEXT_COUNTS, 0) | {
+                "fingerprint": "f" * 64,
+                "source": source_of(f"{name}.parquet", len(some)),
+            }
+            records.append((writer.finish(facts), "train"))
+    write_manifest(folder, "synthetic", token_set.tokenizer, records)
+
+
+# ---------------------------------------------------------------------------- the other ways to a loader
+
+
+def test_get_batch_keeps_views_apart_and_goes_on_with_another(two_views, own_loaders):
+    from tokenmill import get_batch, load_state_dict, state_dict
+
+    folder, _ = two_views
+    settings = {"batch_size": 1, "seq_len": 16, "tokens": folder, "loss": "once"}
+    for _ in range(3):
+        get_batch("train", view="long", **settings)
+    get_batch("train", view="short", **settings)
+    state = state_dict()
+    expected = {view: get_batch("train", view=view, **settings)[0].tolist() for view in ("long", "short")}
+    load_state_dict(state)
+    assert {view: get_batch("train", view=view, **settings)[0].tolist() for view in ("short", "long")} == expected
+    load_state_dict(state)
+    with pytest.raises(ValueError, match="2 positions that .* could continue from"):
+        get_batch("train", view="most", **settings)
+
+
+def test_packed_rows_pin_the_view_that_they_were_made_with(two_views):
+    from torch.utils.data import DataLoader
+
+    from tokenmill import PackedRows
+
+    folder, is_long = two_views
+    dataset = PackedRows(folder, view="long", batch_size=2, seq_len=16, epochs=1)
+    make_view(folder, "long", {shard: [1 - one for one in some] for shard, some in is_long.items()})
+    documents = tokens_of(folder)
+    for inputs, _ in DataLoader(dataset, batch_size=None, num_workers=2):
+        for token in inputs[inputs > 0].tolist():
+            shard, document = documents[token]
+            assert is_long[shard][document]

@@ -6,9 +6,10 @@ import shutil
 import subprocess
 import sys
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from making import BOS, ROOT, make_token_set, run_prepare, write_parquet
+from making import BOS, ROOT, make_text, make_token_set, run_prepare, write_parquet
 from reference import PACKINGS, SEQ_LEN, cursor_of, make_loader, of_source, rows_of
 
 from tokenmill import RowLoader, cli
@@ -587,3 +588,68 @@ def test_two_changes_of_length_in_an_epoch_of_concat_are_traced(token_set, tmp_p
 def query_of(token_set, state, tmp_path):
     (tmp_path / "state.json").write_text(json.dumps(state))
     return ShowQuery(Show(token_set, document=0, until=str(tmp_path / "state.json")))
+
+
+# ---------------------------------------------------------------------------- views and metadata
+
+
+@pytest.fixture(scope="module")
+def scored(tokenizer_json, tmp_path_factory):
+    """A set of 40 documents a file, with their number as a score, and a view of those over 20."""
+    cwd = tmp_path_factory.mktemp("scored")
+    (cwd / "corpus").mkdir()
+    for number in range(3):
+        table = {"text": make_text(40, seed=number, words=8), "score": list(range(40)), "meta": [{"n": number}] * 40}
+        pq.write_table(pa.table(table), cwd / "corpus" / f"{number}.parquet")
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "score,meta")
+    folder = cwd / run_prepare(*flags, cwd=cwd).stdout.splitlines()[-1]
+    assert cli.main(["view", str(folder), "--name", "over", "--where", "score > 20"]) == 0
+    assert cli.main(["view", str(folder), "--name", "under", "--where", "score <= 20"]) == 0
+    return folder
+
+
+def shown(capsys, *words):
+    assert cli.main(["show", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_batch_of_a_view_is_shown_with_its_metadata(scored, capsys):
+    sizes = ("--batch-size", 4, "--seq-len", 64)
+    out = shown(capsys, scored, "--view", "over", "--step", 1, *sizes, "--columns", "score,meta.n")
+    assert ", view over, train: rows of 64 + 1 tokens" in out
+    table = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")]
+    assert table
+    assert all(int(score) > 20 for *_, score, _ in table)
+    assert {n.strip() for *_, n in table} <= {"0", "1"}
+    with RowLoader(scored, view="over", batch_size=4, seq_len=64) as loader:
+        next(loader)
+        before = loader.stats().pieces
+        next(loader)
+        assert len(table) == loader.stats().pieces - before
+    assert "expected" not in shown(capsys, scored, "--view", "over", "--row", 0, *sizes[2:], "--columns", "all")
+    assert cli.main(["show", str(scored), "--row", "0", "--columns", "scor"]) == 1
+    assert "no document of these rows has 'scor'; there are score, meta" in capsys.readouterr().err
+
+
+def test_a_document_is_shown_with_its_metadata_and_when_a_view_dealt_it(scored, capsys):
+    sizes = ("--batch-size", 2, "--seq-len", 64)
+    out = shown(capsys, scored, "--view", "over", "--document", 30, *sizes)
+    assert "score: 30" in out
+    assert "meta: {'n': 0}" in out
+    assert "counts 1 time in view over" in out
+    assert "seen in epoch 0" in out
+    out = shown(capsys, scored, "--view", "under", "--document", 30, *sizes)
+    assert "counts 0 times in view under" in out
+    assert "not seen" in out
+
+
+def test_a_state_brings_its_view(scored, capsys, tmp_path):
+    with RowLoader(scored, view="over", batch_size=2, seq_len=64) as loader:
+        for _ in range(3):
+            next(loader)
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+        expected = next(loader)[0].tolist()
+    sizes = ("--batch-size", 2, "--seq-len", 64)
+    out = shown(capsys, scored, "--step", 3, "--since", 3, tmp_path / "state.json", *sizes[:2], "--ids")
+    for row in expected:
+        assert " ".join(map(str, row[:20])) in out

@@ -391,3 +391,46 @@ def test_the_first_windows_come_into_the_cache(large, tmp_path, capsys):
 
 def test_backends_are_those_of_this_process():
     assert backend_of("memory://a") is backend_of("memory://a")
+
+
+# ---------------------------------------------------------------------------- views
+
+
+def test_views_and_metadata_go_along_and_come_back(folder, bucket, tmp_path, capsys):
+    there = tmp_path / "set"
+    shutil.copytree(folder, there)
+    for name, rule in (("long", "tokens >= 30"), ("up", "shard like '%1%'")):
+        assert cli.main(["view", str(there), "--name", name, "--where", rule]) == 0
+    address = f"s3://{bucket}/tokens/viewed"
+    send(Push(str(there), address))
+    assert open_set(address, Kept(tmp_path / "cache")).view_names() == ["long", "up"]
+    for name in ("long", "up"):
+        assert torch.equal(rows(address, view=name, cache_dir=tmp_path / "cache"), rows(there, view=name))
+    with pytest.raises(FileNotFoundError, match="expected a view 'nope', found long, up"):
+        rows(address, view="nope", cache_dir=tmp_path / "cache")
+    former = open_set(there).viewed("long").view_digest
+    assert cli.main(["view", str(there), "--name", "long", "--where", "tokens >= 35"]) == 0
+    send(Push(str(there), address))
+    assert torch.equal(rows(address, view="long", cache_dir=tmp_path / "cache"), rows(there, view="long"))
+    pull(address, tmp_path / "back")
+    assert tree(tmp_path / "back" / "views") == tree(there / "views")
+    assert open_set(tmp_path / "back").viewed(former).view_digest == former, "for positions of before"
+    assert cli.main(["verify", address, "--quick"]) == 0
+    capsys.readouterr()
+
+
+def test_a_view_that_is_damaged_is_not_sent_and_not_taken(folder, bucket, tmp_path):
+    there = tmp_path / "set"
+    shutil.copytree(folder, there)
+    assert cli.main(["view", str(there), "--name", "long", "--where", "tokens >= 30"]) == 0
+    address, digest = f"s3://{bucket}/tokens/damaged", open_set(there).viewed("long").view_digest
+    send(Push(str(there), address))
+    path = there / "views" / f"{digest}.counts"
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    with pytest.raises(ValueError, match=r"counts: expected SHA-256 .*, found .*: damaged; make the view again"):
+        send(Push(str(there), address))
+    boto3.client("s3").upload_file(str(path), bucket, f"tokens/damaged/views/{digest}.counts")
+    with pytest.raises(OSError, match="3 times on fresh connections: damaged there, or replaced"):
+        rows(address, view="long", cache_dir=tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.counts"))

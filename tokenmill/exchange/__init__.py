@@ -9,7 +9,7 @@ Hugging Face's files.
     hub_files     files that others publish on the hub
     import_shards files of a split to shards
     layouts       what there is; writing, reading: their bytes; headers: their headers
-    split_files   the documents of a split, cut into files; viewed_shard: those that a view keeps
+    split_files   the documents of a split, cut into files
 
 It must never guess: what is written is read back, what is taken in is checked against its layout.
 """

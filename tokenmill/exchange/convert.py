@@ -36,7 +36,6 @@ from tokenmill.exchange.import_shards import Intake, names_of
 from tokenmill.exchange.layouts import LAYOUTS
 from tokenmill.exchange.reading import compare_masks, require_no_mask
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
-from tokenmill.exchange.viewed_shard import shards_of
 from tokenmill.exchange.writing import write_meta
 from tokenmill.hub_client import is_hub_address
 from tokenmill.humanize import counted
@@ -47,6 +46,7 @@ from tokenmill.store.locked import locked
 from tokenmill.store.names import plain
 from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest, write_token_bytes
+from tokenmill.store.viewed_shard import shards_of
 from tokenmill.tokenize.foreign import load_any
 from tokenmill.tokenize.tokenizer import EOT_TOKENS, Tokenizer
 
@@ -61,11 +61,11 @@ class Out:
     layout: tyro.conf.Positional[Layout]  # whose
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FOLDER")]]  # a new folder
-    view: str | None = None  # only the documents of this view, each as often as it counts
     # of raw, llm.c and npy, about so many a file; by default 100M. Files are of even size, at least two to train on
     file_tokens: int | None = None
     eos: bool = False  # documents end with EOS, and have no BOS; datatrove's always do
     eos_token: str | None = None  # --eos with another special token than the tokenizer's own end of text
+    view: str | None = None  # only the documents of this view, each as often as it counts
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def export(config: Out) -> Path:
     unfinished.mkdir(parents=True)
     try:
         for name in SPLITS:
-            shards = list(shards_of(token_set, name))
+            shards = list(shards_of(token_set, [entry for entry in token_set.split(name) if entry.tokens]))
             if not shards:
                 of_view = "" if config.view is None else f" of view {config.view!r}"
                 raise ValueError(f"{token_set.display_name}: split {name!r}{of_view} has no token to write")

@@ -8,9 +8,10 @@ of each source from document lengths, which takes a tenth of a second a window. 
 as many rows, because windows are fair samples of their source.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 from typing import NamedTuple
 
 from tokenmill.feed.html_preview import table
@@ -20,10 +21,12 @@ from tokenmill.feed.protocol import RankShare
 from tokenmill.feed.split_cursor import SplitCursor
 from tokenmill.feed.weighted_feed import WeightedFeed
 from tokenmill.feed.window_plans import SAMPLE_ROWS
+from tokenmill.humanize import counted
 from tokenmill.rows.mixed_stream import MixedStream, Schedule
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.row_stream import Cursor, End, RowStream
 from tokenmill.rows.segments import MixtureState, SourceState, Span
+from tokenmill.store.token_sets import TokenSet
 
 
 class EpochSize(NamedTuple):
@@ -65,6 +68,7 @@ class Forecast:
     tokens: int
     lines: list[ForecastLine]
     problems: list[str]
+    notes: Sequence[str] = ()  # what is no problem, and worth knowing
 
     @property
     def totals(self) -> dict[str, tuple[int, float]]:
@@ -80,7 +84,7 @@ class Forecast:
         for one in self.lines:
             place = (f"{one.stage}", f"{one.begin:,}", f"{one.end:,}")
             rows.append((*place, one.source, f"{one.share:.2%}", f"{one.tokens:,}", f"{one.epochs:.2f}"))
-        title = "; ".join([f"{self.tokens:,} tokens in rows of {self.seq_len:,} + 1", *self.problems])
+        title = "; ".join([f"{self.tokens:,} tokens in rows of {self.seq_len:,} + 1", *self.problems, *self.notes])
         return table(title, ("stage", "from token", "to", "source", "share", "tokens", "epochs by then"), rows)
 
 
@@ -105,7 +109,49 @@ def forecast(
     config = LoaderConfig(tokens=mixture, batch_size=1, seq_len=seq_len, packing=packing, long_documents=long_documents)
     feed = WeightedFeed.of(config, RankShare(0, 1))
     feed.require_rows()
-    return forecast_of(mixture, {name: _size(source) for name, source in feed.sources.items()}, seq_len, total)
+    found = forecast_of(mixture, {name: _size(source) for name, source in feed.sources.items()}, seq_len, total)
+    sets = {name: source.token_set for name, source in feed.sources.items()}
+    return replace(found, notes=[*_repeats(sets, found), *overlaps(sets), *_lengths(mixture)])
+
+
+def overlaps(sets: Mapping[str, TokenSet], split: str = "train") -> list[str]:
+    """Sentences about documents that are in two views of one set, and so come from two sources."""
+    lines = []
+    for (one, first), (other, second) in combinations(sets.items(), 2):
+        if first.digest != second.digest:
+            continue
+        documents = tokens = 0
+        for entry in first.split(split):
+            both = (first.times_of(entry) > 0) & (second.times_of(entry) > 0)
+            documents += int(both.sum())
+            tokens += int(first.open(entry).lengths[both].sum()) if both.any() else 0
+        if documents:
+            lines.append(
+                f"{counted(documents, 'document')} of {tokens:,} tokens are in both {one} and {other}, and come from "
+                "each of them"
+            )
+    return lines
+
+
+def _repeats(sets: Mapping[str, TokenSet], found: "Forecast") -> list[str]:
+    """Sentences about views whose documents come several times in an epoch: caps and epochs are of the view."""
+    lines = []
+    for name, token_set in sets.items():
+        most = 1 if token_set.view is None else max(map(int, token_set.view.facts["times"]))
+        if most > 1:
+            epochs = found.totals[name][1]
+            lines.append(
+                f"{name}: a document counts up to {most} times in an epoch of its view, so {epochs:.2f} epochs show it "
+                f"up to {most * epochs:.1f} times"
+            )
+    return lines
+
+
+def _lengths(mixture: Mixture) -> list[str]:
+    return [
+        f"from {begin:,} tokens on, rows have {seq_len:,} + 1 tokens; this table counts all in rows of one length"
+        for begin, seq_len in mixture.seq_lens.items()
+    ]
 
 
 def forecast_of(mixture: Mixture, sizes: Mapping[str, EpochSize], seq_len: int, total: int) -> Forecast:

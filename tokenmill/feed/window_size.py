@@ -19,9 +19,11 @@ from tokenmill.checks import whole_number
 from tokenmill.feed import window_plans
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.sets import RemoteTokenSet
+from tokenmill.rows.view_windows import SLICE
 from tokenmill.rows.windows import WindowSize
 from tokenmill.store.files import BLOCK_BYTES
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.store.views import View
 
 FEWEST_SLICES = 8  # of a window; fewer would not be a sample of the split
 WINDOWS = 2  # that a plan needs: the current one, and the next one while it is fetched
@@ -60,8 +62,19 @@ def _needed(sets: list[RemoteTokenSet], split: str, size: WindowSize) -> int:
     """Bytes of the blocks that a plan needs of each set: of its windows, or of the whole split if that is smaller."""
     return sum(
         _needed_of([entry.tokens for entry in token_set.split(split)], token_set.numpy_dtype.itemsize, size)
+        if token_set.view is None
+        else _needed_of_view(token_set, token_set.view, split, size)
         for token_set in sets
     )
+
+
+def _needed_of_view(token_set: RemoteTokenSet, view: View, split: str, size: WindowSize) -> int:
+    """Bytes needed of a view: of all blocks from the first document of a slice to its last, however few it keeps."""
+    slices, itemsize = view.slices_of(split, SLICE), token_set.numpy_dtype.itemsize
+    spans = (slices["end"] - slices["begin"]).astype(np.int64) * itemsize + BLOCK_BYTES
+    windows = max(1, round(view.tokens(split) / size.window))
+    largest = int(spans.sum()) // windows + int(spans.max(initial=0))
+    return min(WINDOWS * largest, sum(entry.tokens for entry in token_set.split(split)) * itemsize)
 
 
 def _needed_of(shard_tokens: list[int], itemsize: int, size: WindowSize) -> int:

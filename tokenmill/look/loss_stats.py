@@ -16,6 +16,7 @@ from tokenmill.look.packing_stats import variants
 from tokenmill.look.token_stats import sample
 from tokenmill.store.shards import Shard
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.store.viewed_shard import shards_of
 
 MOST_STRETCHES = 16  # a chart counts conversations of this many and more together
 
@@ -36,7 +37,7 @@ class LossStatistics:
 
 def look_at_loss(token_set: TokenSet, split: str, seq_lens: Sequence[int]) -> LossStatistics:
     """Reads the loss masks of a chat set. Raises ValueError or FileNotFoundError if a shard is damaged or missing."""
-    shards = [token_set.open(entry) for entry in sample(token_set, split)]
+    shards = shards_of(token_set, sample(token_set, split))
     targets, stretches = [], []
     kept = {label: dict.fromkeys(seq_lens, 0) for label in variants(chat=True)}
     for shard in shards:

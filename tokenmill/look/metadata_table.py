@@ -24,14 +24,15 @@ def metadata_table(rows: Sequence[TracedRow], locate: Callable[[Piece], SourceLo
 
     Raises ValueError if no document has one of them.
     """
-    lines: list[tuple[int, str, int, dict[str, Any]]] = []
-    for number, row in enumerate(rows):
+    lines: list[tuple[str, str, int, dict[str, Any]]] = []
+    for row in rows:
+        name = row.place if row.number is None else f"{row.number:,}"
         for piece in row.pieces:
             if piece.filler or piece.is_padding:
                 continue
             locator, entry = locate(piece), piece.shard.entry
             facts = locator.metadata(entry, piece.document)
-            lines.append((number, locator.find(entry, piece.document), piece.length, facts))
+            lines.append((name or "", locator.find(entry, piece.document), piece.length, facts))
     known = list(dict.fromkeys(name for *_, facts in lines for name in facts))
     names = known if columns == "all" else [name.strip() for name in columns.split(",")]
     for name in names:
@@ -41,8 +42,8 @@ def metadata_table(rows: Sequence[TracedRow], locate: Callable[[Piece], SourceLo
                 "`tokenmill prepare --keep-columns` adds columns"
             )
     table = Table("row", "document", "tokens", *map(sanitize, names))
-    for number, place, tokens, facts in lines:
-        table.add_row(str(number), sanitize(place), f"{tokens:,}", *(sanitize(_cell(facts, name)) for name in names))
+    for name, place, tokens, facts in lines:
+        table.add_row(name, sanitize(place), f"{tokens:,}", *(sanitize(_cell(facts, column)) for column in names))
     return table
 
 

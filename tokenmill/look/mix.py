@@ -79,7 +79,8 @@ def page(found: Forecast, title: str) -> str:
         about=escape(about),
         light=draw(found, "light"),
         dark=draw(found, "dark"),
-        problems="".join(f"<p><strong>{escape(problem)}</strong></p>\n" for problem in found.problems),
+        problems="".join(f"<p><strong>{escape(problem)}</strong></p>\n" for problem in found.problems)
+        + "".join(f"<p>{escape(note)}</p>\n" for note in found.notes),
         heads="".join(f"<th>{escape(head)}</th>" for head in HEADS),
         rows="\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells(found)),
     )
@@ -98,6 +99,8 @@ def mix(config: Mix, console: Console) -> int:
     if config.html is not None:
         write_file(config.html, page(found, config.mixture.name).encode())
         console.print(str(config.html))
+    for note in found.notes:
+        console.print(note)
     for problem in found.problems:
         console.print(f"error: {problem}")
     return bool(found.problems)

@@ -7,7 +7,7 @@ report_page.py makes the page.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -17,13 +17,18 @@ from tokenmill.addresses import name_of, named, require_folder
 from tokenmill.look import report_text
 from tokenmill.look.loss_stats import look_at_loss
 from tokenmill.look.packing_stats import tally, variants
-from tokenmill.look.report_page import Findings, glance, render
+from tokenmill.look.report_page import Findings, glance, render, view_in_words
 from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.token_stats import look, sample
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.remote.sets import Kept, open_set
+from tokenmill.store.columns import META
 from tokenmill.store.files import write_file
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenmill.views.distribution import Distribution
 
 SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16_384)  # packings are compared at these
 
@@ -39,6 +44,7 @@ class Report:
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
     seq_len: int = 2048  # tokens of an input, in the rows that the page draws
     out: Path | None = None  # the page; by default report.html in the folder, or NAME.html here for a remote set
+    view: str | None = None  # report on the documents of this view, each as often as it counts
     cache_dir: str | None = None  # where to cache blocks of a remote set; by default TOKENMILL_CACHE
 
     def __post_init__(self):
@@ -58,7 +64,7 @@ class Report:
 
 def find(config: Report) -> Findings:
     """Reads the token set. Raises ValueError or FileNotFoundError if it is unfinished, damaged, or has no documents."""
-    token_set = open_set(config.tokens, Kept(config.cache_dir))
+    token_set = open_set(config.tokens, Kept(config.cache_dir)).viewed(config.view)
     tokenizer = Tokenizer.of_set(token_set)
     to_read = sum(entry.tokens for entry in sample(token_set, "train"))
     with Bars() as bars, Meter(bars, "reading", to_read) as meter:
@@ -68,12 +74,24 @@ def find(config: Report) -> Findings:
     tallies = {t: {label: tally(label, statistics.lengths, t + 1) for label in labels} for t in seq_lens}
     loss = look_at_loss(token_set, "train", seq_lens) if token_set.is_chat else None
     specimen = make_specimen(token_set, "train", config.seq_len + 1)
-    return Findings(token_set, tokenizer, statistics, tallies, loss, specimen)
+    return Findings(token_set, tokenizer, statistics, tallies, loss, specimen, _columns(token_set))
+
+
+def _columns(token_set: TokenSet) -> "list[Distribution]":
+    """Documents and tokens by what is known of them; nothing for a set that keeps no columns and has no view."""
+    has_metadata = META.suffix in token_set.record(token_set.entries[0])
+    if not has_metadata and token_set.view is None:
+        return []
+    from tokenmill.views.distribution import distributions  # and pyarrow
+
+    return distributions(token_set, token_set.view, sample(token_set, "train"))
 
 
 def print_short(config: Report, found: Findings, console: Console) -> None:
     """Prints the short form: the set at a glance, and what each packing does to it."""
     console.print(f"{found.token_set.name}: {', '.join(glance(found.token_set))}")
+    if view := view_in_words(found.token_set):
+        console.print(view)
     for line in report_text.left_out(found.token_set.manifest):
         console.print(line)
     console.print(found.verdict(config.seq_len))

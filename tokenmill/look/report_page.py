@@ -8,6 +8,7 @@ megabytes of JavaScript (Plotly, Vega).
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 import numpy as np
@@ -21,6 +22,9 @@ from tokenmill.look.token_stats import Bin, Statistics, histogram
 from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenmill.views.distribution import Distribution
 
 TEMPLATES = Path(__file__).parent / "templates"
 FREQUENT = 32  # how many of the most frequent tokens are listed
@@ -37,6 +41,7 @@ class Findings:
     tallies: dict[int, dict[str, Tally]]  # by seq_len and variant
     loss: LossStatistics | None  # of a chat set
     specimen: Specimen
+    columns: "list[Distribution]"  # documents and tokens by what is known of them
 
     def verdict(self, seq_len: int) -> str:
         """What rows of seq_len mean for these documents."""
@@ -76,6 +81,37 @@ def glance(token_set: TokenSet) -> list[str]:
     size = tokens * token_set.numpy_dtype.itemsize + 8 * (documents + len(token_set.entries))
     amounts = [counted(documents, "document"), counted(tokens, "token"), f"{in_bytes(text)} of text"]
     return [*amounts, f"{in_bytes(size)} on disk", counted(len(token_set.entries), "shard")]
+
+
+def view_in_words(token_set: TokenSet) -> str:
+    """What a view keeps of the training split; nothing for a whole set."""
+    view = token_set.view
+    if view is None:
+        return ""
+    counts, entries = view.facts["splits"]["train"], token_set.split("train")
+    documents, tokens = sum(entry.documents for entry in entries), sum(entry.tokens for entry in entries)
+    rule = ", ".join(f"{flag} {value}" for flag, value in view.facts["rule"].items())
+    return (
+        f"This is the view {view.name} ({rule}): {counts['documents']:,} of {counted(documents, 'training document')}, "
+        f"{counts['copies']:,} with repeats, {counts['tokens']:,} of {tokens:,} tokens. What follows is about these "
+        "documents, each as often as it counts; the set's own figures are at the end."
+    )
+
+
+def _shares_of(columns: "list[Distribution]") -> list[dict]:
+    """The tables of documents by what is known of them, with the share of the tokens of each line."""
+    found = []
+    for column in columns:
+        tokens, kept = sum(line.tokens for line in column.lines), sum(line.view_tokens for line in column.lines)
+        lines = [
+            line._asdict() | {"share": line.tokens / max(1, tokens), "view_share": line.view_tokens / max(1, kept)}
+            for line in column.lines
+        ]
+        most = max((max(line["share"], line["view_share"]) for line in lines), default=1) or 1
+        for line in lines:
+            line["part"], line["view_part"] = 100 * line["share"] / most, 100 * line["view_share"] / most
+        found.append({"name": column.name, "lines": lines})
+    return found
 
 
 def _numbers(bins: list[Bin]) -> list[dict]:
@@ -133,6 +169,8 @@ def render(found: Findings, seq_len: int) -> str:
         dropped=charts.dropped_chart(*found.dropped, seq_len),
         measures_in_words=report_text.MEASURES_IN_WORDS if loss is None else report_text.CHAT_MEASURES_IN_WORDS,
         splits=list(splits(found.token_set)),
+        view=view_in_words(found.token_set),
+        columns=_shares_of(found.columns),
         left_out=report_text.left_out(found.token_set.manifest),
         looked_at=report_text.looked_at(found.statistics),
         seq_len=seq_len,

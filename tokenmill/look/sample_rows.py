@@ -90,11 +90,13 @@ def _first_documents(token_set: TokenSet, split: str, tokens: int) -> tuple[list
     lengths: list[int] = []
     for entry in token_set.split(split):
         if entry.tokens and sum(lengths) < tokens:
-            shard = token_set.open(entry)
-            taken = np.minimum(shard.lengths, tokens)
+            shard, chosen = token_set.open(entry), np.flatnonzero(token_set.times_of(entry) > 0)
+            if not len(chosen):
+                continue
+            taken = np.minimum(shard.lengths[chosen], tokens)
             room = tokens - sum(lengths)
             fitting = max(1, int((np.cumsum(taken) <= room).sum()))
-            documents += [(shard, document) for document in range(fitting)]
+            documents += [(shard, document) for document in chosen[:fitting].tolist()]
             lengths += taken[:fitting].tolist()
     return documents, np.array(lengths)
 

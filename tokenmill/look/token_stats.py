@@ -12,6 +12,7 @@ import numpy as np
 
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.store.viewed_shard import shards_of
 
 SAMPLE_TOKENS, SAMPLE_DOCUMENTS = 1 << 30, 1 << 23
 BLOCK_TOKENS = 1 << 20
@@ -51,7 +52,9 @@ def look(token_set: TokenSet, split: str, progress=lambda tokens: None) -> Stati
     entries = sample(token_set, split)
     if not entries:
         raise ValueError(f"{token_set.display_name}: split {split!r} has no documents, so there is nothing to report")
-    shards = [token_set.open(entry) for entry in entries]
+    shards = shards_of(token_set, entries)
+    if not shards:
+        raise ValueError(f"{token_set.display_name}: split {split!r} has no documents in this view to report on")
     uses = np.zeros(token_set.tokenizer["vocab_size"], dtype=np.int64)
     for shard in shards:
         before = int(uses[token_set.bos_id])

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import View
 from tokenmill.views.documents import DocumentTables
@@ -42,15 +43,17 @@ class Distribution:
     lines: list[Line]
 
 
-def distributions(token_set: TokenSet, view: View | None) -> list[Distribution]:
-    """The distribution of each column that has few values. Reads the metadata of all documents."""
+def distributions(
+    token_set: TokenSet, view: View | None, entries: Sequence[ShardEntry] | None = None
+) -> list[Distribution]:
+    """The distribution of each column that has few values, in all shards or in these. Reads their metadata."""
     tables = DocumentTables(token_set)
     names = ["tokens", *(name for name, type_ in tables.columns.items() if _is_listed(type_)), "source_file"]
     tallies = {name: _Tally() for name in names}
-    for entries, rows in tables.batches(names):
+    for held, rows in tables.batches(names, entries):
         tokens = rows.column("tokens").to_numpy()
         ones = np.ones(len(tokens), np.int64)
-        times = ones if view is None else np.concatenate([view.counts_of(entry) for entry in entries])
+        times = ones if view is None else np.concatenate([view.counts_of(entry) for entry in held])
         numbers = np.stack([ones, tokens, times, tokens * times.astype(np.int64)])
         for name in [name for name, tally in tallies.items() if not tally.is_over]:
             tallies[name].add(rows.column(name), numbers)

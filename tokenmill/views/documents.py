@@ -48,10 +48,10 @@ class DocumentTables:
         """The names of all columns."""
         return [*KNOWN, *self.columns]
 
-    def batches(self, columns: Sequence[str]) -> Iterator[DocumentTable]:
-        """The documents of all shards, in the order of the manifest, with these columns."""
+    def batches(self, columns: Sequence[str], entries: Sequence[ShardEntry] | None = None) -> Iterator[DocumentTable]:
+        """The documents of all shards, in the order of the manifest, or of these, with these columns."""
         held: list[ShardEntry] = []
-        for entry in self._token_set.entries:
+        for entry in self._token_set.entries if entries is None else entries:
             if held and sum(one.documents for one in held) + entry.documents > BATCH_DOCUMENTS:
                 yield self._table(held, columns)
                 held = []

@@ -1,16 +1,16 @@
-"""The documents of a shard that a view keeps, as a shard: what `tokenmill convert out --view` writes.
+"""The documents of a shard that a view keeps, as a shard: for what goes over all tokens in order, and not by rows.
 
-    copies_of(shard, counts)      one for each copy: documents that count more than 0, then those that count more than 1
+    shards_of(token_set, entries)      of a view: all first copies of its documents, then all second ones ...
 
 Tokens are copied from the shard when a block is asked for.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenmill.store.shards import Shard, in_blocks
+from tokenmill.store.shards import Shard, ShardEntry, in_blocks
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -30,6 +30,7 @@ class ViewedShard:
         self._begins, self.lengths = shard.places_of(documents)
         self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
         self.entry = _Entry(shard.entry.name, int(self.offsets[-1]), len(documents))
+        self.path = shard.path
 
     @property
     def tokens(self) -> "ViewedShard":
@@ -71,9 +72,8 @@ class ViewedShard:
             yield int(self._begins[document]) + start, int(self._begins[document]) + stop
 
 
-def shards_of(token_set: TokenSet, split: str) -> Sequence[Shard | ViewedShard]:
-    """The shards of a split that have tokens; with a view, its documents: all first copies, then all second ones ..."""
-    entries = [entry for entry in token_set.split(split) if entry.tokens]
+def shards_of(token_set: TokenSet, entries: Sequence[ShardEntry]) -> Sequence[Any]:
+    """These shards, or, with a view, the documents of them that it has: all first copies, then all second ones ..."""
     view = token_set.view
     if view is None:
         return [token_set.open(entry) for entry in entries]
