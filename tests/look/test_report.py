@@ -9,10 +9,12 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import warm
 from browser import opened
-from making import BOS, ROOT, full_after, give_tokenizer, make_token_set, run_prepare, tree, write_parquet
+from making import BOS, ROOT, full_after, give_tokenizer, make_text, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import cli
 from tokenmill.look import packing_stats
@@ -388,3 +390,33 @@ def test_sets_of_every_shape_are_reported(browser, tmp_path, tokenizer, capsys, 
         tab.locator(".panel:visible .row").first.click()
         assert tab.locator("#text").evaluate("text => text.textContent").startswith("<|bos|>")
     assert wrong == []
+
+
+# ---------------------------------------------------------------------------- views and metadata
+
+
+def test_a_report_compares_a_view_with_the_set_by_what_is_known_of_documents(tokenizer_json, tmp_path, capsys):
+    (tmp_path / "corpus").mkdir()
+    for number in range(3):
+        table = {"text": make_text(40, seed=number, words=8), "language": ["en", "de"] * 20, "score": list(range(40))}
+        pq.write_table(pa.table(table), tmp_path / "corpus" / f"{number}.parquet")
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "language,score")
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    assert cli.main(["view", str(folder), "--name", "en", "--repeat", "case language when 'en' then 2 else 0 end"]) == 0
+    assert cli.main(["report", str(folder), "--out", str(tmp_path / "whole.html")]) == 0
+    assert cli.main(["report", str(folder), "--view", "en", "--out", str(tmp_path / "view.html")]) == 0
+    assert "This is the view en (repeat case language when 'en' then 2 else 0 end)" in capsys.readouterr().out
+    whole, view = ((tmp_path / f"{name}.html").read_text() for name in ("whole", "view"))
+    token_set = TokenSet(folder)
+    lengths = np.concatenate([token_set.open(entry).lengths for entry in token_set.split("train")])
+    english = int(lengths[::2].sum())
+    cells = re.findall(r"<tr><th scope=\"row\">en</th>(.*?)</tr>", view)
+    assert [int(n.replace(",", "")) for n in re.findall(r"<td>([\d,]+)</td>", cells[0])] == [
+        40,
+        english,
+        80,
+        2 * english,
+    ]
+    assert "Half of the 80 documents" in view
+    assert f"{english:,}" in whole
+    assert "in the view" not in whole

@@ -322,8 +322,7 @@ def _batches(
         found = rows.read(taken)
         batch = transfer.send(found, rows.sources(taken) if config.sources else None, rows.loss_mask(taken, found))
         rows.skip(size * (workers - 1))  # the batches of the other workers
-        found_counts = rows.counts(taken)
-        batches, counts = batches + 1, counts + np.c_[found_counts, found_counts[:, 0] * config.seq_len]
+        batches, counts = batches + 1, counts + rows.counts(taken)
         passed = seen + rows.passed * config.seq_len
         yield batch, State(feed, rows.position, passed, True, batches, counts, taken.targets)
 

@@ -170,8 +170,9 @@ class NanochatRows:
         return np.zeros(len(picked.rows), np.int64)
 
     def counts(self, picked: "Picked") -> np.ndarray:
-        """What the rows that were taken hold: (1, 3) int64 of rows, filler (none), pieces."""
-        return np.array([[len(picked.rows), 0, sum(map(len, picked.rows))]])
+        """What the rows that were taken hold: (1, 4) int64 of rows, filler (none), pieces, tokens."""
+        rows = len(picked.rows)
+        return np.array([[rows, 0, sum(map(len, picked.rows)), rows * (self._row_len - 1)]])
 
     def pieces(self, count: int) -> list[list[Piece]]:
         """The pieces of this rank's next `count` rows, for display; moves past them."""

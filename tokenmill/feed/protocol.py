@@ -114,7 +114,7 @@ class RankRows(Protocol):
         """The number of each row's source: (number of rows,) int64."""
 
     def counts(self, taken: Any) -> np.ndarray:
-        """What the rows that were taken hold, by source: (number of sources, 3) int64 of rows, filler, pieces."""
+        """What the rows that were taken hold, by source: (sources, 4) int64 of rows, filler, pieces, tokens."""
 
     def pieces(self, count: int) -> list[list[Piece]]:
         """The pieces of this rank's next `count` rows, for display; moves past them."""

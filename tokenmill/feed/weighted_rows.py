@@ -154,10 +154,11 @@ class WeightedRows:
         return np.concatenate([np.zeros(0, np.int64), *(block.sources(numbers) for block, numbers in taken.parts)])
 
     def counts(self, taken: Taken) -> np.ndarray:
-        """What the rows that were taken hold, by source: (number of sources, 3) int64 of rows, filler, pieces."""
-        counts = np.zeros((len(self._number), 3), np.int64)
+        """What the rows that were taken hold, by source: (sources, 4) int64 of rows, filler, pieces, tokens."""
+        counts = np.zeros((len(self._number), 4), np.int64)
         for block, numbers in taken.parts:
-            block.add_counts(numbers, counts)
+            block.add_counts(numbers, counts[:, :3])
+        counts[:, 3] = counts[:, 0] * self._seq_len
         return counts
 
     def pieces(self, count: int) -> list[list[Piece]]:
