@@ -215,7 +215,7 @@ class WindowPlans:
         members = self.documents.members(epoch)
         # a small set has the same shards in every window, so their memory maps are reused
         held = {s.entry: s for rows in list(self._plans.values()) for s in rows.shards if isinstance(s, Shard)}
-        numbers = np.unique(slices.shard).tolist() or [0]  # a window of a few documents may have none that are due
+        numbers = np.unique(slices.shard).tolist() or [*range(len(members))][:1]  # a small view has windows of nothing
         missing = [members[i] for i in numbers if members[i][1] not in held]
         for token_set in {id(one): one for one, _ in missing}.values():
             token_set.bring([entry for one, entry in missing if one is token_set])
