@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from making import ROOT
+from making import ROOT, make_token_set
+from making_views import make_view
 
 PACKAGE = ROOT / "tokenmill"
 KNOWN = {  # what each part of the package may import of it
@@ -134,7 +135,7 @@ def test_tests_mirror_the_wings():
 # ---------------------------------------------------------------------------- what is loaded
 
 HEAVY = {"torch", "tiktoken", "regex", "pyarrow", "fsspec", "tokenizers", "gigatoken", "huggingface_hub"}
-HEAVY |= {"rich", "tyro", "jinja2", "multiprocess", "orjson", "tqdm", "rustbpe"}
+HEAVY |= {"rich", "tyro", "jinja2", "multiprocess", "orjson", "tqdm", "rustbpe", "duckdb"}
 
 
 def loaded_by(code: str, *flags: str) -> set[str]:
@@ -156,6 +157,15 @@ def test_training_with_numpy_loads_numpy_alone():
     found = loaded_by("import tokenmill.numpy")
     assert not found & (HEAVY | {"jax", "ssl", "http"})
     assert "numpy" in found
+
+
+def test_training_on_a_view_loads_numpy_alone(tmp_path):
+    folder = make_token_set(tmp_path / "set", [[5, 7, 9]], [[4]])
+    make_view(folder, "some", {"train_0.000": [2, 0, 1]})
+    found = loaded_by(
+        f"from tokenmill.numpy import RowLoader; next(RowLoader({str(folder)!r}, view='some', batch_size=1, seq_len=4))"
+    )
+    assert not found & HEAVY
 
 
 def test_preparing_and_looking_do_not_wait_for_torch():

@@ -188,6 +188,8 @@ def _dry_run(job: _Job) -> tuple[Prepared, list[str]]:
     if job.request.share.finish:
         _require_all_made(job, plan.inventory, plan.inputs)
     ahead = _ahead(plan.missing, plan.inputs, job.request, job.tokenizer.vocab_size)
+    if lacking := plan.inventory.lacking_metadata():
+        ahead.append(f"{counted(len(lacking), 'shard')} to add columns to; nothing of these is tokenized again")
     return Prepared(job.address or job.folder, len(plan.missing)), ahead
 
 

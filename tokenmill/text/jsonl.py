@@ -41,14 +41,14 @@ def read(part: FilePart) -> Iterator[Documents]:
 def _documents(part: FilePart, lines: Pieces) -> Documents:
     if part.options.conversations:
         return _rows(part, lines)
-    if not part.options.kept:
-        try:
-            key = part.options.text_column
-            texts = text_array([orjson.loads(line)[key] for line in lines.texts])
-            return as_documents(texts, lines.bytes, oversized_documents=lines.oversized)
-        except (ValueError, LookupError, TypeError, AttributeError):
-            pass  # one of them is blank, broken or not UTF-8, or has its text in another place
-    return _one_by_one(part, lines)
+    try:
+        rows, key = list(map(orjson.loads, lines.texts)), part.options.text_column
+        texts = text_array([row[key] for row in rows])
+        kept, found = _kept(part, rows)
+        return as_documents(texts, lines.bytes, kept, kept_found=found, oversized_documents=lines.oversized)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        # one of them is blank, broken or not UTF-8, or has its text in another place, or no id
+        return _one_by_one(part, lines)
 
 
 def _rows(part: FilePart, lines: Pieces) -> Documents:
@@ -57,8 +57,6 @@ def _rows(part: FilePart, lines: Pieces) -> Documents:
     repaired = sum(text.encode() != lines.texts[number] for number, text in some if "\ufffd" in text)
     more = {"repaired_documents": repaired, "oversized_documents": lines.oversized}
     rows = [_object_of(lines.texts[number])[0] for number, _ in some] if part.options.kept else []
-    for row in rows:
-        _require_id(row, part.options.id_column)
     kept, found = _kept(part, rows)
     documents = as_documents(text_array([text for _, text in some]), lines.bytes, kept, kept_found=found, **more)
     documents.locate = lambda number: f"line {_lines_before(part, lines.begin) + some[number][0] + 1:,}"
@@ -100,6 +98,8 @@ def _kept(part: FilePart, rows: list[dict]) -> tuple[pa.Table | None, frozenset[
     """The columns to keep of these objects, None if none were asked for; and the names of those that were found."""
     if not part.options.kept:
         return None, frozenset()
+    for row in rows:
+        _require_id(row, part.options.id_column)
     table, found = columns_of_rows(rows, list(map(KeptColumn.parse, part.options.kept)))
     return checked(table), frozenset(found)
 
