@@ -8,7 +8,7 @@ import pytest
 from making import make_chat_set, make_token_set, source_of
 from making_views import make_view
 
-from tokenmill import Mixture, forecast
+from tokenmill import Mixture, forecast, proportional
 from tokenmill.feed import window_plans
 from tokenmill.numpy import RowLoader
 from tokenmill.rows.windows import WindowSize
@@ -332,8 +332,34 @@ def test_packings_that_cut_the_stream_refuse_views(two_views, packing):
 def test_a_view_without_training_documents_says_so(tmp_path, tiny_windows):
     folder = numbered_set(tmp_path / "set", **LENGTHS)
     make_view(folder, "none", {f"train_{n}.000": [0] * len(some) for n, some in enumerate(LENGTHS["train"])})
-    with pytest.raises(ValueError, match=r"split 'train' has 0 rows of 16 \+ 1 tokens"):
+    with pytest.raises(ValueError, match=r"view 'none': split 'train' has 0 rows of 16 \+ 1 tokens"):
         make_loader(folder, "none")
+
+
+def test_a_former_view_that_was_deleted_is_named_and_not_needed_at_an_epochs_begin(two_views):
+    folder, _ = two_views
+    states = []
+    with make_loader(folder, "long", epochs=1) as loader:
+        states.append(loader.state_dict())
+        next(loader)
+        states.append(loader.state_dict())
+        digest = TokenSet(folder).viewed("long").view_digest
+    for path in (folder / "views").glob(f"{digest}.*"):
+        path.unlink()
+    with make_loader(folder, "short") as loader:
+        loader.load_state_dict(states[0])
+        with pytest.raises(FileNotFoundError, match=f"expected the former view {digest}, found no such file"):
+            loader.load_state_dict(states[1])
+
+
+def test_weights_by_size_are_by_the_views(two_views):
+    folder, is_long = two_views
+    found = proportional({"a": folder, "b": folder}, views={"a": "long"})
+    tokens = {name: TokenSet(folder).viewed(name).view.tokens("train") for name in ("long",)}
+    whole = sum(entry.tokens for entry in TokenSet(folder).split("train"))
+    assert found["a"] / found["b"] == pytest.approx(tokens["long"] / whole)
+    with pytest.raises(ValueError, match="views names 'c', which is not one of the sources a"):
+        proportional({"a": folder}, views={"c": "long"})
 
 
 # ---------------------------------------------------------------------------- growth

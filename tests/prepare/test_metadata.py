@@ -184,6 +184,69 @@ def test_jsonl_values_of_several_types_become_text(tmp_path, tokenizer_json):
     ] == [1] * 7
 
 
+def test_a_key_with_a_dot_and_a_key_of_a_key_are_one_column(tmp_path, tokenizer_json):
+    (tmp_path / "corpus").mkdir()
+    lines = [
+        {"text": "a", "meta": {"lang": "en"}},
+        {"text": "b", "meta.lang": "de"},
+        {"text": "c", "meta": {"lang": "fr"}},
+    ]
+    for number, some in enumerate((lines, lines[:1], lines[1:2])):
+        (tmp_path / "corpus" / f"{number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in some))
+    folder = prepared(tmp_path, tokenizer_json, "--keep-columns", "meta.lang")
+    assert [row["meta"]["lang"] for row in kept_of(folder)] == ["en", "de", "fr", "en", "de"]
+
+
+def test_a_boolean_among_numbers_makes_them_text_in_any_order(tmp_path, tokenizer_json):
+    (tmp_path / "corpus").mkdir()
+    for number, values in enumerate(([1.5, True], [True, 1.5])):
+        lines = [json.dumps({"text": "a", "it": value}) for value in values]
+        (tmp_path / "corpus" / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
+    folder = prepared(tmp_path, tokenizer_json, "--keep-columns", "it")
+    assert [row["it"] for row in kept_of(folder)] == ["1.5", "true", "true", "1.5"]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_file_without_documents_has_the_columns_too(tmp_path, tokenizer_json, later):
+    (tmp_path / "corpus").mkdir()
+    for number, rows in enumerate((3, 0, 3)):
+        table = pa.table({"text": pa.array(["a"] * rows, pa.string()), "id": pa.array(list(range(rows)), pa.int64())})
+        pq.write_table(table, tmp_path / "corpus" / f"{number}.parquet")
+    more = ("--shard-text-bytes", "1")
+    if later:
+        prepared(tmp_path, tokenizer_json, *more)
+    folder = prepared(tmp_path, tokenizer_json, *more, "--keep-columns", "id")
+    assert [row["id"] for row in kept_of(folder)] == [0, 1, 2] * 2
+    assert verify(folder) == {}
+
+
+def test_numbers_that_do_not_fit_into_one_type_become_text(tmp_path, tokenizer_json):
+    (tmp_path / "corpus").mkdir()
+    columns = (
+        pa.array([2**60 + 1, 2], pa.int64()),
+        pa.array([1.5, None], pa.float64()),
+        pa.array([2**63 + 9], pa.uint64()),
+    )
+    for number, column in enumerate(columns):
+        table = pa.table({"text": ["a"] * len(column), "id": column})
+        pq.write_table(table, tmp_path / "corpus" / f"{number}.parquet")
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "id", "--val-file", "2.parquet")
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    assert [str(row["id"]) for row in kept_of(folder)] == [str(2**60 + 1), "2", "1.5", "None", str(2**63 + 9)]
+
+
+def test_a_run_that_is_killed_between_a_table_and_its_record_loses_no_column(tmp_path, tokenizer_json):
+    write_parquet_source(tmp_path / "corpus")
+    folder = prepared(tmp_path, tokenizer_json, "--keep-columns", "score")
+    before = {path: path.read_bytes() for path in (*folder.glob("shards/*.json"), folder / "manifest.json")}
+    prepared(tmp_path, tokenizer_json, "--keep-columns", "language")
+    for path, data in before.items():
+        path.write_bytes(data)
+    prepared(tmp_path, tokenizer_json, "--keep-columns", "language")
+    assert {frozenset(row) for row in kept_of(folder)} == {frozenset({"score", "language"})}
+    assert verify(folder) == {}
+
+
 def test_a_value_as_long_as_a_text_is_refused(tmp_path, tokenizer_json):
     write_parquet_source(tmp_path / "corpus")
     table = pa.table({"text": ["a"] * 3, "score": ["x" * 70_000] * 3})

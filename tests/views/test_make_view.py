@@ -4,6 +4,8 @@ import hashlib
 import json
 import random
 import shutil
+import time
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -77,6 +79,8 @@ RULES = [
         {"repeat": "case when score >= 4 then 3 when score >= 3 then 2 else 0 end"},
         lambda d: 3 if (d["score"] or 0) >= 4 else 2 if (d["score"] or 0) >= 3 else 0,
     ),
+    ({"repeat": "1 + 1 - 1"}, lambda d: 1),
+    ({"where": "year(timestamp '2020-01-01') = 2020 and score - 1 > 2"}, lambda d: (d["score"] or 0) - 1 > 2),
     ({"where": "score > 1", "repeat": "score * 100", "cap": 4}, lambda d: 4 if (d["score"] or 0) > 1 else 0),
 ]
 
@@ -125,6 +129,9 @@ WRONG = [
     ({"where": "now() > '2020-01-01'"}, "now does not give the same each time"),
     ({"repeat": "unnest([1, 2])"}, "a rule sees one document at a time"),
     ({"repeat": "1", "cap": 256}, "--cap must be from 1 to 255"),
+    ({"repeat": "#1"}, "a position like #1 is not supported"),
+    ({"where": "age(timestamp '2020-01-01') > interval 1 day"}, "age does not give the same each time"),
+    ({"where": "current_date > '2020-01-01'"}, "there is no column 'current_date'"),
     ({}, "a view needs a rule"),
 ]
 
@@ -138,10 +145,48 @@ def test_a_rule_that_cannot_be_is_an_error_and_leaves_nothing(made, rule, messag
     assert tree(folder) == before
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "0123456789abcdef", "é" * 101, "../x"])
+@pytest.mark.parametrize("name", ["", "a/b", "0123456789abcdef", "é" * 101, "../x", ".", "..", ".x"])
 def test_names_that_cannot_be_are_refused(made, name):
     with pytest.raises(ValueError, match="--name must be"):
         make_view(TokenSet(made[1]), name, Rule(where="true"))
+
+
+def prepare_columns(cwd, tokenizer_json, columns, keep):
+    """A set of three files with these columns beside a text each."""
+    (cwd / "corpus").mkdir()
+    for number in range(3):
+        rows = len(next(iter(columns.values())))
+        table = pa.table({"text": make_text(rows, seed=number, words=3)} | columns)
+        pq.write_table(table, cwd / "corpus" / f"{number}.parquet")
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", keep)
+    return cwd / run_prepare(*flags, cwd=cwd).stdout.splitlines()[-1]
+
+
+def test_columns_that_differ_in_case_are_told_apart_or_refused(tokenizer_json, tmp_path):
+    columns = {"Score": [1, 1, 5], "score": [5, 5, 1], "ToKens": [7, 8, 9]}
+    folder = prepare_columns(tmp_path, tokenizer_json, columns, "Score,score,ToKens")
+    for rule in ("score = 5", '"Score" = 5'):
+        with pytest.raises(ValueError, match="the set keeps columns Score, score, which SQL cannot tell apart"):
+            make_view(TokenSet(folder), "one", Rule(where=rule))
+    make_view(TokenSet(folder), "one", Rule(where="kept_tokens = 8"))
+    assert counts_of(folder, "one") == [0, 1, 0] * 3
+    make_view(TokenSet(folder), "one", Rule(where="tokens < 1000"))
+    assert counts_of(folder, "one") == [1, 1, 1] * 3, "tokens is the length, as in every set"
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_times_are_compared_in_utc_on_every_machine(tokenizer_json, tmp_path, zone, monkeypatch):
+    times = [datetime(2019, 12, 31, hour, tzinfo=UTC) for hour in (2, 16, 23)]
+    columns = {"ts": pa.array(times, pa.timestamp("us", tz="UTC"))}
+    folder = prepare_columns(tmp_path, tokenizer_json, columns, "ts")
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        make_view(TokenSet(folder), "hour", Rule(where="hour(ts) = 16 and ts >= '2019-12-31 16:00:00'"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert counts_of(folder, "hour") == [0, 1, 0] * 3
 
 
 # ---------------------------------------------------------------------------- the command

@@ -334,19 +334,34 @@ def _seq_lens(stages: tuple[Stage, ...], named: list[Any]) -> dict[int, int]:
     }
 
 
-def proportional(sources: Iterable[PathLike], temperature: float = 1.0) -> dict[str, float]:
+def proportional(
+    sources: Iterable[PathLike] | Mapping[str, PathLike],
+    temperature: float = 1.0,
+    *,
+    views: Mapping[str, str] | None = None,
+) -> dict[str, float]:
     """Weights for a Mixture from the training tokens of each token set, to the power of 1 / temperature.
 
-    With temperature 1, weights are proportional to sizes. Higher temperatures favor small sources. With
-    `Mixture(proportional(sources))`, all sources finish their epochs together. Raises ValueError if the temperature is
-    not positive, or if a token set has no training tokens.
+    `sources` are folders, or {name: folder}. `views` are those of the mixture: of a source with one, the tokens of an
+    epoch of its view count. With temperature 1, weights are proportional to sizes. Higher temperatures favor small
+    sources. With `Mixture(proportional(sources))`, all sources finish their epochs together. Raises ValueError if the
+    temperature is not positive, or if a token set has no training tokens.
     """
-    folders = [os.fspath(source) for source in sources]
+    named = sources if isinstance(sources, Mapping) else {os.fspath(source): source for source in sources}
+    if unknown := sorted((views or {}).keys() - named.keys()):
+        raise ValueError(f"views names {unknown[0]!r}, which is not one of the sources {', '.join(named)}")
     sizes = {
-        folder: sum(entry.tokens for entry in open_set(folder_of(folder, Path.cwd())).split("train"))
-        for folder in folders
+        name: _training_tokens(open_set(folder_of(os.fspath(folder), Path.cwd())).viewed((views or {}).get(name)))
+        for name, folder in named.items()
     }
     return powers(sizes, temperature)
+
+
+def _training_tokens(token_set: TokenSet) -> int:
+    """The tokens of an epoch."""
+    if token_set.view is not None:
+        return token_set.view.tokens("train")
+    return sum(entry.tokens for entry in token_set.split("train"))
 
 
 def tokens_of(name: str, amount: Any) -> int:

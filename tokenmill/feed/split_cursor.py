@@ -129,17 +129,20 @@ class SplitCursor:
         the shards that were added since.
         """
         epoch, now = position.place["epoch"], self.token_set
+        if position.begins_epoch:  # the set as it is, whatever went before
+            was_known = self.token_set.as_it_was(position.documents[-1].manifest, self.config.split)
+            if was_known.digest != now.digest or position.documents[-1].view != now.view_digest:
+                self._require_named_before(position, (epoch, 0), skips_given)
+            return None
         was = [EpochPart(part.begin, self.as_it_was(part)) for part in position.documents]
         if len(was) == 1 and was[0].token_set.documents_are_those_of(now):
             return None
         changes_view = any(part.token_set.view is not None for part in (*was, EpochPart(0, now)))
         is_same = was[-1].token_set.documents_are_those_of(now)
-        as_new = (epoch, 0) if position.begins_epoch else (epoch + 1, 0)  # the first window of the set as it is
-        if changes_view and not is_same and not position.begins_epoch:
+        as_new = (epoch + 1, 0)  # the first window of the set as it is
+        if changes_view and not is_same:
             as_new = (epoch, position.place["window"] + self._is_begun(position))
         self._require_named_before(position, as_new, skips_given)
-        if position.begins_epoch:
-            return None
         if is_same or not changes_view:
             return epoch, tuple(was)
         begun = [part for part in was if part.begin < as_new[1]]

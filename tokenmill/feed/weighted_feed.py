@@ -282,6 +282,8 @@ class WeightedFeed:
                     if name == ONE_SET
                     else f"source {name!r}, {source.token_set.display_name}"
                 )
+                if source.token_set.view is not None:
+                    where += f", view {source.token_set.view.name!r}"
                 hint = "" if len(self.sources) == 1 else "leave it out of this mixture, "
                 raise ValueError(
                     f"{where}: split {config.split!r} has {found} rows of {config.seq_len} + 1 tokens, fewer than one "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenmill.prepare.metadata import kept_columns_of, kept_table, require_found
+from tokenmill.prepare.metadata import kept_columns_of, kept_table, no_rows, require_found
 from tokenmill.prepare.tokenize_documents import concatenated, text_maker
 from tokenmill.store.columns import META, Column, register_column
 from tokenmill.store.schema import dtype_name
@@ -73,6 +73,8 @@ def make_shard(
     tokenize = text_maker(encoder, unit)
     written = [META.suffix] * bool(kept) + list(tokenize.columns) + [column.suffix for column in columns]
     with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), written) as writer:
+        if kept:
+            writer.write_column(META.suffix, no_rows(kept))
         for gathered in _gathered(read_documents(unit, identities)):
             made = tokenize(unit, writer.num_documents, gathered)
             writer.write(made.tokens, made.lengths)

@@ -35,6 +35,11 @@ def kept_table(documents: Documents, kept: list[KeptColumn]) -> pa.Table:
     return nulls(list(dict.fromkeys(column.name.split(".")[0] for column in kept)), len(documents.texts))
 
 
+def no_rows(kept: list[KeptColumn]) -> pa.Table:
+    """The kept columns of no document, so that a shard without documents has them too."""
+    return nulls(list(dict.fromkeys(column.name.split(".")[0] for column in kept)), 0)
+
+
 def require_found(unit: Unit, missing: set[str], documents: int) -> None:
     """ValueError if no document of a shard has a column that is to be kept."""
     if missing and documents:
@@ -47,7 +52,8 @@ def require_found(unit: Unit, missing: set[str], documents: int) -> None:
 
 def lacks_metadata(record: dict[str, Any], kept: Sequence[str]) -> bool:
     """Whether a shard was made without some of the columns to keep."""
-    have = {KeptColumn.parse(name).name for name in record.get("metadata", ())}
+    kept_then = record.get("metadata", ()) if META.suffix in record else ()  # none if its table was cut
+    have = {KeptColumn.parse(name).name for name in kept_then}
     if IDS.suffix in record:  # of a set from before 0.5.0
         have |= {str(source.get("id_column")) for source in sources_of(record)}
     has_columns = any(map(_has_columns, sources_of(record)))
@@ -84,6 +90,7 @@ def add_metadata(folder: Path, address: str | None, state: None, unit: Unit, rep
     documents = text_bytes = 0
     identities: list[dict[str, Any]] = []
     with TableFile(folder, unit.name, META) as file:
+        file.write_values(no_rows(kept))
         for some in read_documents(unit, identities):
             file.write_values(kept_table(some, kept))
             missing -= some.kept_found

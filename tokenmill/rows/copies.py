@@ -6,7 +6,8 @@ all are shuffled together. With documents a, b, c that come 1, 3 and 2 times:
     rows of a b c    rows of b c    rows of b
 
 No row has a document twice, whatever the packer does, and each part is packed as well as it is alone. Only the last row
-of each part has more filler, which comes from all documents of the window.
+of each part has more filler, which comes from all documents of the window; it repeats one of the row only where these
+do not fill the gap.
 """
 
 from collections.abc import Sequence

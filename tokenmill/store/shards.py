@@ -65,7 +65,7 @@ def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
     if record["name"] != name:
         raise ValueError(f"{path}: expected the record of shard {name}, found that of {record['name']}; delete it")
     if META.suffix in record and not _has_size(folder, name, META.suffix, record[META.suffix]["bytes"]):
-        record = {key: value for key, value in record.items() if key not in (META.suffix, "metadata")}  # added again
+        record = {key: value for key, value in record.items() if key != META.suffix}  # it is added again
     sizes = {suffix: checksums_of(record, suffix)["bytes"] for suffix in columns_of(record)}
     return record if all(_has_size(folder, name, suffix, size) for suffix, size in sizes.items()) else None
 

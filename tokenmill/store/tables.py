@@ -6,6 +6,7 @@
 Only preparing and looking need tables, so nothing that trains imports this module, or pyarrow.
 """
 
+import contextlib
 import io
 import json
 from collections.abc import Sequence
@@ -31,8 +32,11 @@ def merged(tables: Sequence[pa.Table]) -> pa.Table:
     except pa.ArrowException:
         names = list(dict.fromkeys(name for table in tables for name in table.column_names))
         types = {name: {t.schema.field(name).type for t in tables if name in t.column_names} for name in names}
-        mixed = [name for name in names if not _fits(types[name])]
-        return pa.concat_tables([_with_text(table, mixed) for table in tables], promote_options="permissive")
+        several = [name for name in names if len(types[name]) > 1]
+        for mixed in ([name for name in several if not _fits(types[name])], several):
+            with contextlib.suppress(pa.ArrowException):  # a number may not fit into the wider type
+                return pa.concat_tables([_with_text(table, mixed) for table in tables], promote_options="permissive")
+        raise
 
 
 def _fits(types: set[pa.DataType]) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FOLDER = "views"
 VIEW_ARRAYS = ("counts", "slices")
 DIGEST = re.compile("[0-9a-f]{16}")
-NAME = re.compile(r"(?![0-9a-f]{16}$)[\w.-]{1,100}")  # a name cannot be mistaken for a digest
+NAME = re.compile(r"(?![0-9a-f]{16}$)\w[\w.-]{0,99}")  # a name cannot be mistaken for a digest
 MOST = 255  # times that a document can count
 
 
@@ -92,6 +92,11 @@ def read_view(token_set: "TokenSet", name: str) -> View:
     try:
         facts = read_json(token_set.view_file(f"{name}.json"), "view")
     except FileNotFoundError as error:
+        if DIGEST.fullmatch(name):
+            raise FileNotFoundError(
+                f"{token_set.display_name}: expected the former view {name}, found no such file in {FOLDER}/; a "
+                "position in the middle of an epoch needs it: put it back, or continue from another position"
+            ) from error
         known = ", ".join(token_set.view_names()) or "none"
         raise FileNotFoundError(
             f"{token_set.display_name}: expected a view {name!r}, found {known}; make it by `tokenmill view "

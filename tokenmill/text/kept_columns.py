@@ -82,9 +82,8 @@ def columns_of_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[KeptCol
     values: dict[str, list[Any]] = {}
     found = set[str]()
     for column in columns:
-        literal = any(column.name in row for row in rows)
-        path = [column.name] if literal else column.name.split(".")
-        cells = [_at(row, path) for row in rows]
+        path = column.name.split(".")  # a key with a dot in its name is kept in the same place
+        cells = [row[column.name] if column.name in row else _at(row, path) for row in rows]
         if any(cell is not MISSING for cell in cells):
             found.add(column.name)
         cells = [None if cell is MISSING else cell for cell in cells]
@@ -111,6 +110,8 @@ def _with_field(value: Any, path: Sequence[str], cell: Any) -> Any:
 
 def _array(cells: list[Any]) -> pa.Array:
     """Values of one type, or as text."""
+    if len({isinstance(cell, bool) for cell in cells if cell is not None}) > 1:
+        return text_array([None if cell is None else SURROGATE.sub("\ufffd", as_text(cell)) for cell in cells])
     try:
         return pa.array(cells)
     except (pa.ArrowException, UnicodeEncodeError, OverflowError, TypeError, ValueError):

@@ -40,7 +40,9 @@ class DocumentTables:
         with_metadata = [entry for entry in token_set.entries if META.suffix in token_set.record(entry)][:1]
         for entry in with_metadata:
             for field in read_schema(token_set.column_path(entry, META.suffix)):
-                name = f"kept_{field.name}" if field.name in KNOWN else field.name
+                name = field.name
+                while name.lower() in KNOWN or name in self.columns:
+                    name = f"kept_{name}"
                 self.columns[name], self._kept[name] = field.type, field.name
 
     @property
@@ -84,9 +86,12 @@ class DocumentTables:
         if META.suffix not in self._token_set.record(entry):
             return {name: pa.nulls(entry.documents) for name in names}
         table = metadata_of(self._token_set, entry, [self._kept[name] for name in names])
-        there = set(table.column_names)
-        empty = pa.nulls(entry.documents)
-        return {name: table.column(self._kept[name]) if self._kept[name] in there else empty for name in names}
+        if missing := [name for name in names if self._kept[name] not in table.column_names]:
+            raise ValueError(
+                f"{self._token_set.display_name}: shard {entry.name} keeps no column {missing[0]!r}, as other shards "
+                f"do, but {', '.join(table.column_names)}; prepare the set anew under another --name"
+            )
+        return {name: table.column(self._kept[name]) for name in names}
 
 
 def _repeated(values: list[str], counts: list[int]) -> pa.DictionaryArray:

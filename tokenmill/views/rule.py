@@ -22,7 +22,13 @@ from tokenmill.store.views import MOST
 with naming_the_extra("view"):
     import duckdb
 
-REFUSED = {"WINDOW": "a window function", "SUBQUERY": "a subquery", "STAR": "*"}
+REFUSED = {
+    "WINDOW": "a window function",
+    "SUBQUERY": "a subquery",
+    "STAR": "*",
+    "POSITIONAL_REFERENCE": "a position like #1",
+    "PARAMETER": "a parameter like $1",
+}
 ONE_BY_ONE = "a rule sees one document at a time"
 
 
@@ -64,7 +70,9 @@ class Evaluator:
         self._database = duckdb.connect(
             config={"enable_external_access": "false", "allow_community_extensions": "false"}
         )
-        by_name = {name.lower(): name for name in columns}
+        by_name: dict[str, list[str]] = {}
+        for name in columns:
+            by_name.setdefault(name.lower(), []).append(name)
         named: dict[str, None] = {}
         for flag, expression in (("--where", rule.where), ("--repeat", rule.repeat)):
             for name in self._columns(flag, expression) if expression is not None else ():
@@ -73,7 +81,13 @@ class Evaluator:
                         f"{flag} {expression}: there is no column {name!r}; there are {', '.join(columns)}; keep more "
                         "columns by `tokenmill prepare --keep-columns`, which tokenizes nothing again"
                     )
-                named[by_name[name.lower()]] = None
+                one, *others = by_name[name.lower()]
+                if others:
+                    raise ValueError(
+                        f"{flag} {expression}: the set keeps columns {', '.join((one, *others))}, which SQL cannot "
+                        "tell apart; rename them in the source, and prepare it under another --name"
+                    )
+                named[one] = None
         self.columns = list(named)
 
     def _columns(self, flag: str, expression: str) -> list[str]:
@@ -105,23 +119,26 @@ class Evaluator:
             names = node["column_names"]
             found.append(names[1] if len(names) > 1 and names[0].lower() == "documents" else names[0])
         if kind == "FUNCTION":
-            self._require_plain(flag, expression, node["function_name"])
+            given = node.get("arguments") or node.get("children") or ()
+            self._require_plain(flag, expression, node["function_name"], len(given))
         for value in node.values():
             self._walk(flag, expression, value, found)
 
-    def _require_plain(self, flag: str, expression: str, function: str) -> None:
+    def _require_plain(self, flag: str, expression: str, function: str, arguments: int) -> None:
         """ValueError for a function of several documents, of chance, or of the time."""
         kinds = self._database.execute(
             "SELECT function_type, stability FROM duckdb_functions() WHERE function_name = ?", [function.lower()]
         ).fetchall()
-        for kind, stability in kinds:
-            if kind == "aggregate":
-                raise ValueError(f"{flag} {expression}: {function} is of several documents, and {ONE_BY_ONE}")
-            if stability in ("VOLATILE", "CONSISTENT_WITHIN_QUERY"):
-                raise ValueError(
-                    f"{flag} {expression}: {function} does not give the same each time, and a view must be the same "
-                    "whenever it is made; to take a part at random use --repeat 0.1"
-                )
+        if any(kind == "aggregate" for kind, _ in kinds):
+            raise ValueError(f"{flag} {expression}: {function} is of several documents, and {ONE_BY_ONE}")
+        # of functions like year(), only the forms for times with a zone depend on a setting, which is fixed here
+        stable = {stability for kind, stability in kinds if kind != "table"}
+        is_age_of_today = function.lower() == "age" and arguments == 1
+        if "VOLATILE" in stable or stable == {"CONSISTENT_WITHIN_QUERY"} or is_age_of_today:
+            raise ValueError(
+                f"{flag} {expression}: {function} does not give the same each time, and a view must be the same "
+                "whenever it is made; to take a part at random use --repeat 0.1"
+            )
 
     def _one(self, query: str) -> Any:
         ((value,),) = self._database.execute(query).fetchall()
@@ -135,6 +152,7 @@ class Evaluator:
         self._require_same_types(rows, where)
         try:
             database = self._database.cursor()
+            database.execute("SET TimeZone = 'UTC'")  # or a rule over times would depend on the machine
             database.register("documents", rows)
             query = f"SELECT CAST({self.rule.sql} AS DOUBLE) AS times FROM documents"
             found = database.execute(query).fetchnumpy()["times"]
