@@ -80,6 +80,7 @@ bench: .venv/tools
 	$(PY) benchmarks/arrays.py
 	$(PY) benchmarks/order.py
 	$(PY) benchmarks/mixture.py
+	$(PY) benchmarks/views.py
 	$(PY) benchmarks/remote.py
 
 # after a change of an engine's or tiktoken's pinned version

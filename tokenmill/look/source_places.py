@@ -57,7 +57,7 @@ class SourceLocator:
     def _read_ids(self, entry: ShardEntry) -> list[str]:
         """The id of each document of a shard, to be shown; none if ids were not kept."""
         record = self._record(entry)
-        if IDS.suffix in record:  # of a set from before 0.5.0
+        if IDS.suffix in record:  # of a set from before 0.4.0
             return self._token_set.open(entry).lines(IDS.suffix)
         names = [source["id_column"] for source in sources_of(record) if source.get("id_column")]
         table = self._metadata(entry) if names else None

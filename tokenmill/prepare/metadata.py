@@ -54,7 +54,7 @@ def lacks_metadata(record: dict[str, Any], kept: Sequence[str]) -> bool:
     """Whether a shard was made without some of the columns to keep."""
     kept_then = record.get("metadata", ()) if META.suffix in record else ()  # none if its table was cut
     have = {KeptColumn.parse(name).name for name in kept_then}
-    if IDS.suffix in record:  # of a set from before 0.5.0
+    if IDS.suffix in record:  # of a set from before 0.4.0
         have |= {str(source.get("id_column")) for source in sources_of(record)}
     has_columns = any(map(_has_columns, sources_of(record)))
     return has_columns and any(KeptColumn.parse(name).name not in have for name in kept)

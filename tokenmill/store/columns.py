@@ -3,7 +3,7 @@
     suffix   values            one for each        where its checksums are
     bin      uint16 or uint32  token               the record; the SHA-256 also in the manifest and its digest
     idx      uint64            document, and one   the same
-    ids      JSON, one a line  document            the record alone; of sets from before 0.5.0
+    ids      JSON, one a line  document            the record alone; of sets from before 0.4.0
     meta.parquet   a table     document, a row     the record alone (optional): what the publisher says of each document
     mask     bit               token               the same as bin; of chat sets: whether the token bears loss
     targets  uint32            document            the same; of chat sets: how many tokens bear loss
