@@ -7,7 +7,7 @@ import pytest
 from making import ROOT, make_token_set
 from making_views import make_view
 
-from tokenmill import Mixture, PackedRows
+from tokenmill import Mixture, PackedRows, forecast
 from tokenmill.look.trace import Tracer
 from tokenmill.numpy import RowLoader
 
@@ -110,6 +110,13 @@ def test_what_cannot_be_is_said(sources):
         PackedRows(mixture_of(sources, None, 32), batch_size=4, seq_len=16)
     with RowLoader(mixture_of(sources, None, 32).at(TOKENS), "val", batch_size=4, seq_len=16) as loader:
         assert next(loader)[0].shape == (4, 16)
+
+
+def test_the_forecast_says_that_rows_change_their_length(sources, tmp_path):
+    found = forecast(mixture_of(sources, None, 32), seq_len=16, tokens=3 * TOKENS)
+    assert [line.tokens for line in found.lines] == [240, 80, 320, 160, 160]
+    (note,) = found.notes
+    assert note == f"from {TOKENS} tokens on, rows have 32 + 1 tokens; this table counts all in rows of one length"
 
 
 def test_a_file_names_lengths_and_show_does_not_guess_them(sources, tmp_path):

@@ -420,3 +420,5 @@ def test_a_report_compares_a_view_with_the_set_by_what_is_known_of_documents(tok
     assert "Half of the 80 documents" in view
     assert f"{english:,}" in whole
     assert "in the view" not in whole
+    assert f"tokenmill show {folder} --view en --row 0" in view
+    assert f"tokenmill show {folder} --row 0" in whole

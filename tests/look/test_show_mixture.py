@@ -239,3 +239,14 @@ def test_a_run_that_ends_early_is_a_problem(sets):
     text = "on_cap = 'retire'\n[sources.math]\nmax_epochs = 1\n[weights]\nmath = 1\n"
     found = forecast(Mixture.load(written(sets, "short.toml", text)), seq_len=T, tokens="10K")
     assert "all sources are used up after" in found.problems[0]
+
+
+@pytest.mark.parametrize("number", [0, 14])
+def test_a_document_of_a_source_that_ends_with_its_stage_is_searched_as_far_as_it_comes(sets, number):
+    """Not for ever: the run has no end, and the source no more rows."""
+    path = written(sets, "mixture.toml", STAGES.replace("web = 3, code = 2", "web = 9, code = 1"))
+    lines = list(ShowQuery(Show(path, document=f"code/{number}", batch_size=2, seq_len=T)).when())
+    seen = [line for line in lines if line.startswith(("seen in segment 0", "not seen in the first"))]
+    assert seen
+    with_end = written(sets, "ending.toml", f"tokens = 2000\n{STAGES}")
+    assert list(ShowQuery(Show(with_end, document=f"web/{number}", batch_size=2, seq_len=T)).when())

@@ -137,8 +137,6 @@ class LoaderConfig:
                 "epochs needs exactly one source, as in RowLoader(mixture['NAME'], epochs=1); the max_epochs and "
                 "on_cap of a mixture of several sources decide whether it ends"
             )
-        for begin in self.tokens.seq_lens:
-            self.sizes_at(begin)  # raises ValueError if the batches of a stage cannot have as many tokens
         if self.epochs is not None and self.tokens.max_epochs:
             raise ValueError("epochs and the mixture's max_epochs both limit the rows; use only one of them")
 

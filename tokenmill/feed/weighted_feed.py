@@ -102,7 +102,10 @@ class WeightedFeed:
 
     @property
     def display_name(self) -> str:
-        return self.token_set.display_name if self.mixture.is_one_set else f"a mixture of {', '.join(self.sources)}"
+        if not self.mixture.is_one_set:
+            return f"a mixture of {', '.join(self.sources)}"
+        view = self.token_set.view
+        return self.token_set.display_name + ("" if view is None else f", view {view.name}")
 
     @property
     def names(self) -> tuple[str, ...]:

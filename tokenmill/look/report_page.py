@@ -170,6 +170,7 @@ def render(found: Findings, seq_len: int) -> str:
         measures_in_words=report_text.MEASURES_IN_WORDS if loss is None else report_text.CHAT_MEASURES_IN_WORDS,
         splits=list(splits(found.token_set)),
         view=view_in_words(found.token_set),
+        view_name="" if found.token_set.view is None else found.token_set.view.name,
         columns=_shares_of(found.columns),
         left_out=report_text.left_out(found.token_set.manifest),
         looked_at=report_text.looked_at(found.statistics),

@@ -182,10 +182,21 @@ class Tracer:
             lines = list(self.mixture_state.segments)
             return lines or [self._first_line()], self.mixture_state.tokens_seen
         stream = self._stream()
-        while stream.at.mixture_state().sources[source].place.epoch < 1 and stream.take(10_000):
-            pass
+        while stream.at.mixture_state().sources[source].place.epoch < 1 and self._still_comes(source, stream):
+            if not stream.take(10_000):
+                break
         mixture_state = stream.at.mixture_state()
         return list(mixture_state.segments), mixture_state.tokens_seen
+
+    def _still_comes(self, source: str, stream: MixedStream) -> bool:
+        """Whether a source has a weight in the present stage or a later one, before the end of the run if that is
+        known.
+        """
+        seen, mixture = stream.at.mixture_state().tokens_seen, self.feed.mixture
+        ends = [*(stage.begin for stage in mixture.stages[1:]), seen + 1]
+        coming = [stage for stage, end in zip(mixture.stages, ends, strict=True) if end > seen]
+        is_over = mixture.tokens is not None and seen >= mixture.tokens
+        return not is_over and any(source in stage.weights for stage in coming)
 
     def _first_line(self) -> SegmentStart:
         """The only segment of a run whose settings never changed."""

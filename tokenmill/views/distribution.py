@@ -3,8 +3,9 @@
     for column in distributions(token_set, view):
         column.name, column.lines        ("score", [Line("3 to 4", 1200, 900_000, 1800, 1_350_000), ...])
 
-Texts and small whole numbers are listed by value, the most frequent ones first; other numbers in ranges. A column with
-too many values, as a URL or an id, is left out, and so are structs.
+Texts and small whole numbers are listed by value, the most frequent ones first; other numbers in ranges. The fields of
+a struct are columns of their own, as meta.domain. A column with too many values, as a URL or an id, is left out, and so
+are lists and bytes.
 """
 
 from collections.abc import Sequence
@@ -48,21 +49,28 @@ def distributions(
 ) -> list[Distribution]:
     """The distribution of each column that has few values, in all shards or in these. Reads their metadata."""
     tables = DocumentTables(token_set)
-    names = ["tokens", *(name for name, type_ in tables.columns.items() if _is_listed(type_)), "source_file"]
-    tallies = {name: _Tally() for name in names}
+    kept = [path for name, type_ in tables.columns.items() for path in _paths([name], type_)]
+    paths = {".".join(path): path for path in [["tokens"], *kept, ["source_file"]]}
+    names = list(dict.fromkeys(path[0] for path in paths.values()))
+    tallies = {name: _Tally() for name in paths}
     for held, rows in tables.batches(names, entries):
         tokens = rows.column("tokens").to_numpy()
         ones = np.ones(len(tokens), np.int64)
         times = ones if view is None else np.concatenate([view.counts_of(entry) for entry in held])
         numbers = np.stack([ones, tokens, times, tokens * times.astype(np.int64)])
         for name in [name for name, tally in tallies.items() if not tally.is_over]:
-            tallies[name].add(rows.column(name), numbers)
+            head, *fields = paths[name]
+            column = rows.column(head)
+            tallies[name].add(pc.struct_field(column, fields) if fields else column, numbers)
     return [Distribution(name, tally.lines()) for name, tally in tallies.items() if not tally.is_over]
 
 
-def _is_listed(type_: pa.DataType) -> bool:
+def _paths(path: list[str], type_: pa.DataType) -> list[list[str]]:
+    """A column, or the fields of a struct, as far as they can be listed."""
+    if pa.types.is_struct(type_):
+        return [found for field in type_ for found in _paths([*path, field.name], field.type)]
     value = type_.value_type if pa.types.is_dictionary(type_) else type_
-    return not pa.types.is_nested(value) and not pa.types.is_binary(value)
+    return [] if pa.types.is_nested(value) or pa.types.is_binary(value) else [path]
 
 
 class _Tally:

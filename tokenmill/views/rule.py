@@ -8,6 +8,7 @@ A rule sees one document at a time, so it gives the same for it whatever other d
 aggregates, subqueries, and functions that depend on chance or the time are refused.
 """
 
+import difflib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -77,10 +78,7 @@ class Evaluator:
         for flag, expression in (("--where", rule.where), ("--repeat", rule.repeat)):
             for name in self._columns(flag, expression) if expression is not None else ():
                 if name.lower() not in by_name:
-                    raise ValueError(
-                        f"{flag} {expression}: there is no column {name!r}; there are {', '.join(columns)}; keep more "
-                        "columns by `tokenmill prepare --keep-columns`, which tokenizes nothing again"
-                    )
+                    raise self._no_such_column(flag, expression, name, columns)
                 one, *others = by_name[name.lower()]
                 if others:
                     raise ValueError(
@@ -89,6 +87,17 @@ class Evaluator:
                     )
                 named[one] = None
         self.columns = list(named)
+
+    @staticmethod
+    def _no_such_column(flag: str, expression: str | None, name: str, columns: list[str]) -> ValueError:
+        near = difflib.get_close_matches(name, columns, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        if f'"{name}"' in (expression or ""):
+            hint = f" (a text is written '{name}', in single quotes)"
+        return ValueError(
+            f"{flag} {expression}: there is no column {name!r}{hint}; there are {', '.join(columns)}; keep more "
+            "columns by `tokenmill prepare --keep-columns`, which tokenizes nothing again"
+        )
 
     def _columns(self, flag: str, expression: str) -> list[str]:
         """The names of the columns in an expression, after checking it."""
@@ -154,6 +163,7 @@ class Evaluator:
             database = self._database.cursor()
             database.execute("SET TimeZone = 'UTC'")  # or a rule over times would depend on the machine
             database.register("documents", rows)
+            self._require_truth(database)
             query = f"SELECT CAST({self.rule.sql} AS DOUBLE) AS times FROM documents"
             found = database.execute(query).fetchnumpy()["times"]
         except duckdb.Error as error:
@@ -162,19 +172,31 @@ class Evaluator:
             raise ValueError(f"the rule gave {len(found):,} numbers for {len(rows):,} documents; {ONE_BY_ONE}")
         if nulls := int(np.ma.count_masked(found)):
             raise ValueError(
-                f"{where}: --repeat gives NULL for {counted(nulls, 'document')}; say what they count, as "
-                "coalesce(score, 0), or leave them out by --where"
+                f"{where}: --repeat gives NULL for {counted(nulls, 'document')}; say what they count, by an `else 0` "
+                "or coalesce(..., 0), or leave them out by --where"
             )
         times = np.asarray(np.ma.getdata(found), np.float64)
         if self.rule.cap is not None:
             times = np.minimum(times, self.rule.cap)
         wrong = ~((times >= 0) & (times <= MOST))
         if wrong.any():
+            first = times[wrong][0]
+            hint = f", or pass --cap {MOST}" if first > MOST else ", as to greatest(0, ...)" if first < 0 else ""
             raise ValueError(
-                f"{where}: {counted(int(wrong.sum()), 'document')} would count {times[wrong][0]:g} times; a document "
-                f"counts from 0 to {MOST}: change the rule, or pass --cap {MOST}"
+                f"{where}: {counted(int(wrong.sum()), 'document')} would not count from 0 to {MOST} times, the first "
+                f"of them {first:g} times: change the rule{hint}"
             )
         return times
+
+    def _require_truth(self, database: "duckdb.DuckDBPyConnection") -> None:
+        """ValueError if `where` is not true or false: a number would be true for all documents but 0."""
+        if self.rule.where is None:
+            return
+        database.execute(f"SELECT (\n{self.rule.where}\n) AS it FROM documents LIMIT 0")
+        assert database.description is not None, "a query was made"
+        found = str(database.description[0][1])
+        if found.upper() not in ("BOOLEAN", "BOOL", '"NULL"', "NULL"):
+            raise ValueError(f"--where {self.rule.where}: expected what is true or false, found {found}; compare it")
 
     def _require_same_types(self, rows: pa.Table, where: str) -> None:
         """ValueError if a column is text in some shards and a number in others: a rule would mean two things."""
