@@ -643,6 +643,17 @@ def test_a_document_is_shown_with_its_metadata_and_when_a_view_dealt_it(scored, 
     assert "not seen" in out
 
 
+def test_what_a_state_does_not_know_of_views_is_said(scored, capsys, tmp_path):
+    with RowLoader(scored, view="over", batch_size=2, seq_len=64) as loader:
+        while not loader.epoch:
+            next(loader)
+        next(loader)
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    sizes = ("--batch-size", 2, "--seq-len", 64)
+    out = shown(capsys, scored, "--document", 30, "--until", tmp_path / "state.json", *sizes)
+    assert "if an earlier epoch of this run went over another view than its present epoch" in out
+
+
 def test_a_state_brings_its_view(scored, capsys, tmp_path):
     with RowLoader(scored, view="over", batch_size=2, seq_len=64) as loader:
         for _ in range(3):

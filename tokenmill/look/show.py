@@ -202,6 +202,11 @@ class ShowQuery:
         split, served = self.tracer.feed.sources[source], self.tracer.mixture_state.sources[source]
         if served.place.epoch and len(split.token_set.digests()) > 1:
             yield "this set has grown: if that was during this run, its earlier epochs had fewer shards than shown here"
+        if served.place.epoch and split.token_set.view_stems():
+            yield (
+                "this set has views: if an earlier epoch of this run went over another view than its present epoch, "
+                "that epoch is not shown as it was"
+            )
         if not of_one_length(lines):
             yield "rows had several lengths: rows that were skipped before the length changed may be listed as seen"
         if lines[0].tokens:

@@ -18,8 +18,7 @@ from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.shards import Split, finished_record, shard_path, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.file_groups import FileGroup, group_files
-from tokenmill.text.formats import ReadOptions
-from tokenmill.text.kept_columns import KeptColumn
+from tokenmill.text.formats import KeptColumn, ReadOptions
 from tokenmill.text.sources import identify, plan_units
 from tokenmill.text.units import SourceFile, Unit
 

@@ -15,8 +15,8 @@ from tokenmill.store.columns import IDS, META, add_to_record
 from tokenmill.store.files import read_json, write_json
 from tokenmill.store.shard_writer import MANY_FILES, TableFile
 from tokenmill.store.shards import shard_path, sources_of
-from tokenmill.text.formats import ReadOptions, format_of
-from tokenmill.text.kept_columns import KeptColumn, nulls
+from tokenmill.text.formats import KeptColumn, ReadOptions, format_of
+from tokenmill.text.kept_columns import nulls
 from tokenmill.text.sources import read_documents
 from tokenmill.text.units import Documents, FilePart, SourceFile, Unit
 

@@ -20,8 +20,7 @@ from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
 from tokenmill.store.chat_rule import NAMES as CHAT_NAMES
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, stem_of
-from tokenmill.text.kept_columns import parse_columns
+from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, parse_columns, stem_of
 
 WHOLE_NUMBERS = (
     "workers",

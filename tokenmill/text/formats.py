@@ -24,7 +24,9 @@ Ray, every node needs it.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 from tokenmill.cached import cached_property
 
@@ -34,6 +36,38 @@ MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "labels")
 CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, "system", "prompt", "completion", "input_ids", *MASK_COLUMNS, "tools")
 MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
+
+
+class KeptColumn(NamedTuple):
+    """A column to keep, by its name in the source.
+
+    KeptColumn.parse("score")           a column, or a key of a jsonl line
+    KeptColumn.parse("meta.lang")       a field of a struct, or of an object: kept as meta, a struct with lang alone
+    KeptColumn.parse("note?")           null where it is missing; without `?`, what lacks it is an error
+    """
+
+    name: str
+    optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}?" if self.optional else self.name
+
+    @classmethod
+    def parse(cls, named: str) -> Self:
+        return cls(named.removesuffix("?"), named.endswith("?"))
+
+    def path(self, known: Sequence[str] | Mapping[str, Any]) -> list[str]:
+        """Its path among these columns or keys: ["meta", "lang"], or ["meta.lang"] if one of them is so named."""
+        return [self.name] if self.name in known else self.name.split(".")
+
+
+def parse_columns(named: str) -> tuple[str, ...]:
+    """The names in a comma-separated list, each as `KeptColumn.parse` takes it. ValueError for an empty one, or two."""
+    found = tuple(dict.fromkeys(name.strip() for name in named.split(",")))
+    names = [KeptColumn.parse(name).name for name in found]
+    if "" in names or len(set(names)) < len(names):
+        raise ValueError(f"--keep-columns must be names of columns, separated by commas, not {named!r}")
+    return found
 
 
 @dataclass(frozen=True)

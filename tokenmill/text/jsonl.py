@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from tokenmill.text import separated
 from tokenmill.text.decoding import JOINED_BY, checked
-from tokenmill.text.formats import ReadOptions
-from tokenmill.text.kept_columns import MOST_VALUE, SURROGATE, KeptColumn, columns_of_rows
+from tokenmill.text.formats import KeptColumn, ReadOptions
+from tokenmill.text.kept_columns import MOST_VALUE, SURROGATE, columns_of_rows
 from tokenmill.text.separated import Pieces
 from tokenmill.text.units import BATCH_BYTES, Cut, Documents, FilePart, SourceFile, as_documents
 from tokenmill.text_arrays import text_array

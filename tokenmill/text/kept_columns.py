@@ -1,52 +1,25 @@
 """The columns of a source that are kept beside the tokens: each document's score, language, date, id ...
 
-    KeptColumn.parse("score")           a column, or a key of a jsonl line
-    KeptColumn.parse("meta.lang")       a field of a struct, or of an object: kept as meta, a struct with lang alone
-    KeptColumn.parse("note?")           null where it is missing; without `?`, a file or shard that lacks it is an error
+    columns_of_batch(batch, [["score"], ["meta", "lang"]])      of parquet: a table of score and of meta, with lang alone
+    columns_of_rows(rows, columns)                              of jsonl: the same of objects
 
 Types stay as they are. In jsonl, whose lines may differ, values of several types in one column become text.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.store.tables import as_text
+from tokenmill.text.formats import KeptColumn
 from tokenmill.text_arrays import text_array
 
 MISSING = object()
 MOST_VALUE = 1 << 16  # bytes of a text that is kept, as more is no metadata
 SURROGATE = re.compile("[\ud800-\udfff]")  # one without its other half, which JSON can spell and UTF-8 cannot
-
-
-class KeptColumn(NamedTuple):
-    """A column to keep, by its name in the source."""
-
-    name: str
-    optional: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name}?" if self.optional else self.name
-
-    @classmethod
-    def parse(cls, named: str) -> Self:
-        return cls(named.removesuffix("?"), named.endswith("?"))
-
-    def path(self, known: Sequence[str] | Mapping[str, Any]) -> list[str]:
-        """Its path among these columns or keys: ["meta", "lang"], or ["meta.lang"] if one of them is so named."""
-        return [self.name] if self.name in known else self.name.split(".")
-
-
-def parse_columns(named: str) -> tuple[str, ...]:
-    """The names in a comma-separated list, each as `KeptColumn.parse` takes it. ValueError for an empty one, or two."""
-    found = tuple(dict.fromkeys(name.strip() for name in named.split(",")))
-    names = [KeptColumn.parse(name).name for name in found]
-    if "" in names or len(set(names)) < len(names):
-        raise ValueError(f"--keep-columns must be names of columns, separated by commas, not {named!r}")
-    return found
 
 
 def columns_of_batch(batch: pa.RecordBatch, paths: Sequence[Sequence[str]]) -> pa.Table:

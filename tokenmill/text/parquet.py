@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokenmill.text.decoding import JOINED_BY, TEXTS, bounded, checked, gathered
-from tokenmill.text.formats import CONVERSATION_COLUMNS, ReadOptions
-from tokenmill.text.kept_columns import KeptColumn, columns_of_batch
+from tokenmill.text.formats import CONVERSATION_COLUMNS, KeptColumn, ReadOptions
+from tokenmill.text.kept_columns import columns_of_batch
 from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, as_text, sha256, valid_utf8
 from tokenmill.text_arrays import text_array, unchecked_array
 
