@@ -1,6 +1,6 @@
 """The columns of a source that are kept beside the tokens: each document's score, language, date, id ...
 
-    columns_of_batch(batch, [["score"], ["meta", "lang"]])      of parquet: a table of score and of meta, with lang alone
+    columns_of_batch(batch, [["score"], ["meta", "lang"]])      of parquet: a table of score, and of meta with lang
     columns_of_rows(rows, columns)                              of jsonl: the same of objects
 
 Types stay as they are. In jsonl, whose lines may differ, values of several types in one column become text.
