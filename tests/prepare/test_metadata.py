@@ -12,6 +12,7 @@ from making import make_text, read_manifest, run_prepare, tree
 from tokenmill import cli
 from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.verify import verify
+from tokenmill.remote.sets import Kept, open_set
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.tables import metadata_of
@@ -300,3 +301,16 @@ def test_a_set_of_before_with_a_file_of_ids_is_read_as_before(tmp_path):
     token_set = TokenSet(folder)
     assert SourceLocator(token_set).find(token_set.entries[0], 1) == "train.jsonl line 2, id 2"
     assert SourceLocator(token_set).metadata(token_set.entries[0], 1) == {}
+
+
+def test_columns_are_added_to_a_set_in_a_bucket(tokenizer_json, bucket, tmp_path):
+    write_parquet_source(tmp_path / "corpus")
+    flags = flags_of(tokenizer_json, "--tokens-root", f"s3://{bucket}/tokens")
+    address = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    done = run_prepare(*flags, "--keep-columns", "score,id", cwd=tmp_path)
+    assert "made " not in done.stderr, "nothing is tokenized"
+    token_set = open_set(address, Kept(tmp_path / "cache"))
+    found = [row for entry in token_set.entries for row in metadata_of(token_set, entry).to_pylist()]
+    kept = [{key: row[key] for key in ("score", "id")} for row in expected()]
+    assert sorted(found, key=lambda row: row["id"]) == sorted(kept, key=lambda row: row["id"])
+    assert "add columns" not in run_prepare(*flags, cwd=tmp_path).stderr
