@@ -91,7 +91,16 @@ def test_a_wing_knows_only_what_lies_below_it(path):
 
 
 FRAMEWORKS = {  # the modules that may import torch or JAX
-    "torch": {"loader", "get_batch", "packed_rows", "documents", "torch_transfer"},
+    "torch": {
+        "loader",
+        "get_batch",
+        "packed_rows",
+        "documents",
+        "torch_transfer",
+        "torch_batch",
+        "torch_devices",
+        "stream_transfer",
+    },
     "jax": {"jax", "jax_transfer"},
 }
 

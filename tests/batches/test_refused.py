@@ -6,7 +6,7 @@ from making import make_token_set
 from reference import SEED, SEQ_LEN, changed, make_loader
 
 from tokenmill import RowLoader
-from tokenmill.batches.torch_transfer import find_device
+from tokenmill.batches.torch_devices import find_device
 
 
 @pytest.mark.parametrize(

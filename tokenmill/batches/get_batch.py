@@ -28,7 +28,7 @@ from tokenmill.addresses import is_address
 from tokenmill.batches.loader import Pair, RowLoader, Tensors, Triple
 from tokenmill.batches.loader_core import POSITIONS_KEPT, with_rank
 from tokenmill.batches.ranks import require_in_step
-from tokenmill.batches.torch_transfer import find_device
+from tokenmill.batches.torch_devices import find_device
 from tokenmill.checks import one_of, whole_number
 from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.feed.mixture import Mixture

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 import torch
 
 from tokenmill.batches.base_loader import BaseLoader
-from tokenmill.batches.torch_transfer import find_device, make_transfer
+from tokenmill.batches.torch_batch import Form
+from tokenmill.batches.torch_devices import find_device
+from tokenmill.batches.torch_transfer import make_transfer
 from tokenmill.batches.transfer import Transfer
 from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.rows.packing import LongDocuments
@@ -158,5 +160,5 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
         return find_device(self.config.device)
 
     def _make_transfer(self, shape: tuple[int, int], bos_id: int | None, buffers: int) -> Transfer:
-        dtype, ignore_index = self.token_set.numpy_dtype, self.config.ignore_index
-        return make_transfer(self.device, shape, dtype, bos_id, buffers, ignore_index)
+        form = Form(bos_id, self.config.ignore_index)
+        return make_transfer(self.device, shape, self.token_set.numpy_dtype, form, buffers)
