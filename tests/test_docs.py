@@ -48,6 +48,7 @@ SMALLER = {
     "--layers 12 --width 768 --heads 12": "--layers 1 --width 32 --heads 2",
     "--batch-size 32 --total-rows 512": "--batch-size 2 --total-rows 4",
     "--seq-len 2048 --steps 20000": "--seq-len 32 --steps 2",
+    "--device cuda --batch-size 32 --seq-len 2048 --step-ms 20": "--batch-size 2 --step-ms 1 --seconds 1",
 }
 
 

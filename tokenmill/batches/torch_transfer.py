@@ -87,3 +87,17 @@ def make_transfer(
     if accelerator is not None:
         return StreamTransfer(accelerator, shape, dtype, form, buffers)
     return (NarrowTransfer if can_widen(device, form) else WideTransfer)(device, form)
+
+
+HOW = {
+    StreamTransfer: "copied through pinned memory on a separate stream",
+    NarrowTransfer: "copied synchronously, as this device has no streams that torch can use",
+    WideTransfer: "widened on the CPU and copied synchronously, as this device cannot widen tokens",
+}
+
+
+def how_copied(device: torch.device) -> str:
+    """How batches reach a device, in words."""
+    if device.type == "cpu":
+        return "not copied"
+    return HOW[type(make_transfer(device, (1, 2), np.dtype(np.uint16), Form(None), 1))]

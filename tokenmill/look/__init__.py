@@ -10,6 +10,7 @@ Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of d
     mix             `tokenmill mix`: what a mixture will take from each source; mixture_chart: its picture
     report          `tokenmill report`; report_page: the page, from charts, report_rows, report_text and templates/
     token_stats     statistics of a set; packing_stats: what each packing does; loss_stats: of a chat set's loss mask
+    bench           `tokenmill bench`: what a device waits for
     sample_rows     a few documents in all packings
     verify          `tokenmill verify`; verify_checks: its checks; bit_errors: finds a flipped bit
 
