@@ -27,7 +27,7 @@ class WideTransfer:
     """Widens rows on the CPU, and copies them to any device for which `Tensor.to` is enough."""
 
     def __init__(self, device: torch.device, form: Form):
-        self._device, self._form = device, form
+        self._device, self._form, self._copies = device, form, device.type != "cpu"
 
     def send(self, rows: np.ndarray, sources: np.ndarray | None = None, mask: np.ndarray | None = None) -> TorchBatch:
         inputs = torch.from_numpy(rows[:, :-1].astype(np.int64))  # (B, T), contiguous: .view(-1) works
@@ -38,7 +38,7 @@ class WideTransfer:
         return TorchBatch(partial(self._receive, tensors))
 
     def _receive(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return tensors if self._device.type == "cpu" else tuple(tensor.to(self._device) for tensor in tensors)
+        return tuple(tensor.to(self._device) for tensor in tensors) if self._copies else tensors
 
 
 class NarrowTransfer:
