@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --no-compile
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
-	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --seq-len 8192
+	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --batch-size 4 --world-size 1 --seq-len 512
 	@cat .venv/demo.txt
 
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder

@@ -57,13 +57,18 @@ def test_an_unknown_verb_is_answered_with_those_that_there_are(capsys):
 
 @pytest.mark.parametrize("verb", ["show", "report", "verify"])
 def test_what_a_user_can_mend_is_one_line_and_no_traceback(verb, tmp_path):
-    done = run(verb, tmp_path / "nowhere", *(["--row", "1"] if verb == "show" else []))
+    done = run(verb, tmp_path / "nowhere", *(["--row", "1", "--seq-len", "64"] if verb == "show" else []))
     assert done.returncode == 1
     assert re.fullmatch(r"error: .*nowhere: expected a finished token set, found no such folder; .*\n", done.stderr)
 
 
 @pytest.mark.parametrize(
-    "words", [["show", "TOKENS", "--batch", "0", "--batch-size", "64", "--full"], ["verify", "TOKENS"], ["--help"]]
+    "words",
+    [
+        ["show", "TOKENS", "--batch", "0", "--batch-size", "64", "--world-size", "1", "--seq-len", "64", "--full"],
+        ["verify", "TOKENS"],
+        ["--help"],
+    ],
 )
 def test_a_reader_that_stops_early_is_told_nothing(prepared, words):
     words = [word.replace("TOKENS", str(prepared[1])) for word in words]

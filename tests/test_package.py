@@ -371,7 +371,7 @@ print(tokenmill.__file__, line.tokens)
 def test_without_torch_a_set_is_shown_verified_mixed_and_reported(without_torch, prepared):
     folder = prepared[1]
     tokenmill = ("-m", "tokenmill")
-    for asked in (["--row", "3"], ["--batch", "1", "--batch-size", "2"], ["--document", "7"]):
+    for asked in (["--row", "3"], ["--batch", "1", "--batch-size", "2", "--world-size", "1"], ["--document", "7"]):
         assert "<|bos|>" in without_torch.run(*tokenmill, "show", folder, *asked, "--seq-len", "64").stdout
     assert "0 bad" in without_torch.run(*tokenmill, "verify", folder).stdout
     page = without_torch.cwd / "page.html"

@@ -194,7 +194,7 @@ def test_rows_to_skip_are_named_at_the_length_that_a_loader_has(marked, small_wi
     expected = rows_dealt([longer], 30)
     places = []
     for step in (2, 15):  # in the window that was packed anew, and in a later one
-        config = Show(marked, step=step, since=(0, str(state)), batch_size=1)
+        config = Show(marked, step=step, since=(0, str(state)), batch_size=1, world_size=1)
         ((_, row),) = ShowQuery(config).rows()
         places.append(row.place)
         assert [t for p in row.pieces for t in p.tokens(BOS).tolist()] == expected[step]

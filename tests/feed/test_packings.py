@@ -113,7 +113,7 @@ def test_it_may_change_its_row_length_and_be_mixed(in_order, plain_set, tmp_path
 def test_show_and_the_report_know_it(in_order, prepared, monkeypatch, capsys):
     monkeypatch.setattr(packing_stats, "NANOCHAT_SETTLED", 3000)
     monkeypatch.setattr(packing_stats, "NANOCHAT_MEASURED", 1000)
-    config = Show(prepared[1], step=1, batch_size=2, seq_len=SEQ_LEN, packing="in_order", shuffle=False)
+    config = Show(prepared[1], step=1, batch_size=2, world_size=1, seq_len=SEQ_LEN, packing="in_order", shuffle=False)
     rows = list(islice(rows_in_order(prepared[1]), 4))
     shown = [
         [i for piece in row.pieces for i in piece.tokens(TokenSet(prepared[1]).bos_id).tolist()]

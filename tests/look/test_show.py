@@ -1,5 +1,6 @@
 """`show` decodes just the rows that a loader gives, and says where they are from."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -12,7 +13,8 @@ import pytest
 from making import BOS, ROOT, make_text, make_token_set, run_prepare, write_parquet
 from reference import PACKINGS, SEQ_LEN, cursor_of, make_loader, of_source, rows_of
 
-from tokenmill import RowLoader, cli
+import tokenmill
+from tokenmill import RowLoader, cli, get_batch
 from tokenmill.feed import window_plans
 from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.look.show import Show, ShowQuery
@@ -22,6 +24,8 @@ from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 LOADER = {"batch_size": 2, "seq_len": SEQ_LEN}
+ONE_RANK = LOADER | {"world_size": 1}
+SIZES, LENGTH = ("--batch-size", "2", "--world-size", "1"), ("--seq-len", "16")
 
 
 def shown_rows(config):
@@ -90,7 +94,7 @@ def test_steps_are_counted_from_the_state_file_of_a_checkpoint(token_set, tmp_pa
 def test_a_file_that_is_no_state_is_refused(token_set, tmp_path, capsys):
     for text in ("{}", "[]", "no json", json.dumps({"version": 1})):
         (tmp_path / "state.json").write_text(text)
-        status, _, error = run(capsys, token_set, "--step", 9, "--since", 5, tmp_path / "state.json")
+        status, _, error = run(capsys, token_set, "--step", 9, *SIZES, "--since", 5, tmp_path / "state.json")
         assert status == 1
         assert "expected a loader's state_dict() as JSON" in error
 
@@ -133,7 +137,7 @@ def shown_document(token_set, document, until, settings):
 
 def rows_with(token_set, settings, name, begin, end, count):
     """The rows of the global order that hold some of a stretch of a shard, slowly."""
-    config = Show(token_set, batch=0, **(settings | {"batch_size": count}))
+    config = Show(token_set, batch=0, **(settings | {"batch_size": count, "world_size": 1}))
     found = set()
     for number, (_, row) in enumerate(shown_rows(config)):
         for piece in row.pieces:
@@ -170,7 +174,8 @@ def as_by_0_3_0(state):
 
 def when_of(tmp_path, token_set, state, document=3):
     (tmp_path / "state.json").write_text(json.dumps(state))
-    return list(when(Show(token_set, document=document, until=str(tmp_path / "state.json"))))
+    sizes = {"batch_size": 8, "world_size": 1}
+    return list(when(Show(token_set, document=document, until=str(tmp_path / "state.json"), **sizes)))
 
 
 def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_seen(token_set, tmp_path):
@@ -201,6 +206,8 @@ def test_a_set_that_has_grown_says_that_former_rows_were_others(tmp_path):
     assert f"pass --manifest {was}" in list(when(Show(grown.path, document=3, seq_len=8)))[1]
     told = list(when(Show(grown.path, document=3, seq_len=8, manifest=was)))
     assert f"manifest {was}" in told[0]
+    assert told[1].startswith("seen in epoch 0, at 0:")
+    told = list(when(Show(grown.path, document=3, seq_len=8, manifest=was, batch_size=2, world_size=1)))
     assert told[1].startswith("seen in epoch 0, step ")
 
 
@@ -208,7 +215,8 @@ def test_the_settings_that_are_printed_are_those_of_a_state_file(prepared, tmp_p
     loader = RowLoader(prepared[1], batch_size=1, seq_len=77, seed=5)
     next(loader)
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    _, printed, _ = run(capsys, prepared[1], "--step", 3, "--since", 1, tmp_path / "state.json")
+    sizes = ("--batch-size", 1, "--world-size", 1)
+    _, printed, _ = run(capsys, prepared[1], "--step", 3, *sizes, "--since", 1, tmp_path / "state.json")
     assert "rows of 77 + 1 tokens, best_fit, split long documents, seed 5" in printed
     _, _, error = run(capsys, prepared[1], "--document", 3, "--until", "nowhere.json")
     assert error.startswith("error: --until nowhere.json: expected a place as 0:12:100, or a state file, found no")
@@ -216,7 +224,8 @@ def test_the_settings_that_are_printed_are_those_of_a_state_file(prepared, tmp_p
 
 def test_a_setting_that_is_not_the_state_s_is_refused(token_set, tmp_path):
     (tmp_path / "state.json").write_text(json.dumps(make_loader(token_set).state_dict()))
-    config = Show(token_set, step=5, since=(5, str(tmp_path / "state.json")), seq_len=24)
+    sizes = {"batch_size": 1, "world_size": 1}
+    config = Show(token_set, step=5, since=(5, str(tmp_path / "state.json")), seq_len=24, **sizes)
     with pytest.raises(ValueError, match=r"--seq-len 24, but the state of --since has 16; leave --seq-len out"):
         list(shown_rows(config))
 
@@ -236,7 +245,7 @@ def test_a_deep_step_is_counted_once(token_set, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     counted, count = [], WindowPlans.count_rows
     monkeypatch.setattr(WindowPlans, "count_rows", lambda *asked: (counted.append(asked[1:]), count(*asked))[1])
-    config = Show(token_set, step=30, **LOADER)
+    config = Show(token_set, step=30, **ONE_RANK)
     first = ids_of(shown_rows(config))
     assert counted
     counted.clear()
@@ -249,7 +258,7 @@ def test_a_deep_step_is_counted_once(token_set, monkeypatch, tmp_path):
 
 def test_where_nothing_can_be_kept_rows_are_counted_each_time(token_set, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    config = Show(token_set, step=30, **LOADER)
+    config = Show(token_set, step=30, **ONE_RANK)
     assert ids_of(shown_rows(config))
 
 
@@ -257,7 +266,7 @@ def test_pieces_say_what_they_are(token_set):
     """Fillers are told apart, and every token of every document is in just one other piece."""
     rows = make_loader(token_set).rows
     seen = set()
-    for _, row in shown_rows(Show(token_set, batch=0, batch_size=rows, seq_len=SEQ_LEN)):
+    for _, row in shown_rows(Show(token_set, batch=0, batch_size=rows, world_size=1, seq_len=SEQ_LEN)):
         assert sum(piece.length + piece.bos for piece in row.pieces) == SEQ_LEN + 1
         for piece in row.pieces:
             assert piece.bos == (piece.start > 0)
@@ -337,17 +346,16 @@ def test_token_ids_are_printed_on_request(prepared, capsys):
 def test_a_document_is_printed_whole(prepared, texts, capsys):
     _, token_set = prepared
     for number in (0, 700, 2099):
-        status, printed, _ = run(capsys, token_set, "--document", number)
+        status, printed, _ = run(capsys, token_set, "--document", number, "--seq-len", 64, *SIZES)
         name, row = f"shard_{number // 700}.parquet", number % 700
         assert status == 0
         assert f"{name} row {row:,}\n<|bos|>{texts[name][row]}" in printed
         assert re.search(
             r"manifest \w{16}\nseen in epoch 0, step \d+, rank 0, row \d of its batch, at 0:\d+:\d+", printed
         )
-    assert "not seen before 0:0:0" in run(capsys, token_set, "--document", 0, "--until", "0:0:0")[1]
-    assert (
-        "packing nanochat does not record when" in run(capsys, token_set, "--document", 0, "--packing", "nanochat")[1]
-    )
+    assert "not seen before 0:0:0" in run(capsys, token_set, "--document", 0, "--until", "0:0:0", "--seq-len", 64)[1]
+    asked = ("--document", 0, "--packing", "nanochat", "--seq-len", 64)
+    assert "packing nanochat does not record when" in run(capsys, token_set, *asked)[1]
 
 
 def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(tmp_path, tokenizer_json):
@@ -383,21 +391,24 @@ def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["red \x1b[31m\r\x7f\n\tand on"])
     done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
     folder = tmp_path / done.stdout.splitlines()[-1]
-    _, printed, _ = run(capsys, folder, "--document", 0, "--until", "0:0:0")  # no row holds it: it is shorter than one
+    _, printed, _ = run(capsys, folder, "--document", 0)
     assert "<|bos|>red ␛[31m␍␡\n\tand on\n" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--row", "x"], "--row must be a number, or a place as 0:12:100"),
-        (["--row", "0:9:0"], "no such row: epoch 0, window 9, row 0"),
+        (["--row", "x", *LENGTH], "--row must be a number, or a place as 0:12:100"),
+        (["--row", "0:9:0", *LENGTH], "no such row: epoch 0, window 9, row 0"),
         (["--document", "34"], "split 'train' has 33 documents, 0 to 32"),
-        (["--row", "0:0:1", "--packing", "nanochat"], "--row must be a number, not '0:0:1'"),
-        (["--step", "9", "--since", "5", "12"], "--since must be a place as 0:12:100 (epoch:window:row), not '12'"),
-        (["--batch", "0", "--rank", "3"], "rank must be from 0 to world_size - 1, found rank=3, world_size=1"),
+        (["--row", "0:0:1", "--packing", "nanochat", *LENGTH], "--row must be a number, not '0:0:1'"),
+        (["--step", "9", *SIZES, "--since", "5", "12"], "--since must be a place as 0:12:100"),
+        (
+            ["--batch", "0", *SIZES, *LENGTH, "--rank", "3"],
+            "rank must be from 0 to world_size - 1, found rank=3, world_size=1",
+        ),
         (["--row", "1", "--seq-len", "0"], "seq_len must be a whole number of at least 1"),
-        (["--row", "1"], "tokenizer.json"),
+        (["--row", "1", *LENGTH], "tokenizer.json"),
     ],
 )
 def test_what_is_not_there_is_an_error_that_says_so(token_set, capsys, arguments, message):
@@ -408,9 +419,9 @@ def test_what_is_not_there_is_an_error_that_says_so(token_set, capsys, arguments
 
 
 def test_a_folder_that_is_no_token_set_and_a_split_without_documents_are_errors(tmp_path, capsys):
-    assert "found no such folder" in run(capsys, tmp_path / "nowhere", "--row", 1)[2]
+    assert "found no such folder" in run(capsys, tmp_path / "nowhere", "--row", 1, *LENGTH)[2]
     empty = make_token_set(tmp_path / "set", train=[[3]], val=[[]])
-    status, _, error = run(capsys, empty, "--row", 1, "--split", "val")
+    status, _, error = run(capsys, empty, "--row", 1, *LENGTH, "--split", "val")
     assert (status, "split 'val' has no documents" in error) == (1, True)
 
 
@@ -429,6 +440,51 @@ def test_exactly_one_thing_is_asked_for(token_set, capsys, arguments):
     with pytest.raises(SystemExit):
         run(capsys, token_set, *arguments)
     assert "--" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (["--step", "3"], "--step needs --batch-size and --world-size, as in training"),
+        (["--step", "3", "--world-size", "2"], "--step needs --batch-size, as in training"),
+        (["--batch", "3", "--batch-size", "2"], "--batch needs --world-size, as in training"),
+        (["--batch", "3", "--batch-size", "2", "--world-size", "2"], "--batch needs --rank: each of 2 ranks got other"),
+        (["--row", "3", "--packing", "nanochat", "--world-size", "2"], "--row needs --rank: each of 2 ranks got other"),
+        (["--step", "3", *SIZES], "--step needs --seq-len, as in training"),
+        (["--row", "3"], "--row needs --seq-len, as in training"),
+        (["--document", "3", "--until", "0:0:9"], "--until needs --seq-len, as in training"),
+    ],
+)
+def test_a_setting_that_decides_what_is_shown_is_never_guessed(token_set, capsys, monkeypatch, arguments, missing):
+    monkeypatch.setenv("COLUMNS", "200")
+    with contextlib.suppress(SystemExit):
+        assert run(capsys, token_set, *arguments)[2].startswith(f"error: {missing}")
+        return
+    assert missing in capsys.readouterr().err
+
+
+def test_a_document_is_shown_without_settings_but_not_when_it_was_seen(prepared, capsys):
+    status, printed, _ = run(capsys, prepared[1], "--document", 7)
+    assert status == 0
+    assert printed.splitlines()[-1] == "when it was seen depends on the length of rows: pass --seq-len, as in training"
+    _, printed, _ = run(capsys, prepared[1], "--document", 7, "--seq-len", 64)
+    assert re.search(r"seen in epoch 0, at 0:", printed), "no step: which one depends on the size of batches"
+
+
+def test_a_state_of_get_batch_is_that_of_its_loader_of_the_split(token_set, tmp_path):
+    state = tmp_path / "state.json"
+    for split in ("train", "val"):
+        get_batch(split, tokens=token_set, batch_size=2, seq_len=SEQ_LEN)
+    state.write_text(json.dumps(tokenmill.state_dict()))
+    for split in ("train", "val"):
+        config = Show(token_set, step=1, since=(1, str(state)), batch_size=2, world_size=1, split=split)
+        inputs, targets = get_batch(split, tokens=token_set, batch_size=2, seq_len=SEQ_LEN)
+        assert ids_of(shown_rows(config)) == rows_of((inputs, targets))
+    get_batch("train", tokens=token_set, batch_size=1, seq_len=8)
+    state.write_text(json.dumps(tokenmill.state_dict()))
+    config = Show(token_set, step=1, since=(1, str(state)), batch_size=2, world_size=1)
+    with pytest.raises(ValueError, match="get_batch had 2 loaders of split train"):
+        shown_rows(config)
 
 
 def test_it_starts_without_torch():
@@ -457,7 +513,7 @@ def test_a_step_that_a_state_file_is_not_of_is_pointed_out(prepared, tmp_path, c
         next(loader)
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
     for step, batch_size, hint in ((3, 2, False), (2, 2, True), (3, 4, True)):
-        since = ("--since", step, tmp_path / "state.json", "--batch-size", batch_size)
+        since = ("--since", step, tmp_path / "state.json", "--batch-size", batch_size, "--world-size", 1)
         _, shown, _ = run(capsys, prepared[1], "--step", 5, *since)
         assert ("the state file is after 6 rows, but" in shown) == hint
 
@@ -497,7 +553,7 @@ def test_an_epoch_that_was_begun_again_is_traced_as_it_was(token_set, tmp_path, 
     for entry in TokenSet(token_set).split("train"):
         for document in range(entry.documents):
             (tmp_path / "state.json").write_text(json.dumps(state))
-            config = Show(token_set, document=number, until=str(tmp_path / "state.json"), batch_size=1)
+            config = Show(token_set, document=number, until=str(tmp_path / "state.json"), batch_size=1, world_size=1)
             expected = {step for step, row in enumerate(rows) if (entry.name, document) in row}
             assert seen_rows(when(config)) == expected
             number += 1
@@ -513,7 +569,9 @@ def test_a_set_that_grew_after_the_state_is_traced_without_the_new_shards(tmp_pa
         shutil.copy(path, large / "manifests")
     (tmp_path / "state.json").write_text(json.dumps(state))
     for number in range(30):
-        config = Show(large, document=number, until=str(tmp_path / "state.json"), batch_size=1, seq_len=SEQ_LEN)
+        config = Show(
+            large, document=number, until=str(tmp_path / "state.json"), batch_size=1, world_size=1, seq_len=SEQ_LEN
+        )
         expected = {step for step, row in enumerate(rows) if ("train_0.000", number) in row}
         lines = list(when(config))
         assert seen_rows(lines) == expected
@@ -535,14 +593,14 @@ def test_steps_after_a_state_are_those_of_the_run_though_the_set_has_grown_since
     resumed.load_state_dict(loader.state_dict())
 
     def shown(step, **more):
-        config = Show(grown, step=step, since=(0, str(tmp_path / "state.json")), batch_size=1, **more)
+        config = Show(grown, step=step, since=(0, str(tmp_path / "state.json")), batch_size=1, world_size=1, **more)
         return ids_of(shown_rows(config))
 
     for step in range(30):
         assert shown(step) == rows_of(next(loader))
         if not rows:  # a resumed run begins the epoch with the new shards
             assert shown(step, manifest=TokenSet(grown).digest) == rows_of(next(resumed))
-    query = ShowQuery(Show(grown, step=3, since=(0, str(tmp_path / "state.json")), batch_size=1))
+    query = ShowQuery(Show(grown, step=3, since=(0, str(tmp_path / "state.json")), batch_size=1, world_size=1))
     assert (f"pass --manifest {TokenSet(grown).digest}" in "".join(query.former_manifests())) == (rows == 0)
 
 
@@ -555,7 +613,14 @@ def test_rows_to_skip_are_left_out_of_the_steps_after_a_state(token_set, tmp_pat
     resumed = make_loader(token_set, batch_size=1, skip_rows=skip_rows)
     resumed.load_state_dict(loader.state_dict())
     for step in range(5, 40):
-        config = Show(token_set, step=step, since=(5, str(tmp_path / "state.json")), batch_size=1, skip_rows=skip_rows)
+        config = Show(
+            token_set,
+            step=step,
+            since=(5, str(tmp_path / "state.json")),
+            batch_size=1,
+            world_size=1,
+            skip_rows=skip_rows,
+        )
         assert ids_of(shown_rows(config)) == rows_of(next(resumed))
 
 
@@ -614,7 +679,7 @@ def shown(capsys, *words):
 
 
 def test_a_batch_of_a_view_is_shown_with_its_metadata(scored, capsys):
-    sizes = ("--batch-size", 4, "--seq-len", 64)
+    sizes = ("--batch-size", 4, "--world-size", 1, "--seq-len", 64)
     out = shown(capsys, scored, "--view", "over", "--step", 1, *sizes, "--columns", "score,meta.n")
     assert ", view over, train: rows of 64 + 1 tokens" in out
     table = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")]
@@ -627,12 +692,12 @@ def test_a_batch_of_a_view_is_shown_with_its_metadata(scored, capsys):
         next(loader)
         assert len(table) == loader.stats().pieces - before
     assert "expected" not in shown(capsys, scored, "--view", "over", "--row", 0, *sizes[2:], "--columns", "all")
-    assert cli.main(["show", str(scored), "--row", "0", "--columns", "scor"]) == 1
+    assert cli.main(["show", str(scored), "--row", "0", "--seq-len", "64", "--columns", "scor"]) == 1
     assert "no document of these rows has 'scor'; there are score, meta" in capsys.readouterr().err
 
 
 def test_a_document_is_shown_with_its_metadata_and_when_a_view_dealt_it(scored, capsys):
-    sizes = ("--batch-size", 2, "--seq-len", 64)
+    sizes = ("--batch-size", 2, "--world-size", 1, "--seq-len", 64)
     out = shown(capsys, scored, "--view", "over", "--document", 30, *sizes)
     assert "score: 30" in out
     assert "meta: {'n': 0}" in out
@@ -649,7 +714,7 @@ def test_what_a_state_does_not_know_of_views_is_said(scored, capsys, tmp_path):
             next(loader)
         next(loader)
         (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    sizes = ("--batch-size", 2, "--seq-len", 64)
+    sizes = ("--batch-size", 2, "--world-size", 1, "--seq-len", 64)
     out = shown(capsys, scored, "--document", 30, "--until", tmp_path / "state.json", *sizes)
     assert "if an earlier epoch of this run went over another view than its present epoch" in out
 
@@ -660,7 +725,7 @@ def test_a_state_brings_its_view(scored, capsys, tmp_path):
             next(loader)
         (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
         expected = next(loader)[0].tolist()
-    sizes = ("--batch-size", 2, "--seq-len", 64)
-    out = shown(capsys, scored, "--step", 3, "--since", 3, tmp_path / "state.json", *sizes[:2], "--ids")
+    sizes = ("--batch-size", 2, "--world-size", 1, "--seq-len", 64)
+    out = shown(capsys, scored, "--step", 3, "--since", 3, tmp_path / "state.json", *sizes[:4], "--ids")
     for row in expected:
         assert " ".join(map(str, row[:20])) in out

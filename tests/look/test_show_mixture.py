@@ -70,11 +70,11 @@ def test_steps_of_a_mixture_are_its_own_though_a_source_s_rows_were_counted_alon
     """Counts of rows are cached: a source's rows in a mixture come in another order than alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in ("web", "code", "math"):
-        list(ShowQuery(Show(sets / name, step=40, batch_size=4, seq_len=T)).rows())
+        list(ShowQuery(Show(sets / name, step=40, batch_size=4, world_size=1, seq_len=T)).rows())
     path = written(sets, "mixture.toml", STAGES)
     loader = RowLoader(path, batch_size=4, seq_len=T)
     for step in range(40):
-        found = ShowQuery(Show(path, step=step, batch_size=4, seq_len=T)).rows()
+        found = ShowQuery(Show(path, step=step, batch_size=4, world_size=1, seq_len=T)).rows()
         assert [tokens_of(row)[:T] for _, row in found] == next(loader)[0].tolist()
 
 
@@ -140,7 +140,7 @@ def test_the_command_shows_steps_and_documents_of_a_mixture(prepared, tmp_path, 
     monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", WindowSize())
     path = tmp_path / "mixture.toml"
     path.write_text(f"[sources.only]\npath = '{prepared[1]}'\n[weights]\nonly = 1\n")
-    flags = ["--batch-size", "2", "--seq-len", "64"]
+    flags = ["--batch-size", "2", "--world-size", "1", "--seq-len", "64"]
     show.main([str(path), "--step", "3", *flags], "tokenmill show")
     said = capsys.readouterr().out
     assert re.search(r"to leave these rows out: skip_rows=\['only/0:0:6-7'\]", said)
@@ -168,7 +168,7 @@ def test_the_command_shows_steps_and_documents_of_a_mixture(prepared, tmp_path, 
 def test_since_a_state_steps_are_counted_from_it(sets):
     seen, state, path = a_run_with_changes(sets)
     (sets / "since.json").write_text(json.dumps(state))
-    config = Show(path, step=103, batch_size=2, since=(100, str(sets / "since.json")), seq_len=T)
+    config = Show(path, step=103, batch_size=2, world_size=1, since=(100, str(sets / "since.json")), seq_len=T)
     found = [row for _, row in ShowQuery(config).rows()]
     loader = RowLoader(path, batch_size=2, seq_len=T)
     loader.load_state_dict(state)

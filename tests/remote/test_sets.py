@@ -393,7 +393,9 @@ def sanitize(capsys, *words) -> str:
     return said.out
 
 
-@pytest.mark.parametrize("asked", [["--row", "3"], ["--document", "7"], ["--step", "2", "--batch-size", "2"]])
+@pytest.mark.parametrize(
+    "asked", [["--row", "3"], ["--document", "7"], ["--step", "2", "--batch-size", "2", "--world-size", "1"]]
+)
 def test_show_shows_the_same(whole, tmp_path, capsys, asked):
     folder, server = whole
     here = sanitize(capsys, "show", folder, *asked, "--seq-len", "128").replace(folder.name, "set")

@@ -62,8 +62,9 @@ class ShowQuery:
         for flag, named in (("--since", config.since and config.since[1]), ("--until", config.until)):
             if named:
                 config = self._read(flag, str(named), config)
+        config.require_seq_len()
         self.config = config
-        loader = config.loader
+        self.loader = loader = config.loader
         self.mixture = loader.mixture
         self.is_per_rank = find_packing(config.packing).per_rank
         if config.manifest is not None and not self.mixture.is_one_set:
@@ -85,7 +86,7 @@ class ShowQuery:
             self.cursor = Cursor(*numbers_of(flag, named, (3,)))
             return config
         place = "a place as 0:12:100, or " if config.loader.mixture.is_one_set else ""
-        state, settings = read_state(flag, named, f"{place}a state file")
+        state, settings = read_state(flag, named, f"{place}a state file", config.split)
         self.state = upgrade(state)
         require_as_stated(config, flag, settings)
         if config.view is None and config.loader.mixture.is_one_set and not self._is_of_a_rank(settings):
@@ -99,7 +100,13 @@ class ShowQuery:
 
     @property
     def _global_batch(self) -> int:
-        return self.config.batch_size * self.config.world_size
+        assert self.loader.world_size is not None, "a config of `show` says how many ranks there are"
+        return self.loader.batch_size * self.loader.world_size
+
+    @property
+    def _has_sizes(self) -> bool:
+        """Whether it is known which step a row belongs to."""
+        return self.config.batch_size is not None and self.config.world_size is not None
 
     # ------------------------------------------------------------------------ which rows
 
@@ -129,18 +136,18 @@ class ShowQuery:
         for index, traced in enumerate(
             self.tracer.rows((_call(config) - done) * self._global_batch, self._global_batch)
         ):
-            rank = index // config.batch_size
-            if config.batch is None or rank == config.rank:
+            rank = index // self.loader.batch_size
+            if config.batch is None or rank == self.loader.rank:
                 yield rank, traced
 
     def _rank_rows(self) -> Iterator[Ranked]:
-        config = self.config
-        for rank in range(config.world_size) if config.step is not None else [config.rank]:
+        config, loader = self.config, self.loader
+        for rank in range(loader.world_size or 1) if config.step is not None else [loader.rank or 0]:
             if config.row is None:
-                first, count = _call(config) * config.batch_size, config.batch_size
+                first, count = _call(config) * loader.batch_size, loader.batch_size
             else:
                 (first,), count = numbers_of("--row", config.row, (1,)), 1
-            for traced in rank_rows(config.loader, rank, first, count):
+            for traced in rank_rows(loader, rank, first, count):
                 yield rank, traced
 
     # ------------------------------------------------------------------------ when a document was seen
@@ -159,6 +166,9 @@ class ShowQuery:
 
     def when(self) -> Iterator[str]:
         """Lines that say what the rows depend on, and when the document was seen."""
+        if self.config.seq_len is None:
+            yield "when it was seen depends on the length of rows: pass --seq-len, as in training"
+            return
         yield self.settings()
         if self.is_per_rank:
             yield f"packing {self.config.packing} does not record when a document is seen: its rows have no places"
@@ -175,7 +185,7 @@ class ShowQuery:
 
     def _sightings(self, source: str, number: int, lines: list[SegmentStart], tokens: int) -> Iterator[str]:
         entry, document = find_document(number, self.sets[source], self.config.split)
-        seen, steps = None, of_one_length(lines) and lines[0].tokens == 0
+        seen, steps = None, self._has_sizes and of_one_length(lines) and lines[0].tokens == 0
         for seen in self.tracer.sightings(source, entry, document, lines, tokens):
             if self.config.until is None and seen.place.epoch:
                 return  # without --until, only the first epoch of the source is searched
@@ -189,10 +199,10 @@ class ShowQuery:
         line = f"seen in {f'epoch {seen.place.epoch}' if self.mixture.is_one_set else where}"
         if steps:
             step, row = divmod(seen.tokens // seen.seq_len, self._global_batch)
-            rank, row = divmod(row, self.config.batch_size)
+            rank, row = divmod(row, self.loader.batch_size)
             line += f", step {step:,}, rank {rank}, row {row} of its batch"
         place = named_place(source, ":".join(map(str, seen.place)))
-        length = "" if seen.seq_len == self.config.seq_len else f", when rows were of {seen.seq_len:,} + 1 tokens"
+        length = "" if seen.seq_len == self.loader.seq_len else f", when rows were of {seen.seq_len:,} + 1 tokens"
         return f"{line}, at {place}{length}{', as filler' if seen.filler else ''}"
 
     def _unknown_history(self, source: str, lines: list[SegmentStart]) -> Iterator[str]:
@@ -213,10 +223,10 @@ class ShowQuery:
             yield f"the position does not say which rows the first {lines[0].tokens:,} tokens of the run were"
         elif not self.tracer.mixture_state.segments:
             rows = self.tracer.count_before(source, served.place)
-            if split.pasts or split.began or rows * self.config.seq_len != served.tokens:
+            if split.pasts or split.began or rows * self.loader.seq_len != served.tokens:
                 yield (
                     f"but the run saw {served.tokens:,} tokens by then, and these {rows:,} rows hold "
-                    f"{rows * self.config.seq_len:,}: some rows had another length, were skipped, were dropped at the "
+                    f"{rows * self.loader.seq_len:,}: some rows had another length, were skipped, were dropped at the "
                     "end of an epoch, or were of another token set, so what follows may be incomplete or at other steps"
                 )
 
@@ -224,12 +234,12 @@ class ShowQuery:
 
     def settings(self) -> str:
         """What the rows depend on."""
-        loader, packing = self.config.loader, find_packing(self.config.packing)
+        loader, packing = self.loader, find_packing(self.config.packing)
         order = f"seed {loader.order['seed']}" if loader.shuffle else "no shuffling"
         is_chat = any(token_set.is_chat for token_set in self.sets.values())
         says_how = len(packing.labels) > 1 and not (is_chat and loader.long_documents == "split")
         long = f", {loader.long_documents} long documents" if says_how else ""
-        ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if self.config.row is None else ""
+        ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if self._has_sizes else ""
         rows = f"rows of {loader.seq_len:,} + 1 tokens, {loader.packing}{long}, {order}{ranks}"
         if not self.mixture.is_one_set:
             return f"{self.config.tokens}, {loader.split}: {self.mixture!r}; {rows}"
@@ -248,7 +258,7 @@ class ShowQuery:
             return []
         step = self.config.since[0]
         rows = sum(source.rows for source in self.tracer.mixture_state.sources.values())
-        expected = step * self.config.batch_size * self.config.world_size
+        expected = step * self._global_batch
         if rows == expected:
             return []
         return [
@@ -288,7 +298,7 @@ class ShowQuery:
         tokens = sum(entry.tokens for entry in token_set.split(config.split))
         if token_set.view is not None:
             tokens = token_set.view.tokens(config.split)
-        return first * (config.seq_len + 1) // max(1, tokens)
+        return first * (self.loader.seq_len + 1) // max(1, tokens)
 
     def of_a_later_epoch(self, rows: list[Ranked]) -> list[str]:
         """A hint if rows requested by number are in a later epoch, which the user may not expect."""
