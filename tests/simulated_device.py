@@ -151,6 +151,8 @@ class SimulatedDevice:
         self._pending = deque()  # freed memory whose users are not done: (marks, memory, owner)
         self.accelerator = SimulatedAccelerator(self)
         self.copies_until_error = None  # a copy that fails, as if memory were exhausted
+        self.pinned = {}  # pinned memory by its address
+        self.bytes_made = 0
 
     @property
     def current(self):
@@ -173,6 +175,7 @@ class SimulatedDevice:
             self._reclaim()
             length = sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1 if all(size) else 0
             free = self._free[self.current, length * dtype.itemsize]
+            self.bytes_made += 0 if free else length * dtype.itemsize
             memory = free.pop() if free else torch.full((length * dtype.itemsize,), POISON, dtype=torch.uint8)
             lease = Lease(self, memory, self.current)
         return SimulatedTensor(memory.view(dtype).as_strided(size, stride), lease, self)
@@ -206,6 +209,8 @@ class SimulatedDevice:
             if self.copies_until_error < 0:
                 self.copies_until_error = None
                 raise OutOfMemory
+        address = pinned.untyped_storage().data_ptr()
+        assert not len(pinned) or address in self.pinned, "the host waits for a copy from memory that is not pinned"
         tensor = self.empty(pinned.shape, pinned.stride(), pinned.dtype)
         memory = tensor.memory
         self.current.add(("run", lambda: memory.copy_(pinned)))
@@ -236,6 +241,7 @@ class SimulatedAccelerator(Accelerator):
     def pinned(self, shape, dtype):
         memory = torch.empty(shape, dtype=dtype, device="cpu")
         memory.view(torch.uint8).fill_(POISON)
+        self.simulated.pinned[memory.untyped_storage().data_ptr()] = memory
         return memory
 
     def copy(self, pinned):

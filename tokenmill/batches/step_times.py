@@ -7,6 +7,9 @@ loops take turns, and each turn runs many steps and then waits once for the devi
     loader           step step step ... wait      20.03 ms a step: 0.1% longer
     constant batch   ...
 
+Before each turn of the loader, the batches that its thread made ahead are taken and not counted: otherwise a loader
+that is too slow would use in its own turn what it made in the other's. A turn is several times as long as those.
+
 A step is a chain of matrix products, as many as take the time that you ask for. The first one depends on every token of
 the batch, so a device cannot begin before it has it. Left out: the memory, the network and the Python of your own step.
 """
@@ -17,7 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-ROUNDS = 21
+ROUNDS = 21  # at most
+FEWEST = 5  # rounds, however long they take
 PRODUCTS = 64  # about how many matrix products a step has
 SIZES = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)  # of their matrices
 
@@ -35,20 +39,33 @@ class Times(NamedTuple):
 
 
 def measure(loader: Any, step_seconds: float, seconds: float) -> Times:
-    """Measures a loader of torch batches, for about so many seconds. A step takes about `step_seconds`."""
+    """Measures a loader of torch batches. A step takes about `step_seconds`.
+
+    It stops after `seconds`, but not before it has made a few rounds.
+    """
+    ahead, started = loader.config.prefetch, time.perf_counter()
     batch = next(loader)
     step = make_step(batch[0].device, step_seconds)
     turn = seconds / (3 * ROUNDS)
     times = Times([], [], [], [])
-    steps = max(1, round(turn / _seconds_a_step(step, lambda: batch, 1)))
-    batches = max(1, round(turn / _seconds_a_step(_read, lambda: next(loader), 20)))
-    for _ in range(ROUNDS):
+    fewest = 1 + 3 * ahead
+    steps = max(fewest, round(turn / _seconds_a_step(step, lambda: batch, 3)))
+    _take(loader, ahead)
+    batches = max(fewest, round(turn / _seconds_a_step(_read, lambda: next(loader), fewest)))
+    while len(times.fed) < FEWEST or (len(times.fed) < ROUNDS and time.perf_counter() - started < seconds):
         times.constant.append(_seconds_a_step(step, lambda: batch, steps))
+        _take(loader, ahead)
         before = loader.waited
         times.fed.append(_seconds_a_step(step, lambda: next(loader), steps))
         times.waited.append((loader.waited - before) / steps)
+        _take(loader, ahead)
         times.alone.append(_seconds_a_step(_read, lambda: next(loader), batches))
     return times
+
+
+def _take(loader: Any, batches: int) -> None:
+    for _ in range(batches):
+        next(loader)
 
 
 def _seconds_a_step(step: Step, next_batch: Callable[[], tuple[torch.Tensor, ...]], steps: int) -> float:

@@ -16,7 +16,8 @@ stream_transfer.py copies batches asynchronously. It needs seven operations of a
 """
 
 import contextlib
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,9 +100,21 @@ def _module_of(device: torch.device) -> Any:
     return SimpleNamespace(
         Stream=torch.Stream,
         Event=lambda: torch.Event(device),
-        stream=lambda stream: stream,  # a torch.Stream is a context of its own
+        stream=partial(_generic_stream, accelerators),
         current_stream=accelerators.current_stream,
     )
+
+
+@contextlib.contextmanager
+def _generic_stream(accelerators: Any, stream: Any) -> Iterator[None]:
+    """Makes a torch.Stream current. As a context of its own, it would remember the stream of only one thread."""
+    index, before = accelerators.current_device_index(), accelerators.current_stream(stream.device)
+    accelerators.set_stream(stream)  # makes its device current, too
+    try:
+        yield
+    finally:
+        accelerators.set_stream(before)
+        accelerators.set_device_index(index)
 
 
 def _try(accelerator: Accelerator) -> None:
@@ -125,7 +138,7 @@ def find_device(name: str | int | torch.device) -> torch.device:
     """
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"device must be one that torch knows, as 'cpu', 'cuda' or 'cuda:1', not {name!r}") from error
     if device.type == "cpu":
         return torch.device("cpu")  # "cpu:0" is the same
@@ -133,7 +146,11 @@ def find_device(name: str | int | torch.device) -> torch.device:
         return _usable(device)
     if not torch.cuda.is_available():
         raise ValueError(f"device {str(device)!r}: this machine, or this build of torch, has no CUDA; use device='cpu'")
-    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+    if device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    if device.index >= torch.cuda.device_count():
+        raise ValueError(f"device {str(device)!r}: this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
 
 
 def _usable(device: torch.device) -> torch.device:
@@ -141,7 +158,7 @@ def _usable(device: torch.device) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(
             f"device {str(device)!r} cannot be used on this machine, or with this build of torch: {reason}"
         ) from error

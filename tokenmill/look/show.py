@@ -1,15 +1,16 @@
 """Shows what the model saw: a row, a batch, a training step or a document, decoded.
 
-    tokenmill show data/tokens/NAME --row 12
+    tokenmill show data/tokens/NAME --row 12 --seq-len 2048
     tokenmill show data/tokens/NAME --step 12345 --batch-size 32 --world-size 8 --seq-len 2048
-    tokenmill show data/tokens/NAME --document 7 --until 0:3:512 --batch-size 32 --world-size 8
-    tokenmill show mixture.toml --step 12345 --since 12000 state.json
+    tokenmill show data/tokens/NAME --document 7 --until 0:3:512 --batch-size 32 --world-size 8 --seq-len 2048
+    tokenmill show mixture.toml --step 12345 --batch-size 32 --world-size 8 --since 12000 state.json
     tokenmill show mixture.toml --document web/7 --until state.json
 
 Rows, batches and steps are counted from 0, from the beginning of training. Each bar is a row. Each stretch of letters
 in one color is a document, or the part of it that is in this row; lowercase letters are filler. The content of a row
-depends on the loader's settings, so pass those of the training run. The command prints them first. Instead, you can
-pass a file with a loader's state_dict() as JSON wherever a place is expected; the settings are then read from it.
+depends on the loader's settings, so pass those of the training run. The command prints them first. It requires those
+that decide which rows a step or a batch has: it never guesses. Wherever a place is expected, you can pass a file with
+a loader's state_dict() as JSON; the settings in it are then read from it.
 
 For a document, the command also prints when it was seen: in which epoch, step and rank, up to a place. By default it
 searches epoch 0 of the document's source.
