@@ -151,7 +151,7 @@ def rows_of(folder: Path, many: int) -> list[tuple[str, tuple[float, int, int]]]
         middle = 0 if path is documents else 30_000 // many
         deep = [word.replace("MIDDLE", str(middle)) for word in loader(repr(str(path)), deep=True)]
         add(f"{what}: first batch from the middle of epoch 1", deep)
-        add(f"{what}: show --row 5", command("show", path, "--row", 5))
+        add(f"{what}: show --row 5", command("show", path, "--row", 5, "--seq-len", 2048))
         add(f"{what}: verify --quick", command("verify", path, "--quick"))
         add(f"{what}: report", command("report", path, "--out", folder / "r.html"))
     add("15T tokens in 60,000 shards: the list of files that push compares with", python(listing))

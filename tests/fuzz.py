@@ -275,9 +275,14 @@ def _set(rng, base, work, seed, number):
     done = "; ".join(damage(rng, path, work / "home") for path in _some(rng, by_name))
     folder = str(work / "set")
     commands = [
-        *(["verify", folder, "--workers", "1"], ["verify", folder, "--quick"], ["show", folder, "--row", "3"]) * 2,
+        *(
+            ["verify", folder, "--workers", "1"],
+            ["verify", folder, "--quick"],
+            ["show", folder, "--row", "3", "--seq-len", "64"],
+        )
+        * 2,
         ["verify", folder, "--drop-bad", "--workers", "1"],
-        ["show", folder, "--document", f"{rng.randrange(90)}"],
+        ["show", folder, "--document", f"{rng.randrange(90)}", "--seq-len", "64"],
         ["report", folder, "--out", str(work / "report.html")],
         ["convert", "out", rng.choice(FORMATS), folder, str(work / "out")],
         ["push", folder, str(work / "sent")],
@@ -322,9 +327,9 @@ def _position(rng, base, work, seed, number, name="position.json"):
         done += f"now {ascii(parent[key])[:60]}"
     path.write_text(json.dumps(state))
     shutil.copytree(base / "set", work / "set")
-    command = rng.choice(
-        [lambda: _load(work / "set", state=state), ["show", str(work / "set"), "--since", str(path), "0"]]
-    )
+    sizes = ["--batch-size", "2", "--world-size", "1"]
+    show = ["show", str(work / "set"), "--step", "5", *sizes, "--since", "3", str(path)]
+    command = rng.choice([lambda: _load(work / "set", state=state), show])
     return Case(seed, number, "position", done, command, "show --since" if isinstance(command, list) else "load_state")
 
 
@@ -339,7 +344,11 @@ def _address(rng, base, work, seed, number):
     """A set at an address, of a server that this process is."""
     case = _set(rng, base, work, seed, number)
     url = _served(work)
-    commands = [["pull", url, str(work / "here")], ["verify", url, "--workers", "1"], ["show", url, "--row", "3"]]
+    commands = [
+        ["pull", url, str(work / "here")],
+        ["verify", url, "--workers", "1"],
+        ["show", url, "--row", "3", "--seq-len", "64"],
+    ]
     loads = partial(_load, url, cache_dir=work / "cache")
     command = rng.choice([*commands, ["pull", url, "--tokens", "2000"], loads])
     return Case(seed, number, "address", case.done, command, command[0] if isinstance(command, list) else "RowLoader")

@@ -60,7 +60,12 @@ def test_a_shard_s_name_in_a_manifest(home, token_set, capsys, trick, where):
     shards = read_manifest(token_set)["shards"]
     bad = shards[0] | {"name": name}
     say(token_set, **({"shards": [bad, *shards[1:]]} if where == "shards" else {"dropped": [{"place": 0} | bad]}))
-    for command in (("verify", "--drop-bad"), ("verify", "--quick"), ("show", "--row", "0"), ("report",)):
+    for command in (
+        ("verify", "--drop-bad"),
+        ("verify", "--quick"),
+        ("show", "--row", "0", "--seq-len", "64"),
+        ("report",),
+    ):
         assert "name of a shard: expected a plain name" in fails(capsys, command[0], token_set, *command[1:])
 
 
@@ -189,10 +194,10 @@ def test_a_pipe_in_place_of_a_record_ends(token_set, capsys):
 def test_a_manifest_that_is_too_large_or_too_deep(token_set, capsys):
     os.truncate(token_set / "manifest.json", 65 << 20)
     assert "expected the manifest of a token set of at most 67,108,864 bytes" in fails(
-        capsys, "show", token_set, "--row", 0
+        capsys, "show", token_set, "--row", 0, "--seq-len", 64
     )
     (token_set / "manifest.json").write_text("[" * 100_000)
-    assert "found broken JSON" in fails(capsys, "show", token_set, "--row", 0)
+    assert "found broken JSON" in fails(capsys, "show", token_set, "--row", 0, "--seq-len", 64)
 
 
 def test_a_tokenizer_with_an_id_of_a_billion(token_set, tmp_path, capsys):

@@ -39,7 +39,7 @@ def test_printed(told, shown):
 def test_an_error_tells_no_password_and_steers_nothing(capsys, tmp_path):
     flags = ["--tokens-root", str(tmp_path)]
     assert cli.main(["prepare", "--source", "http://alice:S3CRET@127.0.0.1:9/a.parquet", *flags]) == 1
-    assert cli.main(["show", str(tmp_path / "a\x1b[2Jb\x9b"), "--row", "0"]) == 1
+    assert cli.main(["show", str(tmp_path / "a\x1b[2Jb\x9b"), "--row", "0", "--seq-len", "64"]) == 1
     told = capsys.readouterr().err
     assert "http://127.0.0.1:9" in told
     assert "S3CRET" not in told

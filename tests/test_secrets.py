@@ -131,7 +131,7 @@ def test_the_python_api_tells_no_secret(address, logged, tmp_path, tokenizer_jso
 
 
 VERBS = [
-    ["show", "{}", "--row", "0"],
+    ["show", "{}", "--row", "0", "--seq-len", "64"],
     ["report", "{}", "--out", "r.html"],
     ["verify", "{}"],
     ["mix", "{}", "--seq-len", "64"],

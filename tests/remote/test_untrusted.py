@@ -188,7 +188,11 @@ def test_a_folder_whose_manifest_lies_costs_no_memory(tmp_path, capsys, tokens):
     tracemalloc.start()
     with pytest.raises(ValueError, match=r"train_0.000.bin: expected [\d,]+ bytes, found 4,000"):
         RowLoader(folder, **READ)
-    for words in (["show", str(folder), "--row", "0"], ["report", str(folder)], ["verify", str(folder)]):
+    for words in (
+        ["show", str(folder), "--row", "0", "--seq-len", "64"],
+        ["report", str(folder)],
+        ["verify", str(folder)],
+    ):
         assert cli.main(words) == 1
     assert tracemalloc.get_traced_memory()[1] < 200 << 20
     tracemalloc.stop()

@@ -149,7 +149,7 @@ def test_the_tokenizer_of_another_set_is_told(tmp_path, prepared, capsys):
     shutil.copytree(prepared[1], folder)
     Tokenizer("other", ".", BYTES, {"<s>": 256}, "<s>").save(folder / "tokenizer.json")
     out = ["convert", "out", "raw", str(folder), str(tmp_path / "out")]
-    for command in (["show", str(folder), "--row", "0"], ["report", str(folder)], out):
+    for command in (["show", str(folder), "--row", "0", "--seq-len", "64"], ["report", str(folder)], out):
         assert cli.main(command) == 1
         assert "tokenizer.json: expected the tokenizer of this token set" in capsys.readouterr().err
 
@@ -161,5 +161,5 @@ def test_a_tokenizer_that_is_not_there_and_a_folder_in_place_of_a_file(tmp_path,
     shutil.copytree(prepared[1], folder)
     (folder / "manifest.json").unlink()
     (folder / "manifest.json").mkdir()
-    assert cli.main(["show", str(folder), "--row", "0"]) == 1
+    assert cli.main(["show", str(folder), "--row", "0", "--seq-len", "64"]) == 1
     assert "manifest.json: expected the manifest of a token set, found a folder; delete it" in capsys.readouterr().err
