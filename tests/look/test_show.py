@@ -391,7 +391,8 @@ def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["red \x1b[31m\r\x7f\n\tand on"])
     done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
     folder = tmp_path / done.stdout.splitlines()[-1]
-    _, printed, _ = run(capsys, folder, "--document", 0)
+    asked = ("--document", 0, "--until", "0:0:0", *LENGTH)  # no row holds it: it is shorter than one
+    _, printed, _ = run(capsys, folder, *asked)
     assert "<|bos|>red ␛[31m␍␡\n\tand on\n" in printed
 
 
@@ -401,8 +402,14 @@ def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
         (["--row", "x", *LENGTH], "--row must be a number, or a place as 0:12:100"),
         (["--row", "0:9:0", *LENGTH], "no such row: epoch 0, window 9, row 0"),
         (["--document", "34"], "split 'train' has 33 documents, 0 to 32"),
-        (["--row", "0:0:1", "--packing", "nanochat", *LENGTH], "--row must be a number, not '0:0:1'"),
-        (["--step", "9", *SIZES, "--since", "5", "12"], "--since must be a place as 0:12:100"),
+        (
+            ["--row", "0:0:1", "--packing", "nanochat", "--world-size", "1", *LENGTH],
+            "--row must be a number, not '0:0:1'",
+        ),
+        (
+            ["--step", "9", *SIZES, "--since", "5", "12"],
+            "--since must be a place as 0:12:100 (epoch:window:row), not '12'",
+        ),
         (
             ["--batch", "0", *SIZES, *LENGTH, "--rank", "3"],
             "rank must be from 0 to world_size - 1, found rank=3, world_size=1",
@@ -450,6 +457,7 @@ def test_exactly_one_thing_is_asked_for(token_set, capsys, arguments):
         (["--batch", "3", "--batch-size", "2"], "--batch needs --world-size, as in training"),
         (["--batch", "3", "--batch-size", "2", "--world-size", "2"], "--batch needs --rank: each of 2 ranks got other"),
         (["--row", "3", "--packing", "nanochat", "--world-size", "2"], "--row needs --rank: each of 2 ranks got other"),
+        (["--row", "3", "--packing", "nanochat"], "--row with packing nanochat needs --world-size, as in training"),
         (["--step", "3", *SIZES], "--step needs --seq-len, as in training"),
         (["--row", "3"], "--row needs --seq-len, as in training"),
         (["--document", "3", "--until", "0:0:9"], "--until needs --seq-len, as in training"),

@@ -22,6 +22,7 @@ from tokenmill.batches.step_times import Times, measure
 from tokenmill.batches.torch_transfer import how_copied
 from tokenmill.feed.loader_config import LoaderConfig, Packing
 
+REST = "What is not spent in next(loader) comes from cores that its thread uses too, or from late copies."
 NOISE = 0.2  # of a step: if half of the rounds spread more than this, they say nothing
 
 
@@ -63,7 +64,7 @@ def verdict(config: Bench, times: Times) -> list[str]:
     constant, fed = statistics.median(times.constant), statistics.median(times.fed)
     low, _, high = statistics.quantiles([b / a - 1 for a, b in zip(times.constant, times.fed, strict=True)])
     found = (
-        f"with the loader, a step takes {fed / constant - 1:+.1%} ({(fed - constant) * 1e3:+,.3f} ms); half of "
+        f"{fed / constant - 1:+.1%} ({(fed - constant) * 1e3:+,.3f} ms) a step; half of "
         f"{len(times.fed)} rounds were between {low:+.1%} and {high:+.1%}"
     )
     if high - low > NOISE:
@@ -71,7 +72,7 @@ def verdict(config: Bench, times: Times) -> list[str]:
     elif low <= 0:
         lines = [f"No difference was found: {found}."]
     else:
-        lines = [f"Steps take longer with the loader: {found}. What is not in next(loader) is cores that it shares."]
+        lines = [f"Steps take longer with the loader: {found}. {REST}"]
     if not 1 / 2 < constant * 1e3 / config.step_ms < 2:
         lines.append(
             f"Steps took {constant * 1e3:,.3f} ms, not the {config.step_ms:,g} ms that you asked for: this is the "

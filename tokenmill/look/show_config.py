@@ -65,10 +65,12 @@ class Show:
             raise ValueError(f"--since needs places, which rows of {self.packing} do not have; leave it out")
         if self.until is not None and flag != "document":
             raise ValueError("--until needs a --document")
-        needed = ["batch_size", "world_size"] if flag in ("batch", "step") else []
-        self._require(needed, f"--{flag}")
-        one_rank = flag == "batch" or (flag == "row" and find_packing(self.packing).per_rank)
-        if one_rank and self.rank is None and (self.world_size or 1) > 1:
+        row_of_rank = flag == "row" and find_packing(self.packing).per_rank
+        if flag in ("batch", "step"):
+            self._require(["batch_size", "world_size"], f"--{flag}")
+        elif row_of_rank:
+            self._require(["world_size"], f"--row with packing {self.packing}")
+        if (flag == "batch" or row_of_rank) and self.rank is None and (self.world_size or 1) > 1:
             raise ValueError(f"--{flag} needs --rank: each of {self.world_size:,} ranks got other rows")
 
     def _asked(self) -> list[str]:
