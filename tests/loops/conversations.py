@@ -3,7 +3,7 @@
 import numpy as np
 
 from tokenmill import TokenSet
-from tokenmill.store.token_sets import find_token_set
+from tokenmill.store.set_names import find_token_set
 
 
 def conversations(ignore_index=-100):

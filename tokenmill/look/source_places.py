@@ -71,11 +71,12 @@ class SourceLocator:
 
     def _place(self, record: dict, entry: ShardEntry, document: int) -> str:
         if len(sources_of(record)) == 1:
-            source, left_out = record["source"], {key: record.get(key, 0) for key in LEFT_OUT}
+            source = record["source"]
+            left_out = {key: record.get(key, 0) for key in LEFT_OUT} | _other_split(source)
             return _place_in(source, left_out, record["documents"], document, self._rows_before(entry))
         for source in sources_of(record):
             if document < source["documents"]:
-                left_out = {key: source.get(key, 0) for key in LEFT_OUT}
+                left_out = {key: source.get(key, 0) for key in LEFT_OUT} | _other_split(source)
                 return _place_in(source, left_out, source["documents"], document, 0)
             document -= source["documents"]
         raise ValueError(f"{entry.name}: the shard is damaged: its record has fewer documents than the shard")
@@ -88,7 +89,13 @@ class SourceLocator:
 
 def _rows_read(record: dict) -> int:
     """Rows of the source file that a shard was made from, including those that were left out."""
-    return sum(record.get(count, 0) for count in ("documents", *LEFT_OUT))
+    counted = sum(record.get(count, 0) for count in ("documents", *LEFT_OUT))
+    return counted + sum(_other_split(record["source"]).values())
+
+
+def _other_split(source: dict) -> dict[str, int]:
+    """How many documents of the file are in the other split, as --val-fraction puts them there."""
+    return {"other_split": source.get("other_split", 0)}
 
 
 def _place_in(source: dict, left_out: dict, documents: int, document: int, before: int) -> str:

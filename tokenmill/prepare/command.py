@@ -18,7 +18,7 @@ from tokenmill.prepare.run import prepare_and_describe
 from tokenmill.remote.sets import open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import TARGETS
-from tokenmill.store.shards import SPLITS, Split
+from tokenmill.store.shards import SPLITS, Split, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import format_of
 
@@ -147,10 +147,14 @@ def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
     yield f"{split:5} {sizes} {in_bytes(tokens * token_set.numpy_dtype.itemsize):>12}"
     if not documents:
         yield f"warning: no document is there to {'train on' if split == 'train' else 'validate with'}"
-    if split == "val":
+    if split == "val" and entries:
+        fraction = sources_of(token_set.record(entries[0]))[0].get("val_fraction")
         files = list(dict.fromkeys(source for entry in entries for source in entry.sources))
         more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
-        yield sanitize(f"validates: {''.join(files[:1])}{more} (--val-file names another)")
+        if fraction is None:
+            yield sanitize(f"validates: {''.join(files[:1])}{more} (--val-file names another)")
+        else:
+            yield f"validates: {fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction)"
         if 0 < tokens < FEW:
             yield f"warning: {tokens:,} tokens are few to validate with: what a loss on them says is mostly chance"
 

@@ -83,14 +83,16 @@ class Estimate:
 def estimate(missing: Missing, inputs: InputFiles, raw: Path, tokens: Path | None, itemsize: int) -> Estimate:
     """What making the missing shards takes."""
     absent = [file for group in missing.absent for file in group]
+    to_fetch = {file.path: file for file in absent}  # a file may be in both splits
     guessed = [file for group in missing.unread for file in group] + absent
     is_known = all(file.bytes is not None for file in guessed)
-    text = sum(unit.text_bytes for unit in missing.units) + sum(map(about_text_bytes, guessed))
+    text = sum(part.text_bytes * part.file.fraction for unit in missing.units for part in unit.parts)
+    text += sum(about_text_bytes(file) * file.fraction for file in guessed)
     return Estimate(
-        files=len(inputs.files),
-        absent=len(absent),
-        fetch_bytes=sum(map(inputs.size, absent)),
-        text_bytes=text if is_known else None,
+        files=len({file.path for file in inputs.files}),
+        absent=len(to_fetch),
+        fetch_bytes=sum(map(inputs.size, to_fetch.values())),
+        text_bytes=round(text) if is_known else None,
         itemsize=itemsize,
         raw=raw if inputs.downloads is None else inputs.downloads.folder,
         tokens=tokens,

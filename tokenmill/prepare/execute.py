@@ -23,6 +23,7 @@ from tokenmill.prepare.prepare_config import Makers
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import TaskQueue
 from tokenmill.store.columns import prepared_columns
+from tokenmill.text.document_split import both_splits
 from tokenmill.text.file_groups import FileGroup
 from tokenmill.text.units import SourceFile, Unit
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -161,5 +162,5 @@ def _add_fetched(
 def _delete_done(inventory: Inventory, inputs: InputFiles, files: list[SourceFile]) -> None:
     """Deletes the hub's files whose shards are all made."""
     for file in files:
-        if not inventory.missing([file]):
+        if not inventory.missing(both_splits(file)):
             inputs.delete(file)

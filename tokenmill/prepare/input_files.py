@@ -30,19 +30,19 @@ class InputFiles:
         """Starts to fetch those of these files that belong to the hub; a Future for each."""
         if self.downloads is None:
             return {}
-        return {self.downloads.start(file.name): file for file in files if self.is_of_hub(file)}
+        return {_own(self.downloads.start(file.listed_name)): file for file in files if self.is_of_hub(file)}
 
     def is_of_hub(self, file: SourceFile) -> bool:
         """Whether the file belongs to the hub, and not to the user."""
-        return self.downloads is not None and self.downloads.has(file.name)
+        return self.downloads is not None and self.downloads.has(file.listed_name)
 
     def is_there(self, file: SourceFile) -> bool:
-        return self.downloads is None or not self.is_of_hub(file) or self.downloads.is_there(file.name)
+        return self.downloads is None or not self.is_of_hub(file) or self.downloads.is_there(file.listed_name)
 
     def size(self, file: SourceFile) -> int:
         """Bytes of a file that belongs to the hub."""
         assert self.downloads is not None, "only a hub's files may not be there"
-        return self.downloads.size(file.name)
+        return self.downloads.size(file.listed_name)
 
     def size_of_absent(self, file: SourceFile) -> int | None:
         """Bytes of a file that is not fetched yet; None for any other."""
@@ -51,13 +51,25 @@ class InputFiles:
     def delete(self, file: SourceFile) -> None:
         """Deletes a file that belongs to the hub."""
         if self.downloads is not None and self.is_of_hub(file):
-            self.downloads.delete(file.name)
+            self.downloads.delete(file.listed_name)
 
     def facts(self) -> dict:
         """What a manifest says about a hub's files."""
         if self.downloads is None:
             return {}
-        return {"hub": self.downloads.listing.facts({file.name for file in self.files})}
+        return {"hub": self.downloads.listing.facts({file.listed_name for file in self.files})}
+
+
+def _own(future: Future) -> Future:
+    """Another Future with the same outcome: two splits may wait for one file."""
+    own: Future = Future()
+
+    def pass_on(done: Future) -> None:
+        error = done.exception()
+        own.set_result(None) if error is None else own.set_exception(error)
+
+    future.add_done_callback(pass_on)
+    return own
 
 
 def list_input_files(request: InputRequest, destination: Destination, bars: Bars) -> InputFiles:
@@ -76,7 +88,7 @@ def list_input_files(request: InputRequest, destination: Destination, bars: Bars
     listed = list_source(source)
     for line in listed.left_out:
         bars.say(f"left out of {source}: {line}")
-    return InputFiles(split_files(listed.files, val_file, listed.bytes))
+    return InputFiles(split_files(listed.files, val_file, listed.bytes, request.val_fraction))
 
 
 def _hub_files(request: InputRequest, destination: Destination, bars: Bars) -> InputFiles:
@@ -96,7 +108,7 @@ def _hub_files(request: InputRequest, destination: Destination, bars: Bars) -> I
     if val_file in names and val_file not in taken:
         taken.append(val_file)
     sizes = {file.name: file.bytes for file in listing.files}
-    files = split_files({name: folder / name for name in taken}, val_file, sizes)
+    files = split_files({name: folder / name for name in taken}, val_file, sizes, request.val_fraction)
     return InputFiles(files, Downloads(listing, folder, request.download_workers, bars), request.keep_raw)
 
 

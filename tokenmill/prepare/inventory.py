@@ -31,6 +31,7 @@ READ_AS = {
     "document_separator": "--document-separator",
     "id_column": "--keep-ids",
     "messages_column": "--messages-column",
+    "val_fraction": "--val-fraction",
 }
 
 
@@ -100,10 +101,10 @@ class Inventory:
 
     def _require_read_alike(self, files: list[SourceFile]) -> None:
         """ValueError if files of this set would be read in another way now: before anything is made."""
-        formats = {file.name: file.format for file in files}
+        by_name = {file.name: file for file in files}
         made_from = (source for record in self._on_disk.values() for source in sources_of(record))
         for was in made_from:
-            now = formats[was["file"]].facts(self._options) if was["file"] in formats else was
+            now = by_name[was["file"]].facts(self._options) if was["file"] in by_name else was
             for key, flag in READ_AS.items():
                 if was.get(key) != now.get(key):
                     raise ValueError(
@@ -208,7 +209,7 @@ class Inventory:
             return False
         for was, file in zip(made_from, group, strict=True):
             size = size_of(file)
-            alone = {"file": file.name, "bytes": size} | file.format.facts(self._options)
+            alone = {"file": file.name, "bytes": size} | file.facts(self._options)
             if _difference(was, alone if size is not None else identify(file, self._options)):
                 return False
         return True
@@ -264,6 +265,11 @@ def read_record(folder: Path, name: str) -> dict | None:
     """The record of a shard, wherever its files are; None if there is none."""
     path = shard_path(folder, name, "json")
     return read_json(path, "shard") if path.exists() else None
+
+
+def first_record(folder: Path) -> dict | None:
+    """The record of one shard of a set, whether it is whole or not; None if there is none yet."""
+    return next((record for _, record in _records(folder, whole=False)), None)
 
 
 def _records(folder: Path, but: Container[str] = (), whole: bool = True) -> Iterator[tuple[str, dict]]:

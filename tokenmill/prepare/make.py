@@ -131,12 +131,13 @@ class Tally:
     """Counts what was read of a part."""
 
     def __init__(self, part: FilePart):
-        self.part, self.documents = part, 0
+        self.part, self.documents, self.other_split = part, 0, 0
         self.counts = Counter(dict.fromkeys(TEXT_COUNTS, 0))
         self.row_groups = dict.fromkeys(part.span or () if part.file.format.has_row_groups else (), 0)
 
     def add(self, documents: Documents) -> None:
         self.documents += len(documents.texts)
+        self.other_split += documents.other_split
         for count in TEXT_COUNTS:
             self.counts[count] += getattr(documents, count)
         if documents.row_group is not None:
@@ -150,11 +151,15 @@ class Tally:
         """What a record says about one file of several."""
         groups = {"row_groups": list(self.row_groups)} | self.groups() if self.groups() else {}
         left_out = {count: found for count, found in self.counts.items() if found}
-        return identity | groups | {"documents": self.documents} | left_out
+        return identity | groups | {"documents": self.documents} | left_out | self.split()
+
+    def split(self) -> dict:
+        """How many documents the other split has, if the file's documents are split."""
+        return {} if self.part.file.val_fraction is None else {"other_split": self.other_split}
 
 
 def _source(unit: Unit, tallies: list[Tally], identities: list[dict]) -> dict:
     """What a record says about the source of its text."""
     if len(tallies) == 1:
-        return identities[0] | tallies[0].groups() | {"shards": unit.units}
+        return identities[0] | tallies[0].groups() | tallies[0].split() | {"shards": unit.units}
     return {"files": [tally.whole(one) for tally, one in zip(tallies, identities, strict=True)], "shards": 1}

@@ -44,7 +44,8 @@ def add_missing_metadata(
         inventory.note(unit)
         if not inputs.keep_raw:
             for file in unit.files:
-                if not any(file in other.files for other in units if lacks(inventory, other)):
+                left = (other for other in units if lacks(inventory, other))
+                if not any(file.path == one.path for other in left for one in other.files):
                     inputs.delete(file)
 
     with Meter(bars, "reading", sum(unit.text_bytes for unit in units)) as meter:

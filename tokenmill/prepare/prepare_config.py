@@ -55,6 +55,9 @@ class PrepareConfig:
     engine: Literal["auto", "tiktoken", "gigatoken"] = "auto"  # what tokenizes; auto takes the fastest proven one
     name: str | None = None  # the data set's name in the token set's folder; by default taken from the source
     val_file: str | None = None  # the file to validate with, or `last` of a repository; by default the last taken
+    # fmt: off
+    val_fraction: float | None = None  # how much of the documents validates, drawn by a hash of their text; by default 0.01 (0.1 of less than 10 MiB) if the last file is the only one or has little text
+    # fmt: on
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
     keep_ids: str | None = None  # the column, or key, with a document's own id, which `tokenmill show` then prints
     # fmt: off
@@ -86,6 +89,11 @@ class PrepareConfig:
             )
         if self.chat is not None and (self.eot or self.eot_token):
             raise ValueError("--eot is for text; a chat template itself ends its turns")
+        if self.val_fraction is not None:
+            if self.val_file is not None:
+                raise ValueError("--val-file and --val-fraction both say what validates; give one of them")
+            if not 0 < self.val_fraction < 1:
+                raise ValueError(f"--val-fraction must be between 0 and 1, as 0.01, not {self.val_fraction}")
         for field in ("source", "tokenizer", "val_file", "chat"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, os.fspath(getattr(self, field)))
@@ -112,6 +120,7 @@ class InputRequest:
     num_shards: int
     revision: str
     val_file: str | None
+    val_fraction: float | None
     raw_dir: Path
     keep_raw: bool
     download_workers: int
@@ -182,7 +191,16 @@ def resolve(config: PrepareConfig) -> Request:
     size = _train_size(spec)
     trained = tokens.parent / "tokenizers" / f"{dataset}-bpe{size}.json"
     return Request(
-        InputRequest(c.source, c.num_shards, c.revision, c.val_file, Path(c.raw_dir), c.keep_raw, c.download_workers),
+        InputRequest(
+            c.source,
+            c.num_shards,
+            c.revision,
+            c.val_file,
+            c.val_fraction,
+            Path(c.raw_dir),
+            c.keep_raw,
+            c.download_workers,
+        ),
         TokenizerRequest(
             spec, c.bos_token, c.eot, c.eot_token, size, c.source, trained, c.train_text_bytes, c.chat, c.loss
         ),

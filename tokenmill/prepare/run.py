@@ -24,7 +24,7 @@ from tokenmill.prepare.estimate import estimate
 from tokenmill.prepare.execute import make_missing
 from tokenmill.prepare.fork_server import ForkServer
 from tokenmill.prepare.input_files import InputFiles, list_input_files
-from tokenmill.prepare.inventory import Inventory
+from tokenmill.prepare.inventory import Inventory, first_record
 from tokenmill.prepare.metadata_pass import add_missing_metadata
 from tokenmill.prepare.outcomes import PreparationError, Prepared
 from tokenmill.prepare.plan import Missing, find_missing
@@ -32,6 +32,7 @@ from tokenmill.prepare.prepare_config import PrepareConfig, Request, resolve
 from tokenmill.prepare.progress import Bars
 from tokenmill.prepare.splits import (
     changes,
+    divide_as_before,
     former_entries,
     in_former_order,
     keep_splits,
@@ -44,6 +45,7 @@ from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES, ShardEntry
 from tokenmill.store.small_files import SMALL_FILES
 from tokenmill.store.token_sets import write_manifest
+from tokenmill.text.document_split import require_documents
 from tokenmill.tokenize.encoder import require_engine
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -158,8 +160,11 @@ def _plan(job: _Job, upload: "BucketUpload | None", folder: Path) -> _Plan:
     """Plans the set whose records are in a folder. ValueError if files that it was made of are gone."""
     request = job.request
     former = former_entries(folder)
-    require_all_there(folder, job.inputs.files)
-    files = keep_splits(job.inputs.files, former, request.inputs.val_file is not None)
+    named = (request.inputs.val_file, request.inputs.val_fraction) != (None, None)
+    files = divide_as_before(job.inputs.files, first_record(folder), named, folder)
+    require_documents(files, request.options)
+    require_all_there(folder, files)
+    files = keep_splits(files, former, named)
     inputs = replace(job.inputs, files=files)
     fingerprint = job.tokenizer.fingerprint
     inventory = Inventory(folder, fingerprint, request.options, files, request.shard_text_bytes, upload)

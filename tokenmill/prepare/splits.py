@@ -3,6 +3,7 @@
     first run     a b c        trains on a and b, validates with c, the last
     with d        a b c d      d trains; c still validates, and checkpoints go on
     --val-file d               d validates and c trains, as requested
+    one file a                 1% of its documents validate; so they do when b and c come (text/document_split.py)
 
 Shards keep their order, and new ones come after them. A set keeps what it has: if a file of it is no longer in the
 source, the source is refused, because it may be another corpus in a folder of the same name.
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from tokenmill.store.shards import SPLITS, ShardEntry, Split, sources_of
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.text.document_split import split_by_document, whole_files
 from tokenmill.text.units import SourceFile
 
 Records = list[tuple[dict, Split]]
@@ -50,13 +52,32 @@ def require_all_there(folder: Path, files: list[SourceFile]) -> None:
         )
 
 
+def divide_as_before(files: list[SourceFile], record: dict | None, named: bool, folder: Path) -> list[SourceFile]:
+    """The files, split by document or file by file, as the shard was made that has this record.
+
+    ValueError if the user `named` another split, or if the set's validation file was named and is not now.
+    """
+    was = files[0].val_fraction if record is None else sources_of(record)[0].get("val_fraction")
+    if was == files[0].val_fraction:
+        return files
+    if named:
+        before = "by file" if was is None else f"by --val-fraction {was}"
+        raise ValueError(f"{folder}: has been split {before}; leave that as it was, or prepare under another --name")
+    whole = whole_files(files)
+    if was is not None:
+        return split_by_document(whole, was)
+    if len(whole) == 1:
+        raise ValueError(f"{folder}: another file validates in this token set; name it with --val-file")
+    return [*whole[:-1], replace(whole[-1], split="val")]
+
+
 def keep_splits(files: list[SourceFile], former: list[ShardEntry], named: bool) -> list[SourceFile]:
     """The files in the splits that they were in before, new ones in train, unless a validation file was `named`.
 
     ValueError if none of the files that validated exists any more.
     """
     before = _splits_of(former)
-    if named or not before:
+    if named or not before or files[0].val_fraction is not None:
         return files
     kept = [replace(file, split=before.get(file.name, "train")) for file in files]
     if not any(file.split == "val" for file in kept):

@@ -5,6 +5,7 @@ Comes in: what a user names (a folder, a file, a glob, a URL, a repository on th
     formats       the registry of formats; a file's name says which it has
     listing       what a user names -> files
     sources       files split into train and val; plan_units and read_documents for every format
+    document_split  splits the documents of each file, if a file alone is too large or too small to validate with
     file_groups   which files make shards together
     units         what all formats share: a source file, a unit of work, a batch of documents
     parquet       row groups; decoding: turns what is read of them into documents

@@ -1,6 +1,6 @@
 """Files of documents -> units of work -> batches of documents, in whatever format (formats.py).
 
-`split_files` puts the files that listing.py found in name order, the last one for validation. `plan_units` cuts them
+`split_files` puts the files that listing.py found in name order, and each in a split. `plan_units` cuts them
 into units of work, one shard each, by `shard_text_bytes` of text, so the cut depends on the data and never on the
 machine. `read_documents` streams a unit's text a few MB at a time; null and empty documents are left out and counted.
 """
@@ -14,11 +14,13 @@ from pathlib import Path
 from types import ModuleType
 
 from tokenmill.addresses import has_scheme
+from tokenmill.text.document_split import default_fraction, in_split, split_by_document
 from tokenmill.text.file_groups import FileGroup, about_text_bytes
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.units import Documents, FilePart, SourceFile, Unit, naming_file
 
+SMALL_VAL = 1 << 20  # bytes; fewer are little to validate with
 SMALL_FILE = 1 << 16  # bytes; a file that is not larger is read at once
 _imported = functools.cache(import_module)
 
@@ -39,7 +41,7 @@ def plan_units(
     with naming_file(file), file.open() as raw:
         module = _code_of(file)
         cuts = module.plan(file, raw, options, shard_text_bytes, known_text_bytes)
-        facts = {"file": file.name, **module.identify(file, raw), **file.format.facts(options)}
+        facts = {"file": file.name, **module.identify(file, raw), **file.facts(options)}
     span_of = "row_groups" if file.format.has_row_groups else "span"
     parts = [FilePart(file, options, span, size, facts | {span_of: list(span)}, written) for span, size in cuts]
     return [Unit((part,), number, len(parts)) for number, part in enumerate(parts)]
@@ -53,7 +55,7 @@ def identify(file: SourceFile, options: ReadOptions) -> dict:
     """What distinguishes a file from others, and how it is read. ValueError if it is damaged."""
     with naming_file(file), file.open() as raw:
         found = _code_of(file).identify(file, raw)
-    return {"file": file.name, **found, **file.format.facts(options)}
+    return {"file": file.name, **found, **file.facts(options)}
 
 
 def read_documents(unit: Unit, identities: list[dict] | None = None) -> Iterator[Documents]:
@@ -67,7 +69,7 @@ def read_documents(unit: Unit, identities: list[dict] | None = None) -> Iterator
                 identities.append(part.identity)
             for documents in _code_of(part.file).read(part):
                 documents.part = number
-                yield documents
+                yield in_split(documents, part.file)
 
 
 @contextlib.contextmanager
@@ -124,19 +126,33 @@ def _changed(file: SourceFile) -> ValueError:
 
 
 def split_files(
-    files: Mapping[str, str | Path], val_file: str | None = None, sizes: Mapping[str, int] | None = None
+    files: Mapping[str, str | Path],
+    val_file: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    val_fraction: float | None = None,
 ) -> list[SourceFile]:
-    """The files in name order, the last of them for validation, all others to train on.
+    """The files in name order, each in its split. `sizes` has the sizes in bytes that are known.
 
-    `val_file` names another for validation: one of them, or any other file. `sizes` has the sizes that are known.
+    - `val_file` names the file that validates: one of them, or any other file.
+    - `val_fraction` of the documents of all files validate (document_split.py).
+    - By default the last file validates. If it is the only one, or too small, a fraction of the documents does.
+
     ValueError if nothing is left to train on, FileNotFoundError if val_file is no file.
     """
     names = {name: os.fspath(path) for name, path in files.items()}
+    known = {name: _bytes(name, path, sizes or {}) for name, path in names.items()}
+    if val_file is None and val_fraction is None and _is_too_small_to_validate(known):
+        val_fraction = default_fraction(_total(known))
+    if val_fraction is not None:
+        whole = [SourceFile(name, _absolute(path), "train", known[name]) for name, path in sorted(names.items())]
+        found = split_by_document(whole, val_fraction)
+        _check_stems(found)
+        return found
     val_name = _val_name(names, val_file)
     if len(names) == 1:
         raise ValueError(
-            f"{names[val_name]}: found this one file, and the last file is the validation split: nothing would be "
-            "left to train on; add another file, or name a separate one with --val-file PATH"
+            f"{names[val_name]}: found this one file, and --val-file says that it validates: nothing would be left to "
+            "train on; leave --val-file out, or name another file"
         )
     found = [
         SourceFile(name, _absolute(path), "val" if name == val_name else "train", _bytes(name, path, sizes or {}))
@@ -144,6 +160,18 @@ def split_files(
     ]
     _check_stems(found)
     return found
+
+
+def _is_too_small_to_validate(sizes: Mapping[str, int | None]) -> bool:
+    """Whether the last file is the only one, or has less than 1 MiB and 1% of the bytes."""
+    total, last = _total(sizes), sizes[max(sizes)]
+    return len(sizes) == 1 or (total is not None and last is not None and last < min(SMALL_VAL, total // 100))
+
+
+def _total(sizes: Mapping[str, int | None]) -> int | None:
+    """Bytes of all files; None if those of one are not known."""
+    known = [size for size in sizes.values() if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _absolute(path: str) -> str:

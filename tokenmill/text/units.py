@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,11 +34,30 @@ class SourceFile:
     bytes: int | None = None  # as listed; None if unknown
     held: memoryview | None = field(default=None, compare=False, repr=False)  # the whole file, if it was read at once
     format: TextFormat = field(default=None, compare=False, repr=False)  # type: ignore[assignment]  # by default the name says which
+    val_fraction: float | None = None  # of its documents validate; each split has them under its own name
+    VAL_OF: ClassVar[str] = "val-of/"  # begins the name under which those that validate are listed
 
     def __post_init__(self) -> None:
         if self.format is None:
             object.__setattr__(self, "format", format_of(self.name))
         assert self.format is not None, "only files of known formats are listed"
+
+    @property
+    def listed_name(self) -> str:
+        """Its path below the source, also where `name` is that of the documents that validate."""
+        return self.name if self.val_fraction is None else self.name.removeprefix(self.VAL_OF)
+
+    @property
+    def fraction(self) -> float:
+        """How much of the file is in its split, about."""
+        if self.val_fraction is None:
+            return 1.0
+        return self.val_fraction if self.split == "val" else 1 - self.val_fraction
+
+    def facts(self, options: ReadOptions) -> dict:
+        """How it is read, as far as its documents depend on it, for the record of a shard."""
+        by_document = {} if self.val_fraction is None else {"val_fraction": self.val_fraction}
+        return self.format.facts(options) | by_document
 
     @property
     def is_local(self) -> bool:
@@ -79,7 +98,7 @@ class SourceFile:
 
     def holding(self, data: memoryview) -> "SourceFile":
         """The same file, read as a whole."""
-        return SourceFile(self.name, self.path, self.split, self.bytes, data, self.format)
+        return SourceFile(self.name, self.path, self.split, self.bytes, data, self.format, self.val_fraction)
 
     def open(self) -> pa.NativeFile:
         """The file's bytes; seekable."""
@@ -157,6 +176,7 @@ class Documents:
     kept: pa.Table | None = None  # the columns that the user asked to keep, a row for each of the texts
     kept_found: frozenset[str] = frozenset()  # the names of those that the source has here
     part: int = 0  # of the unit
+    other_split: int = 0  # documents of the file that are in the other split
     locate: Callable[[int], str] | None = None  # the place of a document in the file, for errors about it
 
 
