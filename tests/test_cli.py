@@ -51,7 +51,7 @@ def test_the_version_is_the_package_s(capsys):
 def test_an_unknown_verb_is_answered_with_those_that_there_are(capsys):
     assert cli.main(["reprot", "data"]) == 2
     said = capsys.readouterr().err
-    verbs = "prepare, show, report, verify, mix, bench, view, push, pull, convert"
+    verbs = "prepare, list, show, report, verify, mix, bench, view, push, pull, convert"
     assert said == f"error: no command 'reprot'; the commands are {verbs}; did you mean report?\n"
 
 
@@ -168,7 +168,7 @@ def test_every_flag_of_every_command_says_what_it_is(words):
     """A field's comment is its help text, and is lost without a word where a formatter breaks its line."""
     done = warm.run(*words, "--help", cwd=ROOT)
     lines = [line.strip("│ ") for line in done.stdout.splitlines() if line.startswith("│")]
-    assert len(lines) > 3
+    assert len(lines) > 1
     words = r"(?:, --no-[\w-]+)?(?: \{[^}]*\}\S*| [A-Z|]+)*"
     assert not re.findall(rf"^(--[\w-]+{words}\s+\((?:default|required))", "\n".join(lines), re.MULTILINE)
     assert not re.findall(r"^\[?[A-Z]+\]? +[a-z]+ \((?:default|required)", "\n".join(lines), re.MULTILINE)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.prepare.outcomes import PreparationError
     from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
-    from tokenmill.store.token_sets import TokenSet, find_token_set
+    from tokenmill.store.set_names import find_token_set
+    from tokenmill.store.token_sets import TokenSet
     from tokenmill.tokenize.tokenizer import Tokenizer
 
 __version__ = "0.4.0"
@@ -73,7 +74,7 @@ _HOMES = {
     "Tokenizer": "tokenize.tokenizer",
     "cu_seqlens": "batches.documents",
     "document_mask": "batches.documents",
-    "find_token_set": "store.token_sets",
+    "find_token_set": "store.set_names",
     "forecast": "feed.forecast",
     "get_batch": "batches.get_batch",
     "position_ids": "batches.documents",

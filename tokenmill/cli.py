@@ -35,6 +35,7 @@ class Verb:
 
 VERBS = {
     "prepare": Verb("tokenmill.prepare.command", "prepare", "turn text into a token set, once, on all cores"),
+    "list": Verb("tokenmill.look.list_sets", "report", "list the token sets on this disk"),
     "show": Verb("tokenmill.look.show", "report", "print rows, batches, steps or documents, decoded"),
     "report": Verb("tokenmill.look.report", "report", "write one HTML page about a token set"),
     "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),

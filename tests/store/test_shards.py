@@ -9,9 +9,10 @@ from making import BOS, make_token_set, of_shards, read_manifest, tree
 
 from tokenmill.store.files import AtomicFile, write_json
 from tokenmill.store.schema import dtype_name
+from tokenmill.store.set_names import find_token_set
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import finished_record
-from tokenmill.store.token_sets import TokenSet, digest_of, find_token_set
+from tokenmill.store.token_sets import TokenSet, digest_of
 
 FACTS = {"source": {"file": "a.parquet"}, "fingerprint": "f" * 64, "text_bytes": 0}
 
@@ -141,8 +142,6 @@ def test_the_one_token_set_is_found_and_several_are_listed(tmp_path, monkeypatch
     (tmp_path / "data" / "tokens" / "unfinished").mkdir()
     with pytest.raises(FileNotFoundError, match=r"unfinished: expected a finished .* folder without man"):
         TokenSet("data/tokens/unfinished")
-    with pytest.raises(FileNotFoundError, match=r"near: .* found no such folder; did you mean data/tokens/near\?"):
-        TokenSet("near")
     with pytest.raises(FileNotFoundError, match=r"found a folder of 1 token set; name one of them, as .*tokens/one$"):
         TokenSet(tmp_path / "tokens")
     make_token_set(tmp_path / "tokens" / "two", train=[[3]], val=[[2]])

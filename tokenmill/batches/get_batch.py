@@ -32,11 +32,10 @@ from tokenmill.batches.torch_devices import find_device
 from tokenmill.checks import one_of, whole_number
 from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.feed.mixture import Mixture
-from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.position import VERSION
+from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
 from tokenmill.store.shards import Split
-from tokenmill.store.token_sets import find_token_set
 
 Purpose = Literal["train", "eval"]
 EVAL_SEEDS = 1 << 32  # added to the seed for evaluation, so that it is no seed that anybody trains with

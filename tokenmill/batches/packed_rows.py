@@ -26,12 +26,11 @@ from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
 from tokenmill.checks import whole_number
 from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
 from tokenmill.feed.mixture import ONE_SET, Mixture
-from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.row_stream import range_of_rank
 from tokenmill.sanitize import redact
+from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
 from tokenmill.store.shards import Split
-from tokenmill.store.token_sets import find_token_set
 
 
 class PackedRows(IterableDataset[Item], Generic[Item]):

@@ -16,13 +16,13 @@ from tokenmill.addresses import display_address, is_address, name_of, named, req
 from tokenmill.exchange.transfer_progress import counting
 from tokenmill.feed.loader_config import LoaderConfig, Packing
 from tokenmill.feed.mixture import tokens_of
-from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.feed.protocol import RankShare
 from tokenmill.feed.weighted_feed import WeightedFeed
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.pull import pull
 from tokenmill.remote.sets import manifest_at
 from tokenmill.rows.packings import find_packing
+from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import DTYPES, Split
 
 

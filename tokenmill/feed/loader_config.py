@@ -13,14 +13,14 @@ from tokenmill.addresses import cache_root, named
 from tokenmill.checks import LARGEST, LONGEST_ROW, bytes_of, one_of, truth, whole_number
 from tokenmill.feed.loss_mask import LOSSES
 from tokenmill.feed.mixture import ONE_SET, Mixture
-from tokenmill.feed.mixture_file import TOKENS_ROOT
 from tokenmill.remote.sets import Kept, open_set
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
 from tokenmill.rows.packings import PACKINGS, find_packing
 from tokenmill.rows.skip_rows import by_source, format_by_source
 from tokenmill.sanitize import redact
+from tokenmill.store.set_names import TOKENS_ROOT, find_token_set, set_folder
 from tokenmill.store.shards import SPLITS, Split
-from tokenmill.store.token_sets import TokenSet, find_token_set
+from tokenmill.store.token_sets import TokenSet
 
 Tokens = str | os.PathLike[str] | Mixture | None  # the type of the `tokens` parameter
 # for type checkers; at run time the name of any registered packing works (rows/packings.py)
@@ -100,7 +100,7 @@ class LoaderConfig:
         if self.tokens is not None and not isinstance(self.tokens, Mixture):
             location = named(self.tokens)
             is_mixture = isinstance(location, Path) and location.suffix == ".toml"
-            self._set("tokens", Mixture.load(location) if is_mixture else location)
+            self._set("tokens", Mixture.load(location) if is_mixture else set_folder(location))
         if self.skip_rows is not None:
             names = self.tokens.names if isinstance(self.tokens, Mixture) else (ONE_SET,)
             self._set("skip_rows", tuple(format_by_source(by_source(self.skip_rows, names))))

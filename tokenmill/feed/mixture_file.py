@@ -28,9 +28,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenmill.addresses import is_address, named
-
-TOKENS_ROOT = Path("data/tokens")  # a bare name is looked up here
+from tokenmill.addresses import is_address
+from tokenmill.store.set_names import set_folder
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -95,12 +94,8 @@ def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any], Any]]:
 
 def folder_of(source: str, here: Path) -> str | Path:
     """The absolute folder of a path or of a bare name, which may be under data/tokens; or an address."""
-    if is_address(source):
-        return named(source)
-    path = here / source
-    if not path.exists() and Path(source).name == source and (here / TOKENS_ROOT / source).exists():
-        path = here / TOKENS_ROOT / source
-    return Path(os.path.abspath(path))
+    where = set_folder(source, here)
+    return where if isinstance(where, str) else Path(os.path.abspath(here / where))
 
 
 def _require_known(table: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:

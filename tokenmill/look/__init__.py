@@ -2,6 +2,7 @@
 
 Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of damage.
 
+    list_sets       `tokenmill list`: the sets on this disk
     show            `tokenmill show`: rows, batches, steps, documents
     show_config     its command line; terminal: prints rows; metadata_table: a batch by the metadata of its documents
     trace           finds the documents of a step, and the steps of a document

@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tokenmill.addresses import name_of, named, require_folder
+from tokenmill.addresses import name_of, require_folder
 from tokenmill.look import report_text
 from tokenmill.look.loss_stats import look_at_loss
 from tokenmill.look.packing_stats import tally, variants
@@ -24,6 +24,7 @@ from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.remote.sets import Kept, open_set
 from tokenmill.store.columns import META
 from tokenmill.store.files import write_file
+from tokenmill.store.set_names import set_folder
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -56,7 +57,7 @@ class Report:
         require_folder("--out", self.out)
         if self.out:
             return Path(self.out)
-        location = named(self.tokens)
+        location = set_folder(self.tokens)
         if isinstance(location, str):
             return Path(f"{name_of(location)}.html")
         return location.resolve() / "report.html"

@@ -35,6 +35,7 @@ from tokenmill.store.columns import COLUMNS, OFFSETS, TOKENS, checksums_of, colu
 from tokenmill.store.files import BLOCK_BYTES, Checksums
 from tokenmill.store.locked import locked
 from tokenmill.store.maps import map_file
+from tokenmill.store.set_names import set_folder
 from tokenmill.store.shards import OFFSET, ShardEntry, in_blocks, shard_path
 from tokenmill.store.token_sets import TokenSet, write_manifest
 
@@ -129,7 +130,7 @@ def drop(path: str | os.PathLike[str], names: list[str]) -> None:
 
     Raises ValueError if a split would have no shard left.
     """
-    path = Path(path)
+    path = Path(set_folder(path))
     with locked(path):
         token_set = TokenSet(path)
         kept = [entry for entry in token_set.entries if entry.name not in names]

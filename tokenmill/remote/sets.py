@@ -46,8 +46,9 @@ MOST_UNASKED = 1 << 33  # tokens of a shard whose size is compared only when its
 
 
 def open_set(tokens: str | os.PathLike[str], kept: Kept = KEPT) -> TokenSet:
-    """The token set of a folder or an address. Raises what TokenSet does; for an address also ConnectionError,
-    PermissionError or OSError.
+    """The token set of a folder, a name (store/set_names.py) or an address.
+
+    Raises what TokenSet does, and for an address also ConnectionError, PermissionError or OSError.
     """
     where = named(tokens)
     return TokenSet(where) if isinstance(where, Path) else RemoteTokenSet(where, kept)

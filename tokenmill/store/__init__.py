@@ -9,6 +9,7 @@ Comes in: tokens, lengths, records. Goes out: arrays, manifests.
     shards        one shard, mapped; shard_writer: written
     tables        columns that are parquet: metadata
     token_sets    a folder of shards with a manifest; views: how often each of its documents counts
+    set_names     finds sets on this disk by their names
     viewed_shard  the documents of a shard that a view keeps
     chat_rule     the chat template that a tokenizer carries, and which turns are learned
     small_files   tokenizer.json and token_bytes.npy, and whether one is right; fingerprints: of a tokenizer

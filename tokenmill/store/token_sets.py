@@ -26,6 +26,7 @@ from tokenmill.humanize import counted
 from tokenmill.store.columns import OFFSETS, TOKENS, described_sha256
 from tokenmill.store.files import header, read_json, write_file, write_json
 from tokenmill.store.schema import CHAT_COUNTS, dtype_name
+from tokenmill.store.set_names import set_folder
 from tokenmill.store.shards import (
     COUNTS,
     DTYPES,
@@ -161,7 +162,7 @@ class TokenSet:
                 f"{display_address(os.fspath(path))}: expected a folder on this disk, found an address; RowLoader and "
                 "the commands take addresses, and `tokenmill pull` fetches a whole set"
             )
-        self.path = Path(os.path.abspath(path))  # whatever folder the process goes to
+        self.path = Path(os.path.abspath(set_folder(path)))  # whatever folder the process goes to
         self.address = str(self.path)
         manifest = self.path / "manifest.json"
         if not manifest.exists():
@@ -173,8 +174,6 @@ class TokenSet:
             found = "a folder without manifest.json" if self.path.is_dir() else "no such folder"
             if self.path.is_file():
                 found = "a file"
-            if ((near := Path("data/tokens", self.path.name)) / "manifest.json").exists():
-                raise FileNotFoundError(f"{self.path}: expected a token set, found {found}; did you mean {near}?")
             raise FileNotFoundError(
                 f"{self.path}: expected a finished token set, found {found}; "
                 "run `tokenmill prepare`, or prepare_data.py, first (again, if it was interrupted)"
@@ -353,20 +352,3 @@ class TokenSet:
         if record["name"] != entry.name:
             raise ValueError(f"{path}: expected the record of shard {entry.name}, found that of {record['name']}")
         return record
-
-
-def find_token_set(root: str | os.PathLike[str]) -> Path:
-    """The one token set under root; FileNotFoundError for none, ValueError that lists several, the newest last."""
-    found = sorted(Path(root).glob("*/manifest.json"), key=lambda path: (path.stat().st_mtime_ns, path))
-    if not found:
-        raise FileNotFoundError(
-            f"{Path(root).absolute()}: expected a token set, found none; run `tokenmill prepare` "
-            "(in a clone `python prepare_data.py`) first, or name its folder with tokens="
-        )
-    if len(found) > 1:
-        listed = "".join(f"\n  {path.parent}, of {time.ctime(path.stat().st_mtime)}" for path in found)
-        raise ValueError(
-            f"{root}: {len(found)} token sets are here, and none was named:{listed}\n"
-            f'name one where the loader is made; the last one that was prepared is\n  tokens="{found[-1].parent}"'
-        )
-    return found[0].parent
