@@ -14,6 +14,8 @@ demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
 	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --batch-size 4 --world-size 1 --seq-len 512
 	@cat .venv/demo.txt
+	@echo "next: \`make train\` trains a small GPT on it for some minutes, and for a set of your own text, run"
+	@echo "  .venv/bin/python prepare_data.py --source FILE_OR_FOLDER"
 
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 
 import pyarrow as pa
@@ -116,12 +117,17 @@ def test_one_file_is_prepared_verified_and_kept_as_it_is(tmp_path, tokenizer_jso
     folder = tmp_path / done.stdout.splitlines()[-1]
     token_set = TokenSet(folder)
     assert cli.main(["verify", str(folder)]) == 0
-    found = {}
+    found, begins = {}, {"train": [], "val": []}
     for entry in token_set.entries:
         for number in range(entry.documents):
             place = SourceLocator(token_set).find(entry, number)
-            assert "of those that were kept" in place
+            assert place.endswith(f"document {number:,} of those that were kept")
+            if number == 0:
+                begins[entry.split].append(int(re.search(r"from row (\d+) on", place)[1]))
             found[metadata_of(token_set, entry).column("id")[number].as_py()] = entry.split
+    assert len(begins["train"]) > 5
+    assert begins["train"] == sorted(begins["train"])
+    assert set(begins["val"]) <= set(begins["train"]), "shards of both splits are cut at the same rows"
     assert found.keys() == {n for n, text in enumerate(rows) if text}
     validates = {n: _hashes(text_array([text]))[0] < 0.1 * 2**32 for n, text in enumerate(rows) if text}
     assert {n for n, split in found.items() if split == "val"} == {n for n, chosen in validates.items() if chosen}

@@ -92,6 +92,7 @@ class PrepareConfig:
         if self.val_fraction is not None:
             if self.val_file is not None:
                 raise ValueError("--val-file and --val-fraction both say what validates; give one of them")
+            object.__setattr__(self, "val_fraction", float(self.val_fraction))
             if not 0 < self.val_fraction < 1:
                 raise ValueError(f"--val-fraction must be between 0 and 1, as 0.01, not {self.val_fraction}")
         for field in ("source", "tokenizer", "val_file", "chat"):

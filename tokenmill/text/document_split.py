@@ -76,8 +76,11 @@ def in_split(documents: Documents, file: SourceFile) -> Documents:
         other_split=int(np.count_nonzero(~mask)),
         kept=None if documents.kept is None else documents.kept.filter(chosen),
     )
-    if file.split == "val":  # the training file counts what both leave out
-        found.null_documents = found.empty_documents = found.broken_lines = found.oversized_documents = 0
+    if file.split == "val":  # what is in neither split is counted where the file trains
+        for count in ("null_documents", "empty_documents", "broken_lines", "oversized_documents"):
+            found.other_split += getattr(found, count)
+            setattr(found, count, 0)
+        found.repaired_documents = 0
     if (locate := documents.locate) is not None:
         places = np.flatnonzero(mask)
         found.locate = lambda number: locate(int(places[number]))

@@ -176,7 +176,7 @@ class Documents:
     kept: pa.Table | None = None  # the columns that the user asked to keep, a row for each of the texts
     kept_found: frozenset[str] = frozenset()  # the names of those that the source has here
     part: int = 0  # of the unit
-    other_split: int = 0  # documents of the file that are in the other split
+    other_split: int = 0  # documents of the file that are not in its split
     locate: Callable[[int], str] | None = None  # the place of a document in the file, for errors about it
 
 
