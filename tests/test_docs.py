@@ -1,6 +1,7 @@
 """Every command and every Python block of the README and of docs/ runs."""
 
 import importlib
+import json
 import os
 import pickle
 import re
@@ -119,7 +120,28 @@ def viewed(gpt2, tmp_path_factory):
     return cwd
 
 
-OTHER_FOLDERS = {"mixtures.md": "mixture", "views.md": "viewed"}  # of pages whose blocks do not run after the demo
+def write_mine(cwd):
+    """The file of text that docs/quickstart.md begins with."""
+    (cwd / "mine.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in make_text(300, seed=9)))
+
+
+@pytest.fixture(scope="module")
+def started(gpt2, tmp_path_factory):
+    """A folder in which the sets of docs/quickstart.md were prepared."""
+    cwd = tmp_path_factory.mktemp("started")
+    write_mine(cwd)
+    write_parquet(cwd / "my/parquet/files/0.parquet", make_text(300, seed=0), row_group_size=100)
+    for line in "".join(blocks(ROOT / "docs" / "quickstart.md", "bash")).splitlines():
+        if " prepare " in line:
+            run([sys.executable, "-m", *shlex.split(line)], cwd)
+    return cwd
+
+
+OTHER_FOLDERS = {
+    "mixtures.md": "mixture",
+    "views.md": "viewed",
+    "quickstart.md": "started",
+}  # of pages whose blocks do not run after the demo
 
 
 @pytest.mark.parametrize(("page", "number"), PYTHON, ids=[f"{page.name} {number}" for page, number in PYTHON])
@@ -156,6 +178,7 @@ def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     for folder in ("my/parquet/files", "base_data_climbmix"):
         for number in range(3):
             write_parquet(cwd / folder / f"{number}.parquet", make_text(300, seed=number), row_group_size=100)
+    write_mine(cwd)
     write_scored(cwd / "fineweb")
     for folder in ("path/to", "tokenizer"):
         (cwd / folder).mkdir(parents=True)
