@@ -298,6 +298,17 @@ def test_an_hf_url_is_read_in_place_to_the_same_shards(env, flags, tmp_path):
     assert not (in_place / "data" / "raw").exists()
 
 
+def test_an_hf_url_of_a_folder_takes_that_part_of_a_repository(tokenizer_json, tmp_path):
+    data = write_parquet(tmp_path / "there.parquet", make_text(documents=60, seed=1)).read_bytes()
+    with Hub(REPOSITORY, {"sample/10BT/a.parquet": data, "sample/10BT/b.parquet": data, "c.parquet": data}) as server:
+        source = f"hf://datasets/{REPOSITORY}/sample/10BT"
+        env = environment(server.url, tmp_path)
+        done = run_prepare("--source", source, "--tokenizer", tokenizer_json, cwd=tmp_path, env=env)
+        server.shutdown()
+    manifest = json.loads((tmp_path / done.stdout.splitlines()[-1] / "manifest.json").read_text())
+    assert [shard["source"] for shard in manifest["shards"]] == ["a.parquet", "b.parquet"]
+
+
 def test_a_file_that_is_there_is_hashed_once_and_fetched_where_it_is_another(hub, env, flags, tmp_path):
     """NULs of the right length are no text."""
     raw = tmp_path / "data/raw/owner--corpus"
