@@ -246,6 +246,24 @@ def test_what_is_run_elsewhere_is_still_in_the_docs():
 
 # ---------------------------------------------------------------------------- what they say
 
+IDIOMS = {  # that came back again and again, and what a colleague would say
+    r"\bfor who\b": "for people who, for anyone who",
+    r"\bof it alone\b": "only of it",
+    r"\b(?:is|are|was|were) told\b": "gets an error, sees, is printed",
+    r"\blest\b": "so that ... not",
+    r"\banew\b": "again, new",
+    r"\bgo(?:es)? on\b": "continue",
+    r"(?:^|[.:;] |\| )(?:Where|Was it|Whoever) [a-z]": "If, or the subject first",
+    r"(?:^|[.;] |\| )What [a-z]+ not\b": "the subject first",
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "api.md"], ids=lambda page: page.name)
+def test_a_page_is_free_of_the_idioms_that_readers_stumbled_over(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    found = {idiom: re.findall(idiom, prose, re.MULTILINE) for idiom in IDIOMS}
+    assert not {idiom: IDIOMS[idiom] for idiom, hits in found.items() if hits}
+
 
 def test_the_demo_draws_and_decodes_a_batch(demo):
     (folder,) = (demo / "data" / "tokens").iterdir()
