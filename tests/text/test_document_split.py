@@ -15,6 +15,7 @@ from making import make_text, run_prepare, tree, write_parquet
 
 from tokenmill import cli
 from tokenmill.look.source_places import SourceLocator
+from tokenmill.prepare.shard_size import find_shard_text_bytes
 from tokenmill.store.shards import sources_of
 from tokenmill.store.tables import metadata_of
 from tokenmill.store.token_sets import TokenSet
@@ -43,9 +44,9 @@ def write(path, texts):
     return path
 
 
-def texts_by_split(files, shard_text_bytes=5_000):
+def texts_by_split(files, shard_text_bytes=5_000, options=None):
     """{split: its texts}, of files read unit by unit."""
-    options, found = ReadOptions(document_separator=b"\n%%\n"), {"train": [], "val": []}
+    options, found = options or ReadOptions(document_separator=b"\n%%\n"), {"train": [], "val": []}
     for file in files:
         for unit in plan_units(file, options, shard_text_bytes):
             found[file.split] += [text for some in read_documents(unit) for text in some.texts.to_pylist()]
@@ -192,7 +193,48 @@ def test_settings_that_cannot_be_are_refused(tmp_path, tokenizer_json):
     assert "--val-file and --val-fraction both say what validates" in refused(
         "--val-fraction", 0.1, "--val-file", "a.txt"
     )
-    assert "--val-fraction must be between 0 and 1, as 0.01, not 1.0" in refused("--val-fraction", 1)
+    assert "--val-fraction must be from 0.000001 to less than 1, as 0.01, not 1.0" in refused("--val-fraction", 1)
+
+
+def test_a_conversation_is_in_one_split_whatever_is_beside_it_and_in_whichever_format(tmp_path, tokenizer_json):
+    chats = [
+        [{"role": "user", "content": text}, {"role": "assistant", "content": "yes"}]
+        for text in TEXTS[:40]
+        for _ in "ab"
+    ]
+    lines = [json.dumps({"id": number, "messages": messages}) for number, messages in enumerate(chats)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
+    pq.write_table(pa.table({"messages": chats, "score": range(80)}), tmp_path / "rows.parquet")
+    found = []
+    for source in ("chats.jsonl", "rows.parquet"):
+        options = ReadOptions(conversations=True)
+        texts = texts_by_split(split_files({source: tmp_path / source}, val_fraction=0.3), 100_000, options)
+        found.append({split: {str(json.loads(row)["messages"]) for row in rows} for split, rows in texts.items()})
+    assert found[0] == found[1]
+    assert not found[0]["train"] & found[0]["val"]
+    assert 4 < len(found[0]["val"]) < 24
+
+
+def test_a_file_in_both_splits_is_counted_once_in_sizes(tmp_path):
+    gigabytes = 4 << 30
+    alone = split_files({"a.jsonl": "/x/a.jsonl"}, sizes={"a.jsonl": gigabytes})
+    two = split_files(
+        {f"{n}.jsonl": f"/x/{n}.jsonl" for n in "ab"}, sizes=dict.fromkeys(("a.jsonl", "b.jsonl"), gigabytes // 2)
+    )
+    assert find_shard_text_bytes([], None, alone) == find_shard_text_bytes([], None, two)
+    path = write(tmp_path / "a.jsonl", TEXTS)
+    units = [unit for file in split_files({"a.jsonl": path}) for unit in plan_units(file, ReadOptions(), 5_000)]
+    size = path.stat().st_size
+    assert abs(sum(unit.text_bytes for unit in units) - size) <= len(units)
+    shares = sum(some.share for unit in units for some in read_documents(unit))
+    assert abs(shares - size) < 0.02 * size
+
+
+def test_the_last_file_validates_where_it_is_named_however_little_it_has(tmp_path, tokenizer_json):
+    write(tmp_path / "in" / "a.jsonl", TEXTS)
+    write(tmp_path / "in" / "b.jsonl", TEXTS[:1])
+    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, "--val-file", "last", cwd=tmp_path)
+    assert "validates: b.jsonl" in done.stdout
 
 
 def test_an_error_in_a_row_names_its_line_of_the_file(tmp_path, tokenizer_json):

@@ -86,7 +86,7 @@ def estimate(missing: Missing, inputs: InputFiles, raw: Path, tokens: Path | Non
     to_fetch = {file.path: file for file in absent}  # a file may be in both splits
     guessed = [file for group in missing.unread for file in group] + absent
     is_known = all(file.bytes is not None for file in guessed)
-    text = sum(part.text_bytes * part.file.fraction for unit in missing.units for part in unit.parts)
+    text: float = sum(unit.text_bytes for unit in missing.units)
     text += sum(about_text_bytes(file) * file.fraction for file in guessed)
     return Estimate(
         files=len({file.path for file in inputs.files}),

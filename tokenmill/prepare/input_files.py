@@ -88,6 +88,8 @@ def list_input_files(request: InputRequest, destination: Destination, bars: Bars
     listed = list_source(source)
     for line in listed.left_out:
         bars.say(f"left out of {source}: {line}")
+    if request.val_file == "last":
+        val_file = max(listed.files)
     return InputFiles(split_files(listed.files, val_file, listed.bytes, request.val_fraction))
 
 

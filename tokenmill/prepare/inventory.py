@@ -122,7 +122,10 @@ class Inventory:
         units = plan_units(group, self._options, self.shard_text_bytes, known.get("text_bytes") if same else None)
         if learns:
             path.parent.mkdir(exist_ok=True)
-            write_json(path, header("plan") | facts | {"text_bytes": sum(unit.text_bytes for unit in units)})
+            write_json(
+                path,
+                header("plan") | facts | {"text_bytes": sum(part.text_bytes for unit in units for part in unit.parts)},
+            )
         return units
 
     def take(self, units: list[Unit]) -> None:

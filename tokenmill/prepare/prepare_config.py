@@ -54,7 +54,9 @@ class PrepareConfig:
     skip_broken_conversations: bool = False  # leave out and count rows that are no conversation; by default an error
     engine: Literal["auto", "tiktoken", "gigatoken"] = "auto"  # what tokenizes; auto takes the fastest proven one
     name: str | None = None  # the data set's name in the token set's folder; by default taken from the source
-    val_file: str | None = None  # the file to validate with, or `last` of a repository; by default the last taken
+    val_file: str | None = (
+        None  # the file to validate with, or `last`: of a repository, the last that it has; by default the last taken
+    )
     # fmt: off
     val_fraction: float | None = None  # how much of the documents validates, drawn by a hash of their text; by default 0.01 (0.1 of less than 10 MiB) if the last file is the only one or has little text
     # fmt: on
@@ -93,8 +95,10 @@ class PrepareConfig:
             if self.val_file is not None:
                 raise ValueError("--val-file and --val-fraction both say what validates; give one of them")
             object.__setattr__(self, "val_fraction", float(self.val_fraction))
-            if not 0 < self.val_fraction < 1:
-                raise ValueError(f"--val-fraction must be between 0 and 1, as 0.01, not {self.val_fraction}")
+            if not 1e-6 <= self.val_fraction < 1:
+                raise ValueError(
+                    f"--val-fraction must be from 0.000001 to less than 1, as 0.01, not {self.val_fraction}"
+                )
         for field in ("source", "tokenizer", "val_file", "chat"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, os.fspath(getattr(self, field)))

@@ -161,7 +161,7 @@ def _plan(job: _Job, upload: "BucketUpload | None", folder: Path) -> _Plan:
     request = job.request
     former = former_entries(folder)
     named = (request.inputs.val_file, request.inputs.val_fraction) != (None, None)
-    files = divide_as_before(job.inputs.files, first_record(folder), named, folder)
+    files = divide_as_before(job.inputs.files, former, first_record(folder), named, folder)
     require_documents(files, request.options)
     require_all_there(folder, files)
     files = keep_splits(files, former, named)

@@ -32,8 +32,8 @@ def find_shard_text_bytes(records: Iterable[dict], named: int | None, files: Ite
     """
     shards = {record.get("shard_text_bytes"): record["name"] for record in records}
     if not shards:
-        known = [about_text_bytes(file) for file in files if file.bytes is not None]
-        return named or (default_shard_text_bytes(sum(known)) if known else LARGEST)
+        known = [about_text_bytes(file) * file.fraction for file in files if file.bytes is not None]
+        return named or (default_shard_text_bytes(round(sum(known))) if known else LARGEST)
     recorded: list[int] = sorted(size for size in shards if size is not None)
     if not recorded:
         return named or BEFORE_RECORDED

@@ -52,13 +52,20 @@ def require_all_there(folder: Path, files: list[SourceFile]) -> None:
         )
 
 
-def divide_as_before(files: list[SourceFile], record: dict | None, named: bool, folder: Path) -> list[SourceFile]:
+def divide_as_before(
+    files: list[SourceFile], former: list[ShardEntry], record: dict | None, named: bool, folder: Path
+) -> list[SourceFile]:
     """The files, split by document or file by file, as the shard was made that has this record.
 
     ValueError if the user `named` another split, or if the set's validation file was named and is not now.
     """
-    was = files[0].val_fraction if record is None else sources_of(record)[0].get("val_fraction")
-    if was == files[0].val_fraction:
+    now = files[0].val_fraction
+    if record is not None:
+        was = sources_of(record)[0].get("val_fraction")
+    else:  # no shard is there; a manifest may be
+        by_file = bool(former) and not any(name.startswith(SourceFile.VAL_OF) for e in former for name in e.sources)
+        was = None if by_file else now
+    if was == now:
         return files
     if named:
         before = "by file" if was is None else f"by --val-fraction {was}"

@@ -8,6 +8,7 @@
 A short name that fits two sets is an error that lists them, so no run trains on another set than you meant.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ def set_folder(tokens: str | os.PathLike[str], here: Path = Path()) -> str | Pat
     ValueError if a short name fits several sets. A folder that does not exist is returned as it was given.
     """
     where = named(tokens)
-    if isinstance(where, str) or where.name != str(where) or (here / where).exists():
+    is_name = isinstance(where, Path) and os.fspath(tokens) in (where.name, os.fsencode(where.name))
+    if isinstance(where, str) or not is_name or (here / where / "manifest.json").exists():
         return where
     if (here / TOKENS_ROOT / where).exists():
         return TOKENS_ROOT / where
@@ -41,8 +43,9 @@ def set_folder(tokens: str | os.PathLike[str], here: Path = Path()) -> str | Pat
 def _sets_of(root: Path, dataset: str) -> Iterator[Path]:
     """The folders of finished sets of a data set."""
     for manifest in sorted(root.glob("*/manifest.json")):
-        if manifest.parent.name.startswith(dataset) and read_json(manifest, "tokens").get("dataset") == dataset:
-            yield manifest.parent
+        with contextlib.suppress(ValueError):  # damaged, or of another version: no set to train on
+            if read_json(manifest, "tokens").get("dataset") == dataset:
+                yield manifest.parent
 
 
 def find_token_set(root: str | os.PathLike[str]) -> Path:

@@ -14,12 +14,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.text.formats import ReadOptions
-from tokenmill.text.units import Documents, SourceFile
-from tokenmill.text_arrays import mask_array
+from tokenmill.text.formats import CONVERSATION_COLUMNS, ReadOptions
+from tokenmill.text.units import Documents, FilePart, SourceFile
+from tokenmill.text_arrays import mask_array, unchecked_array
 
 HASHES = 1 << 32
 FRACTION = 0.01  # that validates by default,
@@ -61,11 +62,13 @@ def require_documents(files: list[SourceFile], options: ReadOptions) -> None:
         )
 
 
-def in_split(documents: Documents, file: SourceFile) -> Documents:
-    """The documents that are in the file's split, and how many are not, in `other_split`."""
+def in_split(documents: Documents, part: FilePart) -> Documents:
+    """The documents that are in the split of the part's file, and how many are not, in `other_split`."""
+    file = part.file
     if file.val_fraction is None:
         return documents
-    validates = _hashes(documents.texts) < round(file.val_fraction * HASHES)
+    texts = _conversations(documents.texts, part.options) if part.options.conversations else documents.texts
+    validates = _hashes(texts) < round(file.val_fraction * HASHES)
     mask = validates if file.split == "val" else ~validates
     chosen = mask_array(mask)
     texts = documents.texts.filter(chosen)
@@ -73,6 +76,7 @@ def in_split(documents: Documents, file: SourceFile) -> Documents:
         documents,
         texts=texts,
         text_bytes=pc.sum(pc.binary_length(texts)).as_py() or 0,
+        share=round(documents.share * file.fraction),
         other_split=int(np.count_nonzero(~mask)),
         kept=None if documents.kept is None else documents.kept.filter(chosen),
     )
@@ -85,6 +89,21 @@ def in_split(documents: Documents, file: SourceFile) -> Documents:
         places = np.flatnonzero(mask)
         found.locate = lambda number: locate(int(places[number]))
     return found
+
+
+def _conversations(rows: pa.LargeStringArray, options: ReadOptions) -> pa.LargeStringArray:
+    """What rows of JSON are hashed by: their conversation alone, written in one way, whatever else is beside it."""
+    named = CONVERSATION_COLUMNS if options.messages_column is None else (options.messages_column, "tools")
+    return unchecked_array([_conversation(row, named) for row in rows.to_pylist()])
+
+
+def _conversation(row: str, named: tuple[str, ...]) -> bytes:
+    try:
+        found = orjson.loads(row)
+        some = {name: found[name] for name in named if found.get(name) is not None}
+        return orjson.dumps(some, option=orjson.OPT_SORT_KEYS) if some else row.encode()
+    except (ValueError, TypeError, AttributeError):  # broken: reported, or left out, in whichever split it is
+        return row.encode()
 
 
 def _hashes(texts: pa.LargeStringArray) -> np.ndarray:

@@ -69,7 +69,7 @@ def read_documents(unit: Unit, identities: list[dict] | None = None) -> Iterator
                 identities.append(part.identity)
             for documents in _code_of(part.file).read(part):
                 documents.part = number
-                yield in_split(documents, part.file)
+                yield in_split(documents, part)
 
 
 @contextlib.contextmanager

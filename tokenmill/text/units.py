@@ -45,7 +45,8 @@ class SourceFile:
     @property
     def listed_name(self) -> str:
         """Its path below the source, also where `name` is that of the documents that validate."""
-        return self.name if self.val_fraction is None else self.name.removeprefix(self.VAL_OF)
+        is_val_of = self.val_fraction is not None and self.split == "val"
+        return self.name.removeprefix(self.VAL_OF) if is_val_of else self.name
 
     @property
     def fraction(self) -> float:
@@ -157,7 +158,8 @@ class Unit:
 
     @property
     def text_bytes(self) -> int:
-        return sum(part.text_bytes for part in self.parts)
+        """About how much text the unit's documents have."""
+        return sum(round(part.text_bytes * part.file.fraction) for part in self.parts)
 
 
 @dataclass(slots=True)
