@@ -34,7 +34,8 @@ from train_gpt import GPT, Step, TrainConfig, make_optimizer, precision
 
 from tokenmill import RowLoader
 from tokenmill.look.packing_stats import tally, variants
-from tokenmill.store.token_sets import TokenSet, find_token_set
+from tokenmill.store.set_names import find_token_set
+from tokenmill.store.token_sets import TokenSet
 
 SETTINGS = {
     label: {"packing": one.packing.name, "long_documents": one.long_documents} for label, one in variants().items()

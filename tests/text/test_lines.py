@@ -206,7 +206,7 @@ def test_a_large_file_becomes_many_shards_of_the_same_tokens(tmp_path, tokenizer
     (tmp_path / "corpus" / f"a.{ending}").write_bytes(compress(data))
     (tmp_path / "corpus" / f"b.{ending}").write_bytes(compress(held_out))
     flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--text-column", "content")
-    flags += ("--document-separator", r"\n<sep>\n", "--shard-text-bytes", 50_000)
+    flags += ("--document-separator", r"\n<sep>\n", "--shard-text-bytes", 50_000, "--val-file", "last")
     sets = []
     for workers in (1, 2):
         cwd = tmp_path / str(workers)
