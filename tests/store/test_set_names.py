@@ -62,8 +62,9 @@ def test_a_folder_here_comes_first_and_an_unfinished_set_is_never_meant(tokens, 
     assert TokenSet("./web").path == tmp_path / "web"
     (tmp_path / "web-edu").mkdir()
     assert TokenSet("web-edu").path == tokens / "web-edu-bpe-22222222", "a folder of text is no token set"
-    with pytest.raises(FileNotFoundError, match="found a folder without manifest"):
-        TokenSet("./web-edu")
+    for use in (TokenSet, lambda name: RowLoader(name, **SIZES), lambda name: get_batch("train", tokens=name, **SIZES)):
+        with pytest.raises(FileNotFoundError, match="found a folder without manifest"):
+            use("./web-edu")
     shutil.copytree(tokens / "web-edu-bpe-22222222", tokens / "copy")
     with pytest.raises(ValueError, match="2 token sets have this name"):
         TokenSet("web-edu")

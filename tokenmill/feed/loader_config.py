@@ -100,7 +100,7 @@ class LoaderConfig:
         if self.tokens is not None and not isinstance(self.tokens, Mixture):
             location = named(self.tokens)
             is_mixture = isinstance(location, Path) and location.suffix == ".toml"
-            self._set("tokens", Mixture.load(location) if is_mixture else set_folder(location))
+            self._set("tokens", Mixture.load(location) if is_mixture else set_folder(self.tokens))
         if self.skip_rows is not None:
             names = self.tokens.names if isinstance(self.tokens, Mixture) else (ONE_SET,)
             self._set("skip_rows", tuple(format_by_source(by_source(self.skip_rows, names))))

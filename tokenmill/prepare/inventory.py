@@ -270,9 +270,10 @@ def read_record(folder: Path, name: str) -> dict | None:
     return read_json(path, "shard") if path.exists() else None
 
 
-def first_record(folder: Path) -> dict | None:
-    """The record of one shard of a set, whether it is whole or not; None if there is none yet."""
-    return next((record for _, record in _records(folder, whole=False)), None)
+def any_record(folder: Path) -> dict | None:
+    """The record of any shard of a set; None if there is none yet."""
+    path = next(folder.glob("shards/*.json"), None)
+    return None if path is None else read_json(path, "shard")
 
 
 def _records(folder: Path, but: Container[str] = (), whole: bool = True) -> Iterator[tuple[str, dict]]:

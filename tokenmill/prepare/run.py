@@ -24,7 +24,7 @@ from tokenmill.prepare.estimate import estimate
 from tokenmill.prepare.execute import make_missing
 from tokenmill.prepare.fork_server import ForkServer
 from tokenmill.prepare.input_files import InputFiles, list_input_files
-from tokenmill.prepare.inventory import Inventory, first_record
+from tokenmill.prepare.inventory import Inventory, any_record
 from tokenmill.prepare.metadata_pass import add_missing_metadata
 from tokenmill.prepare.outcomes import PreparationError, Prepared
 from tokenmill.prepare.plan import Missing, find_missing
@@ -161,7 +161,7 @@ def _plan(job: _Job, upload: "BucketUpload | None", folder: Path) -> _Plan:
     request = job.request
     former = former_entries(folder)
     named = (request.inputs.val_file, request.inputs.val_fraction) != (None, None)
-    files = divide_as_before(job.inputs.files, former, first_record(folder), named, folder)
+    files = divide_as_before(job.inputs.files, former, any_record(folder), named, folder)
     require_documents(files, request.options)
     require_all_there(folder, files)
     files = keep_splits(files, former, named)

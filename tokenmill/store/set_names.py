@@ -1,7 +1,7 @@
 """Finds token sets on this disk by their names.
 
-    set_folder("data/tokens/web-gpt2-1bd489c3")   a folder is taken as it is
-    set_folder("web-gpt2-1bd489c3")               if there is no such folder here: the one under data/tokens
+    set_folder("data/tokens/web-gpt2-1bd489c3")   a path is taken as it is, and so is "./web"
+    set_folder("web-gpt2-1bd489c3")               if there is no such set here: the folder under data/tokens
     set_folder("web")                             the one set under data/tokens whose data set is called web
     find_token_set("data/tokens")                 the one set in there, whatever its name is
 
@@ -26,9 +26,10 @@ def set_folder(tokens: str | os.PathLike[str], here: Path = Path()) -> str | Pat
     ValueError if a short name fits several sets. A folder that does not exist is returned as it was given.
     """
     where = named(tokens)
-    is_name = isinstance(where, Path) and os.fspath(tokens) in (where.name, os.fsencode(where.name))
-    if isinstance(where, str) or not is_name or (here / where / "manifest.json").exists():
+    if isinstance(where, str) or where.name != str(where) or (here / where / "manifest.json").exists():
         return where
+    if os.fsdecode(tokens) != where.name:  # "./web", of which Path keeps "web"
+        return Path(os.path.abspath(here / where))
     if (here / TOKENS_ROOT / where).exists():
         return TOKENS_ROOT / where
     found = list(_sets_of(here / TOKENS_ROOT, where.name))

@@ -149,13 +149,15 @@ def split_files(
         _check_stems(found)
         return found
     val_name = _val_name(names, val_file)
+    if val_name not in known:
+        known[val_name] = _bytes(val_name, names[val_name], {})
     if len(names) == 1:
         raise ValueError(
             f"{names[val_name]}: found this one file, and --val-file says that it validates: nothing would be left to "
             "train on; leave --val-file out, or name another file"
         )
     found = [
-        SourceFile(name, _absolute(path), "val" if name == val_name else "train", _bytes(name, path, sizes or {}))
+        SourceFile(name, _absolute(path), "val" if name == val_name else "train", known[name])
         for name, path in sorted(names.items())
     ]
     _check_stems(found)
