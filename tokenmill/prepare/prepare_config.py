@@ -54,9 +54,7 @@ class PrepareConfig:
     skip_broken_conversations: bool = False  # leave out and count rows that are no conversation; by default an error
     engine: Literal["auto", "tiktoken", "gigatoken"] = "auto"  # what tokenizes; auto takes the fastest proven one
     name: str | None = None  # the data set's name in the token set's folder; by default taken from the source
-    val_file: str | None = (
-        None  # the file to validate with, or `last`: of a repository, the last that it has; by default the last taken
-    )
+    val_file: str | None = None  # the file that validates, or last: a repository's last; by default the last taken
     # fmt: off
     val_fraction: float | None = None  # how much of the documents validates, drawn by a hash of their text; by default 0.01 (0.1 of less than 10 MiB) if the last file is the only one or has little text
     # fmt: on
