@@ -96,7 +96,7 @@ def test_a_file_that_is_no_state_is_refused(token_set, tmp_path, capsys):
         (tmp_path / "state.json").write_text(text)
         status, _, error = run(capsys, token_set, "--step", 9, *SIZES, "--since", 5, tmp_path / "state.json")
         assert status == 1
-        assert "expected a loader's state_dict() as JSON" in error
+        assert "a loader's state_dict()" in error
 
 
 # ---------------------------------------------------------------------------- when a document was seen
@@ -174,8 +174,7 @@ def as_by_0_3_0(state):
 
 def when_of(tmp_path, token_set, state, document=3):
     (tmp_path / "state.json").write_text(json.dumps(state))
-    sizes = {"batch_size": 8, "world_size": 1}
-    return list(when(Show(token_set, document=document, until=str(tmp_path / "state.json"), **sizes)))
+    return list(when(Show(token_set, document=document, until=str(tmp_path / "state.json"))))
 
 
 def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_seen(token_set, tmp_path):
@@ -192,7 +191,9 @@ def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_s
     (tmp_path / "state.json").write_text(json.dumps(shorter.state_dict()))
     config = Show(token_set, document=number, until=str(tmp_path / "state.json"))
     lines = list(when(config))
-    assert f"seen in epoch 0, at {row.place}, when rows were of 16 + 1 tokens" in lines
+    assert (
+        f"seen in epoch 0, step 1, rank 0, row 0 of its batch, at {row.place}, when rows were of 16 + 1 tokens" in lines
+    )
 
 
 def test_a_set_that_has_grown_says_that_former_rows_were_others(tmp_path):
@@ -219,7 +220,9 @@ def test_the_settings_that_are_printed_are_those_of_a_state_file(prepared, tmp_p
     _, printed, _ = run(capsys, prepared[1], "--step", 3, *sizes, "--since", 1, tmp_path / "state.json")
     assert "rows of 77 + 1 tokens, best_fit, split long documents, seed 5" in printed
     _, _, error = run(capsys, prepared[1], "--document", 3, "--until", "nowhere.json")
-    assert error.startswith("error: --until nowhere.json: expected a place as 0:12:100, or a state file, found no")
+    assert error.startswith(
+        "error: --until nowhere.json: expected a place as 0:12:100, or a checkpoint with a loader's"
+    )
 
 
 def test_a_setting_that_is_not_the_state_s_is_refused(token_set, tmp_path):
@@ -491,7 +494,7 @@ def test_a_state_of_get_batch_is_that_of_its_loader_of_the_split(token_set, tmp_
     get_batch("train", tokens=token_set, batch_size=1, seq_len=8)
     state.write_text(json.dumps(tokenmill.state_dict()))
     config = Show(token_set, step=1, since=(1, str(state)), batch_size=2, world_size=1)
-    with pytest.raises(ValueError, match="get_batch had 2 loaders of split train"):
+    with pytest.raises(ValueError, match="found 2 positions of it among"):
         shown_rows(config)
 
 

@@ -158,7 +158,7 @@ def test_the_command_shows_steps_and_documents_of_a_mixture(prepared, tmp_path, 
         (["--document", "web/7"], "'web' is not a source of the mixture, which has only"),
         (["--row", "web/0:0:1"], "'web' is not a source"),
         (["--row", "0:0:3"], "--row of a mixture must be a number, or a place as only/0:12:100, not '0:0:3'"),
-        (["--step", "3", "--since", "1", "0:0:5"], "--since 0:0:5: expected a state file"),
+        (["--step", "3", "--since", "1", "0:0:5"], "--since 0:0:5: expected a checkpoint"),
         (["--step", "3", "--manifest", "abc"], "--manifest is for one token set"),
     ]:
         with pytest.raises((ValueError, OSError), match=told):

@@ -274,6 +274,8 @@ class _WholeBatches(RowLoader[Tensors]):
 class _SingleRows(RowLoader[Tensors]):
     """Yields rows one by one, each (T,)."""
 
+    _gives_batches = False
+
     def __next__(self) -> Tensors:
         tensors = super().__next__()
         if not len(tensors[0]):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenmill.checks import LONGEST_ROW, whole_number
+from tokenmill.rows.batch_sizes import split_seq_len
 from tokenmill.rows.interleave import pattern_of
 from tokenmill.rows.position import OF_SOURCE, columns
 from tokenmill.rows.row_stream import Cursor
@@ -115,6 +116,6 @@ def _line(line: dict[str, Any]) -> SegmentStart:
     if wrong := [name for name in (*places, *weights) if not isinstance(name, str)]:
         raise ValueError(f"a source in segments of the position must be a name, found {wrong[0]!r}")
     tokens = whole_number("tokens of a segment of the position", line["tokens"], 0)
-    return SegmentStart(
-        tokens, whole_number("seq_len of a segment of the position", line["seq_len"], 1, LONGEST_ROW), weights, places
-    )
+    seq_len, _ = split_seq_len(line["seq_len"])
+    seq_len = whole_number("seq_len of a segment of the position", seq_len, 1, LONGEST_ROW)
+    return SegmentStart(tokens, seq_len, weights, places)

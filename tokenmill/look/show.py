@@ -2,15 +2,16 @@
 
     tokenmill show data/tokens/NAME --row 12 --seq-len 2048
     tokenmill show data/tokens/NAME --step 12345 --batch-size 32 --world-size 8 --seq-len 2048
-    tokenmill show data/tokens/NAME --document 7 --until 0:3:512 --batch-size 32 --world-size 8 --seq-len 2048
-    tokenmill show mixture.toml --step 12345 --batch-size 32 --world-size 8 --since 12000 state.json
-    tokenmill show mixture.toml --document web/7 --until state.json
+    tokenmill show data/tokens/NAME --step 12345 --checkpoint ckpt.pt
+    tokenmill show mixture.toml --document web/7 --checkpoint ckpt.pt
 
 Rows, batches and steps are counted from 0, from the beginning of training. Each bar is a row. Each stretch of letters
-in one color is a document, or the part of it that is in this row; lowercase letters are filler. The content of a row
-depends on the loader's settings, so pass those of the training run. The command prints them first. It requires those
-that decide which rows a step or a batch has: it never guesses. Wherever a place is expected, you can pass a file with
-a loader's state_dict() as JSON; the settings in it are then read from it.
+in one color is a document, or the part of it that is in this row; lowercase letters are filler.
+
+The content of a row depends on the loader's settings. A checkpoint of the run says all of them, and each change of
+batch size, ranks, row length and mixture before it. It is a file of torch.save, pickle or JSON, or a folder of
+torch.distributed.checkpoint, that contains a loader's state_dict() or that of get_batch. Without a checkpoint, pass the
+settings of the run. The command prints them first, and never guesses those that decide which rows you asked for.
 
 For a document, the command also prints when it was seen: in which epoch, step and rank, up to a place. By default it
 searches epoch 0 of the document's source.
@@ -28,8 +29,10 @@ from rich.console import Console
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.pieces import pieces_of
 from tokenmill.humanize import counted
+from tokenmill.look.checkpoint_files import position_of
 from tokenmill.look.metadata_table import metadata_table
-from tokenmill.look.show_config import Show, numbers_of, read_state, require_as_stated
+from tokenmill.look.run_steps import RunSteps, StepPlace, rows_before
+from tokenmill.look.show_config import Show, numbers_of, require_as_stated, settings_of
 from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.terminal import RowPrinter
 from tokenmill.look.trace import (
@@ -42,6 +45,7 @@ from tokenmill.look.trace import (
     rank_rows,
 )
 from tokenmill.remote.sets import open_set
+from tokenmill.rows.batch_sizes import BatchSizes, batch_sizes_of
 from tokenmill.rows.packings import find_packing
 from tokenmill.rows.position import documents_of, upgrade
 from tokenmill.rows.row_stream import Cursor
@@ -60,10 +64,15 @@ class ShowQuery:
     def __init__(self, config: Show):
         self.state: dict[str, Any] | None = None
         self.cursor: Cursor | None = None
-        for flag, named in (("--since", config.since and config.since[1]), ("--until", config.until)):
+        self._sizes: tuple[BatchSizes, ...] = ()  # that the state says
+        for flag, named in (
+            ("--since", config.since and config.since[1]),
+            ("--until", config.until),
+            ("--checkpoint", config.checkpoint),
+        ):
             if named:
                 config = self._read(flag, str(named), config)
-        config.require_seq_len()
+        config.require_settings()
         self.config = config
         self.loader = loader = config.loader
         self.mixture = loader.mixture
@@ -81,19 +90,39 @@ class ShowQuery:
         self.sets = {name: source.token_set for name, source in self.tracer.feed.sources.items()}
 
     def _read(self, flag: str, named: str, config: Show) -> Show:
-        """The config with the settings of a state file, or unchanged if `named` is a place."""
-        is_place = not Path(named).exists() and not Path(named).suffix and "/" not in named
+        """The config with the settings of a checkpoint, or unchanged if `named` is a place."""
+        is_place = flag != "--checkpoint" and not Path(named).exists() and not Path(named).suffix and "/" not in named
         if is_place and config.loader.mixture.is_one_set:
             self.cursor = Cursor(*numbers_of(flag, named, (3,)))
             return config
-        place = "a place as 0:12:100, or " if config.loader.mixture.is_one_set else ""
-        state, settings = read_state(flag, named, f"{place}a state file", config.split)
-        self.state = upgrade(state)
+        place = "a place as 0:12:100, or " if flag != "--checkpoint" and config.loader.mixture.is_one_set else ""
+        expected = f"{place}a checkpoint with a loader's state_dict()"
+        self.state = upgrade(position_of(flag, Path(named), config.split, expected))
+        settings = settings_of(self.state)
         require_as_stated(config, flag, settings)
+        self._sizes = batch_sizes_of(self.state)
+        settings |= self._stated_sizes(config, flag, settings)
         if config.view is None and config.loader.mixture.is_one_set and not self._is_of_a_rank(settings):
             *_, documents = documents_of(self.state["sources"]["manifest"][0])
             settings |= {"view": documents.view or None}
         return replace(config, **settings)
+
+    def _stated_sizes(self, config: Show, flag: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """The batch size and the number of ranks that the state says.
+
+        A run may go on with others after --since. Otherwise, no others may be given.
+        """
+        assert self.state is not None, "a state was read"
+        stated = {}
+        if self._is_of_a_rank(settings):
+            stated = {"world_size": self.state["world_size"]}
+        elif self._sizes and self._sizes[-1].rows:
+            _, batch_size, world_size = self._sizes[-1]
+            stated = {"batch_size": batch_size, "world_size": world_size}
+        if flag != "--since":
+            require_as_stated(config, flag, stated)
+            return stated
+        return {name: value for name, value in stated.items() if getattr(config, name) is None}
 
     @staticmethod
     def _is_of_a_rank(settings: dict[str, Any]) -> bool:
@@ -117,6 +146,8 @@ class ShowQuery:
             return self._rank_rows()
         if self.config.row is not None:
             return self._row(self.config.row)
+        if self.config.since is not None:
+            return self._rows_since(self.config.since[0])
         return self._rows_of_a_call()
 
     def _row(self, row: str) -> Iterator[Ranked]:
@@ -129,17 +160,72 @@ class ShowQuery:
             example = f"{self.mixture.names[0]}/0:12:100"
             raise ValueError(f"--row of a mixture must be a number, or a place as {example}, not {place!r}")
         (number,) = numbers_of("--row", place, (1, 3) if self.mixture.is_one_set else (1,))
-        yield None, next(self.tracer.rows(number, 1))
+        for traced in self._rows_of_run(range(number, number + 1)):
+            yield None, traced
+
+    def _rows_since(self, done: int) -> Iterator[Ranked]:
+        """The rows of a call, counted from the state, which is after `done` calls."""
+        first = (_call(self.config) - done) * self._global_batch
+        for index, traced in enumerate(self.tracer.rows(first, self._global_batch)):
+            rank = index // self.loader.batch_size
+            if self.config.batch is None or rank == self.loader.rank:
+                yield rank, traced
 
     def _rows_of_a_call(self) -> Iterator[Ranked]:
-        config = self.config
-        done = config.since[0] if config.since is not None else 0
-        for index, traced in enumerate(
-            self.tracer.rows((_call(config) - done) * self._global_batch, self._global_batch)
-        ):
-            rank = index // self.loader.batch_size
-            if config.batch is None or rank == self.loader.rank:
+        """The rows of a call or step, counted from the beginning of the run."""
+        config, steps = self.config, self._steps()
+        numbers = steps.rows_of(_call(config)) if config.batch is None else steps.rows_of_call(_call(config))
+        ranks = steps.sizes_at(numbers.start).world_size
+        if config.batch is not None and (ranks > 1 if config.rank is None else config.rank >= ranks):
+            found = "" if config.rank is None else f", found {config.rank}"
+            raise ValueError(f"--batch {config.batch} needs --rank: it had {ranks:,} ranks, from 0 on{found}")
+        for number, traced in zip(numbers, self._rows_of_run(numbers), strict=False):
+            rank = steps.place_of(number).rank
+            if config.batch is None or rank == (config.rank or 0):
                 yield rank, traced
+
+    def _rows_of_run(self, numbers: range) -> Iterator[TracedRow]:
+        """Rows of the run by number: from before the state, and from after it, as the run will go on."""
+        known = self._rows_before_state()
+        past, coming = range(numbers.start, min(numbers.stop, known)), range(max(numbers.start, known), numbers.stop)
+        if past:
+            yield from self.tracer.past_rows(past.start, len(past))
+        if coming:
+            rows = self.tracer.rows(coming.start - known, len(coming))
+            yield from (replace(row, number=number) for number, row in zip(coming, rows, strict=False))
+
+    def _rows_before_state(self) -> int:
+        return 0 if self.state is None else sum(turns for _, turns in self.tracer.segments())
+
+    def _steps(self) -> RunSteps:
+        """Which rows were whose, by the sizes that the state says, or else by the flags.
+
+        Raises ValueError if the state says the sizes of a part of the run only, unless every step had as many rows.
+        """
+        sizes = [(rows_before(self._lines(), one.tokens), one) for one in self._sizes]
+        config = self.config
+        if not sizes:
+            if config.batch_size is None or config.world_size is None:
+                return RunSteps([(0, BatchSizes(0, 0, 1))], config.global_batch_size)
+            given = BatchSizes(0, config.batch_size, config.world_size)
+            if over := self._rows_before_state() % given.rows:
+                raise ValueError(
+                    f"the checkpoint is after {self._rows_before_state():,} rows, which are no whole number of batches "
+                    f"of {given.batch_size:,} rows on each of {given.world_size:,} ranks ({over:,} are left), so these "
+                    "were not the sizes throughout; use --since with a checkpoint from before the step"
+                )
+            return RunSteps([(0, given)], config.global_batch_size)
+        if (first := sizes[0][0]) and config.global_batch_size is None:
+            raise ValueError(
+                f"the checkpoint does not say the sizes of batches for the first {first:,} rows of the run, which an "
+                "older tokenmill made; pass --global-batch-size if all steps had as many rows, or use --since"
+            )
+        if first:
+            sizes.insert(0, (0, BatchSizes(0, 0, 1)))
+        return RunSteps(sizes, config.global_batch_size)
+
+    def _lines(self) -> list[SegmentStart]:
+        return [line for line, _ in self.tracer.segments()]
 
     def _rank_rows(self) -> Iterator[Ranked]:
         config, loader = self.config, self.loader
@@ -177,7 +263,7 @@ class ShowQuery:
         source, number = self.document()
         yield from self.former_manifests()
         until = self.cursor if self.config.until is not None else None
-        lines, tokens = self.tracer.history(source, until, of_state=self.config.until is not None)
+        lines, tokens = self.tracer.history(source, until, of_state=self._is_bounded)
         if len(lines) > 1 or not self.mixture.is_one_set:
             for index, line in enumerate(lines):
                 yield f"segment {index}, from {line.tokens:,} tokens on: rows of {line.seq_len:,} + 1{_shares(line)}"
@@ -186,22 +272,26 @@ class ShowQuery:
 
     def _sightings(self, source: str, number: int, lines: list[SegmentStart], tokens: int) -> Iterator[str]:
         entry, document = find_document(number, self.sets[source], self.config.split)
-        seen, steps = None, self._has_sizes and of_one_length(lines) and lines[0].tokens == 0
+        seen, steps = None, self._steps() if (self._sizes or self._has_sizes) and lines[0].tokens == 0 else None
         for seen in self.tracer.sightings(source, entry, document, lines, tokens):
-            if self.config.until is None and seen.place.epoch:
-                return  # without --until, only the first epoch of the source is searched
-            yield self._seen(seen, source, steps)
+            if not self._is_bounded and seen.place.epoch:
+                return  # only the first epoch of the source is searched
+            of_step = None if steps is None else steps.place_of(rows_before(lines, seen.tokens))
+            yield self._seen(seen, source, of_step)
         if seen is None:
             before = f"in the first {tokens:,} tokens of the run"
             yield f"not seen {before if self.cursor is None else 'before ' + ':'.join(map(str, self.cursor))}"
 
-    def _seen(self, seen: Sighting, source: str, steps: bool) -> str:
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether a document is searched up to a place or a state, instead of in its source's first epoch."""
+        return self.config.until is not None or self.config.checkpoint is not None
+
+    def _seen(self, seen: Sighting, source: str, of_step: StepPlace | None) -> str:
         where = f"segment {seen.segment}, after {seen.tokens:,} tokens"
         line = f"seen in {f'epoch {seen.place.epoch}' if self.mixture.is_one_set else where}"
-        if steps:
-            step, row = divmod(seen.tokens // seen.seq_len, self._global_batch)
-            rank, row = divmod(row, self.loader.batch_size)
-            line += f", step {step:,}, rank {rank}, row {row} of its batch"
+        if of_step is not None and of_step.rank is not None:
+            line += f", step {of_step.step:,}, rank {of_step.rank}, row {of_step.row} of its batch"
         place = named_place(source, ":".join(map(str, seen.place)))
         length = "" if seen.seq_len == self.loader.seq_len else f", when rows were of {seen.seq_len:,} + 1 tokens"
         return f"{line}, at {place}{length}{', as filler' if seen.filler else ''}"
@@ -240,7 +330,8 @@ class ShowQuery:
         is_chat = any(token_set.is_chat for token_set in self.sets.values())
         says_how = len(packing.labels) > 1 and not (is_chat and loader.long_documents == "split")
         long = f", {loader.long_documents} long documents" if says_how else ""
-        ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if self._has_sizes else ""
+        says_sizes = self._has_sizes and self.config.checkpoint is None  # else they are those of its end
+        ranks = f", {loader.batch_size} rows a rank, {loader.world_size} ranks" if says_sizes else ""
         rows = f"rows of {loader.seq_len:,} + 1 tokens, {loader.packing}{long}, {order}{ranks}"
         if not self.mixture.is_one_set:
             return f"{self.config.tokens}, {loader.split}: {self.mixture!r}; {rows}"
@@ -253,12 +344,32 @@ class ShowQuery:
             return self.config.manifest or token_set.digest
         return ", then ".join(part.manifest for part in documents_of(self.state["sources"]["manifest"][0]))
 
+    def of_run(self, rows: list[TracedRow]) -> list[str]:
+        """When these rows were used, or will be, and what the checkpoint says of the run at that time."""
+        if self.config.checkpoint is None or self.is_per_rank or not rows or rows[0].number is None:
+            return []
+        first, known = rows[0].number, self._rows_before_state()
+        last = first + len(rows) - 1
+        which = f"row {first:,}" if last == first else f"rows {first:,} to {last:,}"
+        segments, before = self.tracer.segments(), 0
+        when = f"after the checkpoint, which is after {known:,} rows; these are the rows if the run goes on as it is"
+        for number, (line, turns) in enumerate(segments if first < known else []):
+            if first < before + turns:
+                tokens = line.tokens + (first - before) * line.seq_len
+                when = f"after {tokens:,} tokens, with rows of {line.seq_len:,} + 1{_shares(line)}"
+                when = f"in segment {number}, {when}" if len(segments) > 1 else when
+                break
+            before += turns
+        sizes = self._steps().sizes_at(first)
+        each = f"; batches of {sizes.batch_size:,} rows on {counted(sizes.world_size, 'rank')}" if sizes.rows else ""
+        return [f"{which} of the run, {when}{each}"]
+
     def since_mismatch(self) -> list[str]:
         """A hint, if --since names a step that the state file is not of."""
         if self.state is None or self.config.since is None:
             return []
         step = self.config.since[0]
-        rows = sum(source.rows for source in self.tracer.mixture_state.sources.values())
+        rows = sum(self.state["sources"]["rows"])
         expected = step * self._global_batch
         if rows == expected:
             return []
@@ -290,10 +401,13 @@ class ShowQuery:
     def epochs_before(self) -> int:
         """About how many epochs of one set have to be counted before the first row."""
         config = self.config
-        if self.is_per_rank or not self.mixture.is_one_set or config.since is not None or ":" in (config.row or ""):
+        from_start = self.cursor is None and self.state is None and ":" not in (config.row or "")
+        if self.is_per_rank or not self.mixture.is_one_set or not from_start:
             return 0
         first = (
-            numbers_of("--row", config.row, (1, 3))[0] if config.row is not None else _call(config) * self._global_batch
+            numbers_of("--row", config.row, (1, 3))[0]
+            if config.row is not None
+            else self._steps().rows_of(_call(config)).start
         )
         token_set = self.sets[ONE_SET]
         tokens = sum(entry.tokens for entry in token_set.split(config.split))
@@ -305,7 +419,7 @@ class ShowQuery:
         """A hint if rows requested by number are in a later epoch, which the user may not expect."""
         place = rows[0][1].place if rows else None
         epoch = int(place.partition(":")[0]) if place is not None and self.mixture.is_one_set else 0
-        if not epoch or self.config.since is not None or ":" in (self.config.row or ""):
+        if not epoch or self.state is not None or self.cursor is not None or ":" in (self.config.row or ""):
             return []
         passes = "1 pass" if epoch == 1 else f"{epoch:,} passes"
         return [f"this is in epoch {epoch:,}, after {passes} over the set"]
@@ -326,7 +440,14 @@ def _show_rows(query: ShowQuery, console: Console) -> None:
             console.print(f"counting the rows of about {epochs:,} epochs that come before")
         rows = list(query.rows())
     printer = RowPrinter(list(query.sets.values()), console, query.config.ids)
-    for line in [query.settings(), *query.since_mismatch(), *query.of_a_later_epoch(rows), *query.former_manifests()]:
+    of_run = query.of_run([row for _, row in rows])
+    for line in [
+        query.settings(),
+        *of_run,
+        *query.since_mismatch(),
+        *query.of_a_later_epoch(rows),
+        *query.former_manifests(),
+    ]:
         printer.print(line)
     if places := [row.place for _, row in rows if row.place is not None]:
         printer.print(f"to leave these rows out: skip_rows={format_by_source(by_source(places, query.sets))!r}")

@@ -1,20 +1,15 @@
 """The command line of `tokenmill show`, and places as users write them."""
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from tokenmill.feed.loader_config import LoaderConfig, Packing
-from tokenmill.humanize import counted
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.packings import find_packing
-from tokenmill.store.files import LARGEST, read_bounded
 from tokenmill.store.shards import Split
 
-REQUIRED = ("split", "seq_len", "packing")
 STATED = ("split", "seq_len", "packing", "long_documents", "shuffle", "seed")  # the settings in a loader's state
 
 
@@ -28,11 +23,13 @@ class Show:
     document: str | None = None  # a document of the split, from 0 (source/... in a mixture), and when it was seen
     batch: int | None = None  # what one rank got at this call, from 0
     step: int | None = None  # what all ranks got at this call, from 0
-    batch_size: int | None = None  # as in training: rows of a rank at each call; for a step, times accumulation passes
-    world_size: int | None = None  # as in training: the number of ranks
+    checkpoint: str | None = None  # a checkpoint of the run, which says all settings: its file, or DCP's folder
+    batch_size: int | None = None  # as in training: rows of a rank at each call; a checkpoint says it
+    world_size: int | None = None  # as in training: the number of ranks; a checkpoint says it
+    global_batch_size: int | None = None  # rows of all ranks in a step, if a step is several calls (accumulation)
     rank: int | None = None  # the rank whose batch to show; by default the only one
-    since: tuple[int, str] | None = None  # a checkpoint's step, and its place or state file, to count batches from
-    until: str | None = None  # with --document: search up to this place or state file; by default epoch 0 of its source
+    since: tuple[int, str] | None = None  # a step, and its place or checkpoint, to count later steps from
+    until: str | None = None  # with --document: search up to this place or checkpoint; by default epoch 0 of its source
     split: Split = "train"  # which split
     view: str | None = None  # as in training: the name of a view of the set; by default that of the state file
     columns: str | None = None  # also print a table of these columns of the rows' documents, as score,language; or all
@@ -65,20 +62,27 @@ class Show:
             raise ValueError(f"--since needs places, which rows of {self.packing} do not have; leave it out")
         if self.until is not None and flag != "document":
             raise ValueError("--until needs a --document")
-        row_of_rank = flag == "row" and find_packing(self.packing).per_rank
-        if flag in ("batch", "step"):
-            self._require(["batch_size", "world_size"], f"--{flag}")
-        elif row_of_rank:
-            self._require(["world_size"], f"--row with packing {self.packing}")
-        if (flag == "batch" or row_of_rank) and self.rank is None and (self.world_size or 1) > 1:
-            raise ValueError(f"--{flag} needs --rank: each of {self.world_size:,} ranks got other rows")
+        if self.checkpoint is not None and (self.since is not None or self.until is not None):
+            raise ValueError("--checkpoint says all that --since and --until say; leave them out")
+        if self.global_batch_size is not None and (flag != "step" or self.since is not None):
+            raise ValueError("--global-batch-size is for --step, counted from the beginning of the run")
+        if self.global_batch_size is not None and self.global_batch_size < 1:
+            raise ValueError(f"--global-batch-size must be at least 1, found {self.global_batch_size}")
 
     def _asked(self) -> list[str]:
         return [name for name in ("row", "document", "batch", "step") if getattr(self, name) is not None]
 
-    def require_seq_len(self) -> None:
-        """ValueError if the rows that are asked for depend on a seq_len that was not given."""
-        asked = "until" if self.document is not None else self._asked()[0]
+    def require_settings(self) -> None:
+        """ValueError if the rows that are asked for depend on a setting that neither a flag nor a checkpoint gave."""
+        flag = self._asked()[0]
+        row_of_rank = flag == "row" and find_packing(self.packing).per_rank
+        asked = "until" if flag == "document" else flag
+        if row_of_rank:
+            self._require(["world_size"], f"--row with packing {self.packing}")
+        elif flag in ("batch", "step") and self.global_batch_size is None:
+            self._require(["batch_size", "world_size"], f"--{flag}")
+        if (flag == "batch" or row_of_rank) and self.rank is None and (self.world_size or 1) > 1:
+            raise ValueError(f"--{flag} needs --rank: each of {self.world_size:,} ranks got other rows")
         if getattr(self, asked) is not None:
             self._require(["seq_len"], f"--{asked}")
 
@@ -98,37 +102,16 @@ class Show:
         names = ["batch_size", "seq_len", "split", "view", "packing", "long_documents", "shuffle", "seed", "skip_rows"]
         names += ["rank", "world_size", "tokens", "cache_dir"]
         settings = {name: getattr(self, name) for name in names}
+        if self.checkpoint is not None and not find_packing(self.packing).per_rank:
+            settings["rank"] = 0  # the run may have had more ranks at another time
         for name, value in (("batch_size", 1), ("seq_len", 2048), ("rank", 0), ("world_size", 1)):
             settings[name] = value if settings[name] is None else settings[name]
         return LoaderConfig(**settings)
 
 
-def read_state(flag: str, name: str, expected: str, split: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A loader's state from a file, and the settings in it; of get_batch's loaders, that of this split.
-
-    Raises ValueError if it is not a loader's state.
-    """
-    path = Path(name)
-    if not path.exists():
-        raise FileNotFoundError(f"{flag} {name}: expected {expected}, found no such file")
-    try:
-        state: dict[str, Any] = json.loads(read_bounded(path, LARGEST, "a loader's state_dict() as JSON"))
-        if "loaders" in state:
-            state = _of_one_loader(flag, name, [json.loads(text) for text in state["loaders"]], split)
-        return state, {key: state[key] for key in STATED if key in state or key in REQUIRED}
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{flag} {name}: expected a loader's state_dict() as JSON, found {error!r}") from error
-
-
-def _of_one_loader(flag: str, name: str, states: list[dict[str, Any]], split: str) -> dict[str, Any]:
-    """The state of the loader of a split, of those that get_batch keeps. ValueError unless there is exactly one."""
-    found = [state for state in states if state["split"] == split]
-    if len(found) != 1:
-        raise ValueError(
-            f"{flag} {name}: get_batch had {counted(len(found), 'loader')} of split {split}; save the position of the "
-            'one that you mean, json.loads(state["loaders"][i]), in a file of its own'
-        )
-    return found[0]
+def settings_of(state: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run that its position says."""
+    return {key: state[key] for key in STATED if key in state}
 
 
 def require_as_stated(config: Show, flag: str, settings: dict[str, Any]) -> None:

@@ -2,12 +2,14 @@
 
     tracer = Tracer.of(config)                              from the beginning of training, or from a loader's state
     tracer.rows(first=24_690, count=2)                      rows 24,690 and 24,691 of the global order
+    tracer.past_rows(first=96, count=32)                    rows 96 to 127 of the run, before the state
     tracer.row_at("", Cursor(0, 3, 512))                    the row at a place
     tracer.sightings("", entry, 17, tokens=1_000_000)       when document 17 of a shard was seen
 
 It walks through the loader's own order. Rows before the first are counted, not planned, and the counts are cached
-(row_counts.py). A document is searched segment by segment: a position says where each source was when a segment began,
-with which weights and row length. In a per-rank order (nanochat) rows have no places: use `rank_rows`.
+(row_counts.py). A document, and a row from before the state, are searched segment by segment: a position says where
+each source was when a segment began, with which weights and row length. In a per-rank order (nanochat) rows have no
+places: use `rank_rows`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -158,6 +160,65 @@ class Tracer:
                 f"of {seq_len:,} + 1 here; pass --since with a state file of that stage, and its --batch-size"
             )
 
+    def past_rows(self, first: int, count: int) -> Iterator[TracedRow]:
+        """`count` rows of the run from row `first` on, all from before the state, each with its number in the run.
+
+        Every source is followed from the beginning of the run through the segments of the state. Raises ValueError if
+        it does not come to where the state says that it was, so that these rows cannot be told.
+        """
+        found: dict[int, TracedRow] = {}
+        segments = self.segments()
+        before = [sum(turns for _, turns in segments[:number]) for number in range(len(segments) + 1)]
+        last = next(number for number, end in enumerate(before[1:]) if end >= first + count)
+        names = {name for line, _ in segments[: last + 1] for name in line.weights}
+        for source in sorted(names):
+            history = _SourceHistory(self._before_it_grew(self._require_source(source)))
+            for number, (line, turns) in enumerate(segments[: last + 1]):
+                if source not in line.weights:
+                    continue
+                rows = history.enter(line, source, turns)
+                self._require_end(source, number, rows.end if rows.is_whole else None)
+                begin = before[number]
+                for turn, place, pieces in rows.between(max(0, first - begin), first + count - begin):
+                    name = named_place(source, ":".join(map(str, place)))
+                    found[begin + turn] = TracedRow(begin + turn, name, pieces)
+        self._keep()
+        yield from (found[number] for number in sorted(found))
+
+    def segments(self) -> list[tuple[SegmentStart, int]]:
+        """The segments up to the state, each with its turns. ValueError if the state does not say all of them."""
+        lines, seen = list(self.mixture_state.segments) or [self._first_line()], self.mixture_state.tokens_seen
+        if lines[0].tokens:
+            raise ValueError(
+                f"the position does not say which rows the first {lines[0].tokens:,} tokens of the run were; use "
+                "--since with a checkpoint from before the step"
+            )
+        ends = [*(line.tokens for line in lines[1:]), seen]
+        return [(line, (end - line.tokens) // line.seq_len) for line, end in zip(lines, ends, strict=True)]
+
+    def _require_source(self, name: str) -> str:
+        if name not in self.feed.sources:
+            raise ValueError(
+                f"the run also read source {name!r}, which this mixture does not name; pass a mixture file that does"
+            )
+        return name
+
+    def _require_end(self, source: str, number: int, end: Cursor | None) -> None:
+        """Raises ValueError unless a source ended a segment where the next one, or the state, says that it was."""
+        segments = [line for line, _ in self.segments()]
+        is_last = number + 1 == len(segments)
+        place = self.mixture_state.sources[source].place if is_last else segments[number + 1].places.get(source)
+        seq_len = self.feed.config.seq_len if is_last else segments[number + 1].seq_len
+        packed_again = seq_len != segments[number].seq_len and end is not None and place == Cursor(*end[:2])
+        epoch_begun = place is not None and place == Cursor(place.epoch)
+        if end is None or not (place == end or packed_again or epoch_begun):
+            raise ValueError(
+                f"the position does not say which rows these were: source {source!r} was at {_place_text(place)} after "
+                f"segment {number} of the run, and counting its rows gives {_place_text(end)}. The set has grown in an "
+                "earlier epoch of the run, or other rows were skipped then; use --since with a checkpoint from before "
+                "the step"
+            )
+
     def row_at(self, source: str, cursor: Cursor) -> TracedRow:
         """The row of a source at a place. Raises ValueError if there is none."""
         plans = self._plans[source]
@@ -295,8 +356,20 @@ class _SegmentRows:
         stream = RowStream(plans.count_windows, RowCounts(plans).count_rows, skipped=skipped)
         stream.place = line.places[source]
         self._track = SourceTrack(0, stream.place)
-        self._count = self._track.reach(self._pattern.counts(turns)[self._which], stream)
+        count = self._pattern.counts(turns)[self._which]
+        self._count = self._track.reach(count, stream)
         self.end = self._track.place(self._count)
+        self.is_whole = self._count == count  # else the source has fewer rows than the segment took from it
+
+    def between(self, first: int, last: int) -> Iterator[tuple[int, Cursor, list[Piece]]]:
+        """The rows of turns `first` to `last` - 1 of the segment that were this source's: (turn, place, pieces)."""
+        begin, end = (min(self._pattern.counts(max(0, turn))[self._which], self._count) for turn in (first, last))
+        for number, some in self._track.rows(begin, end):
+            rows = self._plans.rows(some.epoch, some.window)
+            for row in some.numbers[max(0, begin - number) : end - number]:
+                place = Cursor(some.epoch, some.window, row)
+                turn = self._pattern.turn_of(self._which, number + row - some.numbers.start)
+                yield turn, place, rows.pieces(row)
 
     def rows_with(self, entry: ShardEntry, document: int) -> Iterator[tuple[int, Cursor, bool]]:
         """The rows that held a part of a document of a shard: (turn of the segment, place, whether only as filler)."""
@@ -333,6 +406,10 @@ def rank_rows(config: LoaderConfig, rank: int, first: int, count: int) -> Iterat
     rows.skip(first)
     for number, pieces in enumerate(rows.pieces(count), first):
         yield TracedRow(number, None, pieces)
+
+
+def _place_text(place: Cursor | None) -> str:
+    return "no place" if place is None else ":".join(map(str, place))
 
 
 def named_place(source: str, place: str) -> str:
