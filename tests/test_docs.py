@@ -37,6 +37,7 @@ ELSEWHERE = {  # what is not run here, and what runs it
         "exchange/test_convert.py, from a small hub"
     ),
     "tokenmill prepare --source my/files --tokens-root s3://bucket/tokens": "prepare/test_elsewhere.py",
+    "tokenmill show mine --step 2 --checkpoint checkpoint.pt": "test_the_quickstart_s_checkpoint_says_its_steps",
     "python prepare_data.py --source my/parquet/files --cluster ray": "test_ray.py, on a cluster of its own",
 }
 SMALLER = {
@@ -45,7 +46,6 @@ SMALLER = {
     "mixture.toml --steps 30": "mixture.toml --steps 2 --val-batches 1 --layers 1 --width 32 --heads 2",
     "--nproc-per-node 8": "--nproc-per-node 2",
     "--step 12345": "--step 45",  # thousands of epochs of a small set
-    "--since 12000": "--since 40",
     "--layers 12 --width 768 --heads 12": "--layers 1 --width 32 --heads 2",
     "--batch-size 32 --total-rows 512": "--batch-size 2 --total-rows 4",
     "--seq-len 2048 --steps 20000": "--seq-len 32 --steps 2",
@@ -150,6 +150,15 @@ def test_the_python_blocks_run_after_the_demo(request, page, number):
     run([sys.executable, "-c", blocks(page, "python")[number]], folder)
 
 
+def test_the_quickstart_s_checkpoint_says_its_steps(started):
+    page = ROOT / "docs" / "quickstart.md"
+    training = next(block for block in blocks(page, "python") if '"checkpoint.pt"' in block)
+    run([sys.executable, "-c", training], started)
+    (command,) = [line for block in blocks(page, "bash") for line in block.splitlines() if "--checkpoint" in line]
+    shown = run([sys.executable, "-m", *shlex.split(command)], started)
+    assert "rows 4 to 5 of the run, after 256 tokens, with rows of 64 + 1; batches of 2 rows on 1 rank" in shown
+
+
 WITH_WORKERS = [(page, number) for page, number in PYTHON if "num_workers" in blocks(page, "python")[number]]
 
 
@@ -190,6 +199,11 @@ def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     theirs = {"nanogpt": "openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
     for layout, folder in theirs.items():
         run([sys.executable, "-m", "tokenmill", "convert", "out", layout, name, folder], cwd)
+    save = (
+        f"import torch; from tokenmill import RowLoader; loader = RowLoader({name!r}, batch_size=2, seq_len=64)\n"
+        "for _ in range(40): next(loader)\ntorch.save({'data': loader.state_dict()}, 'ckpt.pt')"
+    )
+    run([sys.executable, "-c", save], cwd)
     return cwd, name
 
 
