@@ -60,11 +60,13 @@ picture: .venv/tools
 	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)" "$$(tail -n 1 .venv/chat.txt)"
 	$(PY) docs/order_picture.py
 	$(PY) docs/mixture_picture.py
+	$(PY) docs/show_picture.py "$$(tail -n 1 .venv/demo.txt)"
 
 # docs/api.md from the docstrings, and a site of all pages, in site/
 docs: .venv/tools
 	$(PY) docs/api_page.py
 	$(PY) docs/make_site.py
+	@echo "open site/index.html; its search needs a server: python -m http.server --directory site"
 
 lint: .venv/tools
 	$(PY) -m ruff check .

@@ -342,15 +342,14 @@ def test_links_lead_somewhere():
 def test_the_figures_are_those_that_were_measured():
     """Every line of a table of speeds is one of the benchmarks' own; the packings' are computed here."""
     measured = [line for name in ("loader", "prepare") for line in lines(ROOT / "benchmarks" / f"{name}.md")]
-    readme, packing = lines(ROOT / "README.md"), lines(ROOT / "docs" / "packing.md")
-    speeds = [line for line in readme if re.search(r"\| [\d.,]+M? \| [\d.]+ \|", line)]
+    speed, packing = lines(ROOT / "docs" / "speed.md"), lines(ROOT / "docs" / "packing.md")
+    speeds = [line for line in speed if re.search(r"\| [\d.,]+M? \| [\d.]+ \|", line)]
     assert len(speeds) > 8
     assert set(speeds) <= set(measured)
 
     simulated = benchmark("packing").table_lines([benchmark("packing").fineweb_edu_lengths()])
-    for page in (readme, packing):
-        first = page.index(simulated[0])
-        assert page[first : first + len(simulated)] == simulated
+    first = packing.index(simulated[0])
+    assert packing[first : first + len(simulated)] == simulated
 
 
 def lines(path):

@@ -3,8 +3,10 @@
 Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of damage.
 
     list_sets       `tokenmill list`: the sets on this disk
+    documents       TokenSet.documents: the documents of a split as a sequence
     show            `tokenmill show`: rows, batches, steps, documents
     show_config     its command line; terminal: prints rows; metadata_table: a batch by the metadata of its documents
+    checkpoint_files  finds the positions in a checkpoint; run_steps: which rows of a run were a step's
     trace           finds the documents of a step, and the steps of a document
     source_places   where a document is in its source file
     row_counts      the number of rows of windows, counted once and cached

@@ -15,8 +15,9 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +43,9 @@ from tokenmill.store.shards import (
 )
 from tokenmill.store.small_files import checksums_of_files, checksums_of_records
 from tokenmill.store.views import DIGEST, FOLDER, View, read_view, stems_of_views
+
+if TYPE_CHECKING:
+    from tokenmill.look.documents import Document, Documents
 
 MOST_UNCHECKED = 1 << 40  # tokens of a set whose files are compared only when they are opened
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
@@ -210,6 +214,21 @@ class TokenSet:
         """The shards of "train" or "val", in order."""
         one_of("split", split, SPLITS)
         return [entry for entry in self.entries if entry.split == split]
+
+    def documents(self, split: Split = "train") -> "Documents":
+        """The documents of a split as a sequence: iterate over it, index it, slice it, or take a `sample`.
+
+        for document in TokenSet("data/tokens/NAME").documents("train")[:3]:
+            print(document.number, document.source, len(document.tokens), document.text)
+        """
+        found: Documents = import_module("tokenmill.look.documents").Documents(self, split)  # only when asked for
+        return found
+
+    def document(self, number: int, split: Split = "train") -> "Document":
+        """The document of a split with this number, from 0, as `tokenmill show --document` counts. IndexError if there
+        is none.
+        """
+        return self.documents(split)[number]
 
     @property
     def display_name(self) -> str:

@@ -1,0 +1,69 @@
+"""TokenSet.documents: every document of a split, with its tokens, its text and where it is from."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from making import BOS, make_token_set
+
+from tokenmill import TokenSet
+from tokenmill.look.source_places import SourceLocator
+
+
+def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):
+    source, folder = prepared
+    token_set = TokenSet(folder)
+    for split in ("train", "val"):
+        names = dict.fromkeys(entry.source for entry in token_set.split(split))
+        texts = [text for name in names for text in pq.read_table(source / name)["text"].to_pylist() if text]
+        documents = token_set.documents(split)
+        assert [document.text for document in documents] == texts
+        assert len(documents) == len(texts) == sum(entry.documents for entry in token_set.split(split))
+        assert [document.number for document in documents] == list(range(len(texts)))
+        entry = token_set.split(split)[-1]
+        assert documents[-1].source == SourceLocator(token_set).find(entry, entry.documents - 1)
+        assert texts[7][:20] in repr(documents[7]) or split == "val"
+
+
+def test_tokens_are_the_file_s_own_and_cannot_be_changed(tmp_path):
+    folder = make_token_set(tmp_path / "set", train=[[5, 3, 40], [7]], val=[[9]])
+    token_set = TokenSet(folder)
+    written = np.concatenate([np.fromfile(folder / f"shards/train_{n}.000.bin", "<u2") for n in range(2)])
+    documents = token_set.documents()
+    assert np.concatenate([document.tokens for document in documents]).tolist() == written.tolist()
+    assert [len(document) for document in documents] == [5, 3, 40, 7]
+    assert all(document.tokens[0] == BOS for document in documents)
+    tokens = documents[2].tokens
+    assert tokens.dtype == np.uint16
+    assert tokens.base is not None, "no copy"
+    with pytest.raises(ValueError, match="read-only"):
+        tokens[0] = 1
+    assert np.fromfile(folder / "shards/train_0.000.bin", "<u2").tolist() == written[:48].tolist()
+
+
+def test_documents_are_indexed_as_a_list_is(tmp_path):
+    lengths = [[5, 3, 40, 2], [7, 8], [1, 9, 6]]
+    token_set = TokenSet(make_token_set(tmp_path / "set", train=lengths, val=[[9]]))
+    documents, expected = token_set.documents(), [length for some in lengths for length in some]
+    for part in (slice(None), slice(2, 7), slice(None, None, -1), slice(-4, None), slice(1, 8, 3), slice(20, 30)):
+        assert [len(document) for document in documents[part]] == expected[part]
+        assert [document.number for document in documents[part][1:]] == list(range(9))[part][1:]
+    assert [len(documents[i]) for i in (-9, -1, np.int64(4))] == [5, 6, 7]
+    assert len(token_set.document(3)) == 2
+    assert len(token_set.document(0, "val")) == 9
+    for wrong in (9, -10):
+        with pytest.raises(IndexError, match=f"expected a document from 0 to 8, found {wrong}"):
+            documents[wrong]
+    with pytest.raises(ValueError, match="split must be one of train, val"):
+        token_set.documents("test")
+    assert repr(documents).startswith("<9 documents of the train split of /")
+
+
+def test_a_sample_is_of_different_documents_and_repeatable(tmp_path):
+    documents = TokenSet(make_token_set(tmp_path / "set", train=[[2] * 50], val=[[9]])).documents()
+    numbers = [document.number for document in documents.sample(20, seed=3)]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 20
+    assert [document.number for document in documents.sample(20, seed=3)] == numbers
+    assert [document.number for document in documents.sample(20, seed=4)] != numbers
+    assert len(documents.sample(1000)) == 50
+    assert [document.number for document in documents[10:12].sample(5)] == [10, 11]

@@ -1,0 +1,142 @@
+"""Documents: the documents of a split as a sequence, to look at your data from Python.
+
+    documents = TokenSet("data/tokens/NAME").documents("train")
+    len(documents), documents[7], documents[-100:], documents.sample(5)
+    for document in documents: ...
+    document.tokens, document.text, document.source, document.metadata
+
+They have the numbers that `tokenmill show --document N` takes.
+"""
+
+import operator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, overload
+
+import numpy as np
+
+from tokenmill.checks import whole_number
+from tokenmill.humanize import counted
+from tokenmill.look.source_places import SourceLocator
+from tokenmill.store.shards import ShardEntry
+from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+SHOWN = 60  # characters of text in a repr
+
+
+class _Split:
+    """The shards of a split, opened one by one."""
+
+    def __init__(self, token_set: TokenSet, split: str):
+        self.token_set, self.split, self.entries = token_set, split, token_set.split(split)
+        self.ends = list(accumulate(entry.documents for entry in self.entries))
+        self.locator, self.open = SourceLocator(token_set), lru_cache(4)(token_set.open)
+        self.tokenizer = lru_cache(None)(lambda: Tokenizer.of_set(token_set))
+
+    def find(self, number: int) -> tuple[ShardEntry, int]:
+        """The shard of a document, and the document's number there."""
+        index = bisect_right(self.ends, number)
+        return self.entries[index], number - (self.ends[index - 1] if index else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A document of a token set. Its text and what is known of it are read when you ask for them.
+
+    `number` is its number in the split, from 0. `shard` and `index` say where its tokens are.
+    """
+
+    number: int
+    split: str
+    shard: str
+    index: int
+    _of: _Split = field(repr=False)
+    _entry: ShardEntry = field(repr=False)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Its token ids, the first of which is BOS: (length,) of uint16 or uint32, mapped from the file, read-only."""
+        shard = self._of.open(self._entry)
+        begin, end = (int(offset) for offset in shard.offsets[self.index : self.index + 2])
+        tokens = shard.read(begin, end)
+        tokens.flags.writeable = False
+        return tokens
+
+    def __len__(self) -> int:
+        """The number of its tokens, BOS included."""
+        offsets = self._of.open(self._entry).offsets[self.index : self.index + 2]
+        return int(offsets[1]) - int(offsets[0])
+
+    def __bool__(self) -> bool:
+        return True  # otherwise Python would call __len__
+
+    @property
+    def text(self) -> str:
+        """Its text, decoded from the tokens without BOS. A conversation has its special tokens.
+
+        Raises ValueError if the set has another tokenizer's file, ImportError if the tokenizer's library is missing.
+        """
+        tokens, tokenizer = self.tokens, self._of.tokenizer()
+        return tokenizer.decode(tokens[1:] if tokens[0] == self._of.token_set.bos_id else tokens)
+
+    @property
+    def source(self) -> str:
+        """Its source file, and its row there, as `tokenmill show` prints it."""
+        return self._of.locator.find(self._entry, self.index)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The columns that were kept with --keep-columns, by name; {} if none were."""
+        return self._of.locator.metadata(self._entry, self.index)
+
+    def __repr__(self) -> str:
+        text = self.text
+        shown = repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
+        return f"Document {self.number:,} of {self.split}, {counted(len(self), 'token')}, {self.source}: {shown}"
+
+
+class Documents(Sequence[Document]):
+    """The documents of a split, or some of them. A slice or a sample is another such sequence, and reads nothing."""
+
+    def __init__(self, token_set: TokenSet, split: str, of: _Split | None = None, numbers: Sequence[int] | None = None):
+        self._of = of or _Split(token_set, split)
+        self._numbers = range(self._of.ends[-1] if self._of.ends else 0) if numbers is None else numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Document: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Documents": ...
+
+    def __getitem__(self, index: int | slice) -> "Document | Documents":
+        if isinstance(index, slice):
+            return Documents(self._of.token_set, self._of.split, self._of, self._numbers[index])
+        at = operator.index(index)
+        if not -len(self) <= at < len(self):
+            raise IndexError(
+                f"{self._of.token_set.display_name}: expected a document from 0 to {len(self) - 1:,}, found {at:,}"
+            )
+        number = self._numbers[at]
+        entry, document = self._of.find(number)
+        return Document(number, self._of.split, entry.name, document, self._of, entry)
+
+    def __iter__(self) -> Iterator[Document]:
+        return (self[index] for index in range(len(self)))
+
+    def sample(self, count: int, seed: int = 0) -> "Documents":
+        """`count` different documents at random, in the order of their numbers; the same ones for the same seed."""
+        count = min(whole_number("count", count, 0), len(self))
+        chosen = np.random.default_rng(seed).choice(len(self), count, replace=False)
+        numbers = [self._numbers[index] for index in sorted(chosen.tolist())]
+        return Documents(self._of.token_set, self._of.split, self._of, numbers)
+
+    def __repr__(self) -> str:
+        split = f"the {self._of.split} split of {self._of.token_set.display_name}"
+        return f"<{counted(len(self), 'document')} of {split}>"
