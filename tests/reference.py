@@ -117,3 +117,9 @@ def changed(state, **values):
 def cursor_of(state):
     """epoch:window:row of a position of one token set."""
     return ":".join(str(of_source(state, key)) for key in ("epoch", "window", "row"))
+
+
+def without_log(state):
+    """A position as tokenmill wrote it before positions had a log of their run."""
+    lengths = [item[0] if isinstance(item, list) else item for item in state["segments"]["seq_len"]]
+    return state | {"segments": state["segments"] | {"seq_len": lengths}}

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from making import make_token_set
-from reference import rows_of
+from making_views import make_view
+from reference import rows_of, without_log
 
 import tokenmill
-from tokenmill import RowLoader, get_batch
+from tokenmill import RowLoader, cli, get_batch
 from tokenmill.batches import get_batch as module
 from tokenmill.batches.get_batch import LoaderCache
 from tokenmill.batches.packed_rows import PackedRows
@@ -63,6 +64,7 @@ class Run:
         for loader in loaders:
             if self.state is not None:
                 loader.load_state_dict(self.state)
+            iter(loader)  # an iteration that has ended is followed by the next one
         for _ in range(calls):
             self.log.append({rank: rows_of(next(loader)) for rank, loader in enumerate(loaders)})
         self.state = json.loads(json.dumps(loaders[0].state_dict()))
@@ -168,8 +170,10 @@ def test_a_step_of_several_calls_is_shown_whole_though_ranks_changed(sets, tmp_p
             for rank, rows in call.items():
                 expected[rank] = expected.get(rank, []) + rows
         assert shown(sets / "web", path, step=step, global_batch_size=12) == expected
-    with pytest.raises(ValueError, match="sizes of batches changed after 24 rows .* --global-batch-size 16; leave it"):
-        shown(sets / "web", path, step=0, global_batch_size=16)
+    with pytest.raises(ValueError, match="got 4 rows at a call, and --global-batch-size 6 is no whole number"):
+        shown(sets / "web", path, step=0, global_batch_size=6)
+    with pytest.raises(ValueError, match="from row 36 of this run on, .* --global-batch-size 24 is no whole number"):
+        shown(sets / "web", path, step=0, global_batch_size=24)
     flags = {"batch_size": 2, "world_size": 2, "seq_len": T, "global_batch_size": 12}
     found = rows_by_rank(ShowQuery(Show(sets / "web", step=1, **flags)).rows())
     assert found == shown(sets / "web", path, step=1, global_batch_size=12), "without a checkpoint too"
@@ -203,20 +207,25 @@ def test_what_a_checkpoint_says_is_printed_and_may_not_be_said_otherwise(sets, t
 
 
 def test_what_a_position_does_not_say_is_refused_or_has_to_be_given(sets, tmp_path):
-    """Positions of tokenmill before 0.4.0 say no sizes of batches."""
+    """Positions of an older tokenmill have no log."""
     run = Run().go_on(sets / "web", 5, batch_size=3, seq_len=T)
-    segments = run.state["segments"] | {"seq_len": [T]}
-    run.state = run.state | {"segments": segments}
+    run.state = without_log(run.state)
     old = saved(run.state, tmp_path, "json")
     with pytest.raises(ValueError, match="--step needs --batch-size and --world-size, as in training"):
         shown(sets / "web", old, step=2)
-    assert shown(sets / "web", old, step=2, batch_size=3, world_size=1) == run.log[2]
-    with pytest.raises(ValueError, match=r"no whole number of batches of 4 rows on each of 1 ranks \(3 are left\)"):
-        shown(sets / "web", old, step=2, batch_size=4, world_size=1)
-    run.go_on(sets / "web", 4, batch_size=2, seq_len=T)
-    later = saved(run.state, tmp_path, "json")
-    with pytest.raises(ValueError, match="does not say the sizes of batches for the first 15 rows of the run"):
+    flags = {"batch_size": 3, "world_size": 1}
+    with pytest.raises(ValueError, match="the position has no log of its run at that time, because an older"):
+        shown(sets / "web", old, step=2, **flags)
+    with pytest.raises(ValueError, match=r"no whole number of calls of 4 rows on each of 1 ranks, so these"):
+        shown(sets / "web", old, step=9, batch_size=4, world_size=1)
+    run.go_on(sets / "web", 4, batch_size=3, seq_len=T)
+    assert shown(sets / "web", old, step=7, **flags) == run.log[7], "after it"
+    later = saved(run.state, tmp_path, "pickle")
+    with pytest.raises(ValueError, match="does not say how many rows the calls of this run had"):
         shown(sets / "web", later, step=6)
+    assert shown(sets / "web", later, step=6, global_batch_size=3) == run.log[6]
+    with pytest.raises(ValueError, match="has no log of its run at that time"):
+        shown(sets / "web", later, step=2, global_batch_size=3)
 
 
 def test_rows_that_a_dataloader_batches_have_no_steps(sets, tmp_path):
@@ -229,20 +238,119 @@ def test_rows_that_a_dataloader_batches_have_no_steps(sets, tmp_path):
     assert found == {None: [row for rows in given[8:] for row in rows]}
 
 
-def test_a_run_that_the_position_does_not_explain_is_refused(sets, tmp_path):
-    """A set that grew between two epochs: the first one had fewer shards, which no position of the second says."""
-    small = make_token_set(tmp_path / "set", train=[[9, 5, 17, 3] * 10], val=[[9]])
-    run = Run().go_on(small, 40, batch_size=1, seq_len=T)
-    early = saved(run.state, tmp_path, "json")
-    assert shown(small, early, step=39) == run.log[39]
-    grown = make_token_set(tmp_path / "grown", train=[[9, 5, 17, 3] * 10, [17, 8] * 40], val=[[9]])
+def grow(small, folder, more):
+    """A set that has grown, and knows what it was."""
+    grown = make_token_set(folder, train=[[9, 5, 17, 3] * 10, more], val=[[9]])
     for path in (small / "manifests").iterdir():
         (grown / "manifests" / path.name).write_bytes(path.read_bytes())
-    run.go_on(grown, 60, batch_size=1, seq_len=T)
-    late = saved(run.state, tmp_path, "pickle")
-    with pytest.raises(ValueError, match="the position does not say which rows these were: source ''"):
-        shown(grown, late, step=3)
-    assert shown(grown, early, step=3) == run.log[3], "an earlier checkpoint says it"
+    return grown
+
+
+@pytest.mark.parametrize("epochs", [None, 1])
+def test_a_set_that_grew_between_epochs_is_shown_as_it_was_in_each(tmp_path, epochs):
+    small = make_token_set(tmp_path / "set", train=[[9, 5, 17, 3] * 10], val=[[9]])
+    run = Run().go_on(small, RowLoader(small, batch_size=1, seq_len=T).rows, batch_size=1, seq_len=T, epochs=epochs)
+    grown = grow(small, tmp_path / "grown", [17, 8] * 40)
+    run.go_on(grown, 30, batch_size=1, seq_len=T, epochs=epochs)
+    run.go_on(grown, 9, batch_size=2, seq_len=T, epochs=epochs)
+    path = saved(run.state, tmp_path, "json")
+    larger = grow(grown, tmp_path / "larger", [17, 8] * 40)
+    for step in range(len(run.log)):
+        assert shown(larger, path, step=step) == run.log[step], step
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat", "random"])
+def test_steps_are_shown_whatever_was_skipped_since(sets, tmp_path, packing):
+    """Rows to skip that were named, replaced and dropped, also with changes of the row length."""
+    settings = {"batch_size": 1, "seq_len": T, "packing": packing}
+    changes = [
+        ({"skip_rows": ["0:0:1-2"]}, 20),
+        ({"skip_rows": ["0:0:4-5", "1:0:0"]}, 20),  # of rows that were used already
+        ({"seq_len": 8}, 9),
+        ({"seq_len": 8, "skip_rows": ["1:1:3-4"]}, 40),
+        ({}, 30),
+        ({"skip_rows": []}, 50),
+    ]
+    run = Run()
+    for change, calls in changes:
+        run.go_on(sets / "web", calls, **settings | change)
+    path = saved(run.state, tmp_path, "json")
+    for step in range(len(run.log)):
+        assert shown(sets / "web", path, step=step) == run.log[step], step
+
+
+def test_steps_are_shown_in_the_view_that_the_run_had(tmp_path):
+    folder = make_token_set(tmp_path / "set", train=[[9, 5, 17, 3] * 10], val=[[9]])
+    make_view(folder, "a", {"train_0.000": [1, 0, 2, 1] * 10})
+    make_view(folder, "b", {"train_0.000": [0, 1, 2, 1] * 10})
+    for epochs in (None, 1):
+        run = Run()
+        for view, calls in (("a", 30), ("b", 20), (None, 20), ("a", 11)):
+            calls = calls if epochs is None else RowLoader(folder, batch_size=1, seq_len=T, view=view).rows
+            run.go_on(folder, calls, batch_size=1, seq_len=T, view=view, epochs=epochs)
+        path = saved(run.state, tmp_path, "json")
+        for step in range(len(run.log)):
+            assert shown(folder, path, step=step) == run.log[step], step
+
+
+def test_steps_of_a_source_that_was_taken_out_and_returned_are_shown(sets, tmp_path):
+    paths = {name: sets / name for name in ("web", "code", "math")}
+    run = Run()
+    for number, names in enumerate((("web", "code", "math"), ("web", "code"), ("web", "code", "math"))):
+        text = "".join(f"{name} = {number + 1}\n" for name in names)
+        gone = [name for name in paths if name not in names]
+        removed = f"removed = {gone}\n" if gone else ""
+        file = tmp_path / f"{number}.toml"
+        listed = "".join(f"[sources.{name}]\npath = '{paths[name]}'\n" for name in names)
+        file.write_text(f"{removed}[weights]\n{text}{listed}")
+        run.go_on(file, 15, batch_size=2, seq_len=T)
+    path = saved(run.state, tmp_path, "json")
+    for step in range(45):
+        assert shown(file, path, step=step) == run.log[step], step
+    with pytest.raises(ValueError, match="also read source 'math' then, which this mixture does not name"):
+        shown(tmp_path / "1.toml", path, step=1)
+
+
+def test_a_short_last_call_is_divided_as_the_ranks_got_it(sets, tmp_path):
+    rows = RowLoader(sets / "web", batch_size=1, seq_len=T).rows
+    ranks = next(ranks for ranks in (3, 2, 4, 5) if rows % ranks)
+    settings = {"batch_size": 4, "seq_len": T, "epochs": 1, "drop_last": False}
+    loaders = [RowLoader(sets / "web", rank=rank, world_size=ranks, **settings) for rank in range(ranks)]
+    log = [
+        {rank: rows_of(batch) for rank, batch in enumerate(batches) if len(batch[0])}
+        for batches in zip(*loaders, strict=True)
+    ]
+    path = saved(loaders[0].state_dict(), tmp_path, "json")
+    assert len({len(rows) for rows in log[-1].values()}) > 1, "of unequal parts"
+    for step, expected in enumerate(log):
+        assert shown(sets / "web", path, step=step) == expected
+    with pytest.raises(ValueError, match=f"the run has {len(log)} calls up to the checkpoint, and because its loader"):
+        shown(sets / "web", path, step=len(log))
+    shorter = [RowLoader(sets / "web", rank=0, world_size=1, **settings | {"seq_len": 4})]
+    shorter[0].load_state_dict(loaders[0].state_dict())
+    log += [{0: rows_of(next(shorter[0]))} for _ in range(9)]
+    path = saved(shorter[0].state_dict(), tmp_path, "json")
+    for step, expected in enumerate(log):
+        assert shown(sets / "web", path, step=step) == expected, "though the length changed at the end of the epoch"
+
+
+def test_objects_that_contain_each_other_are_searched_once(sets, tmp_path):
+    run = Run().go_on(sets / "web", 2, batch_size=2, seq_len=T)
+    nodes = [Config([]) for _ in range(40)]
+    for node in nodes:
+        node.data += nodes
+    path = tmp_path / "checkpoint.pkl"
+    path.write_bytes(pickle.dumps({"nodes": nodes, "data": run.state}))
+    assert shown(sets / "web", path, step=1) == run.log[1]
+
+
+@pytest.mark.parametrize("key", ["packing", "sources", "segments", "seq_len", "split", "turns", "seed"])
+@pytest.mark.parametrize("value", [None, [], {}, 5, "x", [[1]], {"tokens": 5}])
+def test_a_position_that_is_not_whole_is_an_error_in_words(sets, tmp_path, capsys, key, value):
+    run = Run().go_on(sets / "web", 2, batch_size=2, seq_len=T)
+    path = saved(run.state | {key: value}, tmp_path, "pickle")
+    if cli.main(["show", str(sets / "web"), "--step", "1", "--checkpoint", str(path)]):
+        assert capsys.readouterr().err.startswith("error: ")
 
 
 class Config:

@@ -23,7 +23,7 @@ from tokenmill.feed.background import BackgroundIterator
 from tokenmill.feed.feed import make_feed
 from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.feed.protocol import Feed, RankRows, RankShare, Resumed
-from tokenmill.rows.batch_sizes import BatchSizes, batch_sizes_of, continued, with_batch_sizes
+from tokenmill.rows.run_log import LogEntry, continued, log_of, with_log
 from tokenmill.store.maps import unmap_dropped
 from tokenmill.store.token_sets import TokenSet
 
@@ -37,7 +37,7 @@ class State(NamedTuple):
     place: Any  # in the feed's own form
     tokens_seen: int
     begun: bool  # whether a batch was returned since the iteration began or a position was loaded
-    sizes: tuple[BatchSizes, ...]  # of the run's batches, since training began
+    log: tuple[LogEntry, ...]  # how the run was set, since training began
     batches: int  # returned since the loader was made
     counts: np.ndarray  # (number of sources, 4): rows, filler, pieces and tokens of these batches
     targets: int  # that bear loss, in the last global batch
@@ -48,7 +48,7 @@ class State(NamedTuple):
 
     def position(self) -> dict[str, Any]:
         """The position of this place, for a checkpoint."""
-        return with_batch_sizes(self.feed.position(self.place, self.tokens_seen), self.sizes)
+        return with_log(self.feed.position(self.place, self.tokens_seen), self.log)
 
 
 class LoaderCore:
@@ -166,7 +166,7 @@ class LoaderCore:
         feed, place = self._feed.begin(epoch, before.place if before else None)
         end_epoch = None if self.config.epochs is None else epoch + self.config.epochs
         with self._restored_on_error():
-            self._move_to(feed, place, end_epoch, seen, before.sizes if before else (), self.config.seq_len)
+            self._move_to(feed, place, end_epoch, seen, before.log if before else ())
             if self._worker:
                 rows = self._current_rows()
                 rows.skip(self._worker * self.config.batch_size)
@@ -175,10 +175,8 @@ class LoaderCore:
         self._loaded = False
         self._row_counts.clear()
 
-    def _move_to(
-        self, feed: Feed, place: Any, end_epoch: int | None, seen: int, sizes: tuple[BatchSizes, ...], seq_len: int
-    ) -> None:
-        """Moves to a place of a run that had batches of these `sizes`, and rows of `seq_len`, until then."""
+    def _move_to(self, feed: Feed, place: Any, end_epoch: int | None, seen: int, log: tuple[LogEntry, ...]) -> None:
+        """Moves to a place of a run that has this log until then."""
         self._stop()
         self._feed, self._end_epoch, self._rows = feed, end_epoch, None
         rows = self._current_rows()
@@ -187,8 +185,9 @@ class LoaderCore:
             self._state[-3:] if hasattr(self, "_recent_states") else (0, np.zeros((len(feed.names), 4), np.int64), 0)
         )
         batch_size = self.config.batch_size if self._gives_batches else 0
-        sizes = continued(sizes, seq_len, BatchSizes(seen, batch_size, self.world_size), self.config.seq_len)
-        self._state, self._ended = State(feed, rows.position, seen, False, sizes, *returned), False
+        epochs = self.config.epochs or 0
+        log = continued(log, LogEntry(seen, batch_size, self.world_size, epochs, feed.logged(rows.position)))
+        self._state, self._ended = State(feed, rows.position, seen, False, log, *returned), False
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Continues from a position. If it does not fit, raises ValueError and changes nothing."""
@@ -197,10 +196,10 @@ class LoaderCore:
             config = self.given.at(resumed.tokens_seen)
             resumed = make_feed(config, self._share).resume(state)
         end_epoch = self._end_of_iteration(resumed)
-        sizes, seq_len = batch_sizes_of(state), state["seq_len"]
+        log = log_of(state, resumed.feed.renamed(state))
         with self._restored_on_error():
             self.config = config
-            self._move_to(resumed.feed, resumed.place, end_epoch, resumed.tokens_seen, sizes, seq_len)
+            self._move_to(resumed.feed, resumed.place, end_epoch, resumed.tokens_seen, log)
         self._ended = end_epoch is not None and resumed.epoch >= end_epoch
         self._loaded = True
 
@@ -270,11 +269,11 @@ class LoaderCore:
             return
         batch_size, seq_len = sizes
         config = replace(self.given, batch_size=batch_size, seq_len=seq_len, skip_rows=None)  # the position has them
-        before, history, was = self._recent_states, self._state.sizes, self.config.seq_len
+        before, log = self._recent_states, self._state.log
         with self._restored_on_error():
             resumed = make_feed(config, self._share).resume(self._state.position())
             self.config = config
-            self._move_to(resumed.feed, resumed.place, self._end_epoch, resumed.tokens_seen, history, was)
+            self._move_to(resumed.feed, resumed.place, self._end_epoch, resumed.tokens_seen, log)
             self._recent_states = (*before[:-1], self._state._replace(begun=True))
         self._row_counts.clear()
 
@@ -333,7 +332,7 @@ def _batches(
         rows.skip(size * (workers - 1))  # the batches of the other workers
         batches, counts = batches + 1, counts + rows.counts(taken)
         passed = seen + rows.passed * config.seq_len
-        yield batch, State(feed, rows.position, passed, True, start.sizes, batches, counts, taken.targets)
+        yield batch, State(feed, rows.position, passed, True, start.log, batches, counts, taken.targets)
 
 
 def require_no_token(ignore_index: int, token_set: TokenSet) -> None:

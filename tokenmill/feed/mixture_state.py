@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenmill.checks import LONGEST_ROW, whole_number
-from tokenmill.rows.batch_sizes import split_seq_len
 from tokenmill.rows.interleave import pattern_of
 from tokenmill.rows.position import OF_SOURCE, columns
 from tokenmill.rows.row_stream import Cursor
+from tokenmill.rows.run_log import split_seq_len
 from tokenmill.rows.segments import MixtureState, SegmentStart, SourceState
 
 SEGMENT = ("tokens", "seq_len", "weights", "places")  # the columns of `segments`

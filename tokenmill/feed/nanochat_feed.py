@@ -93,6 +93,12 @@ class NanochatFeed:
         position = read_position(parts[ONE_SET])
         return Resumed(self, NanochatPlace(position.place["row"]), 0, position.tokens_seen, begins_epoch=False)
 
+    def logged(self, place: NanochatPlace) -> list[list[Any]]:
+        return []  # its rows have no places that a log could name
+
+    def renamed(self, state: dict[str, Any]) -> str:
+        return ""
+
     def knows(self, state: dict[str, Any]) -> bool:
         parts = read_sources(upgrade(state))
         return list(parts) == [ONE_SET] and self.token_set.knows(str(parts[ONE_SET]["manifest"]))

@@ -166,6 +166,12 @@ class Feed(Protocol):
     def resume(self, state: dict[str, Any]) -> Resumed[Self]:
         """Moves to a position. If it does not fit, raises ValueError with both values, and changes nothing."""
 
+    def logged(self, place: Any) -> list[list[Any]]:
+        """The sources at a place as the log of a run keeps them (rows/run_log.py); [] if their rows have no places."""
+
+    def renamed(self, state: dict[str, Any]) -> str:
+        """The name here of the only source of a position of one token set; "" for others, and if it is "" too."""
+
     def knows(self, state: dict[str, Any]) -> bool:
         """Whether a position is of these token sets."""
 

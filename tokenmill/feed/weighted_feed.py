@@ -50,6 +50,7 @@ from tokenmill.rows.position import (
     upgrade,
 )
 from tokenmill.rows.row_stream import Cursor, require_window
+from tokenmill.rows.run_log import OF_SOURCE as LOGGED
 from tokenmill.rows.segments import MixtureState, SegmentStart, SourceState, Turn
 from tokenmill.rows.skip_rows import Skipped, by_source
 from tokenmill.rows.windows import WindowSize
@@ -202,6 +203,24 @@ class WeightedFeed:
             parts.append(own | source.position(served.place, served.tokens).as_dict())
         sources = columns(OF_SOURCE, [*parts, *copy.deepcopy([*self.removed.values()])])  # a caller may edit it
         return self.identity | {"seq_len": self.config.seq_len, "sources": sources} | write_mixture_state(mixture_state)
+
+    def logged(self, place: MixtureState | Turn) -> list[list[Any]]:
+        found = []
+        for name, served in place.mixture_state().sources.items():
+            source = self.sources[name]
+            own = {"name": name, "drawn_from": source.name}
+            own |= {"set_manifest": source.token_set.digest, "set_view": source.token_set.view_digest}
+            part = own | source.position(served.place, 0).as_dict()
+            found.append([part[key] for key in LOGGED])
+        return found
+
+    def renamed(self, state: dict[str, Any]) -> str:
+        names = list(read_sources(upgrade(state)))
+        return (
+            ""
+            if names != [ONE_SET] or self.mixture.is_one_set
+            else name_of_set(read_sources(upgrade(state))[ONE_SET], self.mixture, self._sets)
+        )
 
     def knows(self, state: dict[str, Any]) -> bool:
         parts = read_sources(upgrade(state))

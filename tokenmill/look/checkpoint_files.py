@@ -72,7 +72,7 @@ def positions_in(path: Path) -> list[Found]:
     Raises ValueError if the file is of another kind, or cannot be read.
     """
     found: list[Found] = []
-    for one in _search(_read(path), "", DEEPEST):
+    for one in _search(_read(path), "", DEEPEST, {}):
         if one.position not in [other.position for other in found]:
             found.append(one)
     return found
@@ -98,22 +98,23 @@ def position_of(flag: str, path: Path, split: str, expected: str) -> dict[str, A
     )
 
 
-def _search(value: Any, where: str, levels: int) -> Iterator[Found]:
-    """The positions in a value of any kind."""
-    if isinstance(value, Unknown) and value.state is not None:
-        yield from _search(value.state, where, levels)
+def _search(value: Any, where: str, levels: int, seen: dict[int, Any]) -> Iterator[Found]:
+    """The positions in a value of any kind. `seen` has what was searched, by id: objects may contain each other."""
+    if not isinstance(value, Mapping | list | tuple) or not levels or id(value) in seen:
+        return
+    seen[id(value)] = value
+    if isinstance(value, Unknown):
+        yield from _search(value.state, where, levels - 1, seen)
     if isinstance(value, Mapping):
         if value.keys() >= set(ALWAYS):
             yield Found(where, dict(value))
             return
         if isinstance(value.get("loaders"), list) and "version" in value:
             for number, text in enumerate(value["loaders"]):
-                yield from _search(_parse(text), f"{where or 'loaders'}[{number}]", levels)
+                yield from _search(_parse(text), f"{where or 'loaders'}[{number}]", levels - 1, seen)
             return
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
-    for key, inner in items if levels else ():
-        if isinstance(inner, Mapping | list | tuple):
-            yield from _search(inner, f"{where}.{key}" if where else str(key), levels - 1)
+    for key, inner in list(value.items() if isinstance(value, Mapping) else enumerate(value)):
+        yield from _search(inner, f"{where}.{key}" if where else str(key), levels - 1, seen)
 
 
 def _parse(text: Any) -> Any:

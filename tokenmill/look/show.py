@@ -45,10 +45,10 @@ from tokenmill.look.trace import (
     rank_rows,
 )
 from tokenmill.remote.sets import open_set
-from tokenmill.rows.batch_sizes import BatchSizes, batch_sizes_of
 from tokenmill.rows.packings import find_packing
 from tokenmill.rows.position import documents_of, upgrade
 from tokenmill.rows.row_stream import Cursor
+from tokenmill.rows.run_log import LogEntry, log_of
 from tokenmill.rows.segments import SegmentStart
 from tokenmill.rows.skip_rows import by_source, format_by_source
 from tokenmill.sanitize import sanitize
@@ -64,7 +64,7 @@ class ShowQuery:
     def __init__(self, config: Show):
         self.state: dict[str, Any] | None = None
         self.cursor: Cursor | None = None
-        self._sizes: tuple[BatchSizes, ...] = ()  # that the state says
+        self._log: tuple[LogEntry, ...] = ()  # of the state
         for flag, named in (
             ("--since", config.since and config.since[1]),
             ("--until", config.until),
@@ -100,29 +100,25 @@ class ShowQuery:
         self.state = upgrade(position_of(flag, Path(named), config.split, expected))
         settings = settings_of(self.state)
         require_as_stated(config, flag, settings)
-        self._sizes = batch_sizes_of(self.state)
-        settings |= self._stated_sizes(config, flag, settings)
+        if flag == "--checkpoint" and self._is_of_a_rank(settings):
+            raise ValueError(
+                f"--checkpoint: the position of a run with packing {settings['packing']} does not say which rows its "
+                "calls had; pass the settings of the run instead"
+            )
+        self._log = log_of(self.state)
+        settings |= self._stated_sizes(config, flag)
         if config.view is None and config.loader.mixture.is_one_set and not self._is_of_a_rank(settings):
             *_, documents = documents_of(self.state["sources"]["manifest"][0])
             settings |= {"view": documents.view or None}
         return replace(config, **settings)
 
-    def _stated_sizes(self, config: Show, flag: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """The batch size and the number of ranks that the state says.
-
-        A run may go on with others after --since. Otherwise, no others may be given.
-        """
-        assert self.state is not None, "a state was read"
-        stated = {}
-        if self._is_of_a_rank(settings):
-            stated = {"world_size": self.state["world_size"]}
-        elif self._sizes and self._sizes[-1].rows:
-            _, batch_size, world_size = self._sizes[-1]
-            stated = {"batch_size": batch_size, "world_size": world_size}
-        if flag != "--since":
-            require_as_stated(config, flag, stated)
-            return stated
-        return {name: value for name, value in stated.items() if getattr(config, name) is None}
+    def _stated_sizes(self, config: Show, flag: str) -> dict[str, Any]:
+        """The batch size and the number of ranks that the state says. A run may go on with others after --since."""
+        if flag == "--since" or not self._log or not self._log[-1].rows:
+            return {}
+        stated = {"batch_size": self._log[-1].batch_size, "world_size": self._log[-1].world_size}
+        require_as_stated(config, flag, stated)
+        return stated
 
     @staticmethod
     def _is_of_a_rank(settings: dict[str, Any]) -> bool:
@@ -180,49 +176,58 @@ class ShowQuery:
             found = "" if config.rank is None else f", found {config.rank}"
             raise ValueError(f"--batch {config.batch} needs --rank: it had {ranks:,} ranks, from 0 on{found}")
         for number, traced in zip(numbers, self._rows_of_run(numbers), strict=False):
-            rank = steps.place_of(number).rank
-            if config.batch is None or rank == (config.rank or 0):
-                yield rank, traced
+            place = steps.place_of(number)
+            if config.batch is None or (place is not None and place.rank == (config.rank or 0)):
+                yield None if place is None else place.rank, traced
 
     def _rows_of_run(self, numbers: range) -> Iterator[TracedRow]:
         """Rows of the run by number: from before the state, and from after it, as the run will go on."""
         known = self._rows_before_state()
         past, coming = range(numbers.start, min(numbers.stop, known)), range(max(numbers.start, known), numbers.stop)
         if past:
-            yield from self.tracer.past_rows(past.start, len(past))
-        if coming:
-            rows = self.tracer.rows(coming.start - known, len(coming))
-            yield from (replace(row, number=number) for number, row in zip(coming, rows, strict=False))
+            yield from self.tracer.past_rows(past.start, len(past), self._log)
+        if coming and self._log and self._log[-1].epochs:
+            raise ValueError(
+                f"row {coming.start:,} of the run comes after the checkpoint, and because its loader has `epochs`, "
+                "what came then is not known; use a later checkpoint"
+            )
+        rows = list(self.tracer.rows(coming.start - known, len(coming))) if coming else []
+        if len(rows) < len(coming):
+            raise ValueError(
+                f"the run has no rows {coming.start:,} to {coming.stop - 1:,}: all sources of the mixture are used up "
+                f"after {coming.start + len(rows):,} rows"
+            )
+        yield from (replace(row, number=number) for number, row in zip(coming, rows, strict=True))
 
     def _rows_before_state(self) -> int:
         return 0 if self.state is None else sum(turns for _, turns in self.tracer.segments())
 
     def _steps(self) -> RunSteps:
-        """Which rows were whose, by the sizes that the state says, or else by the flags.
+        """Which rows were whose, by the log of the state, or else by the flags.
 
-        Raises ValueError if the state says the sizes of a part of the run only, unless every step had as many rows.
+        Raises ValueError if they contradict --global-batch-size.
         """
-        sizes = [(rows_before(self._lines(), one.tokens), one) for one in self._sizes]
-        config = self.config
-        if not sizes:
-            if config.batch_size is None or config.world_size is None:
-                return RunSteps([(0, BatchSizes(0, 0, 1))], config.global_batch_size)
-            given = BatchSizes(0, config.batch_size, config.world_size)
-            if over := self._rows_before_state() % given.rows:
-                raise ValueError(
-                    f"the checkpoint is after {self._rows_before_state():,} rows, which are no whole number of batches "
-                    f"of {given.batch_size:,} rows on each of {given.world_size:,} ranks ({over:,} are left), so these "
-                    "were not the sizes throughout; use --since with a checkpoint from before the step"
-                )
-            return RunSteps([(0, given)], config.global_batch_size)
-        if (first := sizes[0][0]) and config.global_batch_size is None:
+        config, unknown = self.config, LogEntry(0, 0, 1)
+        sizes = [(rows_before(self._lines(), entry.tokens), entry) for entry in self._log]
+        if not sizes and config.batch_size is not None and config.world_size is not None:
+            sizes = [(0, LogEntry(0, config.batch_size, config.world_size))]
+        if not sizes or sizes[0][0]:
+            sizes.insert(0, (0, unknown))
+        known, (row, last) = self._rows_before_state(), sizes[-1]
+        is_short = bool(last.rows) and (known - row) % last.rows != 0
+        if is_short and not self._log and self.state is not None:
             raise ValueError(
-                f"the checkpoint does not say the sizes of batches for the first {first:,} rows of the run, which an "
-                "older tokenmill made; pass --global-batch-size if all steps had as many rows, or use --since"
+                f"the checkpoint is after {known:,} rows, which are no whole number of calls of {last.batch_size:,} "
+                f"rows on each of {last.world_size:,} ranks, so these were not the sizes throughout; use --since"
             )
-        if first:
-            sizes.insert(0, (0, BatchSizes(0, 0, 1)))
-        return RunSteps(sizes, config.global_batch_size)
+        return RunSteps(sizes, config.global_batch_size, known if is_short or last.epochs else None)
+
+    @property
+    def _whole_log(self) -> tuple[LogEntry, ...]:
+        """The log of the state, if it begins with the run; otherwise ()."""
+        lines = () if self.state is None else self.tracer.mixture_state.segments
+        is_whole = bool(self._log) and self._log[0].tokens == 0 and bool(lines) and lines[0].tokens == 0
+        return self._log if is_whole else ()
 
     def _lines(self) -> list[SegmentStart]:
         return [line for line, _ in self.tracer.segments()]
@@ -272,8 +277,8 @@ class ShowQuery:
 
     def _sightings(self, source: str, number: int, lines: list[SegmentStart], tokens: int) -> Iterator[str]:
         entry, document = find_document(number, self.sets[source], self.config.split)
-        seen, steps = None, self._steps() if (self._sizes or self._has_sizes) and lines[0].tokens == 0 else None
-        for seen in self.tracer.sightings(source, entry, document, lines, tokens):
+        seen, steps = None, self._steps() if (self._log or self._has_sizes) and lines[0].tokens == 0 else None
+        for seen in self.tracer.sightings(source, entry, document, lines, tokens, self._whole_log):
             if not self._is_bounded and seen.place.epoch:
                 return  # only the first epoch of the source is searched
             of_step = None if steps is None else steps.place_of(rows_before(lines, seen.tokens))
@@ -290,7 +295,7 @@ class ShowQuery:
     def _seen(self, seen: Sighting, source: str, of_step: StepPlace | None) -> str:
         where = f"segment {seen.segment}, after {seen.tokens:,} tokens"
         line = f"seen in {f'epoch {seen.place.epoch}' if self.mixture.is_one_set else where}"
-        if of_step is not None and of_step.rank is not None:
+        if of_step is not None:
             line += f", step {of_step.step:,}, rank {of_step.rank}, row {of_step.row} of its batch"
         place = named_place(source, ":".join(map(str, seen.place)))
         length = "" if seen.seq_len == self.loader.seq_len else f", when rows were of {seen.seq_len:,} + 1 tokens"
@@ -298,7 +303,7 @@ class ShowQuery:
 
     def _unknown_history(self, source: str, lines: list[SegmentStart]) -> Iterator[str]:
         """Says so if a position from an older tokenmill does not contain the whole history of the run."""
-        if self.state is None:
+        if self.state is None or self._whole_log:
             return
         split, served = self.tracer.feed.sources[source], self.tracer.mixture_state.sources[source]
         if served.place.epoch and len(split.token_set.digests()) > 1:
@@ -427,11 +432,20 @@ class ShowQuery:
 
 def show(config: Show, console: Console) -> None:
     """Prints what the config asks for. Raises ValueError or FileNotFoundError if it does not exist."""
-    query = ShowQuery(config)
-    if config.document is not None:
-        _show_document(query, console)
-    else:
-        _show_rows(query, console)
+    try:
+        query = ShowQuery(config)
+        if config.document is not None:
+            _show_document(query, console)
+        else:
+            _show_rows(query, console)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        file = config.checkpoint or config.until or (config.since and config.since[1])
+        if not file:
+            raise
+        raise ValueError(
+            f"{file}: the position in it is not as state_dict made it ({type(error).__name__}: {error}); use another "
+            "checkpoint"
+        ) from error
 
 
 def _show_rows(query: ShowQuery, console: Console) -> None:

@@ -2,19 +2,19 @@
 
     tracer = Tracer.of(config)                              from the beginning of training, or from a loader's state
     tracer.rows(first=24_690, count=2)                      rows 24,690 and 24,691 of the global order
-    tracer.past_rows(first=96, count=32)                    rows 96 to 127 of the run, before the state
+    tracer.past_rows(first=96, count=32, log=log_of(state))   rows 96 to 127 of the run, before the state
     tracer.row_at("", Cursor(0, 3, 512))                    the row at a place
     tracer.sightings("", entry, 17, tokens=1_000_000)       when document 17 of a shard was seen
 
 It walks through the loader's own order. Rows before the first are counted, not planned, and the counts are cached
 (row_counts.py). A document, and a row from before the state, are searched segment by segment: a position says where
-each source was when a segment began, with which weights and row length. In a per-rank order (nanochat) rows have no
-places: use `rank_rows`.
+each source was when a segment began, with which weights and row length. Its log says which token set, view and skipped
+rows a source had. In a per-rank order (nanochat) rows have no places: use `rank_rows`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +30,14 @@ from tokenmill.feed.weighted_feed import WeightedFeed
 from tokenmill.feed.weighted_rows import streams_of
 from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.look.row_counts import RowCounts
+from tokenmill.look.run_steps import rows_before
 from tokenmill.rows.interleave import pattern_of
 from tokenmill.rows.mixed_stream import MixedStream
 from tokenmill.rows.packers import Past
 from tokenmill.rows.packings import find_packing
-from tokenmill.rows.position import Documents, documents_of, upgrade
+from tokenmill.rows.position import Documents, documents_of, read_position, upgrade
 from tokenmill.rows.row_stream import Cursor, RowStream
+from tokenmill.rows.run_log import LogEntry
 from tokenmill.rows.segments import MixtureState, SegmentStart, SourceState, SourceTrack
 from tokenmill.rows.skip_rows import Skipped, format_rows
 from tokenmill.store.shards import Shard, ShardEntry
@@ -160,30 +162,72 @@ class Tracer:
                 f"of {seq_len:,} + 1 here; pass --since with a state file of that stage, and its --batch-size"
             )
 
-    def past_rows(self, first: int, count: int) -> Iterator[TracedRow]:
+    def past_rows(self, first: int, count: int, log: Sequence[LogEntry]) -> Iterator[TracedRow]:
         """`count` rows of the run from row `first` on, all from before the state, each with its number in the run.
 
-        Every source is followed from the beginning of the run through the segments of the state. Raises ValueError if
-        it does not come to where the state says that it was, so that these rows cannot be told.
+        `log` is that of the state. Raises ValueError if it does not say which rows these were.
         """
         found: dict[int, TracedRow] = {}
-        segments = self.segments()
-        before = [sum(turns for _, turns in segments[:number]) for number in range(len(segments) + 1)]
-        last = next(number for number, end in enumerate(before[1:]) if end >= first + count)
-        names = {name for line, _ in segments[: last + 1] for name in line.weights}
-        for source in sorted(names):
-            history = _SourceHistory(self._before_it_grew(self._require_source(source)))
-            for number, (line, turns) in enumerate(segments[: last + 1]):
-                if source not in line.weights:
-                    continue
-                rows = history.enter(line, source, turns)
-                self._require_end(source, number, rows.end if rows.is_whole else None)
-                begin = before[number]
-                for turn, place, pieces in rows.between(max(0, first - begin), first + count - begin):
+        for stretch in self._stretches(log, first, first + count):
+            for source in stretch.line.weights:
+                rows = self._rows_of(stretch, source)
+                for turn, place, pieces in rows.between(stretch.first, stretch.last):
                     name = named_place(source, ":".join(map(str, place)))
-                    found[begin + turn] = TracedRow(begin + turn, name, pieces)
+                    found[stretch.row + turn] = TracedRow(stretch.row + turn, name, pieces)
         self._keep()
         yield from (found[number] for number in sorted(found))
+
+    def _stretches(self, log: Sequence[LogEntry], first: int, last: int) -> Iterator["_Stretch"]:
+        """The rows `first` to `last` - 1 of the run, in stretches between segments and changes of the sources."""
+        segments = self.segments()
+        lines = [line for line, _ in segments]
+        stated = [(rows_before(lines, entry.tokens), entry) for entry in log if entry.sources]
+        if first < last and (not stated or stated[0][0] > first):
+            raise ValueError(
+                "the position has no log of its run at that time, because an older tokenmill made it, or because the "
+                "run was changed too often since; use --since with a checkpoint from before the step"
+            )
+        row = 0
+        for number, (line, turns) in enumerate(segments):
+            bounds = sorted({row, row + turns, *(at for at, _ in stated if row < at < row + turns)})
+            for begin, end in pairwise(bounds):
+                if max(begin, first) < min(end, last):
+                    _, entry = [one for one in stated if one[0] <= begin][-1]
+                    # the epochs that were begun since then, each with a segment of its own
+                    since = [later for later, at in zip(lines, _starts(segments), strict=True) if at <= begin]
+                    begun = [later for later in since if later.tokens > entry.tokens]
+                    asked = max(begin, first) - row, min(end, last) - row
+                    yield _Stretch(number, row, line, begin - row, *asked, entry, begun)
+            row += turns
+
+    def _rows_of(self, stretch: "_Stretch", source: str) -> "_SegmentRows":
+        """The rows of a source in a stretch, from the source as it was then."""
+        parts = stretch.entry.parts()
+        if source not in parts or source not in self.feed.sources:
+            raise ValueError(
+                f"the run also read source {source!r} then, which this mixture does not name; pass a mixture file that "
+                "does"
+            )
+        part, line = parts[source], stretch.line
+        if part["seq_len"] != line.seq_len:
+            raise ValueError("the log of the position contradicts its segments; load it as state_dict made it")
+        own = self.feed.sources[source]
+        cursor = SplitCursor(
+            own.as_it_was(Documents(0, part["set_manifest"], part["set_view"])),
+            replace(own.config, seq_len=line.seq_len),
+            part["drawn_from"],
+            window_size=own.window_size,
+            order_version=own.order_version,
+        )
+        cursor, place = cursor.resume(read_position(part | {"tokens_seen": 0}), None)
+        for later in stretch.begun:
+            begun = later.places[source]
+            if len(later.weights) == 1 and begun == Cursor(begun.epoch):
+                cursor = cursor.from_epoch(begun.epoch)
+        if stretch.begun:
+            place = stretch.begun[-1].places[source]
+        begin = stretch.begin if not stretch.begun or stretch.begun[-1] is not line else 0
+        return _SegmentRows(cursor.plans(), cursor.skipped, source, line, stretch.last, (begin, place))
 
     def segments(self) -> list[tuple[SegmentStart, int]]:
         """The segments up to the state, each with its turns. ValueError if the state does not say all of them."""
@@ -195,29 +239,6 @@ class Tracer:
             )
         ends = [*(line.tokens for line in lines[1:]), seen]
         return [(line, (end - line.tokens) // line.seq_len) for line, end in zip(lines, ends, strict=True)]
-
-    def _require_source(self, name: str) -> str:
-        if name not in self.feed.sources:
-            raise ValueError(
-                f"the run also read source {name!r}, which this mixture does not name; pass a mixture file that does"
-            )
-        return name
-
-    def _require_end(self, source: str, number: int, end: Cursor | None) -> None:
-        """Raises ValueError unless a source ended a segment where the next one, or the state, says that it was."""
-        segments = [line for line, _ in self.segments()]
-        is_last = number + 1 == len(segments)
-        place = self.mixture_state.sources[source].place if is_last else segments[number + 1].places.get(source)
-        seq_len = self.feed.config.seq_len if is_last else segments[number + 1].seq_len
-        packed_again = seq_len != segments[number].seq_len and end is not None and place == Cursor(*end[:2])
-        epoch_begun = place is not None and place == Cursor(place.epoch)
-        if end is None or not (place == end or packed_again or epoch_begun):
-            raise ValueError(
-                f"the position does not say which rows these were: source {source!r} was at {_place_text(place)} after "
-                f"segment {number} of the run, and counting its rows gives {_place_text(end)}. The set has grown in an "
-                "earlier epoch of the run, or other rows were skipped then; use --since with a checkpoint from before "
-                "the step"
-            )
 
     def row_at(self, source: str, cursor: Cursor) -> TracedRow:
         """The row of a source at a place. Raises ValueError if there is none."""
@@ -273,17 +294,41 @@ class Tracer:
         return sum(counts.count_rows(*window) for window in before) + until.row - left_out
 
     def sightings(
-        self, source: str, entry: ShardEntry, document: int, lines: Sequence[SegmentStart], tokens: int
+        self,
+        source: str,
+        entry: ShardEntry,
+        document: int,
+        lines: Sequence[SegmentStart],
+        tokens: int,
+        log: Sequence[LogEntry] = (),
     ) -> Iterator[Sighting]:
-        """The rows of these segments, in the first `tokens` tokens of the run, that held a part of a document."""
-        history = _SourceHistory(self._before_it_grew(source))
-        for number, (line, end) in enumerate(zip(lines, [*(one.tokens for one in lines[1:]), tokens], strict=True)):
-            if source not in line.weights:
-                continue
-            rows = history.enter(line, source, turns=(end - line.tokens) // line.seq_len)
+        """The rows of these segments, in the first `tokens` tokens of the run, that held a part of a document.
+
+        With the log of the state, they are exactly those of the run. Without it, the run is taken to have had the same
+        token set and skipped rows throughout.
+        """
+        if log:
+            stretches = self._stretches(log, 0, rows_before(lines, tokens))
+            found: Iterator[tuple[int, SegmentStart, _SegmentRows]] = (
+                (stretch.segment, stretch.line, self._rows_of(stretch, source))
+                for stretch in stretches
+                if source in stretch.line.weights
+            )
+        else:
+            found = self._as_if_unchanged(source, lines, tokens)
+        for number, line, rows in found:
             for turn, place, filler in rows.rows_with(entry, document):
                 yield Sighting(number, line.tokens + turn * line.seq_len, line.seq_len, place, filler)
         self._keep()
+
+    def _as_if_unchanged(
+        self, source: str, lines: Sequence[SegmentStart], tokens: int
+    ) -> Iterator[tuple[int, SegmentStart, "_SegmentRows"]]:
+        """The segments with a source, and its rows in them, if its set and its skipped rows never changed."""
+        history = _SourceHistory(self._before_it_grew(source))
+        for number, (line, end) in enumerate(zip(lines, [*(one.tokens for one in lines[1:]), tokens], strict=True)):
+            if source in line.weights:
+                yield number, line, history.enter(line, source, turns=(end - line.tokens) // line.seq_len)
 
     def _before_it_grew(self, source: str) -> SplitCursor:
         """A source with the token set that the state is of: rows before it never hold tokens of later shards."""
@@ -347,19 +392,48 @@ class _SourceHistory:
         }
 
 
-class _SegmentRows:
-    """The rows that a source gave in a segment of this many turns; `end` is its cursor after them."""
+class _Stretch(NamedTuple):
+    """Turns of a segment, before which the sources were as a log entry says."""
 
-    def __init__(self, plans: WindowPlans, skipped: Skipped, source: str, line: SegmentStart, turns: int):
+    segment: int
+    row: int  # of the run, with which the segment begins
+    line: SegmentStart
+    begin: int  # the turn with which the stretch begins
+    first: int  # the turns that are asked for
+    last: int
+    entry: LogEntry
+    begun: list[SegmentStart]  # the segments that began after the entry, up to this one
+
+
+def _starts(segments: Sequence[tuple[SegmentStart, int]]) -> list[int]:
+    """The row of the run with which each segment begins."""
+    return [0, *accumulate(turns for _, turns in segments)][:-1]
+
+
+class _SegmentRows:
+    """The rows that a source gave in the first `turns` turns of a segment; `end` is its cursor after them.
+
+    `begin` is a turn of the segment, and the source's cursor then; by default the segment's first.
+    """
+
+    def __init__(
+        self,
+        plans: WindowPlans,
+        skipped: Skipped,
+        source: str,
+        line: SegmentStart,
+        turns: int,
+        begin: tuple[int, Cursor] | None = None,
+    ):
         self._plans, self._pattern = plans, pattern_of(line.weights)
         self._which = self._pattern.names.index(source)
+        turn, place = begin or (0, line.places[source])
         stream = RowStream(plans.count_windows, RowCounts(plans).count_rows, skipped=skipped)
-        stream.place = line.places[source]
-        self._track = SourceTrack(0, stream.place)
-        count = self._pattern.counts(turns)[self._which]
-        self._count = self._track.reach(count, stream)
+        stream.place = place
+        self._first = self._pattern.counts(turn)[self._which]
+        self._track = SourceTrack(self._first, stream.place)
+        self._count = self._track.reach(self._pattern.counts(turns)[self._which], stream)
         self.end = self._track.place(self._count)
-        self.is_whole = self._count == count  # else the source has fewer rows than the segment took from it
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, Cursor, list[Piece]]]:
         """The rows of turns `first` to `last` - 1 of the segment that were this source's: (turn, place, pieces)."""
@@ -374,16 +448,19 @@ class _SegmentRows:
     def rows_with(self, entry: ShardEntry, document: int) -> Iterator[tuple[int, Cursor, bool]]:
         """The rows that held a part of a document of a shard: (turn of the segment, place, whether only as filler)."""
         shard = self._plans.token_set.open(entry)
+        known = dict[int, bool]()  # whether an epoch goes over the shard
         begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
         epoch, windows = -1, set[int]()
-        for first, rows in self._track.rows(0, self._count):
+        for first, rows in self._track.rows(self._first, self._count):
+            if not known.setdefault(rows.epoch, entry.name in {one.name for one in self._plans.entries(rows.epoch)}):
+                continue
             if rows.epoch != epoch:
                 epoch, windows = rows.epoch, self._windows_with(rows.epoch, shard, document)
             if rows.window not in windows:
                 continue
             for row, filler in self._plans.rows(rows.epoch, rows.window).rows_with(entry.name, begin, end):
                 number = first + row - rows.numbers.start
-                if row in rows.numbers and number < self._count:
+                if row in rows.numbers and self._first <= number < self._count:
                     yield self._pattern.turn_of(self._which, number), Cursor(rows.epoch, rows.window, row), filler
 
     def _windows_with(self, epoch: int, shard: Shard, document: int) -> set[int]:
@@ -406,10 +483,6 @@ def rank_rows(config: LoaderConfig, rank: int, first: int, count: int) -> Iterat
     rows.skip(first)
     for number, pieces in enumerate(rows.pieces(count), first):
         yield TracedRow(number, None, pieces)
-
-
-def _place_text(place: Cursor | None) -> str:
-    return "no place" if place is None else ":".join(map(str, place))
 
 
 def named_place(source: str, place: str) -> str:

@@ -5,7 +5,7 @@
     seq_len 2048, tokens_seen 25165824            of all ranks, since training began
     turns 12288, asked 83ab...                    of the current segment: its turns, and a hash of its weights' inputs
     segments {tokens, seq_len, weights, places}   one list each, an item for every segment since training began; seq_len
-                has the sizes of batches that began in the segment too (batch_sizes.py)
+                has the log of the run in the segment too (run_log.py)
     sources  {name, manifest, seq_len, epoch, window, row, ...}      one list each, an item for every source
 
 One token set is one source, named "". The columns of a source:
