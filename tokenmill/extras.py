@@ -36,12 +36,13 @@ EXTRAS = {
     },
     "chat": {"jinja2"},
     "report": {"jinja2", "multiprocess", "regex", "rich", "tiktoken", "tyro"},
-    "remote": {"boto3", "fsspec", "gcsfs", "huggingface_hub", "rich", "s3fs", "tyro", "urllib3"},
+    "remote": {"aiobotocore", "fsspec", "gcsfs", "huggingface_hub", "rich", "s3fs", "tyro", "urllib3"},
     "view": {"duckdb", "pyarrow", "rich", "tyro"},
     "ray": {"ray"},
     "torch": {"torch"},
     "jax": {"jax"},
 }
+PART_OF = {"boto3": "aiobotocore", "botocore": "aiobotocore"}  # which names the versions of these that fit s3fs
 IN_A_CLONE = {"prepare", "chat", "report", "view", "torch"}  # what `make demo` installs, from requirements.txt
 INSTEAD = {"torch": "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"}
 
@@ -51,7 +52,8 @@ def what_to_install(module: str | None, extra: str | None = None) -> str | None:
 
     A missing module inside an installed package means that the package is broken, so there is no message for it.
     """
-    found = [name for name in (extra, *EXTRAS) if name in EXTRAS and module in EXTRAS[name]]
+    package = PART_OF.get(module or "", module)
+    found = [name for name in (extra, *EXTRAS) if name in EXTRAS and package in EXTRAS[name]]
     return f"{module} is not installed; {pip_line(found[0])}{INSTEAD.get(module or '', '')}" if found else None
 
 

@@ -220,7 +220,7 @@ def test_two_preparations_of_one_set_do_not_meet(large_source, tokenizer_json, t
         (("--source", "corpus", "--text-column", "content"), "expected a text column 'content', found columns text"),
         (("--source", "corpus", "--tokens-root", "a file"), "choose another --tokens-root"),
         (("--source", "corpus", "--workers", "0"), "workers must be a whole number of at least 1, not 0"),
-        (("--source", "corpus/*.parquet"), "give --name"),
+        (("--source", "corpus", "--name", "a b"), "name must be of letters"),
     ],
 )
 def test_what_cannot_work_is_a_clear_message_and_no_traceback(source, tokenizer_json, tmp_path, flags, message):
@@ -234,6 +234,15 @@ def test_what_cannot_work_is_a_clear_message_and_no_traceback(source, tokenizer_
     assert "rror" in said
     assert "Traceback" not in said
     assert done.stdout == ""
+
+
+def test_a_wrong_column_is_told_once_and_a_glob_takes_its_folder_s_name(source, tokenizer_json, tmp_path):
+    flags = ("--source", source / "*.parquet", "--tokenizer", tokenizer_json)
+    done = run_prepare(*flags, "--text-column", "content", cwd=tmp_path, check=False)
+    assert done.stderr.count("expected a text column 'content'") == 1
+    assert "and 1 more that differ only in the file or line, up to shard " in done.stderr
+    done = run_prepare(*flags, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1].startswith(f"data/tokens/{source.name}-")
 
 
 def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(source, tokenizer_json, tmp_path):

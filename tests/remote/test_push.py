@@ -148,6 +148,10 @@ def test_what_is_written_here_is_no_address(folder, bucket, tmp_path, monkeypatc
     assert "found no manifest.json" in capsys.readouterr().err
     assert cli.main(["pull", "s3://no-such-bucket-at-all/nothing"]) == 1
     assert "NoSuchBucket" in capsys.readouterr().err
+    assert cli.main(["push", str(folder), "s3://no-such-bucket-at-all/set"]) == 1
+    error = capsys.readouterr().err
+    assert "there is no bucket 'no-such-bucket-at-all'; make it first, or correct its name" in error
+    assert "credentials" not in error
     assert not (tmp_path / "data").exists(), "nothing is made for what is not there"
 
 

@@ -1,6 +1,7 @@
 """`tokenmill prepare`: parses, prepares, and prints a summary, the token set's path last."""
 
 import difflib
+import re
 import shlex
 import signal
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import tyro
 
 from tokenmill.humanize import counted, in_bytes
-from tokenmill.prepare.outcomes import PreparationError
+from tokenmill.prepare.outcomes import Failure, PreparationError
 from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
 from tokenmill.prepare.run import prepare_and_describe
 from tokenmill.remote.sets import open_set
@@ -84,13 +85,23 @@ def _listed(presets: Mapping[str, PrepareConfig]) -> str:
 
 
 def _report(error: PreparationError) -> None:
+    alike: dict[str, list[tuple[str, Failure]]] = {}
     for what, failure in error.failures:
+        alike.setdefault(_without_places(failure.reason), []).append((what, failure))
+    for (what, failure), *more in alike.values():
         _say(f"failed: {what}: {failure.reason}")
+        if more:
+            _say(f"and {len(more):,} more that differ only in the file or line, up to {more[-1][0]}")
         if failure.traceback:
             _say(failure.traceback)
     if error.folder is not None:
         _say(f"what is done is in {error.folder}; run the same command to continue, or delete the folder")
     _say(f"error: {len(error.failures)} failed; fix the cause and run the same command again")
+
+
+def _without_places(reason: str) -> str:
+    """A failure's reason without paths and numbers: a wrong --text-column fails alike for every file."""
+    return re.sub(r"\S+\.\S+|\d[\d,]*", "", reason.partition(". Its shard has ")[0])
 
 
 def _of_conversations(token_set: TokenSet) -> Iterator[str]:

@@ -233,12 +233,15 @@ def _default_tokenizer(chat: str | None) -> str:
 
 
 def _dataset(config: PrepareConfig) -> str:
-    """The data set's name: --name, or the last part of the source."""
+    """The data set's name: --name, or the last part of the source that is no pattern."""
     if has_scheme(config.source) and "::" not in config.source:  # of which fsspec makes several URLs
         hide_secrets(config.source)
         require_readable_host(config.source)
     source = config.source.partition("?")[0] if has_scheme(config.source) else config.source
-    return config.name or stem_of(Path(os.path.abspath(source)).name)
+    path = Path(os.path.abspath(source))
+    while path.name and set("*?[") & set(path.name):  # of a glob, the folder in which it looks
+        path = path.parent
+    return config.name or stem_of(path.name)
 
 
 def _destination(dataset: str, tokens_root: Path | str, part: str | None) -> Destination:

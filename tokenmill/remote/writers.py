@@ -64,9 +64,7 @@ class _Bucket:
                 else:
                     self.backend.client().upload_file(str(what), **where)
             except (Boto3Error, BotoCoreError, ClientError) as error:
-                raise OSError(
-                    f"{self.backend.display(name)}: cannot be written ({sanitize(str(error))}); {self.backend.access}"
-                ) from error
+                raise self._refused(name, "written", error) from error
 
     def sizes(self) -> dict[str, int]:
         with naming_the_extra("remote"):
@@ -82,10 +80,15 @@ class _Bucket:
             for page in pages:
                 found |= {item["Key"].removeprefix(prefix): item["Size"] for item in page.get("Contents", ())}
         except (BotoCoreError, ClientError) as error:
-            raise OSError(
-                f"{self.backend.display('')}: cannot be listed ({sanitize(str(error))}); {self.backend.access}"
-            ) from error
+            raise self._refused("", "listed", error) from error
         return found
+
+    def _refused(self, name: str, what: str, error: Exception) -> OSError:
+        """The error for a file that cannot be `what`: a missing bucket is not for want of credentials."""
+        advice = self.backend.access
+        if "NoSuchBucket" in str(error):
+            advice = f"there is no bucket {self.backend.bucket!r}; make it first, or correct its name"
+        return OSError(f"{self.backend.display(name)}: cannot be {what} ({sanitize(str(error))}); {advice}")
 
 
 class _Files:
