@@ -30,7 +30,7 @@ test-all: .venv/tools
 # a few million parameters, for two or three minutes, on what `make demo` makes; again: goes on where it ended
 train: .venv/installed
 	@[ -e .venv/demo.txt ] || $(MAKE) demo
-	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)" --checkpoint data/checkpoints/demo.pt
+	@AGAIN="make train" $(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)" --checkpoint data/checkpoints/demo.pt
 
 # fine-tunes what `make train` has made on some thousand conversations, in three minutes; again: goes on where it ended
 chat: .venv/installed

@@ -378,9 +378,12 @@ def how_to_go_on(step: int, config: TrainConfig, ranks: int) -> str:
         return f"ended after step {step} of {config.steps}; nothing is kept of it: --checkpoint FILE would have kept it"
     told = f"saved after step {step} of {config.steps}"
     if ranks > 1:
-        return f"{told}; the same torchrun goes on, on any number of ranks (what it says of a signal now is its own)"
+        return (
+            f"{told}; run torchrun again to continue, on any number of ranks (what it prints next is about the signal)"
+        )
     python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd() + os.sep) else "python"
-    return f"{told}; go on with\n  {shlex.join([python, *sys.argv])}"
+    again = os.environ.get("AGAIN") or shlex.join([python, *sys.argv])  # `make train` says so
+    return f"{told}; to continue, run\n  {again}"
 
 
 @torch.no_grad()

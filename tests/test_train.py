@@ -91,7 +91,7 @@ def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared
     assert "ending after this step" in errors
     assert last <= begun + 1, "the step that was under way, or the one that had just begun"
     assert process.returncode == 130 if ranks == 1 else process.returncode
-    assert f"saved after step {last} of 20; {'the same torchrun' if ranks > 1 else 'go on with'}" in printed
+    assert f"saved after step {last} of 20; {'run torchrun again' if ranks > 1 else 'to continue, run'}" in printed
     line = command if ranks > 1 else [sys.executable, *shlex.split(printed.splitlines()[-1])[1:]]
     assert line[-len(flags) :] == flags
     assert not list(tmp_path.rglob("*.tmp"))
