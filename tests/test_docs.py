@@ -1,5 +1,6 @@
 """Every command and every Python block of the README and of docs/ runs."""
 
+import ast
 import importlib
 import json
 import os
@@ -21,6 +22,7 @@ import tokenmill
 from tokenmill import PRESETS
 from tokenmill.prepare.command import _parse
 
+MODULES = sorted((ROOT / "tokenmill").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {  # what is not run here, and what runs it
     "make demo": ".ci/run",
@@ -277,6 +279,18 @@ def test_a_page_is_free_of_the_idioms_that_readers_stumbled_over(page):
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     found = {idiom: re.findall(idiom, prose, re.MULTILINE) for idiom in IDIOMS}
     assert not {idiom: IDIOMS[idiom] for idiom, hits in found.items() if hits}
+
+
+@pytest.mark.parametrize("wing", sorted({path.relative_to(ROOT).parts[1] for path in MODULES}))
+def test_docstrings_and_messages_are_free_of_them_too(wing):
+    """But for those with "Where", with which a docstring may name a place: Where the arrays go."""
+    found = []
+    for path in (path for path in MODULES if path.relative_to(ROOT).parts[1] == wing):
+        strings = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+        for text in filter(lambda value: isinstance(value, str), strings):
+            hits = [idiom for idiom in IDIOMS if "Where" not in idiom and re.search(idiom, text, re.MULTILINE)]
+            found += [(path.name, text[:60], IDIOMS[idiom]) for idiom in hits]
+    assert found == []
 
 
 def test_the_demo_draws_and_decodes_a_batch(demo):

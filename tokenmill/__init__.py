@@ -97,9 +97,9 @@ def state_dict(pending: int = 0) -> dict[str, Any]:
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
-    """Makes get_batch go on from `state_dict`, in this process or another, on any number of ranks.
+    """Makes get_batch continue from `state_dict`, in this process or another, on any number of ranks.
 
-    Each position goes to the next call of the arguments that it was saved with; a call of others begins anew, with a
+    Each position goes to the next call of the arguments that it was saved with; a call of others begins again, with a
     warning. ValueError for a state that `state_dict` did not make. Whether a position fits is checked when its
     get_batch is called.
     """

@@ -59,7 +59,7 @@ def test_a_step_is_longer_by_what_the_loader_takes(monkeypatch):
     lines = bench.report(bench.Bench("set", batch_size=2, seq_len=4, step_ms=10_000), times, first=5)
     assert lines[-1] == (
         "Steps take longer with the loader: +30.0% (+3,000.000 ms) a step; half of 19 rounds were between +30.0% and "
-        "+30.0%. What is not spent in next(loader) comes from cores that its thread uses too, or from late copies."
+        "+30.0%. The rest of the gap comes from cores that the loader's thread uses too, or from late copies."
     )
     assert "3,000.000 ms in next(loader)" in lines[3]
 

@@ -2,7 +2,7 @@
 
 stream_transfer.py copies batches asynchronously. It needs seven operations of a device, those of `Accelerator`:
 
-    pinned(shape, dtype)       memory on the host that the device can read while the host goes on
+    pinned(shape, dtype)       memory on the host that the device can read while the host continues
     copy_stream                the stream that copies batches, one for each device
     on(stream)                 a context: operations of this thread are queued on the stream
     copy(pinned)               queues a copy to the device on the current stream, and returns at once

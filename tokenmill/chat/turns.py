@@ -217,8 +217,8 @@ class TurnFinder:
     def _after_header(self, header: str, rendered: str, before: int, first: int) -> int | None:
         """Where the prompt for a turn ends between two places, or as much of it as earlier turns have.
 
-        A prompt may go on with what only the last turn begins with, as "<think>". As much as both have, up to a special
-        token or the end of a line, is what every turn begins with.
+        A prompt may continue with what only the last turn begins with, as "<think>". As much as both have, up to a
+        special token or the end of a line, is what every turn begins with.
         """
         tokens = list(self._special.finditer(header))
         start = header[: tokens[0].end()] if tokens else header

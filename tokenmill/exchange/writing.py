@@ -102,7 +102,7 @@ def _labels(mask_bytes: memoryview, offsets: np.ndarray, ids: np.ndarray) -> lis
 
 
 def write_datatrove(split: SplitFiles, folder: Path) -> None:
-    """A file a shard, as no document may go on in the next one."""
+    """A file a shard, as no document may continue in the next one."""
     (folder / split.name).mkdir()
     for number, shard in enumerate(split.shards):
         path = folder / split.name / f"{number:05d}_{split.name}.ds"

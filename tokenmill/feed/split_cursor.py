@@ -125,7 +125,7 @@ class SplitCursor:
     def _former(self, position: Position, skips_given: bool) -> Former | None:
         """What the epoch that a position is in goes over, if that is not the set as it is.
 
-        A set that has grown goes on as it was until the epoch ends. Another view holds from the next window on, with
+        A set that has grown continues as it was until the epoch ends. Another view holds from the next window on, with
         the shards that were added since.
         """
         epoch, now = position.place["epoch"], self.token_set

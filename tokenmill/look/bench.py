@@ -22,7 +22,7 @@ from tokenmill.batches.step_times import Times, measure
 from tokenmill.batches.torch_transfer import how_copied
 from tokenmill.feed.loader_config import LoaderConfig, Packing
 
-REST = "What is not spent in next(loader) comes from cores that its thread uses too, or from late copies."
+REST = "The rest of the gap comes from cores that the loader's thread uses too, or from late copies."
 NOISE = 0.2  # of a step: if half of the rounds spread more than this, they say nothing
 
 

@@ -37,7 +37,7 @@ class RunSteps:
     """Counts the calls and steps of a run.
 
     `sizes` are those from a row of the run on: the first item begins with row 0. `end` is the number of rows after
-    which the last call may have had fewer rows; None if the run goes on with whole calls. Raises ValueError if
+    which the last call may have had fewer rows; None if the run continues with whole calls. Raises ValueError if
     `global_batch_size` is no whole number of calls.
     """
 

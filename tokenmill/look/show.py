@@ -113,7 +113,7 @@ class ShowQuery:
         return replace(config, **settings)
 
     def _stated_sizes(self, config: Show, flag: str) -> dict[str, Any]:
-        """The batch size and the number of ranks that the state says. A run may go on with others after --since."""
+        """The batch size and the number of ranks that the state says. A run may continue with others after --since."""
         if flag == "--since" or not self._log or not self._log[-1].rows:
             return {}
         stated = {"batch_size": self._log[-1].batch_size, "world_size": self._log[-1].world_size}
@@ -181,7 +181,7 @@ class ShowQuery:
                 yield None if place is None else place.rank, traced
 
     def _rows_of_run(self, numbers: range) -> Iterator[TracedRow]:
-        """Rows of the run by number: from before the state, and from after it, as the run will go on."""
+        """Rows of the run by number: from before the state, and from after it, as the run will continue."""
         known = self._rows_before_state()
         past, coming = range(numbers.start, min(numbers.stop, known)), range(max(numbers.start, known), numbers.stop)
         if past:
@@ -357,7 +357,7 @@ class ShowQuery:
         last = first + len(rows) - 1
         which = f"row {first:,}" if last == first else f"rows {first:,} to {last:,}"
         segments, before = self.tracer.segments(), 0
-        when = f"after the checkpoint, which is after {known:,} rows; these are the rows if the run goes on as it is"
+        when = f"after the checkpoint, which is after {known:,} rows; these are the rows if the run continues as it is"
         for number, (line, turns) in enumerate(segments if first < known else []):
             if first < before + turns:
                 tokens = line.tokens + (first - before) * line.seq_len

@@ -73,7 +73,7 @@ def _trained(
     size, path = request.train_size, request.trained
     assert size is not None, "another tokenizer is not trained"
     if path.exists():
-        say(f"using the tokenizer trained before: {path} (delete it to train anew)")
+        say(f"using the tokenizer trained before: {path} (delete it to train again)")
         return Tokenizer.load(path)
     say(f"training a tokenizer of {size:,} tokens on {request.train_source}")
     started = time.monotonic()

@@ -8,7 +8,7 @@ The copies share their memory until they differ. If `setup` fails, each worker t
 reports why it has no result.
 
 `setup` must be safe to fork: it may leave behind no thread that a worker needs. tiktoken and gigatoken start none,
-tokenizers is told to start none, and fsspec starts its thread anew in a process that was forked.
+tokenizers is set to start none, and fsspec starts its thread again in a process that was forked.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Which files validate: a file stays in the split that it was prepared in.
 
     first run     a b c        trains on a and b, validates with c, the last
-    with d        a b c d      d trains; c still validates, and checkpoints go on
+    with d        a b c d      d trains; c still validates, and checkpoints continue
     --val-file d               d validates and c trains, as requested
     one file a                 1% of its documents validate; so they do when b and c come (text/document_split.py)
 
@@ -118,7 +118,7 @@ def changes(records: Records, former: list[ShardEntry]) -> list[str]:
         lines.append(f"val is as it was: {_named([name for name, split in now.items() if split == 'val'])}")
     if lines:
         lines.append(
-            "positions of before go on over the files that they know, and take new ones in with the next epoch"
+            "positions of before continue over the files that they know, and take new ones in with the next epoch"
         )
     return lines
 

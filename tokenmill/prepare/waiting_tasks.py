@@ -3,7 +3,7 @@
     chains   a: a0 a1 a2 a3   b: b0 b1      tasks without a chain: x y
     worker 1: a0 a1 a2 ...    worker 2: b0 b1, then x, y, then a3
 
-The shards of one compressed file are a chain: who makes the next one goes on decompressing, and everybody else begins
+The shards of one compressed file are a chain: who makes the next one continues decompressing, and everybody else begins
 at the file's start. So a worker stays on its chain; then it takes a chain that nobody has begun, then a task without a
 chain, and last a task of the chain with the most left.
 """

@@ -88,14 +88,14 @@ def _make_root(root: Path) -> None:
 
 
 def _close_to_others(folder: Path) -> None:
-    """From now on, this user alone may read and write the folder. If others could write to it, it is begun anew."""
+    """From now on, this user alone may read and write the folder. If others could write to it, it is begun again."""
     mode = stat.S_IMODE(os.lstat(folder).st_mode)
     if not mode & (stat.S_IRWXG | stat.S_IRWXO) or not _keeps_modes(folder.parent):
         return
     if not mode & OTHERS_WRITE:
         os.chmod(folder, MINE_ALONE)
         return
-    LOG.warning("%s: other users could write to this folder of the cache, so it is begun anew", folder)
+    LOG.warning("%s: other users could write to this folder of the cache, so it is begun again", folder)
     old = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}{OLD}")
     os.rename(folder, old)  # first: whatever ends this process, nobody takes what is in it
     folder.mkdir(MINE_ALONE, exist_ok=True)

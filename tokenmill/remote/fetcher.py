@@ -190,7 +190,7 @@ class Fetcher:
             return leaves
 
     def _keep_house(self) -> None:
-        """Lets others give back what plans that are gone needed, and goes on with walks that waited for room."""
+        """Lets others give back what plans that are gone needed, and continues with walks that waited for room."""
         while not _ended:
             with contextlib.suppress(Empty):
                 self._bell.get(timeout=HOUSE_SECONDS)
@@ -238,7 +238,7 @@ class Fetcher:
         troubled = False
 
         def pause_for(seconds: float) -> None:
-            """Another thread takes over, so that what others ask of healthy servers goes on."""
+            """Another thread takes over, so that what others ask of healthy servers continues."""
             nonlocal troubled
             if cache.closed or (walk is not None and walk.is_over):
                 raise Cancelled("nobody waits for it")

@@ -123,8 +123,8 @@ def _take(token_set: RemoteTokenSet, entry: ShardEntry, folder: Path, progress: 
         token_set.cache.doubt(entry.name)
         raise OSError(
             f"{token_set.display_name}: shard {entry.name}: expected SHA-256 {entry.bin_sha256}, found {found}, though "
-            "each block had the CRC-32 of its record when it came: run again to fetch it anew, and where that does not "
-            "help `tokenmill push --again`: it was damaged before it was sent"
+            "each block had the CRC-32 of its record when it came; run the command again to fetch it again. If that "
+            "does not help, it was damaged before it was sent: run `tokenmill push --again` where it came from"
         )
     columns = columns_of(token_set.record(entry))
     for suffix in (name for name, column in columns.items() if column.optional):

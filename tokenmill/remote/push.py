@@ -121,7 +121,7 @@ def items_of(folder: Path, record: dict[str, Any], subfolders: int = 0) -> list[
         if found != expected:
             raise ValueError(
                 f"{path}: expected SHA-256 {expected}, found {found}: damaged; `tokenmill verify --drop-bad` takes the "
-                "shard out, and preparing again makes it anew"
+                "shard out, and preparing again makes it again"
             )
         items.append((remote_name(subfolders, shard, suffix), path))
     return [*items, (remote_name(subfolders, shard, "json"), shard_path(folder, shard, "json"))]

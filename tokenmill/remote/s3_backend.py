@@ -3,7 +3,7 @@
     s3://bucket/tokens/web                credentials as boto3 finds them; AWS_ENDPOINT_URL names another server
     s3://bucket/tokens/web?anonymous      nobody's: for public buckets
 
-A signed URL is used for some minutes; then it is signed anew, with the credentials of that time.
+A signed URL is used for some minutes; then it is signed again, with the credentials of that time.
 """
 
 import threading
@@ -60,7 +60,7 @@ class S3Backend(HttpBackend):
         return url, {}
 
     def renew(self, name: str, answer: Answer) -> None:
-        """Signs anew, with credentials that are looked up anew, for the region that the answer names."""
+        """Signs again, with credentials that are looked up again, for the region that the answer names."""
         super().renew(name, answer)
         with self._lock:
             self._signed, self._client = Recent(), None

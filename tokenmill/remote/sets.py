@@ -163,7 +163,7 @@ class RemoteTokenSet(TokenSet):
         return list(self.manifest.get("views", []))
 
     def view_file(self, name: str, checksums: dict[str, Any] | None = None) -> Path:
-        """The path of a file of a view in the cache. What a name stands for is read anew each time; what a digest
+        """The path of a file of a view in the cache. What a name stands for is read again each time; what a digest
         stands for never changes, and is fetched, and checked, once.
         """
         path, backend, remote = super().view_file(name), backend_of(self.address), f"{FOLDER}/{name}"

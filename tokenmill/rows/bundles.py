@@ -8,7 +8,7 @@ to half a row, which are then packed like single pieces. With row_len 32 and sho
     alone                5                   some are left alone, to fill small gaps
     bundles of 12, 10    (2 8) (4 6)  (3)    drawn lengths; a piece that passes the end begins the next bundle
 
-A row then has pieces of all lengths, and which pieces share a row is drawn anew. Measured with 258,000 documents of
+A row then has pieces of all lengths, and which pieces share a row is drawn again. Measured with 258,000 documents of
 FineWeb-Edu's lengths and rows of 8,193 tokens: of the pairs that share a row, 0.2% share one in the next epoch; without
 bundles, 11%.
 """

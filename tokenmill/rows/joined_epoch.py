@@ -1,4 +1,4 @@
-"""JoinedEpoch: an epoch whose documents change on the way, as a run goes on with another view.
+"""JoinedEpoch: an epoch whose documents change on the way, as a run continues with another view.
 
     epochs A of 5 windows, B of 4; B follows after 2 windows of A:      A0 A1 B0 B1 B2 B3
 

@@ -129,7 +129,7 @@ def _entries(entries: list[dict[str, Any]]) -> None:
     names = _values(entries, "name", is_plain, "a plain name, without `/` or control characters")
     many = [name for name, count in Counter(names).items() if count > 1]
     if many:
-        raise _Wrong(f"lists shard {many[0]} twice; prepare or convert it anew")
+        raise _Wrong(f"lists shard {many[0]} twice; prepare or convert it again")
     _values(entries, "split", SPLITS.__contains__, " or ".join(SPLITS))
     _values(entries, "source", _is_text, "a text")
     for key in ("documents", "tokens", "text_bytes"):

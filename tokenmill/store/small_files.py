@@ -1,6 +1,6 @@
 """The files of a token set beside its columns, and whether one is right: tokenizer.json, token_bytes.npy, and records.
 
-A manifest has the SHA-256 of each. Manifests from before that have the tokenizer's fingerprint, which is computed anew
+A manifest has the SHA-256 of each. Manifests from before that have the tokenizer's fingerprint, which is computed again
 from tokenizer.json, the size of its vocabulary, which is the length of token_bytes.npy, and the SHA-256 of the columns,
 which are in the record of a shard.
 """

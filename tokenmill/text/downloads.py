@@ -2,7 +2,7 @@
 
 `huggingface_hub` downloads and resumes. A file is checked against size and hash before it gets its name, and one that
 was there before it is read. A connection that drops is taken up in the middle of a file; a file that a killed run was
-fetching begins anew.
+fetching begins again.
 """
 
 import contextlib

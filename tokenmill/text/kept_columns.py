@@ -37,7 +37,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _nested(column: pa.Array, rests: list[Sequence[str]]) -> pa.Array:
-    """A column, or a struct of these fields of it alone."""
+    """A column, or a struct with only these of its fields."""
     if any(not rest for rest in rests):
         return column
     heads: dict[str, list[Sequence[str]]] = {}

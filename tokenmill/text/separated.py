@@ -4,7 +4,7 @@
 
 A shard takes a range of bytes, and has the documents that begin in it. Bytes are counted in the text, so a compressed
 file is decompressed once to be planned; the next run knows the size of its text. A process that reads several shards of
-it, one after the other, goes on decompressing where it was.
+it, one after the other, continues decompressing where it was.
 """
 
 import os
@@ -210,7 +210,7 @@ _held: _Reader | None = None  # of this process: where it has come to in a compr
 
 
 def _continued(part: FilePart, separator: bytes) -> _Reader:
-    """A reader that goes on where this process was in the same file, or begins anew."""
+    """A reader that continues where this process was in the same file, or begins again."""
     global _held
     file = part.file
     # a forked process would share the place in the file with the others

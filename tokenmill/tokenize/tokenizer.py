@@ -245,7 +245,7 @@ class Tokenizer:
         if tokenizer.fingerprint != whole["fingerprint"]:
             raise ValueError(
                 f"{path}: expected fingerprint {whole['fingerprint']}, found {tokenizer.fingerprint}: "
-                "the file was changed or damaged; make it anew"
+                "the file was changed or damaged; make it again"
             )
         return tokenizer
 

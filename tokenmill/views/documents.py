@@ -89,7 +89,7 @@ class DocumentTables:
         if missing := [name for name in names if self._kept[name] not in table.column_names]:
             raise ValueError(
                 f"{self._token_set.display_name}: shard {entry.name} keeps no column {missing[0]!r}, as other shards "
-                f"do, but {', '.join(table.column_names)}; prepare the set anew under another --name"
+                f"do, but {', '.join(table.column_names)}; prepare the set again under another --name"
             )
         return {name: table.column(self._kept[name]) for name in names}
 

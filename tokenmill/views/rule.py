@@ -205,7 +205,7 @@ class Evaluator:
             known = self._types.setdefault(name, kind) if kind is not None else None
             if known is not None and known != kind:
                 raise ValueError(
-                    f"{where}: column {name!r} is {kind} here and {known} in shards before; prepare the set anew from "
+                    f"{where}: column {name!r} is {kind} here and {known} in shards before; prepare the set again from "
                     "a source with one type"
                 )
 
