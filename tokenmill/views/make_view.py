@@ -30,8 +30,9 @@ def make_view(
     on_documents: Callable[[int], None] = lambda documents: None,
     slice_tokens: int = DEFAULT_WINDOW_SIZE.slice,
 ) -> dict[str, Any]:
-    """Makes a view, or makes it again, and returns its facts (store/views.py). `on_documents` is called with the progress:
-    each document passes twice.
+    """Makes a view, or makes it again, and returns its facts (store/views.py).
+
+    `on_documents` is called with the progress: each document passes twice.
 
     Raises ValueError for a name or rule that is not valid, or a rule that keeps nothing.
     """
