@@ -67,6 +67,15 @@ def make_token_set(
     return folder
 
 
+def make_sources(folder: Path, documents: int) -> Path:
+    """Token sets web, code and math in a folder, each of two shards with so many documents of random lengths."""
+    for number, name in enumerate(("web", "code", "math")):
+        rng = random.Random(number)
+        lengths = [[rng.randint(1, 40) for _ in range(documents)] for _ in range(2)]
+        make_token_set(folder / name, train=lengths, val=[[20] * 5], seed=number)
+    return folder
+
+
 def give_tokenizer(folder: Path, tokenizer) -> None:
     """Makes a tokenizer the one of a token set of random ids."""
     tokenizer.save(folder / "tokenizer.json")

@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from making import make_token_set
+from making import make_sources, make_token_set
 from making_views import make_view
 from reference import rows_of, without_log
 
@@ -19,6 +19,7 @@ from tokenmill.batches import get_batch as module
 from tokenmill.batches.get_batch import LoaderCache
 from tokenmill.batches.packed_rows import PackedRows
 from tokenmill.feed import window_plans
+from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.look.checkpoint_files import positions_in
 from tokenmill.look.show import Show, ShowQuery
 from tokenmill.rows.windows import WindowSize
@@ -33,12 +34,7 @@ def small(monkeypatch):
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    for number, name in enumerate(("web", "code", "math")):
-        rng = random.Random(number)
-        lengths = [[rng.randint(1, 40) for _ in range(20)] for _ in range(2)]
-        make_token_set(folder / name, train=lengths, val=[[20] * 5], seed=number)
-    return folder
+    return make_sources(tmp_path_factory.mktemp("run"), documents=20)
 
 
 def rows_by_rank(found):
@@ -309,6 +305,30 @@ def test_steps_of_a_source_that_was_taken_out_and_returned_are_shown(sets, tmp_p
         assert shown(file, path, step=step) == run.log[step], step
     with pytest.raises(ValueError, match="also read source 'math' then, which this mixture does not name"):
         shown(tmp_path / "1.toml", path, step=1)
+
+
+def test_a_checkpoint_of_one_set_is_shown_by_a_mixture_that_contains_it(sets, tmp_path):
+    run = Run().go_on(sets / "web", 9, batch_size=2, seq_len=T)
+    path = saved(run.state, tmp_path, "json")
+    mixture = tmp_path / "mixture.toml"
+    mixture.write_text(
+        f"[weights]\nweb = 1\ncode = 1\n[sources.web]\npath = '{sets / 'web'}'\n"
+        f"[sources.code]\npath = '{sets / 'code'}'\n"
+    )
+    assert [shown(mixture, path, step=step) for step in range(9)] == run.log
+
+
+def test_rows_before_a_checkpoint_are_counted_once(sets, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = Run().go_on(sets / "web", 30, batch_size=2, seq_len=T)
+    path = saved(run.state, tmp_path, "json")
+    counted, count = [], WindowPlans.count_rows
+    monkeypatch.setattr(WindowPlans, "count_rows", lambda *asked: (counted.append(asked[1:]), count(*asked))[1])
+    assert shown(sets / "web", path, step=29) == run.log[29]
+    assert counted
+    counted.clear()
+    assert shown(sets / "web", path, step=29) == run.log[29]
+    assert not counted
 
 
 def test_a_short_last_call_is_divided_as_the_ranks_got_it(sets, tmp_path):

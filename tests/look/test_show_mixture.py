@@ -1,11 +1,10 @@
 """What a mixture's run saw, and what it will see: compared with what its loaders deal."""
 
 import json
-import random
 import re
 
 import pytest
-from making import make_token_set
+from making import make_sources
 
 from tokenmill import Mixture, RowLoader, forecast
 from tokenmill.feed import window_plans
@@ -28,12 +27,7 @@ def small(monkeypatch):
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("traced")
-    for number, name in enumerate(("web", "code", "math")):
-        rng = random.Random(number)
-        lengths = [[rng.randint(1, 40) for _ in range(15)] for _ in range(2)]
-        make_token_set(folder / name, train=lengths, val=[[20] * 5], seed=number)
-    return folder
+    return make_sources(tmp_path_factory.mktemp("traced"), documents=15)
 
 
 def written(sets, name, text):

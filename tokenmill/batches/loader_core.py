@@ -37,7 +37,7 @@ class State(NamedTuple):
     place: Any  # in the feed's own form
     tokens_seen: int
     begun: bool  # whether a batch was returned since the iteration began or a position was loaded
-    log: tuple[LogEntry, ...]  # how the run was set, since training began
+    log: tuple[LogEntry, ...]  # of the run's settings, since training began
     batches: int  # returned since the loader was made
     counts: np.ndarray  # (number of sources, 4): rows, filler, pieces and tokens of these batches
     targets: int  # that bear loss, in the last global batch

@@ -215,12 +215,8 @@ class WeightedFeed:
         return found
 
     def renamed(self, state: dict[str, Any]) -> str:
-        names = list(read_sources(upgrade(state)))
-        return (
-            ""
-            if names != [ONE_SET] or self.mixture.is_one_set
-            else name_of_set(read_sources(upgrade(state))[ONE_SET], self.mixture, self._sets)
-        )
+        parts = read_sources(upgrade(state))
+        return name_of_set(parts[ONE_SET], self.mixture, self._sets) if list(parts) == [ONE_SET] else ""
 
     def knows(self, state: dict[str, Any]) -> bool:
         parts = read_sources(upgrade(state))

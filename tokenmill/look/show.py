@@ -86,6 +86,8 @@ class ShowQuery:
         tracer = Tracer.of(replace(loader, skip_rows=None) if state_skips else loader, self.state)
         if config.manifest is not None:
             tracer = tracer.of_manifest(config.manifest)
+        if self.state is not None:
+            self._log = log_of(self.state, tracer.feed.renamed(self.state))  # of one set that is a source here
         self.tracer = tracer.at(self.cursor) if self.cursor is not None and config.since is not None else tracer
         self.sets = {name: source.token_set for name, source in self.tracer.feed.sources.items()}
 
@@ -175,7 +177,7 @@ class ShowQuery:
         if config.batch is not None and (ranks > 1 if config.rank is None else config.rank >= ranks):
             found = "" if config.rank is None else f", found {config.rank}"
             raise ValueError(f"--batch {config.batch} needs --rank: it had {ranks:,} ranks, from 0 on{found}")
-        for number, traced in zip(numbers, self._rows_of_run(numbers), strict=False):
+        for number, traced in zip(numbers, self._rows_of_run(numbers), strict=True):
             place = steps.place_of(number)
             if config.batch is None or (place is not None and place.rank == (config.rank or 0)):
                 yield None if place is None else place.rank, traced

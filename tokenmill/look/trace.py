@@ -174,7 +174,6 @@ class Tracer:
                 for turn, place, pieces in rows.between(stretch.first, stretch.last):
                     name = named_place(source, ":".join(map(str, place)))
                     found[stretch.row + turn] = TracedRow(stretch.row + turn, name, pieces)
-        self._keep()
         yield from (found[number] for number in sorted(found))
 
     def _stretches(self, log: Sequence[LogEntry], first: int, last: int) -> Iterator["_Stretch"]:
@@ -187,18 +186,15 @@ class Tracer:
                 "the position has no log of its run at that time, because an older tokenmill made it, or because the "
                 "run was changed too often since; use --since with a checkpoint from before the step"
             )
-        row = 0
-        for number, (line, turns) in enumerate(segments):
+        starts = [0, *accumulate(turns for _, turns in segments)]  # the row of the run with which each begins
+        for number, (row, (line, turns)) in enumerate(zip(starts, segments, strict=False)):
             bounds = sorted({row, row + turns, *(at for at, _ in stated if row < at < row + turns)})
             for begin, end in pairwise(bounds):
                 if max(begin, first) < min(end, last):
                     _, entry = [one for one in stated if one[0] <= begin][-1]
-                    # the epochs that were begun since then, each with a segment of its own
-                    since = [later for later, at in zip(lines, _starts(segments), strict=True) if at <= begin]
-                    begun = [later for later in since if later.tokens > entry.tokens]
+                    begun = [later for later in lines[: number + 1] if later.tokens > entry.tokens]
                     asked = max(begin, first) - row, min(end, last) - row
                     yield _Stretch(number, row, line, begin - row, *asked, entry, begun)
-            row += turns
 
     def _rows_of(self, stretch: "_Stretch", source: str) -> "_SegmentRows":
         """The rows of a source in a stretch, from the source as it was then."""
@@ -319,7 +315,6 @@ class Tracer:
         for number, line, rows in found:
             for turn, place, filler in rows.rows_with(entry, document):
                 yield Sighting(number, line.tokens + turn * line.seq_len, line.seq_len, place, filler)
-        self._keep()
 
     def _as_if_unchanged(
         self, source: str, lines: Sequence[SegmentStart], tokens: int
@@ -405,11 +400,6 @@ class _Stretch(NamedTuple):
     begun: list[SegmentStart]  # the segments that began after the entry, up to this one
 
 
-def _starts(segments: Sequence[tuple[SegmentStart, int]]) -> list[int]:
-    """The row of the run with which each segment begins."""
-    return [0, *accumulate(turns for _, turns in segments)][:-1]
-
-
 class _SegmentRows:
     """The rows that a source gave in the first `turns` turns of a segment; `end` is its cursor after them.
 
@@ -428,12 +418,14 @@ class _SegmentRows:
         self._plans, self._pattern = plans, pattern_of(line.weights)
         self._which = self._pattern.names.index(source)
         turn, place = begin or (0, line.places[source])
-        stream = RowStream(plans.count_windows, RowCounts(plans).count_rows, skipped=skipped)
+        counts = RowCounts(plans)
+        stream = RowStream(plans.count_windows, counts.count_rows, skipped=skipped)
         stream.place = place
         self._first = self._pattern.counts(turn)[self._which]
         self._track = SourceTrack(self._first, stream.place)
         self._count = self._track.reach(self._pattern.counts(turns)[self._which], stream)
         self.end = self._track.place(self._count)
+        counts.keep()
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, Cursor, list[Piece]]]:
         """The rows of turns `first` to `last` - 1 of the segment that were this source's: (turn, place, pieces)."""

@@ -17,7 +17,7 @@ Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers
     row_stream    the rows of one token set in order; skip_rows: the rows to leave out
     mixed_stream  the rows of several sources in one order; segments: stretches of it with the same weights
     position      what a checkpoint stores about all of this, whichever version wrote it
-    run_log       how the run was set since training began, in a position
+    run_log       the log of a run's settings since training began, in a position
 
 It must never import another wing: no file, no token, no tensor. Tests compare it with slow references of a few lines.
 """

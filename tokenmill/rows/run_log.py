@@ -1,4 +1,4 @@
-"""The log of a run: how it was set when it began, and when it was resumed with another setting.
+"""The log of a run: its settings when it began, and each time that it was resumed with others.
 
     LogEntry(0, 32, 8, 0, [...])                  from the first token on, 32 rows on each of 8 ranks at a call
     LogEntry(16_777_216, 32, 4, 0)                from 16,777,216 tokens on, 4 ranks; the rest as before

@@ -218,8 +218,10 @@ class TokenSet:
     def documents(self, split: Split = "train") -> "Documents":
         """The documents of a split as a sequence: iterate over it, index it, slice it, or take a `sample`.
 
-        for document in TokenSet("data/tokens/NAME").documents("train")[:3]:
-            print(document.number, document.source, len(document.tokens), document.text)
+        Nothing is read before you ask a document for its tokens, text or source.
+
+            for document in TokenSet("data/tokens/NAME").documents("train")[:3]:
+                print(document.number, document.source, len(document.tokens), document.text)
         """
         found: Documents = import_module("tokenmill.look.documents").Documents(self, split)  # only when asked for
         return found
