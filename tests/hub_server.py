@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote
 
 PATH = re.compile(
-    r"/(?:api/)?datasets/(?P<repository>[^/]+/[^/]+)"
+    r"/(?:api/)?(?:datasets/|models/)?(?P<repository>[^/]+/[^/]+)"
     r"(?:/(?P<verb>revision|tree|resolve|paths-info)/(?P<revision>[^/?]+))?/?(?P<name>[^?]*)"
 )
 

@@ -26,7 +26,7 @@ from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.tables import metadata_of
-from tokenmill.text.parquet import _without_nulls
+from tokenmill.text.arrow_columns import _without_nulls
 
 
 def write_jsonl(path, rows) -> None:

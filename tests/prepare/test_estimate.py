@@ -1,5 +1,7 @@
 """What is told before and after: bytes and time ahead, what is left of a failure, the lines that train."""
 
+import gzip
+import json
 import re
 import shutil
 import time
@@ -10,6 +12,7 @@ import pytest
 import warm
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
+from tokenmill import TokenSet
 from tokenmill.humanize import counted, in_bytes, in_time
 from tokenmill.prepare.estimate import Estimate, after_first
 from tokenmill.prepare.progress import Meter
@@ -70,11 +73,79 @@ def test_a_dry_run_of_files_that_are_here_makes_nothing_and_says_what_cannot_be_
     assert "0 of 2 shards are there, 2 to make" in done.stderr
     assert re.match("4 files\nabout .* of text to tokenize, about .* of token files in data/tokens; ", done.stdout)
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
-    (source / "bad.jsonl").write_bytes(b"\x00" * 9_000_000)
     (source / "shard_1.parquet").write_bytes(b"PAR1 and no more")
     done = run_prepare("--source", source, "--tokenizer", tokenizer_json, "--dry-run", cwd=tmp_path, check=False)
     assert (done.returncode, "shard_1.parquet" in done.stderr) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def test_a_dry_run_opens_a_file_of_each_format_and_says_tokens_time_and_split(tmp_path, tokenizer_json):
+    texts = make_text(2000, seed=1)
+    write_parquet(tmp_path / "corpus" / "a.parquet", texts)
+    (tmp_path / "corpus" / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    sources = ("--source", "corpus/*.parquet", "--source", "corpus/*.jsonl")
+    dry = run_prepare(*sources, "--tokenizer", tokenizer_json, "--dry-run", cwd=tmp_path)
+    tokens, seconds = re.search(
+        r"about ([\d,]+) tokens, in about (\d+) s with .* judging by a sample", dry.stdout
+    ).groups()
+    assert "validates: b.jsonl, " in dry.stdout
+    done = run_prepare(*sources, "--tokenizer", tokenizer_json, cwd=tmp_path)
+    made = TokenSet(tmp_path / done.stdout.splitlines()[-1]).manifest["tokens"]
+    assert int(tokens.replace(",", "")) == pytest.approx(made, rel=0.1)
+    assert "are not trained on; to validate on less, prepare with --val-fraction" in done.stdout
+
+
+@pytest.mark.parametrize("asked", ["as the flags say", "train:400"])
+def test_a_dry_run_finds_a_wrong_key_in_a_format_that_has_no_footer(tmp_path, tokenizer_json, asked):
+    write_parquet(tmp_path / "corpus" / "a.parquet", make_text(50, seed=1))
+    (tmp_path / "corpus" / "b.jsonl").write_text('{"body": "a text"}\n' * 10)
+    sources = ("--source", "corpus/*.parquet", "corpus/*.jsonl", "--dry-run", "--tokenizer")
+    done = run_prepare(*sources, tokenizer_json if " " in asked else asked, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "b.jsonl: line 1: expected a JSON object with text under 'text', found keys body" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_dry_run_of_compressed_files_looks_into_one(tmp_path, tokenizer_json):
+    data = gzip.compress(b'{"body": "a text"}\n' * 100_000)
+    (tmp_path / "a.jsonl.gz").write_bytes(data)
+    flags = ("--source", "a.jsonl.gz", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1000, "--dry-run")
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert (done.returncode, "line 1: expected a JSON object" in done.stderr) == (1, True)
+    assert "tokens, in about" in run_prepare(*flags, "--text-column", "body", cwd=tmp_path).stdout
+
+
+def test_files_for_tests_are_not_trained_on_without_a_word(tmp_path, tokenizer_json):
+    names = ["train-00000-of-00001.parquet", "test-00000-of-00001.parquet", "validation-00000-of-00001.parquet"]
+    for number, name in enumerate(names):
+        write_parquet(tmp_path / "corpus" / name, make_text(20, seed=number))
+    flags = ("--tokenizer", tokenizer_json, "--dry-run")
+    done = run_prepare("--source", "corpus", *flags, cwd=tmp_path)
+    assert "warning: test-00000-of-00001.parquet: trained on, though the name says otherwise" in done.stderr
+    val = ("--val-file", f"corpus/{names[2]}")
+    for quiet in (("--source", "corpus/train*", *val), ("--source", f"corpus/{names[1]}")):
+        assert "warning" not in run_prepare(*quiet, *flags, cwd=tmp_path).stderr
+
+
+def test_several_sources_make_one_set_and_a_second_flag_does_not_replace_the_first(tmp_path, tokenizer_json):
+    for name in ("web", "books"):
+        write_parquet(tmp_path / name / "a.parquet", make_text(20, seed=len(name)))
+    write_parquet(tmp_path / "held.parquet", make_text(9, seed=9))
+    flags = ("--tokenizer", tokenizer_json, "--val-file", "held.parquet")
+    done = run_prepare("--source", "web", *flags, "--source=books", cwd=tmp_path)
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    assert folder.name.startswith("web-books-bpe400-")
+    names = sorted(name for entry in TokenSet(folder).entries for name in entry.sources)
+    assert names == ["books/a.parquet", "held.parquet", "web/a.parquet"]
+    again = run_prepare(*flags, "--source", "web", "books", cwd=tmp_path)
+    assert (again.stdout, "0 to make" in again.stderr) == (done.stdout, True)
+    for more, said in (
+        (("owner/name",), "a repository on the hub cannot be one of several sources"),
+        (("a", "b", "c"), "5 sources have 5 names; say what to call"),
+    ):
+        refused = run_prepare(*flags, "--source", "web", "books", *more, cwd=tmp_path, check=False)
+        assert refused.returncode != 0
+        assert said in refused.stderr
 
 
 def test_a_dry_run_of_a_set_that_is_there_tells_what_it_lacks(source, tokenizer_json, tmp_path):
@@ -134,6 +205,6 @@ def test_a_validation_split_of_few_tokens_is_warned_of_and_named(tokenizer_json,
     for number in range(2):
         write_parquet(tmp_path / "corpus" / f"{number}.parquet", make_text(3, seed=number), row_group_size=8)
     done = run_prepare("--source", tmp_path / "corpus", "--tokenizer", tokenizer_json, cwd=tmp_path)
-    assert "  validates: 1.parquet (--val-file names another)\n" in done.stdout
+    assert re.search(r"  validates: 1.parquet, [\d.]+% of the tokens \(--val-file names another\)\n", done.stdout)
     assert "tokens are few to validate with" in done.stdout
     assert "left out" not in done.stdout, "nothing was"

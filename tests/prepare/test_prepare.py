@@ -213,7 +213,10 @@ def test_two_preparations_of_one_set_do_not_meet(large_source, tokenizer_json, t
     ("flags", "message"),
     [
         (("--source", "nowhere.parquet"), "nowhere.parquet: no such file or folder; expected"),
-        (("--source", "empty"), "empty: expected parquet, jsonl, txt or json files in this folder, found none"),
+        (
+            ("--source", "empty"),
+            "empty: expected parquet, jsonl, txt, csv, md, arrow or json files in this folder, found none",
+        ),
         (("--source", "corpus", "--tokenizer", "gpt7"), "unknown tokenizer 'gpt7'"),
         (("--source", "corpus", "--tokenizer", "train:many"), "expected train:N of up to"),
         (("--source", "corpus", "--tokenizer", "train:5"), "expected at least 265"),

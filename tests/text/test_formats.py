@@ -30,6 +30,10 @@ def toy():
         ("a.json.gz", "jsonl", "gzip", "a"),
         ("a.json", "json", None, "a"),
         ("a.b.txt", "txt", None, "a.b"),
+        ("notes.MD.gz", "md", "gzip", "notes"),
+        ("a.csv", "csv", None, "a"),
+        ("a.csv.gz", None, None, "a.csv.gz"),
+        ("data-00000-of-00001.arrow", "arrow", None, "data-00000-of-00001"),
         ("a.parquet.gz", None, None, "a.parquet.gz"),
         ("a.toy", None, None, "a.toy"),
         ("txt", None, None, "txt"),
@@ -50,7 +54,7 @@ def test_a_record_says_the_options_that_documents_depend_on():
 
 def test_names_and_suffixes_are_taken_once_and_workers_must_find_the_module(toy):
     register_format(replace(TOY))
-    assert format_names() == "parquet, jsonl, txt, json or toy"
+    assert format_names() == "parquet, jsonl, txt, csv, md, arrow, json or toy"
     for other in (replace(TOY, document="page"), other_format("other", ".toy"), other_format("other", ".json")):
         with pytest.raises(ValueError, match=r"its name or a suffix is taken by TextFormat\(name='(toy|json)'"):
             register_format(other)

@@ -1,11 +1,13 @@
 """What a folder holds is read, told or refused: nothing is left out without a word, nothing is read twice."""
 
 import os
+import shlex
 
 import pytest
 from making import run_prepare, write_parquet
 
 from tokenmill.text.listing import list_source
+from tokenmill.text.several_sources import list_sources
 from tokenmill.text.sources import split_files
 
 
@@ -62,29 +64,81 @@ def test_an_unreadable_subfolder_is_refused_whoever_asks(tmp_path, monkeypatch):
 
 
 def test_files_of_other_formats_hidden_ones_and_unknown_ones_are_told(tmp_path):
-    write_parquet(tmp_path / "a.PARQUET", ["x"])
+    write_parquet(tmp_path / "a.PARQUET", [chr(33 + number % 90) * 99 + str(number) for number in range(3000)])
     write(tmp_path, "b.jsonl", "c.ndjson", "d.txt", "data.bin", "README.md", "_SUCCESS", ".cache/e.jsonl")
     listed = list_source(str(tmp_path))
     assert list(listed.files) == ["a.PARQUET"]
     assert listed.left_out == [
         "1 hidden file beside parquet: .cache/e.jsonl",
+        "1 md file beside parquet: README.md",
         "2 jsonl files beside parquet: b.jsonl, c.ndjson",
         "1 txt file beside parquet: d.txt",
-        "2 files of no known format: README.md, data.bin",
+        "1 file of no known format: data.bin",
     ]
 
 
 @pytest.mark.parametrize(
     ("names", "chosen"),
     [
-        (["a.jsonl", "b.NDJSON", "c.json.gz", "d.ndjson.zst", "e.txt", "f.json"], 4),
-        (["e.txt", "f.json", "g.TXT.GZ"], 2),
+        (["a.jsonl", "b.NDJSON", "c.json.gz", "d.ndjson.zst"], 4),
+        (["e.txt", "g.TXT.GZ"], 2),
         (["f.json", "g.json"], 2),
+        (["a.md", "README.md"], 2),
+        (["README.md", "dataset_infos.json", "web/LICENSE.txt", "web/a.jsonl"], 1),
     ],
 )
-def test_jsonl_goes_by_many_names_and_json_is_it_where_there_is_nothing_else(tmp_path, names, chosen):
+def test_formats_go_by_many_names_and_files_that_describe_others_are_not_text(tmp_path, names, chosen):
     write(tmp_path, *names)
     assert len(list_source(str(tmp_path)).files) == chosen
+
+
+def test_a_folder_with_much_text_in_several_formats_is_refused_with_the_patterns_that_name_it(tmp_path):
+    write(tmp_path, "a.jsonl", "b.ndjson", "web/c.JSONL", "web/d.txt")
+    with pytest.raises(
+        ValueError, match="expected files of one format, found 3 jsonl files of 42 bytes and 1 txt"
+    ) as e:
+        list_source(str(tmp_path))
+    one, everything = str(e.value).split("as --source ")[1].split(", or all of it: --source ")
+    names = [sorted(list_sources(shlex.split(patterns)).files) for patterns in (one, everything)]
+    assert names == [["a.jsonl", "b.ndjson", "web/c.JSONL"], ["a.jsonl", "b.ndjson", "web/c.JSONL", "web/d.txt"]]
+
+
+def test_several_sources_are_listed_side_by_side_and_a_file_that_two_name_is_read_once(tmp_path):
+    write(tmp_path, "web/a.jsonl", "web/b.jsonl", "books/a.jsonl", "books/notes.jsonl")
+    (tmp_path / "books" / "again.jsonl").symlink_to(tmp_path / "web" / "a.jsonl")
+    web, books = str(tmp_path / "web"), str(tmp_path / "books")
+    assert list(list_sources([web]).files) == ["a.jsonl", "b.jsonl"], "as one source"
+    listed = list_sources([web, books, f"{books}/notes.jsonl", f"{web}/"])
+    assert sorted(listed.files) == ["books/a.jsonl", "books/notes.jsonl", "web/a.jsonl", "web/b.jsonl"]
+    assert listed.bytes == dict.fromkeys(listed.files, 14)
+    assert f"of {books}: again.jsonl: the same file as web/a.jsonl" in listed.left_out
+    assert f"of {books}/notes.jsonl: notes.jsonl: the same file as books/notes.jsonl" in listed.left_out
+    assert len([line for line in listed.left_out if "the same file" in line]) == 2, "the same source twice is one"
+
+
+def test_two_files_of_several_sources_never_share_a_name(tmp_path):
+    write(tmp_path, "one/data/a.jsonl", "two/data/a.jsonl")
+    with pytest.raises(ValueError, match=r"both would be named a\.jsonl in the token set; rename one, or prepare two"):
+        list_sources([str(tmp_path / "one" / "data"), str(tmp_path / "two" / "data")])
+
+
+def test_names_below_a_pattern_stay_when_files_come(tmp_path):
+    write(tmp_path, "corpus/web/a.jsonl")
+    pattern = str(tmp_path / "corpus" / "*" / "*.jsonl")
+    assert list(list_source(pattern).files) == ["web/a.jsonl"]
+    write(tmp_path, "corpus/books/b.jsonl")
+    assert sorted(list_source(pattern).files) == ["books/b.jsonl", "web/a.jsonl"]
+
+
+def test_copies_that_datasets_has_cached_are_not_read_again(tmp_path):
+    write(tmp_path, "data-00000-of-00001.arrow", "cache-0123456789abcdef.arrow", "state.json", "dataset_info.json")
+    listed = list_source(str(tmp_path))
+    assert list(listed.files) == ["data-00000-of-00001.arrow"]
+    assert "1 cached file beside arrow: cache-0123456789abcdef.arrow" in listed.left_out
+    assert "2 metadata files beside arrow: dataset_info.json, state.json" in listed.left_out
+    (tmp_path / "data-00000-of-00001.arrow").unlink()
+    with pytest.raises(FileNotFoundError, match="found none"):
+        list_source(str(tmp_path))
 
 
 def test_c4_s_and_dolma_s_files_are_read_in_any_case(tmp_path, tokenizer_json):

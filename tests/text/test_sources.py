@@ -75,7 +75,11 @@ def test_two_files_whose_shards_would_have_one_name_are_refused(tmp_path):
     ("make", "source", "message"),
     [
         (None, "nowhere", "nowhere: no such file or folder; expected a folder, file or glob"),
-        ("empty", "empty", "empty: expected parquet, jsonl, txt or json files in this folder, found none"),
+        (
+            "empty",
+            "empty",
+            "empty: expected parquet, jsonl, txt, csv, md, arrow or json files in this folder, found none",
+        ),
         (None, "*.parquet", "no file matches this pattern"),
     ],
 )
@@ -208,11 +212,14 @@ def test_a_url_gives_the_same_files_and_tokens_as_its_folder(source, tokenizer_j
     (source / "more").mkdir()
     (source / "more" / "held_out.jsonl").write_text(lines)
     sets = []
-    for number, where in enumerate((str(source), url)):
+    for number, where in enumerate((str(source), url)):  # the jsonl file there is an eighth of the bytes
         cwd = tmp_path / str(number)
         cwd.mkdir()
         flags = ("--tokenizer", tokenizer_json, "--val-file", f"{where}/more/held_out.jsonl")
-        sets.append(tree(cwd / run_prepare("--source", where, *flags, cwd=cwd).stdout.splitlines()[-1]))
+        refused = run_prepare("--source", where, *flags, cwd=cwd, check=False)
+        assert f"all of it: --source '{where}/**/*.parquet' '{where}/**/*.jsonl'" in refused.stderr
+        done = run_prepare("--source", f"{where}/**/*.parquet", *flags, cwd=cwd)
+        sets.append(tree(cwd / done.stdout.splitlines()[-1]))
     assert sets[0] == sets[1]
 
 

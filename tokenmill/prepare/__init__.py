@@ -5,9 +5,10 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which shards faile
     prepare_config    what the user asks for; run resolves it once and passes plain values down:
     input_files       lists the files to read; choose_tokenizer: finds or trains the tokenizer
     splits            decides which files validate, also when a set grows
+    trial             takes the first documents alone, for a trial set
     inventory         knows which shards are needed and made; plan: finds what is missing
     shard_size        decides how much text a shard has
-    estimate          says how many bytes that will take
+    estimate          says how many bytes and how much time that will take; sample: reads a little, to know
     execute           has it made; upload: sends shards to a bucket as they are made
     make              makes one shard of one unit of work, in a worker
     metadata          keeps columns of the source beside the tokens; metadata_pass: adds them to shards that are there

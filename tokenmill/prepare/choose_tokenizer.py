@@ -15,7 +15,7 @@ from tokenmill.text.file_groups import about_text_bytes
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import Documents, SourceFile
-from tokenmill.tokenize.foreign import is_foreign, load_any
+from tokenmill.tokenize.foreign import load_any
 from tokenmill.tokenize.hard_texts import hard_texts, random_texts
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
@@ -35,10 +35,11 @@ def find_tokenizer(
     if request.train_size is not None:
         tokenizer = _trained(request, inputs, options, say).framed(request.bos_token)
     else:
-        texts: list[str] = []
-        if is_foreign(Path(request.spec)):
+
+        def texts() -> list[str]:
             found = training_texts(inputs, options, request.train_text_bytes)
-            texts = [*hard_texts(()), *random_texts(RANDOM_TEXTS, seed=0), *islice(found, PROOF_DOCUMENTS)]
+            return [*hard_texts(()), *random_texts(RANDOM_TEXTS, seed=0), *islice(found, PROOF_DOCUMENTS)]
+
         tokenizer = load_any(request.spec, request.bos_token, texts).of_text()  # as chat sets of it are mixed with text
     if request.chat is not None:
         return _chatting(tokenizer, request)

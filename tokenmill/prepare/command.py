@@ -5,7 +5,7 @@ import re
 import shlex
 import signal
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +24,7 @@ from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import format_of
 
 FEW = 20_000  # tokens
+MUCH = 0.2  # of the tokens, to validate with
 
 
 def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] = PRESETS) -> int:
@@ -70,7 +71,24 @@ def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]
     default = presets[named[0]] if named else PrepareConfig()
     described = f"{PrepareConfig.__doc__}\n\nYou may name a preset before the flags:\n{_listed(presets)}"
     prog = f"{prog} {named[0] if named else '[PRESET]'}"
-    return tyro.cli(PrepareConfig, args=arguments[len(named) :], default=default, prog=prog, description=described)
+    arguments = _one_source_flag(arguments[len(named) :])
+    return tyro.cli(PrepareConfig, args=arguments, default=default, prog=prog, description=described)
+
+
+def _one_source_flag(arguments: list[str]) -> list[str]:
+    """The arguments with the values of all --source flags behind the first one: a second flag would replace it."""
+    values, others, place = list[str](), list[str](), 0
+    waiting = deque(arguments)
+    while waiting:
+        flag, equals, value = (one := waiting.popleft()).partition("=")
+        if flag != "--source":
+            others.append(one)
+            continue
+        place = place if values else len(others)
+        values += [value] if equals else []
+        while waiting and not equals and not waiting[0].startswith("-"):
+            values.append(waiting.popleft())
+    return [*others[:place], "--source", *values, *others[place:]] if values else arguments
 
 
 def _listed(presets: Mapping[str, PrepareConfig]) -> str:
@@ -79,9 +97,13 @@ def _listed(presets: Mapping[str, PrepareConfig]) -> str:
     lines = []
     for name, preset in presets.items():
         changed = [f.name for f in fields(preset) if getattr(preset, f.name) != getattr(plain, f.name)]
-        flags = " ".join(f"--{field.replace('_', '-')} {getattr(preset, field)}" for field in changed)
+        flags = " ".join(f"--{field.replace('_', '-')} {_as_flag(getattr(preset, field))}" for field in changed)
         lines.append(f"  {name}: {flags or f'the default, --source {plain.source} --num-shards {plain.num_shards}'}")
     return "\n".join(lines)
+
+
+def _as_flag(value: object) -> str:
+    return shlex.join(value) if isinstance(value, tuple) else str(value)
 
 
 def _report(error: PreparationError) -> None:
@@ -127,6 +149,8 @@ def _summarize(folder: Path | str, config: PrepareConfig) -> None:
     token_set = open_set(folder)
     facts, tokenizer = token_set.manifest, token_set.tokenizer
     print(f"{facts['dataset']}, tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} tokens")
+    if "limit_documents" in facts:
+        print(f"  a trial set: only the first {counted(facts['limit_documents'], 'document')} of the source")
     for split in SPLITS:
         for line in _of_split(token_set, split):
             print(f"  {line}")
@@ -163,7 +187,12 @@ def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
         files = list(dict.fromkeys(source for entry in entries for source in entry.sources))
         more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
         if fraction is None:
-            yield sanitize(f"validates: {''.join(files[:1])}{more} (--val-file names another)")
+            share = tokens / max(1, token_set.manifest["tokens"])
+            yield sanitize(
+                f"validates: {''.join(files[:1])}{more}, {share:.1%} of the tokens (--val-file names another)"
+            )
+            if share > MUCH:
+                yield f"warning: these {share:.1%} are not trained on; to validate on less, prepare with --val-fraction"
         else:
             yield f"validates: {fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction)"
         if 0 < tokens < FEW:

@@ -32,6 +32,7 @@ READ_AS = {
     "id_column": "--keep-ids",
     "messages_column": "--messages-column",
     "val_fraction": "--val-fraction",
+    "limit_documents": "--limit-documents",
 }
 
 

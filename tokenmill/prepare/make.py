@@ -147,11 +147,14 @@ class Tally:
         """How many documents each row group has, for packing `nanochat`."""
         return {"row_group_documents": list(self.row_groups.values())} if self.part.file.format.has_row_groups else {}
 
+    def spans(self) -> dict:
+        """Which row groups were read, of a file that was planned as a whole."""
+        return {"row_groups": list(self.row_groups)} if self.groups() and self.part.span is None else {}
+
     def whole(self, identity: dict) -> dict:
         """What a record says about one file of several."""
-        groups = {"row_groups": list(self.row_groups)} | self.groups() if self.groups() else {}
         left_out = {count: found for count, found in self.counts.items() if found}
-        return identity | groups | {"documents": self.documents} | left_out | self.split()
+        return identity | self.spans() | self.groups() | {"documents": self.documents} | left_out | self.split()
 
     def split(self) -> dict:
         """How many documents the other split has, if the file's documents are split."""
@@ -161,5 +164,5 @@ class Tally:
 def _source(unit: Unit, tallies: list[Tally], identities: list[dict]) -> dict:
     """What a record says about the source of its text."""
     if len(tallies) == 1:
-        return identities[0] | tallies[0].groups() | tallies[0].split() | {"shards": unit.units}
+        return identities[0] | tallies[0].spans() | tallies[0].groups() | tallies[0].split() | {"shards": unit.units}
     return {"files": [tally.whole(one) for tally, one in zip(tallies, identities, strict=True)], "shards": 1}

@@ -20,16 +20,19 @@ from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
 from tokenmill.store.chat_rule import NAMES as CHAT_NAMES
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, parse_columns, stem_of
+from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, parse_columns
+from tokenmill.text.several_sources import name_of_source
 
+OPTIONAL_NUMBERS = ("shard_text_bytes", "limit_documents")
 WHOLE_NUMBERS = (
     "workers",
     "num_shards",
     "download_workers",
-    "shard_text_bytes",
     "train_text_bytes",
     "max_document_bytes",
+    *OPTIONAL_NUMBERS,
 )
+FEW_NAMES = 3  # of sources, that make the name of the data set
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
 
@@ -37,11 +40,13 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 class PrepareConfig:
     """Turns files of text into token shards, once, on all cores. Run it again: it continues where it stopped."""
 
-    source: str = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; a folder, file or glob of parquet, jsonl or txt files, local or at a URL; or stdlib
+    # fmt: off
+    source: str | tuple[str, ...] = "karpathy/fineweb-edu-100b-shuffle"  # a dataset repository on the Hugging Face hub; folders, files or globs of parquet, jsonl, txt, csv, md or arrow files, local or at URLs; or stdlib
+    # fmt: on
     num_shards: int = 46  # of a hub repository: how many files, in name order; the last of them validates
     revision: str = "main"  # of a hub repository: a branch, tag or commit; kept as it is when first seen
     # fmt: off
-    tokenizer: str | None = None  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl; by default gpt2, or the tokenizer.json beside the file of --chat
+    tokenizer: str | None = None  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a model on the Hugging Face hub, as Qwen/Qwen3-0.6B; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl; by default gpt2, or the tokenizer.json beside the file of --chat
     # fmt: on
     bos_token: str | None = None  # the special token that begins a document, if it is not clear which one does
     eot: bool = False  # end documents with the tokenizer's end of text too; BOS still begins them
@@ -58,6 +63,7 @@ class PrepareConfig:
     # fmt: off
     val_fraction: float | None = None  # how much of the documents validates, drawn by a hash of their text; by default 0.01 (0.1 of less than 10 MiB) if the last file is the only one or has little text
     # fmt: on
+    limit_documents: int | None = None  # make a trial set, NAME-first-N, of the source's first N documents
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
     keep_ids: str | None = None  # the column, or key, with a document's own id, which `tokenmill show` then prints
     # fmt: off
@@ -97,16 +103,21 @@ class PrepareConfig:
                 raise ValueError(
                     f"--val-fraction must be from 0.000001 to less than 1, as 0.01, not {self.val_fraction}"
                 )
-        for field in ("source", "tokenizer", "val_file", "chat"):
+        for field in ("tokenizer", "val_file", "chat"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, os.fspath(getattr(self, field)))
+        given = [self.source] if isinstance(self.source, str | os.PathLike) else self.source
+        sources = tuple(dict.fromkeys(map(os.fspath, given)))
+        if not sources:
+            raise ValueError("--source names no source; name a folder, a file or a repository on the hub")
+        object.__setattr__(self, "source", sources[0] if len(sources) == 1 else sources)
         object.__setattr__(self, "tokens_root", named(self.tokens_root))
         if isinstance(self.tokens_root, str) and self.cluster is not None:
             raise ValueError(
                 "--cluster writes into a folder that all its machines share; to a bucket prepare by --part"
             )
         for field in WHOLE_NUMBERS:
-            if getattr(self, field) is not None or field != "shard_text_bytes":
+            if getattr(self, field) is not None or field not in OPTIONAL_NUMBERS:
                 object.__setattr__(self, field, whole_number(field, getattr(self, field), 1))
         part, _, parts = ("1/1" if self.part is None else self.part).partition("/")
         if not (re.fullmatch(r"\d+/\d+", f"{part}/{parts}") and 1 <= int(part) <= int(parts)):
@@ -114,16 +125,22 @@ class PrepareConfig:
         if not re.fullmatch(r"[\w.-]+", _dataset(self)):
             raise ValueError(f"name must be of letters, digits, '.', '_' and '-', not {_dataset(self)!r}; give --name")
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources, one or several."""
+        return (self.source,) if isinstance(self.source, str) else self.source
+
 
 @dataclass(frozen=True)
 class InputRequest:
     """Which files to read."""
 
-    source: str
+    sources: tuple[str, ...]
     num_shards: int
     revision: str
     val_file: str | None
     val_fraction: float | None
+    limit_documents: int | None
     raw_dir: Path
     keep_raw: bool
     download_workers: int
@@ -195,17 +212,27 @@ def resolve(config: PrepareConfig) -> Request:
     trained = tokens.parent / "tokenizers" / f"{dataset}-bpe{size}.json"
     return Request(
         InputRequest(
-            c.source,
+            c.sources,
             c.num_shards,
             c.revision,
             c.val_file,
             c.val_fraction,
+            c.limit_documents,
             Path(c.raw_dir),
             c.keep_raw,
             c.download_workers,
         ),
         TokenizerRequest(
-            spec, c.bos_token, c.eot, c.eot_token, size, c.source, trained, c.train_text_bytes, c.chat, c.loss
+            spec,
+            c.bos_token,
+            c.eot,
+            c.eot_token,
+            size,
+            " and ".join(c.sources),
+            trained,
+            c.train_text_bytes,
+            c.chat,
+            c.loss,
         ),
         _destination(dataset, c.tokens_root, c.part),
         Share(int(part), int(parts), c.finish, c.dry_run),
@@ -233,15 +260,16 @@ def _default_tokenizer(chat: str | None) -> str:
 
 
 def _dataset(config: PrepareConfig) -> str:
-    """The data set's name: --name, or the last part of the source that is no pattern."""
-    if has_scheme(config.source) and "::" not in config.source:  # of which fsspec makes several URLs
-        hide_secrets(config.source)
-        require_readable_host(config.source)
-    source = config.source.partition("?")[0] if has_scheme(config.source) else config.source
-    path = Path(os.path.abspath(source))
-    while path.name and set("*?[") & set(path.name):  # of a glob, the folder in which it looks
-        path = path.parent
-    return config.name or stem_of(path.name)
+    """The data set's name: --name, or the names of the sources; and how many documents a trial set has."""
+    for source in config.sources:
+        if has_scheme(source) and "::" not in source:  # of which fsspec makes several URLs
+            hide_secrets(source)
+            require_readable_host(source)
+    names = list(dict.fromkeys(map(name_of_source, config.sources)))
+    if config.name is None and len(names) > FEW_NAMES:
+        raise ValueError(f"{len(names)} sources have {len(names)} names; say what to call the data set, by --name")
+    first = "" if config.limit_documents is None else f"-first-{config.limit_documents}"
+    return (config.name or "-".join(names)) + first
 
 
 def _destination(dataset: str, tokens_root: Path | str, part: str | None) -> Destination:

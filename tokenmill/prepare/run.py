@@ -20,7 +20,7 @@ from tokenmill.addresses import joined
 from tokenmill.humanize import counted
 from tokenmill.prepare.choose_tokenizer import find_tokenizer, must_train, save_tokenizer
 from tokenmill.prepare.cores import available_cores
-from tokenmill.prepare.estimate import estimate
+from tokenmill.prepare.estimate import estimate, split_line
 from tokenmill.prepare.execute import make_missing
 from tokenmill.prepare.fork_server import ForkServer
 from tokenmill.prepare.input_files import InputFiles, list_input_files
@@ -30,6 +30,7 @@ from tokenmill.prepare.outcomes import PreparationError, Prepared
 from tokenmill.prepare.plan import Missing, find_missing
 from tokenmill.prepare.prepare_config import PrepareConfig, Request, resolve
 from tokenmill.prepare.progress import Bars
+from tokenmill.prepare.sample import Measured, measure, read_samples
 from tokenmill.prepare.splits import (
     changes,
     divide_as_before,
@@ -39,6 +40,7 @@ from tokenmill.prepare.splits import (
     require_all_there,
     still_dropped,
 )
+from tokenmill.prepare.trial import make_trial
 from tokenmill.store.files import remove_temporary_files
 from tokenmill.store.locked import WRITER, locked
 from tokenmill.store.schema import dtype_name
@@ -79,6 +81,8 @@ def prepare_and_describe(config: PrepareConfig) -> tuple[Prepared, list[str]]:
             stack.callback(server.kill)
         bars = stack.enter_context(Bars())
         inputs = stack.enter_context(contextlib.closing(list_input_files(request.inputs, request.destination, bars)))
+        if request.inputs.limit_documents is not None:
+            inputs = make_trial(inputs, request.inputs, request.options, not share.dry_run, bars.say)
         if makers.workers > (cores := available_cores()) and makers.cluster is None:
             bars.say(f"warning: {makers.workers} workers for {cores} cores: more memory, and no more speed")
         if must_train(request.tokenizer, share) and (share.dry_run or inputs.downloads is not None):
@@ -180,6 +184,8 @@ def _describe_before_training(request: Request, inputs: InputFiles, bars: Bars) 
     inventory = Inventory(folder, "", request.options, inputs.files, request.shard_text_bytes)
     share = replace(request.share, dry_run=True)
     missing = find_missing(inventory, inputs, share, request.makers.workers, bars.say)
+    _, failures = read_samples(missing, request.options)
+    missing.failures.extend(failures)
     return Prepared(folder, len(missing)), _ahead(missing, inputs, request, size)
 
 
@@ -192,7 +198,10 @@ def _dry_run(job: _Job) -> tuple[Prepared, list[str]]:
         plan = _plan(job, upload, Path(folder) if upload else job.folder)
     if job.request.share.finish:
         _require_all_made(job, plan.inventory, plan.inputs)
-    ahead = _ahead(plan.missing, plan.inputs, job.request, job.tokenizer.vocab_size)
+    samples, failures = read_samples(plan.missing, job.request.options)
+    plan.missing.failures.extend(failures)
+    measured = measure(samples, job.tokenizer, job.request.makers.engine)
+    ahead = _ahead(plan.missing, plan.inputs, job.request, job.tokenizer.vocab_size, measured)
     if lacking := plan.inventory.lacking_metadata():
         ahead.append(f"{counted(len(lacking), 'shard')} to add columns to; nothing of these is tokenized again")
     return Prepared(job.address or job.folder, len(plan.missing)), ahead
@@ -256,19 +265,24 @@ def _require_all_made(job: _Job, inventory: Inventory, inputs: InputFiles) -> No
         raise ValueError(f"{job.folder}: {many}, as {lacking[0]['name']}; run their parts")
 
 
-def _ahead(missing: Missing, inputs: InputFiles, request: Request, vocab_size: int) -> list[str]:
+def _ahead(
+    missing: Missing, inputs: InputFiles, request: Request, vocab_size: int, measured: Measured | None = None
+) -> list[str]:
     """What is ahead, in sentences. ValueError if it cannot be fetched or written.
 
     PreparationError if this is a dry run, and files cannot be planned.
     """
     destination = request.destination
     kept_in = destination.root if destination.address is None else None
-    found = estimate(missing, inputs, request.inputs.raw_dir, kept_in, DTYPES[dtype_name(vocab_size)].itemsize)
+    itemsize = DTYPES[dtype_name(vocab_size)].itemsize
+    workers = request.makers.workers
+    found = estimate(missing, inputs, request.inputs.raw_dir, kept_in, itemsize, workers, measured)
     found.require_folders()
     found.require_room()
     if request.share.dry_run and missing.failures:
         raise PreparationError(missing.failures)
-    return [*found.lines(), *found.warnings()]
+    split = [split_line(inputs.files)] if request.share.dry_run else []  # later, the summary says it
+    return [*found.lines(), *split, *found.warnings()]
 
 
 def _say(lines: list[str], bars: Bars) -> None:

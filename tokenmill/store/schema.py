@@ -112,6 +112,7 @@ def _manifest(manifest: dict[str, Any]) -> None:
     for name, sha256 in manifest.get("records", {}).items():
         plain("records", name)
         _digest(f"records: {name}", sha256)
+    _count("limit_documents", manifest.get("limit_documents", 1), 1)
     if "hub" in manifest:
         _listing(manifest["hub"])
     for digest in manifest.get("earlier", []):

@@ -43,7 +43,7 @@ def bounded(batches: Iterator[tuple[list[pa.Array], pa.Table | None]], most: int
     """
     for columns, kept in batches:
         kept, columns = None if kept is None else checked(kept), list(map(_without_views, columns))
-        sizes = np.sum([_sizes(column) for column in columns], axis=0)
+        sizes = np.sum([bytes_of_texts(column) for column in columns], axis=0)
         fits = sizes <= most
         oversized = len(sizes) - int(np.count_nonzero(fits))
         if oversized:
@@ -67,7 +67,7 @@ def checked(kept: pa.Table) -> pa.Table:
         if not any(is_text(value) for is_text in TEXTS):
             continue
         chunks = column.chunks
-        if (longest := max((int(_sizes(chunk).max(initial=0)) for chunk in chunks), default=0)) > MOST_VALUE:
+        if (longest := max((int(bytes_of_texts(chunk).max(initial=0)) for chunk in chunks), default=0)) > MOST_VALUE:
             raise ValueError(
                 f"a value of column {name!r} has {longest:,} bytes, as a text and no metadata has; name another column "
                 "by --keep-columns or --keep-ids"
@@ -86,10 +86,10 @@ def _mended(column: pa.Array) -> pa.Array:
         return valid_utf8(as_text(column))[0].cast(column.type)
 
 
-def _sizes(column: pa.Array) -> np.ndarray:
+def bytes_of_texts(column: pa.Array) -> np.ndarray:
     """Bytes of each text, 0 for a null: (num_texts,) int64. Texts of a dictionary are not copied."""
     if pa.types.is_dictionary(column.type):
-        lengths = np.append(_sizes(column.dictionary), 0)
+        lengths = np.append(bytes_of_texts(column.dictionary), 0)
         return lengths[np.asarray(pc.fill_null(column.indices, len(lengths) - 1))]
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())

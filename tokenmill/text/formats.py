@@ -133,7 +133,6 @@ class TextFormat:
         return {field: value for field, value in as_text.items() if value is not None}
 
 
-# A folder is read as the first of these that it has files of.
 FORMATS: dict[str, TextFormat] = {
     entry.name: entry
     for entry in (
@@ -158,6 +157,24 @@ FORMATS: dict[str, TextFormat] = {
             first=1,
         ),
         TextFormat("txt", (".txt",), "tokenmill.text.txt", compressed=(".txt",), options=("document_separator",)),
+        TextFormat(
+            "csv",
+            (".csv",),
+            "tokenmill.text.csv",
+            options=("text_column", "id_column"),
+            has_columns=True,
+            document="row",
+            first=1,
+        ),
+        TextFormat("md", (".md",), "tokenmill.text.txt", compressed=(".md",), options=("document_separator",)),
+        TextFormat(
+            "arrow",
+            (".arrow",),
+            "tokenmill.text.arrow",
+            options=("text_column", "id_column", "conversations", "messages_column"),
+            has_columns=True,
+            document="row",
+        ),
         TextFormat(
             "json",
             (".json",),
@@ -198,6 +215,6 @@ def stem_of(name: str) -> str:
 
 
 def format_names() -> str:
-    """All formats, for messages: "parquet, jsonl, txt or json"."""
+    """All formats, for messages: "parquet, jsonl or txt"."""
     *names, last = FORMATS
     return f"{', '.join(names)} or {last}"

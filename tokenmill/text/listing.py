@@ -2,27 +2,40 @@
 
     corpus/a.parquet  corpus/web/b.parquet  corpus/link -> /mnt/more     ->   a.parquet  link/c.parquet  web/b.parquet
 
-A folder is read as one format: the first of those in formats.py that it has files of. Links are followed, and a file
-with several names is read once. Files that are not read are listed in `left_out`. A folder without permission, a link
-that leads nowhere, and a pipe or a device are errors. Names that are not UTF-8 are written with backslashes.
+A folder is read as one format, that of most of its bytes. If more than 1% of them have other formats, it is an
+error that says how to name the files. Links are followed, and a file with several names is read once. Files that are
+not read are listed in `left_out`. A folder without permission, a link that leads nowhere, and a pipe or a device are
+errors. Names that are not UTF-8 are written with backslashes.
 """
 
 import glob
+import itertools
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
 from tokenmill.addresses import display_address, has_scheme
 from tokenmill.extras import pip_line
+from tokenmill.humanize import counted, in_bytes
 from tokenmill.sanitize import redact, sanitize_logs
 from tokenmill.store.names import is_shown
 from tokenmill.text.formats import FORMATS, format_names, format_of
 
 File = TypeVar("File")
+
+LITTLE = 0.01  # of the bytes of a folder, that may be left out without asking
+# of these, any number of bytes
+DESCRIBING = ("readme.md", "license*")
+# files of Hugging Face's `datasets` that are no text of their own
+NO_TEXT = {
+    "metadata": ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"),
+    "cached": ("cache-*.arrow",),
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,8 @@ def list_source(source: str) -> Listed:
     if path.is_dir():
         return _of_folder(path, source)
     if path.exists():
-        return _once({name: _found(one) for name, one in _known({str(path): str(path)}, source).items()}, [])
+        files = _known({str(path): str(path)}, PurePosixPath(path.parent), source)
+        return _once({name: _found(one) for name, one in files.items()}, [])
     if glob.has_magic(source):
         return _of_glob(str(path), source)
     raise FileNotFoundError(
@@ -61,17 +75,20 @@ def local_files(source: str) -> dict[str, str]:
     return list_source(source).files
 
 
-def of_one_kind(names: Iterable[str], source: str) -> tuple[list[str], list[str]]:
-    """The file names in a folder that have its first format; and what is left out of it, a sentence each.
+def of_one_kind(sizes: Mapping[str, int | None], source: str) -> tuple[list[str], list[str]]:
+    """The file names in a folder that have its main format; and what is left out of it, a sentence each.
 
-    FileNotFoundError if it has none of a known format.
+    `sizes` has the bytes of each file, as far as they are known. FileNotFoundError if no file has a known format,
+    ValueError if several formats have more than 1% of the bytes.
     """
     by_kind: dict[str | None, list[str]] = {}
-    for name in sorted(names):
-        entry = format_of(name)
-        hidden = name.startswith(".") or "/." in name
-        by_kind.setdefault(("hidden" if hidden else entry.name) if entry else None, []).append(name)
-    chosen = next((kind for kind in FORMATS if kind in by_kind), None)
+    for name in sorted(sizes):
+        by_kind.setdefault(_kind_of(name), []).append(name)
+    kinds = [kind for kind in FORMATS if kind in by_kind]
+    known = {kind: sum(sizes[name] or 0 for name in by_kind[kind] if not _is_one(name, DESCRIBING)) for kind in kinds}
+    chosen = max(kinds, key=lambda kind: known[kind], default=None)
+    if chosen is not None:
+        _require_little_else(known, chosen, by_kind, source)
     if chosen is None:
         raise FileNotFoundError(
             f"{redact(source)}: expected {format_names()} files in this folder, found "
@@ -82,6 +99,41 @@ def of_one_kind(names: Iterable[str], source: str) -> tuple[list[str], list[str]
     if unknown := [name for name in by_kind.get(None, []) if not any(p[0] in "._" for p in PurePosixPath(name).parts)]:
         lines.append(f"{len(unknown):,} {_files(unknown)} of no known format: {_some(unknown)}")
     return by_kind[chosen], lines
+
+
+def _kind_of(name: str) -> str | None:
+    """The format of a file in a folder; "hidden", "metadata" or "cached" if it is not read; None if it has none."""
+    entry = format_of(name)
+    if entry is None:
+        return None
+    if name.startswith(".") or "/." in name:
+        return "hidden"
+    return next((kind for kind, patterns in NO_TEXT.items() if _is_one(name, patterns)), entry.name)
+
+
+def _is_one(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(PurePosixPath(name).name.lower(), pattern) for pattern in patterns)
+
+
+def _require_little_else(
+    sizes: Mapping[str, int], chosen: str, by_kind: Mapping[str | None, list[str]], source: str
+) -> None:
+    """ValueError if formats other than the chosen one have more than a little of the bytes."""
+    many = [kind for kind, size in sizes.items() if kind == chosen or size > LITTLE * sum(sizes.values())]
+    if len(many) == 1:
+        return
+    found = [f"{counted(len(by_kind[kind]), f'{kind} file')} of {in_bytes(sizes[kind])}" for kind in many]
+    patterns = {kind: _patterns(by_kind[kind], source) for kind in many}
+    raise ValueError(
+        f"{redact(source)}: expected files of one format, found {' and '.join(found)}; name what to read, as "
+        f"--source {patterns[chosen]}, or all of it: --source {' '.join(patterns.values())}"
+    )
+
+
+def _patterns(names: list[str], source: str) -> str:
+    """Globs for files in a folder, in quotes."""
+    ends = {name[len(entry.stem(name)) :] for name in names if (entry := format_of(name)) is not None}
+    return " ".join(f"'{redact(source).rstrip('/')}/**/*{end}'" for end in sorted(ends))
 
 
 # ---------------------------------------------------------------------------- this machine
@@ -166,14 +218,14 @@ def _kind(mode: int) -> str:
 def _of_folder(folder: Path, source: str) -> Listed:
     links: list[str] = []
     found = _by_printable_name(_walk(folder, links), lambda file: file.path)
-    names, left_out = of_one_kind(found, source)
+    names, left_out = of_one_kind({name: file.bytes for name, file in found.items()}, source)
     return _once({name: found[name] for name in names}, left_out + links)
 
 
 def _of_glob(pattern: str, source: str) -> Listed:
     paths = glob.glob(pattern, recursive=True)
     folders = sorted(path for path in paths if os.path.isdir(path))
-    names = _known({path: path for path in paths if path not in set(folders)}, source)
+    names = _known({path: path for path in paths if path not in set(folders)}, _folder_of(pattern), source)
     found = {name: _found(path) for name, path in names.items()}
     lines = [f"{len(folders):,} folders that the pattern names: {_some(folders)}"] if folders else []
     return _once(found, lines)
@@ -220,11 +272,12 @@ def _of_url(source: str) -> Listed:
         why = redact((str(error) or type(error).__name__).splitlines()[0])
         raise ConnectionError(f"{shown}: could not be listed ({why}); check the address and your access") from None
     if glob.has_magic(root) or list(found) == [root]:
-        names = _known({path: path for path in found if found[path].get("type") != "directory"}, source)
+        paths = {path: path for path in found if found[path].get("type") != "directory"}
+        names = _known(paths, _folder_of(root) if glob.has_magic(root) else PurePosixPath(root).parent, source)
         left_out: list[str] = []
     else:
         below = {str(PurePosixPath(path).relative_to(root)): path for path in found}
-        chosen, left_out = of_one_kind(below, source)
+        chosen, left_out = of_one_kind({name: found[path].get("size") for name, path in below.items()}, source)
         names = {name: below[name] for name in chosen}
     sizes = {name: found[path]["size"] for name, path in names.items() if found[path].get("size") is not None}
     return Listed({name: files.unstrip_protocol(path) for name, path in names.items()}, left_out, sizes)
@@ -233,20 +286,20 @@ def _of_url(source: str) -> Listed:
 # ---------------------------------------------------------------------------- names
 
 
-def _known(files: dict, source: str) -> dict:
-    """The files of a glob, or one file, by their names below the folder they share."""
+def _known(files: dict, folder: PurePosixPath, source: str) -> dict:
+    """The files of a glob, or one file, by their names below a folder."""
     if not files:
         raise FileNotFoundError(f"{redact(source)}: no file matches this pattern; check --source")
     if unknown := [path for path in files if not format_of(path)]:
         raise ValueError(f"{unknown[0]}: expected the name of a {format_names()} file; check --source")
-    root = _common_folder([PurePosixPath(path) for path in files])
-    named = ((str(PurePosixPath(path).relative_to(root)), where) for path, where in files.items())
+    named = ((str(PurePosixPath(path).relative_to(folder)), where) for path, where in files.items())
     return _by_printable_name(named, lambda path: path)
 
 
-def _common_folder(paths: list[PurePosixPath]) -> PurePosixPath:
-    parents = [set(path.parents) for path in paths]
-    return max(set.intersection(*parents), key=lambda folder: len(folder.parts))
+def _folder_of(pattern: str) -> PurePosixPath:
+    """The folder before the first part of a pattern that has `*`, `?` or `[`; of a path without one, its folder."""
+    folders = PurePosixPath(pattern).parts[:-1]
+    return PurePosixPath(*itertools.takewhile(lambda part: not glob.has_magic(part), folders))
 
 
 def _by_printable_name(found: Iterable[tuple[str, File]], path_of: Callable[[File], str]) -> dict[str, File]:

@@ -11,16 +11,23 @@ blank line (`title,text`). It is stored as text, or as bytes of UTF-8.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tokenmill.text.decoding import JOINED_BY, TEXTS, bounded, checked, gathered
-from tokenmill.text.formats import CONVERSATION_COLUMNS, KeptColumn, ReadOptions
-from tokenmill.text.kept_columns import columns_of_batch
-from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, as_text, sha256, valid_utf8
-from tokenmill.text_arrays import text_array, unchecked_array
+from tokenmill.text.arrow_columns import (
+    conversations_of,
+    field_of,
+    joined,
+    kept_of,
+    kept_paths,
+    require_kept,
+    row_columns,
+    text_paths,
+)
+from tokenmill.text.decoding import bounded, gathered
+from tokenmill.text.formats import ReadOptions
+from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, cut_by_size, sha256
+from tokenmill.text_arrays import unchecked_array
 
 BATCH_CONVERSATIONS = 1024  # decoded at a time, at most
 BATCH_DOCUMENTS = 32  # decoded at a time, at most: a few long ones may follow each other among short ones
@@ -50,7 +57,7 @@ def plan(
     with pq.ParquetFile(raw) as parquet:
         _require_decrypted(file, raw, parquet, options)
         sizes = _text_sizes(_text_chunks(file, parquet, options))
-    return [Cut(groups, sum(sizes[i] for i in groups)) for groups in _cut(sizes, shard_text_bytes)]
+    return [Cut(groups, sum(sizes[i] for i in groups)) for groups in cut_by_size(sizes, shard_text_bytes)]
 
 
 def read(part: FilePart) -> Iterator[Documents]:
@@ -63,17 +70,17 @@ def read(part: FilePart) -> Iterator[Documents]:
         _require_decrypted(part.file, raw, parquet, options)
         chunks = _text_chunks(part.file, parquet, options)
         sizes = _text_sizes(chunks)
-        texts = _columns(part.file, parquet.schema_arrow, options.text_column)
-        kept = _kept_paths(parquet.schema_arrow, options)
+        texts = text_paths(part.file, parquet.schema_arrow, options.text_column)
+        kept = kept_paths(parquet.schema_arrow, options)
         columns = sorted({".".join(path) for path in [*texts, *kept.values()]})
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
         for row_group in groups_of(part, parquet):
             bytes_a_row = sizes[row_group] / max(1, parquet.metadata.row_group(row_group).num_rows)
             batches = _batches(raw, parquet, row_group, columns, chunks[row_group])
-            fields = (([_field(b, path) for path in texts], _kept_of(b, options, kept)) for b in batches)
+            fields = (([field_of(b, path) for path in texts], kept_of(b, options, kept)) for b in batches)
             for some in gathered(bounded(fields, options.max_document_bytes)):
                 share = round(some.rows * bytes_a_row * share_of)
-                column, repaired = _joined(some.texts)
+                column, repaired = joined(some.texts)
                 more = {"repaired_documents": repaired, "oversized_documents": some.oversized}
                 yield as_documents(column, share, some.kept, row_group=row_group, kept_found=frozenset(kept), **more)
 
@@ -84,50 +91,26 @@ def _read_rows(part: FilePart) -> Iterator[Documents]:
         _require_decrypted(part.file, raw, parquet, part.options)
         sizes = _text_sizes(_text_chunks(part.file, parquet, part.options))
         share_of = part.text_bytes / max(1, sum(sizes[i] for i in groups_of(part, parquet)))
-        names = _row_columns(part.file, parquet.schema_arrow, part.options)
-        paths = _kept_paths(parquet.schema_arrow, part.options)
+        names = row_columns(part.file, parquet.schema_arrow, part.options)
+        paths = kept_paths(parquet.schema_arrow, part.options)
         columns = [*names, *(path for path in map(".".join, paths.values()) if path not in names)]
         for row_group in groups_of(part, parquet):
             first, rows = 0, parquet.metadata.row_group(row_group).num_rows
             bytes_a_row = sizes[row_group] / max(1, rows)
             what = {"row_groups": [row_group], "columns": columns, "use_threads": False}
             for batch in _growing(parquet, BATCH_CONVERSATIONS, what):
-                found = batch.select(names).to_pylist()
-                metadata = _kept_of(batch, part.options, paths)
-                texts = [orjson.dumps(_without_nulls(row), default=str) for row in found]
-                kept = [i for i, text in enumerate(texts) if len(text) <= part.options.max_document_bytes]
-                more: dict[str, Any] = {"row_group": row_group, "oversized_documents": len(texts) - len(kept)}
-                metadata = None if metadata is None else checked(metadata).take(pa.array(kept, pa.int64()))
-                share = round(len(texts) * bytes_a_row * share_of)
-                documents = as_documents(unchecked_array([texts[i] for i in kept]), share, metadata, **more)
+                found = conversations_of(batch, names, paths, part.options)
+                more: dict[str, Any] = {"row_group": row_group, "oversized_documents": len(batch) - len(found.rows)}
+                share = round(len(batch) * bytes_a_row * share_of)
+                documents = as_documents(unchecked_array(found.texts), share, found.kept, **more)
                 documents.kept_found = frozenset(paths)
-                documents.locate = _locator(row_group, first, kept)
+                documents.locate = _locator(row_group, first, found.rows)
                 yield documents
-                first += len(found)
+                first += len(batch)
 
 
 def _locator(row_group: int, first: int, kept: list[int]) -> Callable[[int], str]:
     return lambda number: f"row {first + kept[number]:,} of row group {row_group}"
-
-
-def _without_nulls(value: Any) -> Any:
-    """A row without fields that are null, as a struct has all that others have. Contents of messages may be null."""
-    if isinstance(value, dict):
-        some = {key: one for key, one in value.items() if one is not None or (key == "content" and "role" in value)}
-        return {key: _without_nulls(one) for key, one in some.items()}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
-
-
-def _row_columns(file: SourceFile, schema: pa.Schema, options: ReadOptions) -> list[str]:
-    """The columns that a conversation is made of. ValueError for none."""
-    wanted = CONVERSATION_COLUMNS if options.messages_column is None else (options.messages_column, "tools")
-    found = [name for name in schema.names if name in wanted]
-    if not found or (options.messages_column is not None and options.messages_column not in found):
-        raise ValueError(
-            f"{file.shown}: expected conversations in column {' or '.join(wanted)}, found columns "
-            f"{', '.join(schema.names)}; name the one with the messages by --messages-column"
-        )
-    return found
 
 
 def _batches(
@@ -168,19 +151,6 @@ def groups_of(part: FilePart, parquet: pq.ParquetFile) -> tuple[int, ...]:
     return tuple(range(parquet.metadata.num_row_groups)) if part.span is None else part.span
 
 
-def _cut(sizes: list[int], limit: int) -> list[tuple[int, ...]]:
-    """Consecutive numbers whose sizes add up to at most limit, or one number alone; at least one cut."""
-    cuts: list[list[int]] = [[]]
-    total = 0
-    for number, size in enumerate(sizes):
-        if cuts[-1] and total + size > limit:
-            cuts.append([])
-            total = 0
-        cuts[-1].append(number)
-        total += size
-    return [tuple(cut) for cut in cuts]
-
-
 # ---------------------------------------------------------------------------- columns
 
 
@@ -193,21 +163,11 @@ def _text_chunks(file: SourceFile, parquet: pq.ParquetFile, options: ReadOptions
     """What the footer says about the text columns in each row group. ValueError if there is no such column."""
     schema = parquet.schema_arrow
     if options.conversations:
-        names = _row_columns(file, schema, options)
+        names = row_columns(file, schema, options)
         paths = {leaf for name in names for leaf in _leaves(parquet, name)}
     else:
-        paths = {".".join(path) for path in _columns(file, schema, options.text_column)}
-    _require_kept(file, schema, options)
-    id_type = _type_of(schema, _path(options.id_column, schema)) if options.id_column else None
-    if id_type is not None and pa.types.is_nested(id_type):
-        raise ValueError(
-            f"{file.shown}: expected ids in column {options.id_column!r}, found {id_type}; name one of its fields"
-        )
-    if options.id_column and id_type is None:
-        raise ValueError(
-            f"{file.shown}: expected an id column {options.id_column!r}, found columns "
-            f"{', '.join(schema.names)}; name the one with the ids by --keep-ids"
-        )
+        paths = {".".join(path) for path in text_paths(file, schema, options.text_column)}
+    require_kept(file, schema, options)
     numbers = [i for i in range(len(parquet.schema)) if parquet.schema.column(i).path in paths]
     row_groups = [parquet.metadata.row_group(group) for group in range(parquet.metadata.num_row_groups)]
     groups = [[row_group.column(i) for i in numbers] for row_group in row_groups]
@@ -231,11 +191,11 @@ def _require_decrypted(file: SourceFile, raw: pa.NativeFile, parquet: pq.Parquet
     if parquet.metadata.serialized_size == footer_bytes or not parquet.metadata.num_row_groups:
         return
     if options.conversations:
-        names = _row_columns(file, parquet.schema_arrow, options)
+        names = row_columns(file, parquet.schema_arrow, options)
         paths = [[leaf] for name in names for leaf in _leaves(parquet, name)]
     else:
-        paths = _columns(file, parquet.schema_arrow, options.text_column)
-    paths += _kept_paths(parquet.schema_arrow, options).values()
+        paths = text_paths(file, parquet.schema_arrow, options.text_column)
+    paths += kept_paths(parquet.schema_arrow, options).values()
     for column in (".".join(path) for path in paths):
         try:
             next(parquet.iter_batches(1, row_groups=[0], columns=[column], use_threads=False), None)
@@ -259,82 +219,3 @@ def _require_unpackable(file: SourceFile, group: int, chunks: list[pq.ColumnChun
 
 def _is_dense(chunk: pq.ColumnChunkMetaData) -> bool:
     return bool(chunk.total_uncompressed_size > DENSE * chunk.total_compressed_size)
-
-
-def _columns(file: SourceFile, schema: pa.Schema, named: str) -> list[list[str]]:
-    """Paths of the columns with text: of `doc.text,title` [["doc", "text"], ["title"]]. ValueError for none."""
-    names = [named] if named in schema.names else named.split(",")
-    paths = [_path(name, schema) for name in names]
-    for name, path in zip(names, paths, strict=True):
-        kind = _type_of(schema, path)
-        if kind is None:
-            raise ValueError(
-                f"{file.shown}: expected a text column {name!r}, found columns {', '.join(schema.names)}; "
-                "name the one with the text by --text-column"
-            )
-        value = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not any(is_text(value) for is_text in TEXTS):
-            raise ValueError(
-                f"{file.shown}: expected text in column {name!r}, found {kind}; "
-                "name the one with the text by --text-column (a field of a struct as column.field)"
-            )
-    return paths
-
-
-def _kept_paths(schema: pa.Schema, options: ReadOptions) -> dict[str, list[str]]:
-    """The paths of the columns to keep that the file has, by name."""
-    columns = list(map(KeptColumn.parse, options.kept))
-    paths = {column.name: column.path(schema.names) for column in columns}
-    return {name: path for name, path in paths.items() if _type_of(schema, path) is not None}
-
-
-def _kept_of(batch: pa.RecordBatch, options: ReadOptions, paths: dict[str, list[str]]) -> pa.Table | None:
-    """The columns to keep, those null that the file lacks; None if none were asked for."""
-    if not options.kept:
-        return None
-    names = [KeptColumn.parse(name).name for name in options.kept]
-    return columns_of_batch(batch, [paths.get(name, name.split(".")) for name in names])
-
-
-def _require_kept(file: SourceFile, schema: pa.Schema, options: ReadOptions) -> None:
-    """ValueError if the file lacks a column that is to be kept."""
-    there = _kept_paths(schema, options)
-    for column in map(KeptColumn.parse, options.keep_columns):
-        if column.name not in there and not column.optional:
-            raise ValueError(
-                f"{file.shown}: expected a column {column.name!r} to keep, found columns {', '.join(schema.names)}; "
-                f"name another by --keep-columns, or write {column.name}? if files may lack it"
-            )
-
-
-def _path(name: str, schema: pa.Schema) -> list[str]:
-    """Of a column of this name, or of a field of one."""
-    return [name] if name in schema.names else name.split(".")
-
-
-def _type_of(schema: pa.Schema, path: list[str]) -> pa.DataType | None:
-    if path[0] not in schema.names:
-        return None
-    if schema.names.count(path[0]) > 1:
-        raise ValueError(f"column {path[0]!r} is there {schema.names.count(path[0])} times; rename all but one")
-    kind = schema.field(path[0]).type
-    for name in path[1:]:
-        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-            return None
-        kind = kind.field(name).type
-    return kind
-
-
-def _field(batch: pa.RecordBatch, path: list[str]) -> pa.Array:
-    column = batch.column(path[0])
-    return pc.struct_field(column, path[1:]) if path[1:] else column
-
-
-def _joined(columns: list[pa.Array]) -> tuple[pa.Array, int]:
-    """The texts of a row joined by blank lines, without null and empty ones; and how many were repaired."""
-    if len(columns) == 1:
-        return columns[0], 0
-    texts, repaired = zip(*(valid_utf8(as_text(column)) for column in columns), strict=True)
-    rows = zip(*(text.to_pylist() for text in texts), strict=True)  # Arrow's own join loses rows that are all null
-    joined = [None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows]
-    return text_array(joined), sum(repaired)

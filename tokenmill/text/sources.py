@@ -16,6 +16,7 @@ from types import ModuleType
 from tokenmill.addresses import has_scheme
 from tokenmill.text.document_split import default_fraction, in_split, split_by_document
 from tokenmill.text.file_groups import FileGroup, about_text_bytes
+from tokenmill.text.first_documents import first_documents
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.units import Documents, FilePart, SourceFile, Unit, naming_file
@@ -28,13 +29,14 @@ _imported = functools.cache(import_module)
 def plan_units(
     files: SourceFile | FileGroup, options: ReadOptions, shard_text_bytes: int, known_text_bytes: int | None = None
 ) -> list[Unit]:
-    """Cuts a file into units of work, or makes one unit of small files that share a shard, without opening them.
+    """Cuts a file into units of work, or makes one unit of small files that share a shard, without opening them; so it
+    does of a file of which only the first documents are read.
 
     `known_text_bytes` is how much text a compressed file has, if an earlier plan found out. ValueError if a file is
     damaged or has no such text column.
     """
     group = (files,) if isinstance(files, SourceFile) else files
-    if len(group) > 1:
+    if len(group) > 1 or group[0].limit is not None:
         return [Unit(tuple(FilePart(file, options, None, about_text_bytes(file), {}) for file in group))]
     (file,) = group
     written = file.written  # before it is opened, so that no change after this goes unnoticed
@@ -67,7 +69,7 @@ def read_documents(unit: Unit, identities: list[dict] | None = None) -> Iterator
         with _unchanged(planned) as part, naming_file(part.file):
             if identities is not None:
                 identities.append(part.identity)
-            for documents in _code_of(part.file).read(part):
+            for documents in first_documents(_code_of(part.file).read(part), part.file.limit):
                 documents.part = number
                 yield in_split(documents, part)
 

@@ -7,8 +7,8 @@ parts a file has, and file_groups.py which files share a shard. This module has 
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -24,6 +24,13 @@ BATCH_BYTES = 4 << 20  # of text in memory at a time, about
 LONGEST_STEM = 180  # bytes of UTF-8: the name of a shard and the suffix of a temporary file must fit into 255
 
 
+class Limit(NamedTuple):
+    """How much of a file is read, as --limit-documents says."""
+
+    documents: int
+    text_bytes: int  # that these have
+
+
 @dataclass(frozen=True)
 class SourceFile:
     """One file of documents. `name` is its path below the source, the same on every machine."""
@@ -35,6 +42,7 @@ class SourceFile:
     held: memoryview | None = field(default=None, compare=False, repr=False)  # the whole file, if it was read at once
     format: TextFormat = field(default=None, compare=False, repr=False)  # type: ignore[assignment]  # by default the name says which
     val_fraction: float | None = None  # of its documents validate; each split has them under its own name
+    limit: Limit | None = None  # only its first documents are read
     VAL_OF: ClassVar[str] = "val-of/"  # begins the name under which those that validate are listed
 
     def __post_init__(self) -> None:
@@ -58,7 +66,8 @@ class SourceFile:
     def facts(self, options: ReadOptions) -> dict:
         """How it is read, as far as its documents depend on it, for the record of a shard."""
         by_document = {} if self.val_fraction is None else {"val_fraction": self.val_fraction}
-        return self.format.facts(options) | by_document
+        limited = {} if self.limit is None else {"limit_documents": self.limit.documents}
+        return self.format.facts(options) | by_document | limited
 
     @property
     def is_local(self) -> bool:
@@ -99,7 +108,7 @@ class SourceFile:
 
     def holding(self, data: memoryview) -> "SourceFile":
         """The same file, read as a whole."""
-        return SourceFile(self.name, self.path, self.split, self.bytes, data, self.format, self.val_fraction)
+        return replace(self, held=data)
 
     def open(self) -> pa.NativeFile:
         """The file's bytes; seekable."""
@@ -120,8 +129,21 @@ class SourceFile:
 class Cut(NamedTuple):
     """What one shard takes of a file, as a format plans it."""
 
-    span: tuple[int, ...]  # the first byte of text and the one after the last; or row groups
+    span: tuple[int, ...]  # the first byte, or batch, and the one after the last; or row groups
     text_bytes: int
+
+
+def cut_by_size(sizes: Sequence[int], limit: int) -> list[tuple[int, ...]]:
+    """Consecutive numbers whose sizes add up to at most limit, or one number alone; at least one cut."""
+    cuts: list[list[int]] = [[]]
+    total = 0
+    for number, size in enumerate(sizes):
+        if cuts[-1] and total + size > limit:
+            cuts.append([])
+            total = 0
+        cuts[-1].append(number)
+        total += size
+    return [tuple(cut) for cut in cuts]
 
 
 @dataclass(frozen=True)

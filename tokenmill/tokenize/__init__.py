@@ -5,6 +5,7 @@ Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set kee
     tokenizer         a byte-level BPE: load, train, save, fingerprint, encode with tiktoken, the reference
     long_text         encodes a text that tiktoken gives up on; library_errors: turns a library's failure into an error
     huggingface       runs any tokenizer.json with Hugging Face's library; foreign: reads other programs' files
+    hub_tokenizer     finds the tokenizer.json of a model on the Hugging Face hub
     pickles           reads nanochat's pickle without running it
     encoder           documents to tokens, with an engine that is proven before and while it is used
     hard_texts        texts on which libraries have disagreed, for the proof

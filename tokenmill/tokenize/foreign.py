@@ -14,12 +14,13 @@ nanochat's file has one tiktoken Encoding (pickles.py).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import LARGEST_JSON, read_bounded
 from tokenmill.store.schema import MOST_IDS
+from tokenmill.tokenize.hub_tokenizer import find_tokenizer_file
 from tokenmill.tokenize.huggingface import BYTE_OF, HuggingFace
 from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.patterns import GPT2_PATTERN
@@ -41,33 +42,37 @@ def is_foreign(path: Path) -> bool:
         return b'"format": "tokenmill-' not in file.read(100)
 
 
-def load_any(spec: str, bos_token: str | None = None, texts: Sequence[str] = ()) -> Tokenizer:
-    """A tokenizer by its tiktoken name, or from a file of tokenmill or another program, with documents that begin
-    with `bos_token`.
+def load_any(
+    spec: str, bos_token: str | None = None, find_texts: Callable[[], Sequence[str]] = tuple[str, ...]
+) -> Tokenizer:
+    """A tokenizer by its tiktoken name, by the name of a model on the Hugging Face hub, or from a file of tokenmill or
+    another program, with documents that begin with `bos_token`.
 
-    A tokenizer.json is checked on `texts`. ValueError, with the reason, if it is broken or has no such token;
-    FileNotFoundError or ConnectionError if it cannot be found.
+    A tokenizer.json of another program is checked on the texts that `find_texts` returns. ValueError, with the reason,
+    if it is broken or has no such token; FileNotFoundError, PermissionError or ConnectionError if it cannot be found.
     """
-    if is_foreign(Path(spec)):
-        return load_foreign(Path(spec), bos_token, texts)
-    return load_tokenizer(spec).framed(bos_token)
+    path, name = find_tokenizer_file(spec) or (Path(spec), None)
+    if is_foreign(path):
+        return load_foreign(path, bos_token, find_texts(), name)
+    return load_tokenizer(spec if name is None else str(path)).framed(bos_token)
 
 
-def load_foreign(path: Path, bos_token: str | None, texts: Sequence[str] = ()) -> Tokenizer:
+def load_foreign(path: Path, bos_token: str | None, texts: Sequence[str] = (), name: str | None = None) -> Tokenizer:
     """The tokenizer of a Hugging Face tokenizer.json or a nanochat tokenizer.pkl; see `load_any`."""
+    name = _plain(name or (path.stem if path.stem != "tokenizer" else path.absolute().parent.name))
     if path.suffix == ".pkl":
         pattern, ranks, special = read_pickle(path)
-        return Tokenizer(_name(path), pattern, ranks, special, _bos(path, special, bos_token))
+        return Tokenizer(name, pattern, ranks, special, _bos(path, special, bos_token))
     data = read_bounded(path, LARGEST_JSON["tokenizer"], "a tokenizer.json")
     try:
-        return _of_json(path, json.loads(data), bos_token, texts)
+        return _of_json(path, name, json.loads(data), bos_token, texts)
     except (json.JSONDecodeError, RecursionError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise ValueError(
             f"{path}: expected a tokenizer.json, found broken JSON, or one of another form ({error!r})"
         ) from error
 
 
-def _of_json(path: Path, whole: dict, bos_token: str | None, texts: Sequence[str]) -> Tokenizer:
+def _of_json(path: Path, name: str, whole: dict, bos_token: str | None, texts: Sequence[str]) -> Tokenizer:
     special = {token["content"]: token["id"] for token in whole.get("added_tokens") or [] if token["special"]}
     added = {token["content"]: token["id"] for token in whole.get("added_tokens") or []}
     if not isinstance(whole["model"]["vocab"], dict | list):
@@ -82,23 +87,22 @@ def _of_json(path: Path, whole: dict, bos_token: str | None, texts: Sequence[str
         special[bos_token] = added[bos_token]
     bos_token = _bos(path, special, bos_token)
     try:
-        tokenizer = _by_tiktoken(path, whole, special, bos_token)
+        tokenizer = _by_tiktoken(name, whole, special, bos_token)
         _check(tokenizer, path, texts)
         return tokenizer
     except (_OtherKind, KeyError, TypeError):
-        return _by_its_library(path, whole, special, bos_token)
+        return _by_its_library(path, name, whole, special, bos_token)
 
 
-def _by_its_library(path: Path, whole: dict, special: dict[str, int], bos_token: str) -> Tokenizer:
+def _by_its_library(path: Path, name: str, whole: dict, special: dict[str, int], bos_token: str) -> Tokenizer:
     try:
-        return HuggingFace.of_json(_name(path), whole, special, bos_token)
+        return HuggingFace.of_json(name, whole, special, bos_token)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; use another tokenizer, or train one: --tokenizer train:32768") from error
 
 
-def _name(path: Path) -> str:
-    """The tokenizer's name: that of the file, or of its folder if the file is called tokenizer.json."""
-    name = path.stem if path.stem != "tokenizer" else path.absolute().parent.name
+def _plain(name: str) -> str:
+    """A name of a tokenizer that can be part of a folder's name."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
 
 
@@ -117,7 +121,7 @@ def _bos(path: Path, special: dict[str, int], bos_token: str | None) -> str:
 # ---------------------------------------------------------------------------- Hugging Face's tokenizer.json
 
 
-def _by_tiktoken(path: Path, whole: dict, special: dict[str, int], bos_token: str) -> Tokenizer:
+def _by_tiktoken(name: str, whole: dict, special: dict[str, int], bos_token: str) -> Tokenizer:
     """The same tokenizer for tiktoken; raises `_OtherKind` if tiktoken cannot run it."""
     pattern, vocab = _pattern(whole), whole["model"]["vocab"]
     if ordinary := [token["content"] for token in whole.get("added_tokens") or [] if not token["special"]]:
@@ -125,7 +129,7 @@ def _by_tiktoken(path: Path, whole: dict, special: dict[str, int], bos_token: st
     ranks = {_bytes(token): rank for token, rank in vocab.items() if token not in special}
     merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in whole["model"]["merges"]]
     _require_canonical([(_bytes(first), _bytes(second)) for first, second in merges], ranks)
-    tokenizer = Tokenizer(_name(path), pattern, ranks, special, bos_token)
+    tokenizer = Tokenizer(name, pattern, ranks, special, bos_token)
     try:
         tokenizer.encode("a")
     except Exception as error:

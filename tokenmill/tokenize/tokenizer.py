@@ -293,6 +293,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
             f"unknown tokenizer {spec!r}{f', did you mean {meant[0]}?' if meant else ''}; expected train:N (N tokens, "
             "trained on the source), "
             "the path of a tokenizer.json (tokenmill's or Hugging Face's) or of nanochat's tokenizer.pkl, "
+            "a model on the Hugging Face hub (owner/name), "
             f"or one of {', '.join(known)}"
         )
     encoding = _load_encoding(ALIASES.get(spec, spec))

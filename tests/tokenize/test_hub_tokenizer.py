@@ -1,0 +1,73 @@
+"""--tokenizer owner/name: the tokenizer.json of a model on the hub, or in a folder."""
+
+import pytest
+from hub_server import Hub, environment
+from making import make_text, run_prepare, write_parquet
+
+from tokenmill import TokenSet
+from tokenmill.tokenize.hub_tokenizer import find_tokenizer_file
+
+
+def hugging_face(folder, texts):
+    import tokenizers
+
+    found = tokenizers.ByteLevelBPETokenizer()
+    found.train_from_iterator(texts, vocab_size=400, special_tokens=["<s>"])
+    folder.mkdir(exist_ok=True)
+    found.save(str(folder / "tokenizer.json"))
+    return (folder / "tokenizer.json").read_bytes()
+
+
+@pytest.fixture
+def hub(tmp_path):
+    data = hugging_face(tmp_path / "MyModel-1B", make_text(50, seed=0))
+    server = Hub("owner/MyModel-1B", {"tokenizer.json": data})
+    server.commits["b" * 40] = {"config.json": b"{}"}
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_model_on_the_hub_gives_its_tokenizer_and_its_name_and_works_offline_afterwards(hub, tmp_path):
+    write_parquet(tmp_path / "corpus" / "a.parquet", make_text(40, seed=1))
+    env = environment(hub.url, tmp_path)
+    flags = ("--source", "corpus", "--tokenizer", "owner/MyModel-1B")
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path, env=env).stdout.splitlines()[-1]
+    assert folder.name.startswith("corpus-MyModel-1B-")
+    assert TokenSet(folder).tokenizer["bos_token"] == "<s>"
+    of_folder = run_prepare("--source", "corpus", "--tokenizer", "MyModel-1B", cwd=tmp_path, env=env)
+    assert of_folder.stdout.splitlines()[-1] == str(folder.relative_to(tmp_path)), "the same, from a folder"
+    hub.shutdown()
+    hub.server_close()
+    assert "1 to make" not in run_prepare(*flags, cwd=tmp_path, env=env).stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "said"),
+    [
+        ("owner/MyModel-1B@nothing", FileNotFoundError, "the model has no such revision"),
+        (f"owner/MyModel-1B@{'b' * 40}", FileNotFoundError, "expected a tokenizer.json, found none in this model"),
+        ("owner/other", FileNotFoundError, "no such folder is here, and no such model is on the hub"),
+    ],
+)
+def test_what_the_hub_lacks_is_an_error_that_says_so(hub, tmp_path, monkeypatch, spec, error, said):
+    for key, value in environment(hub.url, tmp_path).items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(error, match=said):
+        find_tokenizer_file(spec)
+
+
+def test_without_a_network_the_error_says_what_was_looked_for(tmp_path):
+    write_parquet(tmp_path / "corpus" / "a.parquet", ["x"])
+    env = environment("http://127.0.0.1:9", tmp_path)
+    done = run_prepare("--source", "corpus", "--tokenizer", "owner/model", cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 1
+    assert "owner/model@main: no such folder is here, and the Hugging Face hub" in done.stderr
+
+
+def test_other_names_are_no_models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert [find_tokenizer_file(spec) for spec in ("gpt2", "a/b.json", "a/b.pkl", "a/b/c", "train:400")] == [None] * 5
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"empty: expected a tokenizer\.json in this folder, found none"):
+        find_tokenizer_file("empty")
