@@ -14,6 +14,7 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tokenizers
 import warm
 from hub_server import Hub, environment
 from making import ROOT, make_text, run_prepare, write_parquet
@@ -217,6 +218,10 @@ def hubs(tmp_path_factory):
     content = {f"shard_{i:05}.parquet": data for i in range(200)}
     for repository in (PRESETS["fineweb-edu"].source, PRESETS["climbmix"].source, "owner/name"):
         found[repository] = Hub(repository, content)
+    model = tokenizers.ByteLevelBPETokenizer()
+    model.train_from_iterator(make_text(50, seed=0), vocab_size=400, special_tokens=["<|endoftext|>"])
+    model.save(str(folder / "tokenizer.json"))
+    found["Qwen/Qwen3-0.6B"] = Hub("Qwen/Qwen3-0.6B", {"tokenizer.json": (folder / "tokenizer.json").read_bytes()})
     yield {repository: hub.url for repository, hub in found.items()}
     for hub in found.values():
         hub.shutdown()

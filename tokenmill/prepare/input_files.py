@@ -133,7 +133,7 @@ def _hub_files(request: InputRequest, repository: str, destination: Destination,
     at = "" if request.revision == "main" else f"@{request.revision}"
     folder = request.raw_dir / f"{repository}{at}".replace("/", "--")
     commit = _commit_of_earlier_set(repository, request.revision, destination)
-    listing = hub.list_files(repository, request.revision, folder, commit)
+    listing = hub.list_files(repository, request.revision, folder, commit, bars.say)
     names = [file.name for file in listing.files]
     if len(names) < request.num_shards:
         raise ValueError(

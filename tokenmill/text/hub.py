@@ -6,6 +6,7 @@ The list is kept beside the files, with the commit, the sizes and the hashes tha
 means the same files, even if the repository's branch has moved. hub_client.py asks the hub.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 from tokenmill.hub_client import ACCESS, REPOSITORY, HubFile, commit_of, files_of, first_line
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain_path
-from tokenmill.text.formats import FORMATS, format_of
+from tokenmill.text.formats import format_of
+from tokenmill.text.listing import of_one_kind
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,13 @@ def is_repository(source: str) -> bool:
     return bool(REPOSITORY.fullmatch(source)) and not source.startswith(".") and not format_of(source)
 
 
-def list_files(repository: str, revision: str, folder: Path, commit: str | None = None) -> Listing:
-    """The list that `folder` has of this revision, or else the hub's, at `commit` where one is known already.
+def list_files(
+    repository: str, revision: str, folder: Path, commit: str | None = None, say: Callable[[str], None] = print
+) -> Listing:
+    """The list that `folder` has of this revision, or else the hub's, at `commit` if one is known already.
 
-    ConnectionError where the hub does not answer, FileNotFoundError where it has no such
-    repository or revision, or no files of documents in it.
+    ConnectionError if the hub does not answer, FileNotFoundError if it has no such repository or revision, or no files
+    of documents in it, ValueError if these have several formats.
     """
     path = folder / "files.json"
     if path.exists():
@@ -55,7 +59,9 @@ def list_files(repository: str, revision: str, folder: Path, commit: str | None 
         if (known["repository"], known["revision"]) == (repository, revision):
             files = tuple(HubFile(**file) for file in known["files"])
             return Listing(repository, revision, known["commit"], files)
-    listing = _ask(repository, revision, commit, folder)
+    listing, left_out = _ask(repository, revision, commit, folder)
+    for line in left_out:
+        say(f"left out of {repository}: {line}")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, header("files") | listing.as_json())
     return listing
@@ -80,13 +86,13 @@ def list_matching(repository: str, revision: str, pattern: str) -> Listing:
     return Listing(repository, revision, commit, tuple(sorted(found, key=lambda file: file.name)))
 
 
-def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Listing:
+def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> tuple[Listing, list[str]]:
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     known = commit
     try:
         commit = commit or commit_of(repository, revision)
-        found = [file for file in files_of(repository, commit) if format_of(file.name)]
+        found = {file.name: file for file in files_of(repository, commit)}
     except RevisionNotFoundError as error:
         if known:
             raise no_such_commit(repository, known, folder) from error
@@ -102,11 +108,9 @@ def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> Li
             f"({first_line(error)}); check --source, try again with a network"
             + (f", or prepare what was fetched already: --source {folder}" if folder.is_dir() else "")
         ) from error
-    for entry in FORMATS.values():
-        of_kind = [file for file in found if format_of(file.name) == entry]
-        if of_kind:
-            return Listing(repository, revision, commit, tuple(sorted(of_kind, key=lambda file: file.name)))
-    raise FileNotFoundError(f"{repository}: expected parquet, jsonl or txt files, found none; check --source")
+    address = f"hf://datasets/{repository}" + ("" if revision == "main" else f"@{revision}")
+    names, left_out = of_one_kind({name: file.bytes for name, file in found.items()}, address)
+    return Listing(repository, revision, commit, tuple(found[name] for name in sorted(names))), left_out
 
 
 def no_such_commit(repository: str, commit: str, folder: Path) -> FileNotFoundError:
