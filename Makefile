@@ -61,6 +61,7 @@ picture: .venv/tools
 	$(PY) docs/order_picture.py
 	$(PY) docs/mixture_picture.py
 	$(PY) docs/show_picture.py "$$(tail -n 1 .venv/demo.txt)"
+	$(PY) docs/run_notebook.py
 
 # docs/api.md from the docstrings, and a site of all pages, in site/
 docs: .venv/tools

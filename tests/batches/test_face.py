@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -135,6 +136,16 @@ def test_repr_says_set_split_rows_and_position_and_disturbs_nothing(token_set, s
     position = {"rows": 4} if settings["packing"] == "nanochat" else {"epoch": 0, "row": None}
     assert all(f"{name} " in said if value is None else f"{name} {value}" in said for name, value in position.items())
     assert drawn.count("display:flex") == 2, "a bar for each row of the next batch"
+
+
+def test_a_document_has_one_color_in_all_rows_that_are_drawn(token_set):
+    loader = make_loader(token_set, batch_size=40, shuffle=False)
+    parts = re.findall(r'title="document (\S+) of shard (\S+): .*?background:(#\w+)', loader._repr_html_())
+    colors = {}
+    for document, shard, color in parts:
+        assert colors.setdefault((document, shard), color) == color
+    assert len(parts) > len(colors) > 8, "some continue in another row"
+    assert len(set(colors.values())) == 8
 
 
 def test_the_next_rows_are_drawn_with_their_documents(token_set):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,10 @@ from making import BOS, ROOT, full_after, give_tokenizer, make_text, make_token_
 
 from tokenmill import cli
 from tokenmill.look import packing_stats
+from tokenmill.look.charts import line_chart
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report import Report, find
+from tokenmill.look.report_page import source_files
 from tokenmill.look.report_text import percent, verdict, visible
 from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.token_stats import histogram, look, quantile_ids, sample
@@ -191,9 +194,58 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
             expected = tally(packing, lengths, seq_len + 1)
             assert found.tallies[seq_len][packing] == expected
             assert all(f"<td>{share:.2%}</td>" in html for share in expected.shares())
-            assert f'title="{packing}, {seq_len:,}: {expected.dropped:.2%}"' in html
+            for share in (expected.dropped, expected.on_bos):  # a line chart of each
+                assert f'title="{packing}, {seq_len:,}: {share:.2%}"' in html
+    ours = found.tallies[SEQ_LEN]["best_fit"]
+    for share, words in (
+        (1 - ours.dropped, "of the tokens kept"),
+        (ours.filler, "filler"),
+        (ours.on_bos, "of the rows begin with BOS"),
+        (ours.cut, "of the short documents cut"),
+    ):
+        number = f"{share:.0%}" if share in (0, 1) else f"{share:.2%}"
+        assert f"<li><b>{number}</b>{words}</li>" in html
+    for source in {entry.source for entry in found.token_set.entries}:
+        shards = [entry for entry in found.token_set.entries if entry.source == source]
+        counts = [sum(getattr(entry, what) for entry in shards) for what in ("documents", "tokens")]
+        cells = f"<td>{shards[0].split}</td><td>{counts[0]:,}</td><td>{counts[1]:,}</td>"
+        assert f'<th scope="row" class="name">{source}</th>{cells}' in html
     data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
     assert [packing["name"] for packing in data["packings"]] == list(variants())
+
+
+def test_the_lines_that_a_report_trains_with_train(folder, page):
+    code = unescape(re.search(r'<pre class="code" tabindex="0">(.*?)</pre>', page.read_text(), re.DOTALL)[1])
+    found: dict = {}
+    exec(code, found)
+    inputs, _ = next(found["loader"])
+    assert inputs.shape == (8, SEQ_LEN)
+    found["loader"].close()
+
+
+def test_lines_that_hide_each_other_have_several_widths():
+    shares = {
+        "a": {512: 0.0, 1024: 0.0},
+        "b": {512: 0.5, 1024: 0.0},
+        "c": {512: 0.001, 1024: 0.0},
+        "d": {512: 0.0, 1024: 0.001},
+    }
+    drawn = line_chart("tokens", shares, 512)["drawn"]
+    assert [line["width"] for line in drawn] == [0, 0, 1, 2]
+
+
+def test_source_files_are_listed_the_largest_first_and_the_rest_behind_a_click(tmp_path, tokenizer_json):
+    for number in range(30):
+        write_parquet(tmp_path / "corpus" / f"{number:02}.parquet", make_text(2 + number, seed=number))
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1)
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    files = source_files(TokenSet(folder))
+    assert sum(file["tokens"] for file in files) == TokenSet(folder).manifest["tokens"]
+    assert [file["tokens"] for file in files] == sorted((file["tokens"] for file in files), reverse=True)
+    assert cli.main(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert all(f'class="name">{number:02}.parquet</th>' in text for number in range(30))
+    assert "<details><summary>10 more</summary>" in text
 
 
 def test_the_short_form_is_printed_with_the_page_s_path_last(folder, page, capsys):

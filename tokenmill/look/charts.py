@@ -12,6 +12,7 @@ import numpy as np
 from tokenmill.look.token_stats import Bin
 
 LABEL_HEIGHT = 9  # percent of the plot
+HIDDEN = 3  # percent of the plot: lines that are nearer than that hide each other
 
 
 def length_charts(bins: list[Bin], seq_len: int) -> list[dict]:
@@ -49,8 +50,8 @@ def stretches_chart(conversations: np.ndarray, most: int) -> dict:
     return chart(title, edges, conversations, "conversations", ticks, None)
 
 
-def dropped_chart(what: str, shares: Mapping[str, Mapping[int, float]], seq_len: int) -> dict:
-    """The shares of what is dropped, by variant and seq_len, with a line for each variant."""
+def line_chart(what: str, shares: Mapping[str, Mapping[int, float]], seq_len: int) -> dict:
+    """Shares by variant and seq_len, with a line for each variant. Lines that coincide are drawn in several widths."""
     lengths = sorted(next(iter(shares.values())))
     first, last = math.log2(lengths[0]), math.log2(lengths[-1])
     across = {length: 100 * (math.log2(length) - first) / (last - first) for length in lengths}
@@ -70,6 +71,7 @@ def dropped_chart(what: str, shares: Mapping[str, Mapping[int, float]], seq_len:
         }
         for number, (name, dropped) in enumerate(shares.items())
     ]
+    _widen_where_hidden(drawn)
     values = ", ".join(f"{name} {dropped[seq_len]:.1%}" for name, dropped in shares.items())
     return {
         "title": f"Share of {what}, by seq_len",
@@ -82,6 +84,17 @@ def dropped_chart(what: str, shares: Mapping[str, Mapping[int, float]], seq_len:
         ],
         "mark": {"at": across[seq_len], "label": f"seq_len {seq_len:,}"},
     }
+
+
+def _widen_where_hidden(drawn: list[dict]) -> None:
+    """Gives each line a width: 0, or one more than that of a line that is drawn over it, where they coincide."""
+    for number, line in enumerate(drawn):
+        over = [one["width"] for one in drawn[:number] if _coincide(one["points"], line["points"])]
+        line["width"] = max(over, default=-1) + 1
+
+
+def _coincide(one: list[dict], other: list[dict]) -> bool:
+    return all(abs(a["y"] - b["y"]) < HIDDEN for a, b in zip(one, other, strict=True))
 
 
 def _labels(drawn: list[dict]) -> list[dict]:

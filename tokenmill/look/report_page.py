@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 FREQUENT = 32  # how many of the most frequent tokens are listed
+FILES = 20  # how many source files are listed before the reader asks for more
 SHOWN = 16  # how many rows are drawn before the reader asks for more
 
 
@@ -59,12 +60,48 @@ class Findings:
         return f"{report_text.of_lengths(lengths, 'conversations')} {report_text.of_stretches(self.loss.stretches)}"
 
     @property
-    def dropped(self) -> tuple[str, dict[str, dict[int, float]]]:
-        """What each variant drops, in words, and the shares by variant and seq_len."""
+    def line_charts(self) -> list[tuple[str, dict[str, dict[int, float]]]]:
+        """What is drawn by variant and seq_len: in words, and the shares."""
         if self.loss is not None:
-            return "targets lost", self.loss.lost
+            return [("targets lost", self.loss.lost)]
+        return [
+            ("tokens dropped", self._shares("dropped")),
+            ("rows that begin with BOS", self._shares("on_bos")),
+        ]
+
+    def _shares(self, measure: str) -> dict[str, dict[int, float]]:
         labels = next(iter(self.tallies.values()))
-        return "tokens dropped", {name: {n: by[name].dropped for n, by in self.tallies.items()} for name in labels}
+        return {name: {n: getattr(by[name], measure) for n, by in self.tallies.items()} for name in labels}
+
+    def tiles(self, seq_len: int) -> list[tuple[str, str]]:
+        """The default's most important shares, in numbers and in words."""
+        label, ours = next(iter(self.tallies[seq_len].items()))
+        if self.loss is not None:
+            lost = self.loss.lost[label][seq_len]
+            found = [(1 - lost, "of the targets kept"), (1 - ours.dropped, "of the tokens kept")]
+            found += [(ours.filler, "padding")]
+        else:
+            found = [(1 - ours.dropped, "of the tokens kept"), (ours.filler, "filler")]
+            found += [(ours.on_bos, "of the rows begin with BOS"), (ours.cut, "of the short documents cut")]
+        return [(f"{share:.0%}" if share in (0, 1) else f"{share:.2%}", words) for share, words in found]
+
+
+def source_files(token_set: TokenSet) -> list[dict]:
+    """The source files with the documents and tokens of their shards, the largest first.
+
+    Small files share shards, so a shard of several counts as one line.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    for entry in token_set.entries:
+        more = f" and {len(entry.sources) - 1:,} more" if len(entry.sources) > 1 else ""
+        counts = found.setdefault((entry.source + more, entry.split), [0, 0])
+        counts[0] += entry.documents
+        counts[1] += entry.tokens
+    lines = [
+        {"name": name, "split": split, "documents": documents, "tokens": tokens}
+        for (name, split), (documents, tokens) in found.items()
+    ]
+    return sorted(lines, key=lambda line: -line["tokens"])
 
 
 def splits(token_set: TokenSet) -> Iterator[dict]:
@@ -81,6 +118,14 @@ def glance(token_set: TokenSet) -> list[str]:
     size = tokens * token_set.numpy_dtype.itemsize + 8 * (documents + len(token_set.entries))
     amounts = [counted(documents, "document"), counted(tokens, "token"), f"{in_bytes(text)} of text"]
     return [*amounts, f"{in_bytes(size)} on disk", counted(len(token_set.entries), "shard")]
+
+
+def training_lines(token_set: TokenSet, seq_len: int) -> str:
+    """The lines that train on the set, or on its view."""
+    view = "" if token_set.view is None else f", view={token_set.view.name!r}"
+    long = ', long_documents="window"' if token_set.is_chat else ""
+    settings = f"batch_size=8, seq_len={seq_len}{view}{long}"
+    return f"from tokenmill import RowLoader\nloader = RowLoader({token_set.display_name!r}, {settings})"
 
 
 def view_in_words(token_set: TokenSet) -> str:
@@ -166,9 +211,14 @@ def render(found: Findings, seq_len: int) -> str:
         is_chat=loss is not None,
         documents="documents" if loss is None else "conversations",
         verdict=found.verdict(seq_len),
-        dropped=charts.dropped_chart(*found.dropped, seq_len),
+        tiles=found.tiles(seq_len),
+        default=next(iter(found.tallies[seq_len])),
+        line_charts=[charts.line_chart(*one, seq_len) for one in found.line_charts],
         measures_in_words=report_text.MEASURES_IN_WORDS if loss is None else report_text.CHAT_MEASURES_IN_WORDS,
         splits=list(splits(found.token_set)),
+        files=source_files(found.token_set),
+        most_files=FILES,
+        train=training_lines(found.token_set, seq_len),
         view=view_in_words(found.token_set),
         view_name="" if found.token_set.view is None else found.token_set.view.name,
         columns=_shares_of(found.columns),
