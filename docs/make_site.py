@@ -42,7 +42,7 @@ def build(site: Path) -> None:
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        gather(folder / "pages", pages(settings["nav"]))
+        gather(folder / "pages", pages(settings["nav"]) + settings["extra_css"])
         (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings | {"docs_dir": str(folder / "pages")}))
         cli(["build", "--strict", "--quiet", "--config-file", str(folder / "mkdocs.yml"), "--site-dir", str(site)])
 

@@ -25,7 +25,7 @@ WINDOWS = {"web": 5000, "code": 800, "math": 120}  # of 65,536 rows
 def draw(scheme: str) -> str:
     mixture = Mixture(STAGES, max_epochs={"math": 4}, on_cap="spread", tokens="1T")
     sizes = {name: EpochSize(windows, (65_536,)) for name, windows in WINDOWS.items()}
-    return mixture_chart.draw(forecast_of(mixture, sizes, SEQ_LEN, 10**12), scheme)
+    return mixture_chart.draw(mixture_chart.chart_of(forecast_of(mixture, sizes, SEQ_LEN, 10**12)), scheme)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Makes docs/order-light.svg and docs/order-dark.svg, the picture of docs/order.md: `make picture`
 
-Slices, windows and the ranks' rows in it are computed by the code that the loader uses, for three small files.
+Slices and windows in it are computed by the code that the loader uses, for three small files. It is narrow, so that it
+can be read on a phone.
 """
 
 import sys
@@ -11,69 +12,79 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tokenmill.rows.windows import Epoch, WindowSize
 
 DOCS = Path(__file__).resolve().parent
-FILES = {"web": 120, "code": 80, "math": 56}  # tokens, in units of which a slice has 8
-DEFAULT_WINDOW_SIZE = WindowSize(slice=8, window=128)
+FILES = {"web": 96, "code": 64, "math": 48}  # tokens, in units of which a slice has 8
+SIZE = WindowSize(slice=8, window=104)
 HUES = {"web": 210, "code": 30, "math": 150}
-SCHEMES = {"light": ("#222", "#fff", 62, "#999"), "dark": ("#ddd", "#0d1117", 52, "#777")}
-CELL, GAP, LEFT, WIDTH = 20, 3, 150, 640
+SCHEMES = {"light": ("#222", "#fff", 62, "#6a6a6a"), "dark": ("#ddd", "#0d1117", 52, "#9a9a9a")}
+CELL, GAP, LEFT, WIDTH, LINE = 20, 2, 80, 380, 18
+ROWS = [(130, 60, 92), (190, 92), (75, 45, 162), (110, 172)]  # widths of the pieces in each
+
+
+class Picture:
+    """Boxes and lines of text from the top down."""
+
+    def __init__(self, scheme: str):
+        self.ink, self.paper, self._light, self.faint = SCHEMES[scheme]
+        self._parts: list[str] = []
+        self.y = 4
+
+    def text(self, x: float, words: str, size: int = 15, colour: str = "", anchor: str = "start") -> None:
+        colour = colour or self.ink
+        place = f'x="{x}" y="{self.y + 15}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
+        self._parts.append(f"<text {place}>{words}</text>")
+
+    def heading(self, *lines: str) -> None:
+        for line in lines:
+            self.text(0, line, colour=self.faint)
+            self.y += LINE
+        self.y += 6
+
+    def box(self, x: float, width: float, name: str, label: str) -> None:
+        fill = f"hsl({HUES[name]} 60% {self._light}%)"
+        self._parts.append(f'<rect x="{x}" y="{self.y}" width="{width}" height="{CELL}" rx="3" fill="{fill}"/>')
+        self.text(x + width / 2, label, 12, "#111", "middle")
+
+    def cells(self, head: str, slices: list[tuple[str, int]]) -> None:
+        self.text(0, head)
+        for place, (name, number) in enumerate(slices):
+            self.box(LEFT + place * (CELL + GAP), CELL, name, str(number))
+        self.y += CELL + 6
+
+    def svg(self) -> str:
+        body, height = "\n".join(self._parts), self.y + 8
+        box = f'viewBox="-8 -8 {WIDTH + 16} {height + 8}" width="{WIDTH + 116}"'
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {box} font-family="sans-serif">'
+            f'<rect x="-8" y="-8" width="{WIDTH + 16}" height="{height + 8}" fill="{self.paper}"/>\n{body}\n</svg>\n'
+        )
 
 
 def draw(scheme: str) -> str:
-    ink, paper, light, faint = SCHEMES[scheme]
-    names = list(FILES)
-    epoch = Epoch(list(FILES.values()), (1337, "", 0), DEFAULT_WINDOW_SIZE)
-    parts = []
-
-    def text(x, y, words, size=13, colour=ink, anchor="start"):
-        parts.append(f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}" text-anchor="{anchor}">{words}</text>')
-
-    def cell(x, y, name, label=""):
-        parts.append(
-            f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" rx="3" fill="hsl({HUES[name]} 60% {light}%)"/>'
-        )
-        if label != "":
-            text(x + CELL / 2, y + 14, label, 10, "#111", "middle")
-
-    y = 34
-    text(0, 16, "files, cut in slices of 2^20 tokens", 13, faint)
-    for name, tokens in FILES.items():
-        text(0, y + 15, name)
-        for k in range(-(-tokens // DEFAULT_WINDOW_SIZE.slice)):
-            cell(LEFT + k * (CELL + GAP), y, name, k)
-        y += CELL + 8
-    y += 26
-    text(0, y, "an epoch: all slices permuted by (seed, epoch), in windows", 13, faint)
-    y += 14
+    picture, names = Picture(scheme), list(FILES)
+    epoch = Epoch(list(FILES.values()), (1337, "", 0), SIZE)
+    shard, begin, _ = epoch.slices()
+    slices = [(names[s], b // SIZE.slice) for s, b in zip(shard.tolist(), begin.tolist(), strict=True)]
+    picture.heading("Files are cut into slices of 2^20 tokens.")
+    for name in names:
+        picture.cells(name, [one for one in slices if one[0] == name])
+    picture.y += 14
+    picture.heading("An epoch deals all slices to windows,", "at random; neighbors to different ones.")
     for number in range(len(epoch)):
-        window = epoch.window(number)
-        slices = list(zip(window.shard.tolist(), (window.begin // DEFAULT_WINDOW_SIZE.slice).tolist(), strict=True))
-        text(0, y + 15, f"window {number}")
-        for place, (shard, k) in enumerate(slices):
-            cell(LEFT + place * (CELL + GAP), y, names[shard], k)
-        y += CELL + 8
-    y += 26
-    text(0, y, "window 0: its documents packed together, its rows shuffled; ranks take consecutive rows", 13, faint)
-    y += 14
-    window = epoch.window(0)
-    mixed = [names[shard] for shard in window.shard.tolist()]
-    for row in range(4):
-        text(0, y + 15, f"row {row}")
-        text(LEFT - 44, y + 15, f"rank {row // 2}", 12, faint)
-        x = LEFT
-        for piece, width in enumerate([(150, 60, 90), (210, 90), (75, 45, 180), (120, 180)][row]):
-            name = mixed[(row * 5 + piece * 7) % len(mixed)]
-            parts.append(
-                f'<rect x="{x}" y="{y}" width="{width - GAP}" height="{CELL}" rx="3" '
-                f'fill="hsl({HUES[name]} 60% {light}%)"/>'
-            )
-            text(x + 7, y + 14, "BOS", 9, "#111")
-            x += width
-        y += CELL + 8
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-12 -8 {WIDTH} {y + 12}" font-family="sans-serif">'
-        f'<rect x="-12" y="-8" width="{WIDTH}" height="{y + 12}" fill="{paper}"/>\n{body}\n</svg>\n'
+        inside = epoch._order[epoch._cuts[number] : epoch._cuts[number + 1]].tolist()
+        picture.cells(f"window {number}", [slices[one] for one in inside])
+    picture.y += 14
+    picture.heading(
+        "The documents of a window are packed", "together, and the rows are shuffled.", "Ranks take consecutive rows."
     )
+    mixed = [name for name, _ in (slices[one] for one in epoch._order[: epoch._cuts[1]].tolist())]
+    for row, widths in enumerate(ROWS):
+        picture.text(0, f"row {row}, rank {row // 2}", 12)
+        x = LEFT + 6
+        for piece, width in enumerate(widths):
+            picture.box(x, width - GAP, mixed[(row * 5 + piece * 7) % len(mixed)], "BOS ...")
+            x += width
+        picture.y += CELL + 6
+    return picture.svg()
 
 
 if __name__ == "__main__":

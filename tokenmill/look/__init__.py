@@ -10,7 +10,8 @@ Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of d
     trace           finds the documents of a step, and the steps of a document
     source_places   where a document is in its source file
     row_counts      the number of rows of windows, counted once and cached
-    mix             `tokenmill mix`: what a mixture will take from each source; mixture_chart: its picture
+    mix             `tokenmill mix`: what a mixture takes from each source; run_history: what a run took so far
+    mixture_chart   the picture of both
     report          `tokenmill report`; report_page: the page, from charts, report_rows, report_text and templates/
     token_stats     statistics of a set; packing_stats: what each packing does; loss_stats: of a chat set's loss mask
     bench           `tokenmill bench`: what a device waits for

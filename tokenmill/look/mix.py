@@ -1,12 +1,15 @@
-"""Forecasts what a mixture takes from each source: `tokenmill mix mixture.toml --tokens 1T --seq-len 4096`
+"""Prints what a mixture takes from each source, before a run, or what it has taken so far.
 
-For each stage and source, it prints weight, share, tokens, and epochs by then. If a source would exceed its max_epochs,
-it prints a cap or a weight that would fit, and exits with status 1. A stage has several parts if a source is used up
-within it.
+    tokenmill mix mixture.toml --tokens 1T --seq-len 4096     a forecast
+    tokenmill mix --checkpoint ckpt.pt                        a run as it really was
+
+For each stage and source, a forecast prints weight, share, tokens, and epochs by then. If a source would exceed its
+max_epochs, it prints a cap or a weight that would fit, and exits with status 1. A stage has several parts if a source
+is used up within it. A run so far is printed by segments, in which weights and the length of rows stayed the same.
 """
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,11 +21,14 @@ from rich.table import Table
 from tokenmill.feed.forecast import Forecast, forecast
 from tokenmill.feed.loader_config import LoaderConfig, Packing
 from tokenmill.feed.mixture import Mixture
-from tokenmill.look.mixture_chart import draw
+from tokenmill.look.checkpoint_files import position_of
+from tokenmill.look.mixture_chart import Chart, chart_of, chart_of_run, draw
 from tokenmill.look.report_text import short
+from tokenmill.look.run_history import History, history
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.files import write_file
 
+RUN_HEADS = ("of the run", "source", "weight", "share", "tokens")
 HEADS = ("stage", "of the run", "source", "weight", "share", "tokens", "epochs by then", "at most")
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -46,14 +52,24 @@ th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #888
 
 @dataclass(frozen=True)
 class Mix:
-    """Forecast what a mixture takes from each source, before the run."""
+    """Forecast what a mixture takes from each source, before the run; or show what a run has taken so far."""
 
-    mixture: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="MIXTURE")]]  # the mixture's TOML file
-    seq_len: int  # tokens of an input
+    # the mixture's TOML file; not with --checkpoint
+    mixture: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="MIXTURE")]] = None
+    seq_len: int | None = None  # tokens of an input
+    checkpoint: Path | None = None  # a checkpoint of a run: its file, or DCP's folder
     tokens: str | None = None  # tokens of the whole run, as 1e12 or 1T; by default those in the file
     packing: Packing = LoaderConfig.packing  # as in training
     long_documents: LongDocuments = LoaderConfig.long_documents  # as in training
-    html: Path | None = None  # also write a page with the table and a picture of the stages
+    html: Path | None = None  # also write a page with the table and a picture
+
+    def __post_init__(self) -> None:
+        if (self.mixture is None) == (self.checkpoint is None):
+            raise ValueError("expected a mixture's file or --checkpoint")
+        if self.mixture is not None and self.seq_len is None:
+            raise ValueError("--seq-len is required, as the length of rows decides how many a source has")
+        if self.checkpoint is not None and (self.seq_len, self.tokens) != (None, None):
+            raise ValueError("a checkpoint says --seq-len and --tokens; leave them out")
 
 
 def cells(found: Forecast, number: Callable[[int], str] = "{:,}".format) -> list[list[str]]:
@@ -71,23 +87,67 @@ def cells(found: Forecast, number: Callable[[int], str] = "{:,}".format) -> list
 
 
 def page(found: Forecast, title: str) -> str:
-    """The table and the picture as one HTML page, which needs no network."""
-    escape = html.escape
+    """The table and the picture of a forecast as one HTML page, which needs no network."""
     about = f"{found.tokens:,} tokens in rows of {found.seq_len:,} + 1. Weights change at each vertical line."
+    return _page(title, about, chart_of(found), HEADS, cells(found), found.problems, found.notes)
+
+
+def _page(
+    title: str,
+    about: str,
+    chart: Chart,
+    heads: Sequence[str],
+    rows: list[list[str]],
+    problems: Sequence[str],
+    notes: Sequence[str],
+) -> str:
+    escape = html.escape
     return PAGE.format(
         title=escape(title),
         about=escape(about),
-        light=draw(found, "light"),
-        dark=draw(found, "dark"),
-        problems="".join(f"<p><strong>{escape(problem)}</strong></p>\n" for problem in found.problems)
-        + "".join(f"<p>{escape(note)}</p>\n" for note in found.notes),
-        heads="".join(f"<th>{escape(head)}</th>" for head in HEADS),
-        rows="\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells(found)),
+        light=draw(chart, "light"),
+        dark=draw(chart, "dark"),
+        problems="".join(f"<p><strong>{escape(problem)}</strong></p>\n" for problem in problems)
+        + "".join(f"<p>{escape(note)}</p>\n" for note in notes),
+        heads="".join(f"<th>{escape(head)}</th>" for head in heads),
+        rows="\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
     )
+
+
+def run_cells(found: History, number: Callable[[int], str] = "{:,}".format) -> list[list[str]]:
+    """The table of a run so far: a row for each segment and source."""
+    return [
+        [f"{number(p.begin)} to {number(p.end)}", p.source, str(p.weight), f"{p.share:.3%}", number(p.tokens)]
+        for p in found.parts
+    ]
+
+
+def show_run(checkpoint: Path, page: Path | None, console: Console) -> int:
+    """Prints what a run has taken so far. ValueError if the checkpoint has no such position."""
+    found = history(position_of("checkpoint", checkpoint, "train", "a checkpoint with a position in it"))
+    _print_table(RUN_HEADS, run_cells(found, short), console)
+    for name, tokens in found.totals.items():
+        console.print(f"{name}: {tokens:,} tokens, {tokens / max(1, found.tokens):.3%} of the run")
+    for calls in found.calls:
+        rows = f"batch_size {calls.batch_size}" if calls.batch_size else "single rows"
+        ranks = f"world_size {calls.world_size}, {rows}, seq_len {calls.seq_len}"
+        console.print(f"tokens {calls.begin:,} to {calls.end:,}: {ranks}")
+    for note in found.notes:
+        console.print(note)
+    if page is not None:
+        about = f"{found.tokens:,} tokens so far. The vertical lines are where something changed."
+        whole = _page(str(checkpoint), about, chart_of_run(found), RUN_HEADS, run_cells(found), [], found.notes)
+        write_file(page, whole.encode())
+        console.print(str(page))
+    return 0
 
 
 def mix(config: Mix, console: Console) -> int:
     """Prints the table. Returns 1 if the run would exceed a cap or end early, else 0."""
+    if config.checkpoint is not None:
+        return show_run(config.checkpoint, config.html, console)
+    assert config.mixture is not None, "one of both is given"
+    assert config.seq_len is not None, "as the configuration checks"
     found = forecast(
         Mixture.load(config.mixture, tokens=config.tokens),
         seq_len=config.seq_len,
@@ -107,14 +167,18 @@ def mix(config: Mix, console: Console) -> int:
 
 
 def _print(found: Forecast, console: Console) -> None:
-    table = Table(*HEADS)
-    for column in table.columns:
-        column.justify = "right"
-    for row in cells(found, short):
-        table.add_row(*row)
-    console.print(table)
+    _print_table(HEADS, cells(found, short), console)
     for name, (tokens, epochs) in found.totals.items():
         console.print(f"{name}: {tokens:,} tokens, {epochs:.3f} epochs in all")
+
+
+def _print_table(heads: Sequence[str], rows: list[list[str]], console: Console) -> None:
+    table = Table(*heads)
+    for column in table.columns:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def main(arguments: list[str], prog: str) -> int:
