@@ -14,7 +14,8 @@ from reference import changed, make_loader, of_source, reference_rows, rows_of
 
 from tokenmill import RowLoader, TokenSet
 from tokenmill.feed import window_plans
-from tokenmill.look.show import Show, ShowQuery
+from tokenmill.look.show_config import Show
+from tokenmill.look.show_query import ShowQuery
 from tokenmill.rows.windows import WindowSize
 from tokenmill.store.files import write_json
 

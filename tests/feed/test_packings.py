@@ -12,7 +12,8 @@ from reference import SEQ_LEN, rows_of
 from tokenmill import Mixture, RowLoader, TokenSet, cli, forecast, get_batch
 from tokenmill.look import packing_stats
 from tokenmill.look.report import Report, find
-from tokenmill.look.show import Show, ShowQuery
+from tokenmill.look.show_config import Show
+from tokenmill.look.show_query import ShowQuery
 from tokenmill.rows.packers import WindowContent
 from tokenmill.rows.packing import RowPlan
 from tokenmill.rows.packings import PACKINGS, Packing, register_packing

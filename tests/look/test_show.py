@@ -18,8 +18,11 @@ import tokenmill
 from tokenmill import RowLoader, cli, get_batch
 from tokenmill.feed import window_plans
 from tokenmill.feed.window_plans import WindowPlans
-from tokenmill.look.show import Show, ShowQuery
+from tokenmill.look.show_config import Show
+from tokenmill.look.show_notes import former_manifests
+from tokenmill.look.show_query import ShowQuery
 from tokenmill.look.source_places import SourceLocator
+from tokenmill.look.when_seen import when
 from tokenmill.rows.position import OF_SPLIT
 from tokenmill.rows.run_log import log_of
 from tokenmill.store.token_sets import TokenSet
@@ -34,8 +37,8 @@ def shown_rows(config):
     return ShowQuery(config).rows()
 
 
-def when(config):
-    return ShowQuery(config).when()
+def seen_when(config):
+    return when(ShowQuery(config))
 
 
 def ids_of(rows):
@@ -132,7 +135,7 @@ def shown_document(token_set, document, until, settings):
     config = Show(token_set, document=document, until=until, world_size=2, **settings)
     told = re.findall(
         r"seen in epoch ([\d,]+), step ([\d,]+), rank (\d+), row (\d+) of its batch, at (\S+?)(,.*)?\n",
-        "\n".join([*when(config), ""]),
+        "\n".join([*seen_when(config), ""]),
     )
     return [(*map(int, numbers[:4]), *numbers[4:]) for numbers in told]
 
@@ -176,7 +179,7 @@ def as_by_0_3_0(state):
 
 def when_of(tmp_path, token_set, state, document=3):
     (tmp_path / "state.json").write_text(json.dumps(state))
-    return list(when(Show(token_set, document=document, until=str(tmp_path / "state.json"))))
+    return list(seen_when(Show(token_set, document=document, until=str(tmp_path / "state.json"))))
 
 
 def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_seen(token_set, tmp_path):
@@ -192,7 +195,7 @@ def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_s
     next(shorter)
     (tmp_path / "state.json").write_text(json.dumps(shorter.state_dict()))
     config = Show(token_set, document=number, until=str(tmp_path / "state.json"))
-    lines = list(when(config))
+    lines = list(seen_when(config))
     assert (
         f"seen in epoch 0, step 1, rank 0, row 0 of its batch, at {row.place}, when rows were of 16 + 1 tokens" in lines
     )
@@ -206,11 +209,11 @@ def test_a_set_that_has_grown_says_that_former_rows_were_others(tmp_path):
     for path in (folder / "manifests").iterdir():
         shutil.copy(path, tmp_path / "large" / "manifests")
     grown = TokenSet(tmp_path / "large")
-    assert f"pass --manifest {was}" in list(when(Show(grown.path, document=3, seq_len=8)))[1]
-    told = list(when(Show(grown.path, document=3, seq_len=8, manifest=was)))
+    assert f"pass --manifest {was}" in list(seen_when(Show(grown.path, document=3, seq_len=8)))[1]
+    told = list(seen_when(Show(grown.path, document=3, seq_len=8, manifest=was)))
     assert f"manifest {was}" in told[0]
     assert told[1].startswith("seen in epoch 0, at 0:")
-    told = list(when(Show(grown.path, document=3, seq_len=8, manifest=was, batch_size=2, world_size=1)))
+    told = list(seen_when(Show(grown.path, document=3, seq_len=8, manifest=was, batch_size=2, world_size=1)))
     assert told[1].startswith("seen in epoch 0, step ")
 
 
@@ -568,7 +571,7 @@ def test_an_epoch_that_was_begun_again_is_traced_as_it_was(token_set, tmp_path, 
             (tmp_path / "state.json").write_text(json.dumps(state))
             config = Show(token_set, document=number, until=str(tmp_path / "state.json"), batch_size=1, world_size=1)
             expected = {step for step, row in enumerate(rows) if (entry.name, document) in row}
-            assert seen_rows(when(config)) == expected
+            assert seen_rows(seen_when(config)) == expected
             number += 1
 
 
@@ -586,11 +589,11 @@ def test_a_set_that_grew_after_the_state_is_traced_without_the_new_shards(tmp_pa
             large, document=number, until=str(tmp_path / "state.json"), batch_size=1, world_size=1, seq_len=SEQ_LEN
         )
         expected = {step for step, row in enumerate(rows) if ("train_0.000", number) in row}
-        lines = list(when(config))
+        lines = list(seen_when(config))
         assert seen_rows(lines) == expected
     assert not any(line.startswith("this set has grown") for line in lines), "the log of the run says it"
     (tmp_path / "state.json").write_text(json.dumps(without_log(state)))
-    assert any(line.startswith("this set has grown") for line in when(replace(config, world_size=1, batch_size=1)))
+    assert any(line.startswith("this set has grown") for line in seen_when(replace(config, world_size=1, batch_size=1)))
 
 
 @pytest.mark.parametrize("rows", [0, 3])
@@ -616,7 +619,7 @@ def test_steps_after_a_state_are_those_of_the_run_though_the_set_has_grown_since
         if not rows:  # a resumed run begins the epoch with the new shards
             assert shown(step, manifest=TokenSet(grown).digest) == rows_of(next(resumed))
     query = ShowQuery(Show(grown, step=3, since=(0, str(tmp_path / "state.json")), batch_size=1, world_size=1))
-    assert (f"pass --manifest {TokenSet(grown).digest}" in "".join(query.former_manifests())) == (rows == 0)
+    assert (f"pass --manifest {TokenSet(grown).digest}" in "".join(former_manifests(query))) == (rows == 0)
 
 
 def test_rows_to_skip_are_left_out_of_the_steps_after_a_state(token_set, tmp_path):
@@ -664,7 +667,7 @@ def test_two_changes_of_length_in_an_epoch_of_concat_are_traced(token_set, tmp_p
                 found = {one.tokens for one in query.tracer.sightings("", entry, document, lines, total, log)}
                 assert found == seen.get((entry.name, document), set())
     query = query_of(token_set, without_log(state), tmp_path)
-    assert any("rows had several lengths" in line for line in query.when())
+    assert any("rows had several lengths" in line for line in when(query))
 
 
 def query_of(token_set, state, tmp_path):

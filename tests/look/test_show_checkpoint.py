@@ -21,7 +21,9 @@ from tokenmill.batches.packed_rows import PackedRows
 from tokenmill.feed import window_plans
 from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.look.checkpoint_files import positions_in
-from tokenmill.look.show import Show, ShowQuery
+from tokenmill.look.show_config import Show
+from tokenmill.look.show_notes import of_run
+from tokenmill.look.show_query import ShowQuery
 from tokenmill.rows.windows import WindowSize
 
 T = 16
@@ -191,7 +193,7 @@ def test_what_a_checkpoint_says_is_printed_and_may_not_be_said_otherwise(sets, t
         ),
     ):
         query = ShowQuery(Show(sets / "web", step=step, checkpoint=str(path)))
-        (found,) = query.of_run([row for _, row in query.rows()])
+        (found,) = of_run(query, [row for _, row in query.rows()])
         assert found.startswith(line)
     for wrong in ({"batch_size": 2}, {"world_size": 2}, {"seq_len": T}):
         with pytest.raises(ValueError, match="but the state of --checkpoint has"):

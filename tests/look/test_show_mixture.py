@@ -9,8 +9,10 @@ from making import make_sources
 from tokenmill import Mixture, RowLoader, forecast
 from tokenmill.feed import window_plans
 from tokenmill.look import mix, show
-from tokenmill.look.show import Show, ShowQuery
+from tokenmill.look.show_config import Show
+from tokenmill.look.show_query import ShowQuery
 from tokenmill.look.trace import Tracer
+from tokenmill.look.when_seen import when
 from tokenmill.rows.windows import WindowSize
 from tokenmill.store.token_sets import TokenSet
 
@@ -108,7 +110,7 @@ def test_a_document_is_traced_through_stages_and_changes_of_mixture_and_length(s
         for entry in entries:
             for document in range(entry.documents):
                 config = Show(path, document=f"{source}/{before + document}", **settings)
-                lines = list(ShowQuery(config).when())
+                lines = list(when(ShowQuery(config)))
                 found = [
                     int(re.search(r"after ([\d,]+) tokens", line)[1].replace(",", ""))
                     for line in lines
@@ -239,8 +241,8 @@ def test_a_run_that_ends_early_is_a_problem(sets):
 def test_a_document_of_a_source_that_ends_with_its_stage_is_searched_as_far_as_it_comes(sets, number):
     """Not for ever: the run has no end, and the source no more rows."""
     path = written(sets, "mixture.toml", STAGES.replace("web = 3, code = 2", "web = 9, code = 1"))
-    lines = list(ShowQuery(Show(path, document=f"code/{number}", batch_size=2, seq_len=T)).when())
+    lines = list(when(ShowQuery(Show(path, document=f"code/{number}", batch_size=2, seq_len=T))))
     seen = [line for line in lines if line.startswith(("seen in segment 0", "not seen in the first"))]
     assert seen
     with_end = written(sets, "ending.toml", f"tokens = 2000\n{STAGES}")
-    assert list(ShowQuery(Show(with_end, document=f"web/{number}", batch_size=2, seq_len=T)).when())
+    assert list(when(ShowQuery(Show(with_end, document=f"web/{number}", batch_size=2, seq_len=T))))
