@@ -1,7 +1,5 @@
 """--limit-documents: a trial set of the first documents, which nobody takes for the whole."""
 
-import shutil
-
 import pytest
 from hub_server import Hub, environment
 from making import make_text, read_manifest, run_prepare, tree, write_parquet
@@ -102,9 +100,11 @@ def test_a_changed_source_and_a_validation_file_are_not_passed_over(source, flag
     done = run_prepare(*flags, 70, cwd=tmp_path, check=False)
     assert (done.returncode, "--limit-documents" in done.stderr or "other data" in done.stderr) == (1, True)
     flags = [flag for flag in flags if flag not in ("--val-fraction", 0.3)]
-    shutil.copytree(source, tmp_path / "other" / "corpus")
-    done = run_prepare("--val-file", "shard_2.parquet", *flags, 5, cwd=tmp_path / "other")
-    assert "--val-file shard_2.parquet is not used" in done.stderr
+    held_out = write_parquet(tmp_path / "a_held_out.parquet", ["held out"] * 99)
+    write_parquet(source / "shard_0.parquet", make_text(documents=40, seed=0), row_group_size=8)
+    done = run_prepare("--val-file", held_out, "--name", "other", *flags, 5, cwd=tmp_path)
+    assert f"--val-file {held_out} is not used" in done.stderr
+    assert all_texts(tmp_path / done.stdout.splitlines()[-1]) == sorted(make_text(40, seed=0)[:5])
 
 
 def test_of_a_hub_only_the_files_that_are_needed_are_fetched(tmp_path, tokenizer_json):

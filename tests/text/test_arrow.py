@@ -1,5 +1,6 @@
 """arrow: what `save_to_disk` of Hugging Face's datasets writes is read like parquet, and damage is an error."""
 
+import os
 import random
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from making import make_text, run_prepare, write_parquet
 from tokenmill import TokenSet
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
-from tokenmill.text.units import SourceFile
+from tokenmill.text.units import FilePart, SourceFile, Unit
 
 
 def write_arrow(path, table, rows=10, open_writer=pa.ipc.new_stream, **how):
     path.parent.mkdir(parents=True, exist_ok=True)
-    with pa.OSFile(str(path), "wb") as file, open_writer(file, table.schema, **how) as writer:
+    with pa.OSFile(os.fsencode(path), "wb") as file, open_writer(file, table.schema, **how) as writer:
         writer.write_table(table, max_chunksize=rows)
     return path
 
@@ -107,6 +108,39 @@ def test_a_wrong_column_and_no_arrow_at_all_are_errors_that_name_the_file(tmp_pa
         path.write_bytes(data)
         with pytest.raises(ValueError, match=r"a\.arrow: expected a whole arrow file, found damage"):
             texts_of(units_of(path, text_column="body"))
+
+
+def test_a_stream_that_is_cut_or_followed_by_another_is_an_error(tmp_path):
+    path = write_arrow(tmp_path / "a.arrow", pa.table({"text": [f"text {n}" for n in range(10)]}), rows=2)
+    whole = path.read_bytes()
+    for data, said in (
+        (whole[:-8], "the stream has no end mark"),
+        (whole + whole, "bytes follow the end of the stream"),
+    ):
+        path.write_bytes(data)
+        for read_it in (
+            lambda: units_of(path),
+            lambda: read([Unit((FilePart(units_file(path), ReadOptions(), None, 9, {}),))]),
+        ):
+            with pytest.raises(ValueError, match=said):
+                read_it()
+
+
+def units_file(path):
+    return SourceFile(path.name, str(path), "train", path.stat().st_size)
+
+
+def test_names_that_are_not_utf8_and_full_dictionaries_are_read(tmp_path):
+    texts = [f"text {n}" * 900 for n in range(128)]
+    column = pa.DictionaryArray.from_arrays(pa.array(range(128), pa.int8()), pa.array(texts))
+    path = write_arrow(tmp_path / os.fsdecode(b"caf\xe9.arrow"), pa.table({"text": column}), rows=128)
+    file = SourceFile("a.arrow", str(path), "train", path.stat().st_size)
+    assert texts_of(plan_units(file, ReadOptions(), 1 << 40)) == texts
+    kept = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["en", None]))
+    write_arrow(path, pa.table({"text": ["a", "b"], "lang": kept}))
+    (found,) = read(plan_units(file, ReadOptions(keep_columns=("lang",)), 1 << 40))
+    assert found.kept.to_pydict() == {"lang": ["en", None]}
+    assert not pa.types.is_dictionary(found.kept.schema.field("lang").type)
 
 
 def test_damage_is_an_error_or_other_text_and_never_a_crash(tmp_path):

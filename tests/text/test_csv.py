@@ -14,7 +14,8 @@ from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
 
-CELLS = st.lists(st.sampled_from(['"', '""', "\n", "\r\n", ",", "a", "é水", " ", "b c"]), max_size=8).map("".join)
+PARTS = ['"', '""', "\n", "\r\n", "\r", ",", "a", "é水", " ", "b c", "\ufeff"]
+CELLS = st.lists(st.sampled_from(PARTS), max_size=8).map("".join)
 
 
 def written(rows, **how) -> bytes:
@@ -37,18 +38,19 @@ def texts_of(path, shard_text_bytes=1 << 40, **options):
     rows=st.lists(st.tuples(CELLS, CELLS), max_size=12),
     size=st.integers(1, 40),
     mark=st.booleans(),
-    end=st.sampled_from(["\n", "\r\n"]),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
     columns=st.sampled_from([["text", "label"], ["text"]]),
 )
 def test_wherever_it_is_cut_records_are_those_of_the_csv_module(rows, size, mark, end, columns, tmp_path_factory):
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     some = [row[: len(columns)] for row in rows]
-    data = written([columns, *some], lineterminator=end)
+    quoting = csv.QUOTE_MINIMAL if end == "\r\n" else csv.QUOTE_ALL  # Python does not quote the other line breaks
+    data = written([columns, *some], lineterminator=end, quoting=quoting)
     path.write_bytes(b"\xef\xbb\xbf" * mark + data)
     reference = [row["text"] for row in csv.DictReader(io.StringIO(data.decode(), newline=""))]
     count, found = documents(path, ReadOptions(), size)
     assert [text for some in found for text in some.texts.to_pylist()] == [text for text in reference if text]
-    body = len(data) - data.index(b"\n") - 1
+    body = len(data) - data.index(end.encode()) - len(end)
     assert count >= min(1, body // (size + max((len(written([row])) for row in some), default=1)))
     assert sum(some.empty_documents for some in found) <= reference.count("")  # a blank line is no record
 
@@ -74,6 +76,7 @@ def test_blocks_are_cut_where_a_record_ends_however_long_records_are(tmp_path, m
             b"text,n\na,1\nb,2,3\n",
             r"a\.csv: expected 2 fields in a record, as the header has, found 3 fields in 'b,2,3'",
         ),
+        (b"te\xe9xt,n\na,1\n", r"a\.csv: expected a header in UTF-8 in the first line"),
         (b"", r"a\.csv: expected a header with the names of columns in the first line, found none"),
         (b"body,n\na,1\n", r"a\.csv: expected a column 'text', found columns body, n; name another by --text-column"),
         (b"text,text\na,b\n", r"a\.csv: expected a column 'text', found 2 of them; name another by --text-column"),
@@ -104,7 +107,7 @@ def test_a_record_that_never_ends_is_an_error_and_does_not_fill_the_memory(tmp_p
         texts_of(path, max_document_bytes=10)
 
 
-def test_columns_are_joined_and_kept_numbers_as_numbers_and_ids_as_they_are(tmp_path):
+def test_columns_are_joined_and_kept_as_the_texts_that_they_are(tmp_path):
     path = tmp_path / "a.csv"
     rows = [("t1", "one", "3", "007", "x"), ("", "two", "0.5", "8", ""), ("t3", "", "4", "9", "5")]
     path.write_bytes(written([("title", "text", "score", "id", "note"), *rows]))
@@ -112,13 +115,25 @@ def test_columns_are_joined_and_kept_numbers_as_numbers_and_ids_as_they_are(tmp_
     _, (found,) = documents(path, options, 1 << 40)
     assert found.texts.to_pylist() == ["t1\n\none", "two", "t3"]
     assert found.kept.to_pydict() == {
-        "score": [3.0, 0.5, 4.0],
+        "score": ["3", "0.5", "4"],
         "note": ["x", None, "5"],
         "gone": [None] * 3,
         "id": ["007", "8", "9"],
     }
     with pytest.raises(ValueError, match="expected a column 'score2'.*by --keep-columns"):
         texts_of(path, keep_columns=("score2",))
+    path.write_bytes(b"text,meta,meta.lang\nx,1,en\n")
+    with pytest.raises(ValueError, match="columns 'meta' and 'meta.lang' cannot both be kept"):
+        texts_of(path, keep_columns=("meta", "meta.lang"))
+
+
+def test_a_header_alone_has_no_documents_and_conversations_are_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    for data in (b"text", b"text\n", b"\xef\xbb\xbftext,n\r\n"):
+        path.write_bytes(data)
+        assert texts_of(path) == []
+    with pytest.raises(ValueError, match="csv has no conversations; write them as jsonl, parquet or arrow"):
+        texts_of(path, conversations=True)
 
 
 def test_a_csv_file_is_prepared_resumed_and_shown_by_its_rows(tmp_path, tokenizer_json):
@@ -133,7 +148,7 @@ def test_a_csv_file_is_prepared_resumed_and_shown_by_its_rows(tmp_path, tokenize
     assert len(token_set.split("train")) == 5
     found = token_set.documents("train")
     assert [document.text for document in found] == [text for text, _ in rows]
-    assert [document.metadata["n"] for document in found] == [number for _, number in rows]
+    assert [document.metadata["n"] for document in found] == [str(number) for _, number in rows]
     assert found[2500].source == "a.csv row 2,501"
     before = {path.name: path.read_bytes() for path in folder.glob("shards/*")}
     for path in folder.glob("shards/a.002.*"):

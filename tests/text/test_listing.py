@@ -7,7 +7,7 @@ import pytest
 from making import run_prepare, write_parquet
 
 from tokenmill.text.listing import list_source
-from tokenmill.text.several_sources import list_sources
+from tokenmill.text.several_sources import list_sources, name_of_source
 from tokenmill.text.sources import split_files
 
 
@@ -118,8 +118,48 @@ def test_several_sources_are_listed_side_by_side_and_a_file_that_two_name_is_rea
 
 def test_two_files_of_several_sources_never_share_a_name(tmp_path):
     write(tmp_path, "one/data/a.jsonl", "two/data/a.jsonl")
-    with pytest.raises(ValueError, match=r"both would be named a\.jsonl in the token set; rename one, or prepare two"):
+    with pytest.raises(ValueError, match=r"both would be named a\.jsonl in the token set; name both by one pattern"):
         list_sources([str(tmp_path / "one" / "data"), str(tmp_path / "two" / "data")])
+
+
+def test_a_pattern_that_is_suggested_names_the_same_files_whatever_the_folder_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "c[1]/s/a.jsonl", "c[1]/s/b.csv", "c1/s/z.jsonl", "it's/a.jsonl", "it's/b.csv")
+    for folder, expected in (("c[1]", ["s/a.jsonl", "s/b.csv"]), ("it's", ["a.jsonl", "b.csv"])):
+        with pytest.raises(ValueError, match="expected files of one format") as error:
+            list_source(folder)
+        patterns = shlex.split(str(error.value).split("or all of it: --source ")[1])
+        assert sorted(list_sources(patterns).files) == expected
+        assert {name_of_source(pattern) for pattern in patterns} == {folder} == {name_of_source(folder)}
+
+
+def test_a_file_that_is_called_like_a_licence_is_text(tmp_path):
+    write(tmp_path, "licensed-books.jsonl", "notes.csv")
+    with pytest.raises(ValueError, match="expected files of one format"):
+        list_source(str(tmp_path))
+
+
+def test_a_file_by_several_ways_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "web/a.jsonl", "web/b.jsonl")
+    for more in (f"{tmp_path}/web", f"file://{tmp_path}/web/a.jsonl", "./web/", "web/*.jsonl"):
+        assert sorted(list_sources(["web", more]).files.values()) == ["web/a.jsonl", "web/b.jsonl"], more
+
+
+def test_a_validation_file_that_two_files_may_mean_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "x/web/a.jsonl", "x/web/b.jsonl", "books/z.jsonl", "web/a.jsonl")
+    listed = list_sources(["x/web", "books"])
+    with pytest.raises(
+        ValueError, match=r"--val-file web/a\.jsonl: the source has a file of this name, x/web/a\.jsonl"
+    ):
+        split_files(listed.files, "web/a.jsonl")
+    for named, name in (
+        ("./web/a.jsonl", "a.jsonl"),
+        ("x/web/a.jsonl", "web/a.jsonl"),
+        ("books/z.jsonl", "books/z.jsonl"),
+    ):
+        assert [file.name for file in split_files(listed.files, named) if file.split == "val"] == [name]
 
 
 def test_names_below_a_pattern_stay_when_files_come(tmp_path):
@@ -135,6 +175,9 @@ def test_copies_that_datasets_has_cached_are_not_read_again(tmp_path):
     listed = list_source(str(tmp_path))
     assert list(listed.files) == ["data-00000-of-00001.arrow"]
     assert "1 cached file beside arrow: cache-0123456789abcdef.arrow" in listed.left_out
+    pattern = list_source(f"{tmp_path}/*.arrow")
+    assert list(pattern.files) == ["data-00000-of-00001.arrow"]
+    assert "1 cached file that the pattern names" in pattern.left_out[0]
     assert "2 metadata files beside arrow: dataset_info.json, state.json" in listed.left_out
     (tmp_path / "data-00000-of-00001.arrow").unlink()
     with pytest.raises(FileNotFoundError, match="found none"):

@@ -5,6 +5,7 @@ from hub_server import Hub, environment
 from making import make_text, run_prepare, write_parquet
 
 from tokenmill import TokenSet
+from tokenmill.tokenize.foreign import load_any
 from tokenmill.tokenize.hub_tokenizer import find_tokenizer_file
 
 
@@ -35,7 +36,7 @@ def test_a_model_on_the_hub_gives_its_tokenizer_and_its_name_and_works_offline_a
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path, env=env).stdout.splitlines()[-1]
     assert folder.name.startswith("corpus-MyModel-1B-")
     assert TokenSet(folder).tokenizer["bos_token"] == "<s>"
-    of_folder = run_prepare("--source", "corpus", "--tokenizer", "MyModel-1B", cwd=tmp_path, env=env)
+    of_folder = run_prepare("--source", "corpus", "--tokenizer", "./MyModel-1B", cwd=tmp_path, env=env)
     assert of_folder.stdout.splitlines()[-1] == str(folder.relative_to(tmp_path)), "the same, from a folder"
     hub.shutdown()
     hub.server_close()
@@ -68,6 +69,10 @@ def test_without_a_network_the_error_says_what_was_looked_for(tmp_path):
 def test_other_names_are_no_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert [find_tokenizer_file(spec) for spec in ("gpt2", "a/b.json", "a/b.pkl", "a/b/c", "train:400")] == [None] * 5
-    (tmp_path / "empty").mkdir()
+    for name in ("empty", "gpt2"):
+        (tmp_path / name).mkdir()
+    assert find_tokenizer_file("gpt2") is None, "a folder of this name is no tokenizer"
     with pytest.raises(FileNotFoundError, match=r"empty: expected a tokenizer\.json in this folder, found none"):
-        find_tokenizer_file("empty")
+        find_tokenizer_file("./empty")
+    with pytest.raises(ValueError, match=r"unknown tokenizer 'empty', did you mean \./empty\?"):
+        load_any("empty")

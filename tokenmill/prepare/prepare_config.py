@@ -108,8 +108,8 @@ class PrepareConfig:
                 object.__setattr__(self, field, os.fspath(getattr(self, field)))
         given = [self.source] if isinstance(self.source, str | os.PathLike) else self.source
         sources = tuple(dict.fromkeys(map(os.fspath, given)))
-        if not sources:
-            raise ValueError("--source names no source; name a folder, a file or a repository on the hub")
+        if not sources or not all(source.strip() for source in sources):
+            raise ValueError("--source names nothing; name a folder, a file or a repository on the hub")
         object.__setattr__(self, "source", sources[0] if len(sources) == 1 else sources)
         object.__setattr__(self, "tokens_root", named(self.tokens_root))
         if isinstance(self.tokens_root, str) and self.cluster is not None:

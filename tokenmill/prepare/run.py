@@ -80,8 +80,10 @@ def prepare_and_describe(config: PrepareConfig) -> tuple[Prepared, list[str]]:
         if server is not None:
             stack.callback(server.kill)
         bars = stack.enter_context(Bars())
-        inputs = stack.enter_context(contextlib.closing(list_input_files(request.inputs, request.destination, bars)))
-        if request.inputs.limit_documents is not None:
+        is_trial = request.inputs.limit_documents is not None
+        wanted = replace(request.inputs, val_file=None) if is_trial else request.inputs
+        inputs = stack.enter_context(contextlib.closing(list_input_files(wanted, request.destination, bars)))
+        if is_trial:
             inputs = make_trial(inputs, request.inputs, request.options, not share.dry_run, bars.say)
         if makers.workers > (cores := available_cores()) and makers.cluster is None:
             bars.say(f"warning: {makers.workers} workers for {cores} cores: more memory, and no more speed")

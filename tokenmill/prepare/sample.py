@@ -79,8 +79,10 @@ def measure(samples: list[Sample], tokenizer: Tokenizer, engine: str) -> Measure
         encoder, _ = load_encoder(tokenizer, engine, sample.unit)
         started = time.monotonic()
         documents = _read(sample.unit).documents  # again, as the first time loads packages
+        reading = time.monotonic() - started
         made = text_maker(encoder, sample.unit)(sample.unit, 0, documents)
         seconds += time.monotonic() - started
+        seconds += reading if sample.unit.files[0].val_fraction is not None else 0  # each file is read for each split
         tokens, used = tokens + len(made.tokens), encoder.engine
         share += sum(some.share for some in sample.documents)
     return Measured(tokens / share, seconds / share, used) if share else None

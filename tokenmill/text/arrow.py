@@ -31,6 +31,7 @@ from tokenmill.text.formats import ReadOptions
 from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, cut_by_size
 from tokenmill.text_arrays import unchecked_array
 
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 MAGIC = b"ARROW1"  # begins a file of the format that ends with a footer; the other one is a stream of messages
 CONVERSATIONS = 1024  # turned into JSON at a time
 
@@ -97,16 +98,25 @@ def _locator(first: int, rows: list[int], from_the_beginning: bool) -> Callable[
 
 @contextlib.contextmanager
 def _opened(file: SourceFile) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """The schema of a file, and its record batches in order."""
+    """The schema of a file, and its record batches in order. ArrowInvalid after them if a stream does not end there."""
     is_mapped = file.is_local and file.held is None and os.path.getsize(file.path) > 0
-    with pa.memory_map(file.path) if is_mapped else file.open() as raw:
+    with pa.memory_map(os.fsencode(file.path)) if is_mapped else file.open() as raw:
         if raw.read(len(MAGIC)) == MAGIC:
             reader = pa.ipc.open_file(raw)
             yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
         else:
             raw.seek(0)
             stream = pa.ipc.open_stream(raw)
-            yield stream.schema, iter(stream)
+            yield stream.schema, _whole_stream(stream, raw)
+
+
+def _whole_stream(stream: pa.ipc.RecordBatchStreamReader, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    yield from stream
+    size, end = raw.size(), raw.tell()
+    if raw.read_at(len(END_OF_STREAM), max(0, size - len(END_OF_STREAM))) != END_OF_STREAM:
+        raise pa.ArrowInvalid("the stream has no end mark, so its last batches may be missing")
+    if end != size:
+        raise pa.ArrowInvalid(f"{size - end:,} bytes follow the end of the stream, perhaps another stream")
 
 
 def _text_bytes(batch: pa.RecordBatch, names: list[str], paths: list[list[str]]) -> int:

@@ -5,11 +5,12 @@ r"""csv: a header that names the columns, then a record a line, as RFC 4180 and 
     a second line",5                   one record: a line break between quotes does not end it
     "a ""quoted"" word",7
 
-A line break ends a record if an even number of quotes comes before it in the file. So a file is cut into shards where
-a record ends, and each shard is read without the others. A quote that does not begin or end a field is an error,
-because it would shift all that follows.
+A line break (LF, CRLF or CR) ends a record if an even number of quotes comes before it in the file. So a file is cut
+into shards where a record ends, and each shard is read without the others. A quote that does not begin or end a field
+is an error, because it would shift all that follows. Columns that are kept are texts, as csv has no types.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ def plan(
     file: SourceFile, raw: pa.NativeFile, options: ReadOptions, shard_text_bytes: int, known_text_bytes: int | None
 ) -> list[Cut]:
     """Cuts the file after whole records, one stretch of bytes per shard. ValueError if it has no such columns."""
+    if options.conversations:
+        raise ValueError(f"{file.shown}: csv has no conversations; write them as jsonl, parquet or arrow")
     header = _header(file, raw)
     _require_columns(file, header.names, options)
     size, ends = raw.size(), [header.end]
@@ -71,23 +74,29 @@ def read(part: FilePart) -> Iterator[Documents]:
 def _header(file: SourceFile, raw: pa.NativeFile) -> Header:
     """The names of the columns. ValueError if there are none."""
     start = raw.read_at(min(LONGEST_HEADER, raw.size()), 0)
-    end = _last_end(start, first=True) or (len(start) if len(start) == raw.size() else 0)
+    ends = _ends(start)
+    end = int(ends[0]) if len(ends) else (len(start) if len(start) == raw.size() else 0)
     line = start[:end].removeprefix(BYTE_ORDER_MARK)
     if not line.strip():
         raise ValueError(f"{file.shown}: expected a header with the names of columns in the first line, found none")
     try:
-        names = pyarrow.csv.read_csv(pa.BufferReader(line), parse_options=_parsing()).column_names
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{file.shown}: the header is broken ({str(error).splitlines()[0]})") from error
+        names = pyarrow.csv.read_csv(pa.BufferReader(line + b"\n"), parse_options=_parsing()).column_names
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        why = str(error).splitlines()[0]
+        raise ValueError(f"{file.shown}: expected a header in UTF-8 in the first line ({why}); fix it") from error
     return Header(names, end)
 
 
-def _last_end(data: bytes, first: bool = False) -> int:
-    """Where the last of the records ends that are whole in `data`, or the first one; 0 if none is."""
+def _ends(data: bytes, is_quoted: bool = False) -> np.ndarray:
+    """Where the records end that are whole in `data`, which begins within quotes if `is_quoted`: (num_ends,) int64.
+
+    A CR at the end of `data` ends no record, as a LF may follow.
+    """
     found = np.frombuffer(data, np.uint8)
-    quotes, lines = np.flatnonzero(found == QUOTE), np.flatnonzero(found == LINE_FEED)
-    ends = lines[np.searchsorted(quotes, lines) % 2 == 0]
-    return int(ends[0 if first else -1]) + 1 if len(ends) else 0
+    quotes, feeds = np.flatnonzero(found == QUOTE), np.flatnonzero(found == LINE_FEED)
+    returns = np.flatnonzero(found[:-1] == RETURN)
+    lines = np.union1d(feeds, returns[found[returns + 1] != LINE_FEED])
+    return lines[(np.searchsorted(quotes, lines) + is_quoted) % 2 == 0] + 1
 
 
 def _ends_of_records(raw: pa.NativeFile, begin: int, limit: int) -> list[int]:
@@ -96,9 +105,7 @@ def _ends_of_records(raw: pa.NativeFile, begin: int, limit: int) -> list[int]:
     raw.seek(begin)
     while block := raw.read(BATCH_BYTES):
         if wanted < at + len(block):
-            found = np.frombuffer(block, np.uint8)
-            quotes, lines = np.flatnonzero(found == QUOTE), np.flatnonzero(found == LINE_FEED)
-            here = at + 1 + lines[(np.searchsorted(quotes, lines) + is_quoted) % 2 == 0]
+            here = at + _ends(block, is_quoted)
             while (number := int(np.searchsorted(here, wanted))) < len(here):
                 ends.append(int(here[number]))
                 wanted = ends[-1] + limit
@@ -117,7 +124,7 @@ def _stretches(part: FilePart, raw: pa.NativeFile, begin: int, end: int) -> Iter
     at, rest = begin, b""
     while at + len(rest) < end:
         rest += raw.read(min(BATCH_BYTES, end - at - len(rest)))
-        whole = len(rest) if at + len(rest) == end else _last_end(rest)
+        whole = len(rest) if at + len(rest) == end else int(_ends(rest)[-1:].sum())
         if whole:
             _require_quotes(part.file, raw, at, rest[:whole])
             yield at, rest[:whole]
@@ -139,7 +146,7 @@ def _require_quotes(file: SourceFile, raw: pa.NativeFile, at: int, records: byte
     if len(quotes) % 2:
         wrong.append(quotes[-1])
     if wrong:
-        line = _line(raw, at) + records[: min(wrong) - 1].count(b"\n")
+        line = _line(raw, at) + _line_breaks(records[: min(wrong) - 1])
         raise ValueError(
             f"{file.shown}: line {line:,}: expected quotes around whole fields, with quotes within them doubled, found "
             "another quote there, or before; fix it, or write the file again, as pandas' to_csv does"
@@ -151,8 +158,12 @@ def _line(raw: pa.NativeFile, at: int) -> int:
     raw.seek(0)
     count = 1
     while at > 0 and (block := raw.read(min(BATCH_BYTES, at))):
-        count, at = count + block.count(b"\n"), at - len(block)
+        count, at = count + _line_breaks(block), at - len(block)
     return count
+
+
+def _line_breaks(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
 # ---------------------------------------------------------------------------- records -> documents
@@ -190,6 +201,7 @@ def _parsing(on_broken=None) -> pyarrow.csv.ParseOptions:
 def _parsed(names: list[str], records: bytes, on_broken) -> pa.Table:
     """Records as a table of bytes, a column for each name."""
     numbered = [str(number) for number in range(len(names))]
+    records = b"\n" + records  # an empty line is no record; at the beginning, Arrow would drop U+FEFF
     return pyarrow.csv.read_csv(
         pa.BufferReader(records),
         read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=max(1, len(records)), column_names=numbered),
@@ -218,23 +230,10 @@ def _kept(table: pa.Table, names: list[str], options: ReadOptions) -> tuple[pa.T
     cells = {}
     for name in there:
         text, _ = valid_utf8(as_text(table.column(names.index(name)).combine_chunks()))
-        cells[name] = [cell if name == options.id_column else _value(cell) for cell in text.to_pylist()]
+        cells[name] = [cell or None for cell in text.to_pylist()]
     rows = [dict(zip(there, row, strict=True)) for row in zip(*cells.values(), strict=True)] or [{}] * len(table)
     kept, _ = columns_of_rows(rows, wanted)
     return checked(kept), frozenset(there)
-
-
-def _value(cell: str) -> int | float | str | None:
-    """What a cell stands for: nothing, a number as Python writes it, or a text."""
-    if not cell:
-        return None
-    for kind in (int, float):
-        try:
-            if str(kind(cell)) == cell:
-                return kind(cell)
-        except ValueError:
-            pass
-    return cell
 
 
 # ---------------------------------------------------------------------------- columns
@@ -253,3 +252,6 @@ def _require_columns(file: SourceFile, names: list[str], options: ReadOptions) -
         if names.count(name) != 1:
             found = f"found columns {', '.join(names)}" if name not in names else f"found {names.count(name)} of them"
             raise ValueError(f"{file.shown}: expected a column {name!r}, {found}; name another by {flag}")
+    for name, other in itertools.permutations([name for name in wanted if wanted[name] != "--text-column"], 2):
+        if other.startswith(f"{name}."):  # a struct with a field would have the same name
+            raise ValueError(f"{file.shown}: columns {name!r} and {other!r} cannot both be kept; name one of them")

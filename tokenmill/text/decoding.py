@@ -90,7 +90,7 @@ def bytes_of_texts(column: pa.Array) -> np.ndarray:
     """Bytes of each text, 0 for a null: (num_texts,) int64. Texts of a dictionary are not copied."""
     if pa.types.is_dictionary(column.type):
         lengths = np.append(bytes_of_texts(column.dictionary), 0)
-        return lengths[np.asarray(pc.fill_null(column.indices, len(lengths) - 1))]
+        return lengths[np.asarray(pc.fill_null(column.indices.cast(pa.int64()), len(lengths) - 1))]
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
     return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)

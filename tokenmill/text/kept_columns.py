@@ -33,7 +33,11 @@ def columns_of_batch(batch: pa.RecordBatch, paths: Sequence[Sequence[str]]) -> p
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    return batch.column(name) if name in batch.schema.names else pa.nulls(len(batch))
+    if name not in batch.schema.names:
+        return pa.nulls(len(batch))
+    column = batch.column(name)
+    has_null_value = pa.types.is_dictionary(column.type) and column.dictionary.null_count
+    return column.dictionary_decode() if has_null_value else column  # which parquet cannot hold
 
 
 def _nested(column: pa.Array, rests: list[Sequence[str]]) -> pa.Array:

@@ -11,6 +11,8 @@ errors. Names that are not UTF-8 are written with backslashes.
 import glob
 import itertools
 import os
+import re
+import shlex
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,9 +30,10 @@ from tokenmill.text.formats import FORMATS, format_names, format_of
 
 File = TypeVar("File")
 
+ESCAPED = re.compile(r"\[([*?[])\]")  # as glob.escape writes it
 LITTLE = 0.01  # of the bytes of a folder, that may be left out without asking
 # of these, any number of bytes
-DESCRIBING = ("readme.md", "license*")
+DESCRIBING = ("readme.md", "license.md", "license.txt")
 # files of Hugging Face's `datasets` that are no text of their own
 NO_TEXT = {
     "metadata": ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"),
@@ -133,7 +136,8 @@ def _require_little_else(
 def _patterns(names: list[str], source: str) -> str:
     """Globs for files in a folder, in quotes."""
     ends = {name[len(entry.stem(name)) :] for name in names if (entry := format_of(name)) is not None}
-    return " ".join(f"'{redact(source).rstrip('/')}/**/*{end}'" for end in sorted(ends))
+    folder = redact(source) if has_scheme(source) else glob.escape(source)
+    return " ".join(shlex.quote(f"{folder.rstrip('/')}/**/*{end}") for end in sorted(ends))
 
 
 # ---------------------------------------------------------------------------- this machine
@@ -225,10 +229,23 @@ def _of_folder(folder: Path, source: str) -> Listed:
 def _of_glob(pattern: str, source: str) -> Listed:
     paths = glob.glob(pattern, recursive=True)
     folders = sorted(path for path in paths if os.path.isdir(path))
-    names = _known({path: path for path in paths if path not in set(folders)}, _folder_of(pattern), source)
-    found = {name: _found(path) for name, path in names.items()}
+    files, left_out = _without_no_text({path: path for path in paths if path not in set(folders)})
+    found = {name: _found(path) for name, path in _known(files, _folder_of(pattern), source).items()}
     lines = [f"{len(folders):,} folders that the pattern names: {_some(folders)}"] if folders else []
-    return _once(found, lines)
+    return _once(found, lines + left_out)
+
+
+def _without_no_text(files: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The files of a pattern that are text of their own; and what is left out, a sentence each."""
+    kinds = {
+        path: next((kind for kind, patterns in NO_TEXT.items() if _is_one(path, patterns)), None) for path in files
+    }
+    lines = [
+        f"{len(some):,} {kind} {_files(some)} that the pattern names: {_some(some)}"
+        for kind in NO_TEXT
+        if (some := sorted(path for path in files if kinds[path] == kind))
+    ]
+    return {path: where for path, where in files.items() if kinds[path] is None}, lines
 
 
 def _found(path: str) -> _Found:
@@ -273,8 +290,10 @@ def _of_url(source: str) -> Listed:
         raise ConnectionError(f"{shown}: could not be listed ({why}); check the address and your access") from None
     if glob.has_magic(root) or list(found) == [root]:
         paths = {path: path for path in found if found[path].get("type") != "directory"}
-        names = _known(paths, _folder_of(root) if glob.has_magic(root) else PurePosixPath(root).parent, source)
         left_out: list[str] = []
+        if glob.has_magic(root):
+            paths, left_out = _without_no_text(paths)
+        names = _known(paths, _folder_of(root) if glob.has_magic(root) else PurePosixPath(root).parent, source)
     else:
         below = {str(PurePosixPath(path).relative_to(root)): path for path in found}
         chosen, left_out = of_one_kind({name: found[path].get("size") for name, path in below.items()}, source)
@@ -299,7 +318,17 @@ def _known(files: dict, folder: PurePosixPath, source: str) -> dict:
 def _folder_of(pattern: str) -> PurePosixPath:
     """The folder before the first part of a pattern that has `*`, `?` or `[`; of a path without one, its folder."""
     folders = PurePosixPath(pattern).parts[:-1]
-    return PurePosixPath(*itertools.takewhile(lambda part: not glob.has_magic(part), folders))
+    return PurePosixPath(*map(unescaped, itertools.takewhile(is_literal, folders)))
+
+
+def is_literal(part: str) -> bool:
+    """Whether a part of a pattern stands for itself alone: `c[[]1]` for the folder `c[1]`."""
+    return glob.escape(unescaped(part)) == part or not glob.has_magic(part)
+
+
+def unescaped(part: str) -> str:
+    """A part of a pattern without glob.escape."""
+    return ESCAPED.sub(r"\1", part)
 
 
 def _by_printable_name(found: Iterable[tuple[str, File]], path_of: Callable[[File], str]) -> dict[str, File]:

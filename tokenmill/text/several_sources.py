@@ -14,15 +14,16 @@ from pathlib import Path
 from tokenmill.addresses import has_scheme
 from tokenmill.sanitize import redact
 from tokenmill.text.formats import stem_of
-from tokenmill.text.listing import Listed, list_source
+from tokenmill.text.listing import Listed, is_literal, list_source, unescaped
 
 
 def name_of_source(source: str) -> str:
     """The name of a data set made of a source: its last part, or of a glob, the folder in which it looks."""
     path = Path(os.path.abspath(source.partition("?")[0] if has_scheme(source) else source))
-    while path.name and set("*?[") & set(path.name):
-        path = path.parent
-    return stem_of(path.name)
+    if not path.exists():
+        while path.name and not is_literal(path.name):
+            path = path.parent
+    return stem_of(unescaped(path.name))
 
 
 def list_sources(sources: Sequence[str]) -> Listed:
@@ -35,15 +36,24 @@ def list_sources(sources: Sequence[str]) -> Listed:
         is_file = list(listed.files) == [Path(source.partition("?")[0]).name]
         below = "" if is_file or len(set(names)) == 1 else f"{name}/"
         for inner, path in listed.files.items():
-            full, place = below + inner, path if has_scheme(path) else os.path.realpath(path)
-            if (other := places.setdefault(place, full)) != full:
-                merged.left_out.append(f"of {redact(source)}: {inner}: the same file as {other}")
-            elif full in merged.files and merged.files[full] != path:
+            full, place = below + inner, _place(path)
+            if place in places:
+                if places[place] != full:
+                    merged.left_out.append(f"of {redact(source)}: {inner}: the same file as {places[place]}")
+                continue
+            places[place] = full
+            if full in merged.files:
                 raise ValueError(
                     f"{redact(merged.files[full])} and {redact(path)}: both would be named {full} in the token set; "
-                    "rename one, or prepare two token sets and mix them"
+                    "name both by one pattern, as --source 'FOLDER/*/web/*', rename one, or prepare two token sets and "
+                    "mix them"
                 )
-            else:
-                merged.files[full] = path
-                merged.bytes.update({full: listed.bytes[inner]} if inner in listed.bytes else {})
+            merged.files[full] = path
+            merged.bytes.update({full: listed.bytes[inner]} if inner in listed.bytes else {})
     return merged
+
+
+def _place(path: str) -> str:
+    """Where a file really is: two names of one file have one place."""
+    path = path.removeprefix("file://")
+    return path if has_scheme(path) else os.path.realpath(path)

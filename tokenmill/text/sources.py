@@ -193,7 +193,13 @@ def _val_name(names: dict[str, str], val_file: str | None) -> str:
     """The name of the validation file; adds it to `names` if it is outside the source."""
     if val_file is None:
         return max(names)
-    inside = [name for name, path in names.items() if val_file in (name, path)] or _names_of(val_file, names)
+    same_file = _names_of(val_file, names)
+    inside = [name for name, path in names.items() if val_file in (name, path)] or same_file
+    if inside and not same_file and not has_scheme(val_file) and os.path.exists(os.path.expanduser(val_file)):
+        raise ValueError(
+            f"--val-file {val_file}: the source has a file of this name, {names[inside[0]]}, and another file has this "
+            f"path; name the first by its own path, or the second as ./{val_file}"
+        )
     if inside:
         return inside[0]
     if not has_scheme(val_file) and not os.path.exists(os.path.expanduser(val_file)):

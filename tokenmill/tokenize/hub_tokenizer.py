@@ -3,7 +3,7 @@
     find_tokenizer_file("Qwen/Qwen3-0.6B")            its tokenizer.json in the hub's cache, "Qwen3-0.6B"
     find_tokenizer_file("Qwen/Qwen3-0.6B@v1")         at a branch, tag or commit
     find_tokenizer_file("my/model")                   my/model/tokenizer.json, "model", if there is such a folder
-    find_tokenizer_file("gpt2")                       None
+    find_tokenizer_file("gpt2")                       None: without a slash it is no folder, which could be any
 
 Without a network, a file that was fetched before is used. If the file on the hub changes, the tokenizer's fingerprint
 does, and a new token set is prepared.
@@ -23,6 +23,8 @@ def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
     FileNotFoundError if there is no such model, or no tokenizer.json in it; PermissionError if the hub does not give it
     to this user; ConnectionError if it cannot be fetched.
     """
+    if "/" not in spec:
+        return None
     folder = Path(spec).expanduser()
     if folder.is_dir():
         if not (folder / FILE).is_file():

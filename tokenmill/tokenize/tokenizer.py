@@ -288,7 +288,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
         return Tokenizer.load(Path(spec))
     known = sorted({*ALIASES, *_tiktoken().list_encoding_names()})
     if spec not in known:
-        meant = difflib.get_close_matches(spec.lower(), known, 1)
+        meant = difflib.get_close_matches(spec.lower(), [*known, *([f"./{spec}"] if Path(spec).is_dir() else [])], 1)
         raise ValueError(
             f"unknown tokenizer {spec!r}{f', did you mean {meant[0]}?' if meant else ''}; expected train:N (N tokens, "
             "trained on the source), "
