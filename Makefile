@@ -15,7 +15,7 @@ demo: .venv/installed
 	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --batch-size 4 --world-size 1 --seq-len 512
 	@cat .venv/demo.txt
 	@echo "next: \`make train\` trains a small GPT on it for some minutes, and for a set of your own text, run"
-	@echo "  .venv/bin/python prepare_data.py --source FILE_OR_FOLDER"
+	@echo "  .venv/bin/tokenmill prepare --source FILE_OR_FOLDER"
 
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 
@@ -96,6 +96,7 @@ tables: .venv/tools
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) --requirement requirements.txt
+	$(PIP) --no-deps --editable .  # the command `tokenmill`, and `import tokenmill` in any folder
 	touch $@
 
 # what the tests need
