@@ -52,6 +52,16 @@ def test_a_dict_stages_and_toml_mean_the_same(tmp_path):
     assert "web 75.00%, code 25.00%" in repr(told)
 
 
+def test_a_source_in_toml_may_be_the_name_of_a_set_under_data_tokens(tmp_path, monkeypatch):
+    folder = make_token_set(tmp_path / "data" / "tokens" / "web-gpt2-12345678", train=[[9] * 5], val=[[9]])
+    beside = make_token_set(tmp_path / "conf" / "other", train=[[9] * 5], val=[[9]])
+    monkeypatch.chdir(tmp_path)
+    for name in ("synthetic", "web-gpt2-12345678"):
+        text = f'[sources]\nweb = {{path = "{name}"}}\nother = {{path = "other"}}\n[weights]\nweb = 1\nother = 1\n'
+        told = Mixture.load(written(tmp_path / "conf", text))
+        assert {name: Path(path) for name, path in told.paths.items()} == {"web": folder, "other": beside}
+
+
 def test_one_weight_in_toml_needs_no_stages(tmp_path):
     (tmp_path / "data/tokens/math").mkdir(parents=True)
     told = Mixture.load(written(tmp_path, "[weights]\nmath = 1\nother = 2\n"))

@@ -241,6 +241,28 @@ def test_no_connection_may_pass_and_what_the_hub_refuses_does_not():
     assert _may_pass(ConnectionError("reset"))
 
 
+def test_a_repository_with_several_formats_asks_and_says_what_it_leaves_out(hub, env, flags, tmp_path):
+    files = hub.commits[hub.main]
+    files["extra.jsonl"] = b'{"text": "a"}\n' * 5_000
+    done = run_prepare(*flags, 2, cwd=tmp_path, env=env, check=False)
+    address = "hf://datasets/owner/corpus"
+    assert done.returncode == 1
+    assert f"{address}: expected files of one format, found 4 parquet files of " in done.stderr
+    assert f"all of it: --source '{address}/**/*.parquet' '{address}/**/*.jsonl'" in done.stderr
+    files["extra.jsonl"] = b'{"text": "a"}\n'
+    done = run_prepare(*flags, 2, cwd=tmp_path, env=env)
+    assert "left out of owner/corpus: 1 jsonl file beside parquet: extra.jsonl" in done.stderr
+    assert "left out of owner/corpus: 1 md file beside parquet: README.md" in done.stderr
+
+
+def test_a_fraction_replaces_the_validation_file_of_a_preset(hub, env, tokenizer_json, tmp_path):
+    hub.repository = "karpathy/climbmix-400b-shuffle"
+    flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--val-fraction", 0.2)
+    done = run_prepare("climbmix", *flags, cwd=tmp_path, env=env)
+    assert "validates: 0.2 of the documents" in done.stdout
+    assert sorted(hub.fetched) == NAMES[:2]
+
+
 def test_the_climbmix_preset_validates_on_the_repository_s_last_file(hub, env, tokenizer_json, tmp_path):
     hub.repository = "karpathy/climbmix-400b-shuffle"
     flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--shard-text-bytes", 500_000)

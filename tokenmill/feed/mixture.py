@@ -89,7 +89,8 @@ class Mixture:
 
     @classmethod
     def load(cls, path: PathLike, *, tokens: int | float | str | None = None) -> "Mixture":
-        """Loads a mixture from a TOML file. Relative folders are relative to the file.
+        """Loads a mixture from a TOML file. Relative folders are relative to the file. A name without a slash may also
+        be that of a set under data/tokens.
 
         `tokens`, the tokens of the whole run, overrides the file's value. Raises FileNotFoundError if there is no such
         file, and ValueError with the key that is invalid.

@@ -70,12 +70,18 @@ def _sources(content: dict[str, Any], folder: Path) -> tuple[dict[str, str], dic
         _require_known(_table(f"sources.{name}", source), ("path", "max_epochs", "view"), f"sources.{name}.")
         if "path" in source:
             path = _string(f"sources.{name}.path", source["path"])
-            sources[name] = path if is_address(path) else os.path.join(folder, path)
+            sources[name] = _located(path, folder)
         if "max_epochs" in source:
             caps[name] = source["max_epochs"]
         if "view" in source:
             views[name] = _string(f"sources.{name}.view", source["view"])
     return sources, caps, views
+
+
+def _located(path: str, folder: Path) -> str:
+    """A path relative to the file's folder; an address, or the name of a set under data/tokens, as it is."""
+    is_name = Path(path).name == path and not (folder / path).exists()
+    return path if is_address(path) or is_name else os.path.join(folder, path)
 
 
 def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any], Any]]:

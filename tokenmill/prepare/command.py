@@ -7,7 +7,7 @@ import signal
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import tyro
@@ -72,6 +72,9 @@ def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]
     described = f"{PrepareConfig.__doc__}\n\nYou may name a preset before the flags:\n{_listed(presets)}"
     prog = f"{prog} {named[0] if named else '[PRESET]'}"
     arguments = _one_source_flag(arguments[len(named) :])
+    flags = {argument.partition("=")[0] for argument in arguments}
+    if "--val-fraction" in flags and "--val-file" not in flags:
+        default = replace(default, val_file=None)  # of the preset, which the flag overrides
     return tyro.cli(PrepareConfig, args=arguments, default=default, prog=prog, description=described)
 
 
