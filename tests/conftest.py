@@ -6,6 +6,7 @@ numpy, pytest and hypothesis.
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 settings.register_profile("calm", deadline=None)  # how long an example takes is the machine's
 settings.load_profile("calm")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background: what tests start would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

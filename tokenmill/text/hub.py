@@ -108,6 +108,8 @@ def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> tu
             f"({first_line(error)}); check --source, try again with a network"
             + (f", or prepare what was fetched already: --source {folder}" if folder.is_dir() else "")
         ) from error
+    for name in filter(format_of, found):
+        plain_path(f"{repository}: the name of a file", name)
     address = f"hf://datasets/{repository}" + ("" if revision == "main" else f"@{revision}")
     names, left_out = of_one_kind({name: file.bytes for name, file in found.items()}, address)
     return Listing(repository, revision, commit, tuple(found[name] for name in sorted(names))), left_out
