@@ -58,6 +58,7 @@ def test_what_the_hub_lacks_is_an_error_that_says_so(hub, tmp_path, monkeypatch,
         find_tokenizer_file(spec)
 
 
+@pytest.mark.slow  # huggingface_hub tries for 20 seconds
 def test_without_a_network_the_error_says_what_was_looked_for(tmp_path):
     write_parquet(tmp_path / "corpus" / "a.parquet", ["x"])
     env = environment("http://127.0.0.1:9", tmp_path)
