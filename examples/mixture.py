@@ -42,6 +42,9 @@ weights = {{ modules = 3, docs = 1 }}
 """
 
 
+ABOUT = "made by examples/mixture.py"
+
+
 @dataclass(frozen=True)
 class Sets:
     """Prepares three token sets of this machine's Python, and writes a mixture of them."""
@@ -83,6 +86,8 @@ def write_source(folder: Path, paths: list[Path]) -> None:
 
 
 def main(config: Sets) -> None:
+    if config.out.exists() and ABOUT not in config.out.read_text(errors="replace"):
+        raise SystemExit(f"{config.out}: is there already, and not made by this script; name another file with --out")
     tokenizer, sources = f"train:{config.vocab}", []
     for name, paths in texts().items():
         write_source(Path("data/raw") / name, paths)
@@ -90,7 +95,7 @@ def main(config: Sets) -> None:
         tokenizer = str(folder / "tokenizer.json")  # the first one's, for all
         cap = "max_epochs = 3\n" if name == "modules" else ""
         sources.append(f'[sources.{name}]\npath = "{folder}"\n{cap}')
-    config.out.write_text(MIXTURE.format(about="made by examples/mixture.py", sources="\n".join(sources)))
+    config.out.write_text(MIXTURE.format(about=ABOUT, sources="\n".join(sources)))
     print(config.out)
 
 

@@ -37,7 +37,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a clone's tokenmill, where none is installed
 
-from tokenmill import Mixture, RowLoader, Tokenizer
+from tokenmill import Mixture, RowLoader, Tokenizer, find_token_set
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,10 @@ def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, lo
     saved = load(config.checkpoint, config, model)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    loader.load_state_dict(saved["data"])  # the exact next row
+    try:
+        loader.load_state_dict(saved["data"])  # the exact next row
+    except ValueError as error:
+        raise SystemExit(f"{config.checkpoint}: {error}") from error
     return saved["step"]
 
 
@@ -361,8 +364,12 @@ def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None
         if config.checkpoint and (to_validate or to_end or step + 1 == last):
             save(config, model, optimizer, loader, step + 1)
         if to_end:
+            if config.checkpoint:
+                say(how_to_look(config, step))
             say(how_to_go_on(step + 1, config, ranks), flush=True)
             return
+    if config.checkpoint:
+        say(how_to_look(config, last - 1))
     if config.sample and rank == 0:
         say("\n" + write(model, Tokenizer.load(loader.token_set.path / "tokenizer.json"), config))
 
@@ -384,6 +391,13 @@ def how_to_go_on(step: int, config: TrainConfig, ranks: int) -> str:
     python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd() + os.sep) else "python"
     again = os.environ.get("AGAIN") or shlex.join([python, *sys.argv])  # `make train` says so
     return f"{told}; to continue, run\n  {again}"
+
+
+def how_to_look(config: TrainConfig, step: int) -> str:
+    """The command that shows the rows of an optimizer step, counted from 0: it may be several passes."""
+    tokens = config.mixture or config.tokens or find_token_set("data/tokens")
+    rows = f"--checkpoint {config.checkpoint} --global-batch-size {config.total_rows}"
+    return f"to see what step {step + 1} trained on, run\n  tokenmill show {tokens} --step {step} {rows}"
 
 
 @torch.no_grad()

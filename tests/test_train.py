@@ -92,6 +92,9 @@ def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared
     assert last <= begun + 1, "the step that was under way, or the one that had just begun"
     assert process.returncode == 130 if ranks == 1 else process.returncode
     assert f"saved after step {last} of 20; {'run torchrun again' if ranks > 1 else 'to continue, run'}" in printed
+    look = next(shlex.split(line)[1:] for line in printed.splitlines() if line.startswith("  tokenmill show "))
+    shown = warm.run("-m", "tokenmill", *look, cwd=tmp_path)
+    assert f"rows {8 * (last - 1):,} to {8 * last - 1:,} of the run" in shown.stdout, "those of the last step"
     line = command if ranks > 1 else [sys.executable, *shlex.split(printed.splitlines()[-1])[1:]]
     assert line[-len(flags) :] == flags
     assert not list(tmp_path.rglob("*.tmp"))

@@ -19,7 +19,7 @@ from tokenmill import RowLoader, cli, get_batch
 from tokenmill.feed import window_plans
 from tokenmill.feed.window_plans import WindowPlans
 from tokenmill.look.show_config import Show
-from tokenmill.look.show_notes import former_manifests
+from tokenmill.look.show_notes import former_manifests, of_step
 from tokenmill.look.show_query import ShowQuery
 from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.when_seen import when
@@ -150,6 +150,13 @@ def rows_with(token_set, settings, name, begin, end, count):
             if piece.shard.entry.name == name and at < end and at + piece.length > begin:
                 found.add(number)
     return found
+
+
+def test_a_step_is_said_to_be_a_call_unless_its_rows_are_given(token_set):
+    for more, said in (({}, True), ({"global_batch_size": 4}, False)):
+        query = ShowQuery(Show(token_set, step=1, **ONE_RANK, **more))
+        assert ("pass --global-batch-size" in "".join(of_step(query))) == said
+    assert of_step(ShowQuery(Show(token_set, batch=1, **ONE_RANK))) == []
 
 
 def test_what_an_older_position_does_not_say_is_said(token_set, tmp_path):

@@ -34,7 +34,8 @@ def test_amounts_are_told_as_people_say_them():
 def test_token_files_are_told_by_the_text_and_the_size_of_a_token(tmp_path):
     (files, ahead) = estimate(tmp_path, itemsize=4).lines()
     assert files == "3 files"
-    assert ahead.startswith("about 4.0 MB of text to tokenize, about 4.0 MB of token files in ")
+    assumed = "(if a token is 4 bytes of text)"
+    assert ahead.startswith(f"about 4.0 MB of text to tokenize, about 4.0 MB of token files {assumed} in ")
     (unknown,) = estimate(tmp_path, text_bytes=None).lines()
     assert "is not known before it is read" in unknown
 
@@ -88,11 +89,11 @@ def test_a_dry_run_opens_a_file_of_each_format_and_says_tokens_time_and_split(tm
     tokens, seconds = re.search(
         r"about ([\d,]+) tokens, in about (\d+) s with .* judging by a sample", dry.stdout
     ).groups()
-    assert "validates: b.jsonl, " in dry.stdout
+    assert "validates: 0.1 of the documents" in dry.stdout
     done = run_prepare(*sources, "--tokenizer", tokenizer_json, cwd=tmp_path)
     made = TokenSet(tmp_path / done.stdout.splitlines()[-1]).manifest["tokens"]
     assert int(tokens.replace(",", "")) == pytest.approx(made, rel=0.1)
-    assert "are not trained on; to validate on less, prepare with --val-fraction" in done.stdout
+    assert "validates: 0.1 of the documents" in done.stdout, "and not all of one source"
 
 
 @pytest.mark.parametrize("asked", ["as the flags say", "train:400"])
@@ -125,6 +126,22 @@ def test_files_for_tests_are_not_trained_on_without_a_word(tmp_path, tokenizer_j
     val = ("--val-file", f"corpus/{names[2]}")
     for quiet in (("--source", "corpus/train*", *val), ("--source", f"corpus/{names[1]}")):
         assert "warning" not in run_prepare(*quiet, *flags, cwd=tmp_path).stderr
+
+
+def test_a_dry_run_names_the_engine_that_the_run_takes_and_the_share_that_validates(tmp_path, tokenizer_json):
+    for number, name in enumerate(("a.parquet", "b.parquet")):
+        write_parquet(tmp_path / "corpus" / name, make_text(200, seed=number))
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json)
+    dry = run_prepare(*flags, "--dry-run", cwd=tmp_path)
+    assert "with 2 workers and tiktoken" in dry.stdout, "of a little text"
+    assert re.search(r"validates: b\.parquet, about (4\d|5\d)\.\d% of the text", dry.stdout)
+    done = run_prepare(*flags, cwd=tmp_path)
+    assert "and tiktoken" in done.stderr
+    assert (
+        "are not trained on; to validate on less, prepare again with --val-fraction 0.01 --name corpus-2" in done.stdout
+    )
+    named = run_prepare(*flags, "--val-file", "b.parquet", "--name", "named", cwd=tmp_path)
+    assert "are not trained on" not in named.stdout
 
 
 def test_several_sources_make_one_set_and_a_second_flag_does_not_replace_the_first(tmp_path, tokenizer_json):

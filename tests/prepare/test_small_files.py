@@ -217,7 +217,7 @@ def test_a_changed_setting_is_noticed_whichever_side_has_it(tmp_path, tokenizer_
     flags = ("--source", "txt", "--tokenizer", tokenizer_json)
     run_prepare(*flags, "--document-separator", r"\n\n", cwd=tmp_path)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
-    assert "document_separator of a.txt was \n\n then, is None now" in done.stderr
+    assert r"document_separator of a.txt was '\n\n' then, is None now" in done.stderr
     (tmp_path / "lines").mkdir()
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / "lines" / name).write_text('{"text": "one"}\nbroken\n')

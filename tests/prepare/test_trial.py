@@ -91,7 +91,9 @@ def test_small_files_are_read_until_there_are_enough_documents(tmp_path, tokeniz
     assert all_texts(tmp_path / done.stdout.splitlines()[-1]) == sorted(f"text number {n}" for n in range(20))
     done = run_prepare(*flags, 60, cwd=tmp_path)
     assert "the source has 50 documents in all, fewer than --limit-documents 60" in done.stderr
-    assert len(all_texts(tmp_path / done.stdout.splitlines()[-1])) == 50
+    whole = tmp_path / done.stdout.splitlines()[-1]
+    assert len(all_texts(whole)) == 50
+    assert "limit_documents" not in read_manifest(whole), "it is the whole"
 
 
 def test_a_changed_source_and_a_validation_file_are_not_passed_over(source, flags, tmp_path):

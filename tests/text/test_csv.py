@@ -79,6 +79,7 @@ def test_blocks_are_cut_where_a_record_ends_however_long_records_are(tmp_path, m
         (b"te\xe9xt,n\na,1\n", r"a\.csv: expected a header in UTF-8 in the first line"),
         (b"", r"a\.csv: expected a header with the names of columns in the first line, found none"),
         (b"body,n\na,1\n", r"a\.csv: expected a column 'text', found columns body, n; name another by --text-column"),
+        (b"id;text\n1;a\n", r"found columns id;text \(commas separate columns\); name another"),
         (b"text,text\na,b\n", r"a\.csv: expected a column 'text', found 2 of them; name another by --text-column"),
     ],
 )

@@ -35,6 +35,8 @@ class ListSets:
 def lines(root: Path) -> Iterator[str]:
     """A few lines for each set. FileNotFoundError if there is no such folder, or nothing in it."""
     folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    if (root / "manifest.json").exists():
+        folders = [root]
     finished = [path for path in folders if (path / "manifest.json").exists()]
     others = [path for path in folders if path not in finished and (path / "shards").is_dir()]
     if not finished and not others:

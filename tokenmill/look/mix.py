@@ -35,7 +35,7 @@ PAGE = """<!doctype html>
 <title>{title}</title><style>
 :root {{ color-scheme: light dark; }}
 body {{ margin: 2rem auto; max-width: 60rem; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }}
-svg {{ max-width: 100%; height: auto; }}
+svg {{ max-width: 100%; min-width: 40rem; height: auto; }}
 div {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }}
 th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #8886; white-space: nowrap; }}

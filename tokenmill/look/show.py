@@ -31,6 +31,7 @@ from tokenmill.look.show_notes import (
     former_manifests,
     of_a_later_epoch,
     of_run,
+    of_step,
     settings,
     since_mismatch,
 )
@@ -72,6 +73,7 @@ def _show_rows(query: ShowQuery, console: Console) -> None:
     about_run = of_run(query, [row for _, row in rows])
     for line in [
         settings(query),
+        *of_step(query),
         *about_run,
         *since_mismatch(query),
         *of_a_later_epoch(query, rows),

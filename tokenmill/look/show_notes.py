@@ -55,6 +55,17 @@ def of_run(query: ShowQuery, rows: list[TracedRow]) -> list[str]:
     return [f"{which} of the run, {when}{each}"]
 
 
+def of_step(query: ShowQuery) -> list[str]:
+    """What a step is, unless the command line says how many rows one has."""
+    config = query.config
+    if config.step is None or config.global_batch_size is not None:
+        return []
+    return [
+        f"step {config.step:,} is here a call of `next` on all ranks, from 0 on; if you accumulate gradients over "
+        "several calls, pass --global-batch-size"
+    ]
+
+
 def since_mismatch(query: ShowQuery) -> list[str]:
     """A hint, if --since names a step that the state file is not of."""
     if query.state is None or query.config.since is None:

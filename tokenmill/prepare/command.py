@@ -155,7 +155,7 @@ def _summarize(folder: Path | str, config: PrepareConfig) -> None:
     if "limit_documents" in facts:
         print(f"  a trial set: only the first {counted(facts['limit_documents'], 'document')} of the source")
     for split in SPLITS:
-        for line in _of_split(token_set, split):
+        for line in _of_split(token_set, split, config):
             print(f"  {line}")
     if facts["text_bytes"]:  # which conversations that are tokenized already do not have
         print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
@@ -178,7 +178,7 @@ def _summarize(folder: Path | str, config: PrepareConfig) -> None:
         print(f"  repaired: {many} with invalid UTF-8 (bad bytes were replaced with U+FFFD)")
 
 
-def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
+def _of_split(token_set: TokenSet, split: Split, config: PrepareConfig) -> Iterator[str]:
     entries = token_set.split(split)
     documents, tokens = sum(entry.documents for entry in entries), sum(entry.tokens for entry in entries)
     sizes = f"{counted(len(entries), 'shard'):>12} {counted(documents, 'document'):>22} {tokens:18,} tokens"
@@ -194,8 +194,11 @@ def _of_split(token_set: TokenSet, split: Split) -> Iterator[str]:
             yield sanitize(
                 f"validates: {''.join(files[:1])}{more}, {share:.1%} of the tokens (--val-file names another)"
             )
-            if share > MUCH:
-                yield f"warning: these {share:.1%} are not trained on; to validate on less, prepare with --val-fraction"
+            if share > MUCH and config.val_file is None:
+                yield (
+                    f"warning: these {share:.1%} are not trained on; to validate on less, prepare again with "
+                    f"--val-fraction 0.01 --name {token_set.manifest['dataset']}-2"
+                )
         else:
             yield f"validates: {fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction)"
         if 0 < tokens < FEW:

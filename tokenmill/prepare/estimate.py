@@ -59,7 +59,8 @@ class Estimate:
             return [f"{files}; how much text that is, is not known before it is read"]
         if not self.text_bytes:
             return [f"{files}; all shards of this part are made"]
-        written = f"about {in_bytes(self.token_bytes)} of token files"
+        assumed = f" (if a token is {TEXT_IN_TOKEN} bytes of text)" if self.measured is None else ""
+        written = f"about {in_bytes(self.token_bytes)} of token files{assumed}"
         if self.tokens is not None:
             written += f" in {self.tokens}; {in_bytes(free_bytes(self.tokens))} are free there"
         found = [files, f"about {in_bytes(self.text_bytes)} of text to tokenize, {written}"]
@@ -133,11 +134,12 @@ def split_line(files: list[SourceFile]) -> str:
     if (fraction := files[0].val_fraction) is not None:
         return f"validates: {fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction)"
     names = [file.name for file in files if file.split == "val"]
-    sizes = {split: sum(file.bytes or 0 for file in files if file.split == split) for split in SPLITS}
-    is_known = all(file.bytes is not None for file in files)
-    share = f", {sizes['val'] / max(1, sum(sizes.values())):.1%} of the bytes" if is_known else ""
     more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-    return f"validates: {names[0]}{more}{share} (--val-file names another, --val-fraction takes documents of all files)"
+    line = f"validates: {names[0]}{more} (--val-file names another, --val-fraction takes documents of all files)"
+    if any(file.bytes is None for file in files):
+        return line
+    sizes = {split: sum(about_text_bytes(file) for file in files if file.split == split) for split in SPLITS}
+    return line.replace(" (", f", about {sizes['val'] / max(1, sum(sizes.values())):.1%} of the text (", 1)
 
 
 def free_bytes(folder: Path) -> int:

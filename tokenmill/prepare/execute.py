@@ -46,7 +46,7 @@ def make_missing(
     """
     failures = missing.failures
     if missing:
-        engine = "tiktoken" if makers.engine == "auto" and _is_little(missing) else makers.engine
+        engine = "tiktoken" if makers.engine == "auto" and is_little(missing) else makers.engine
         setup = functools.partial(load_encoder, tokenizer, engine)
         run = (
             cluster.run_tasks
@@ -64,7 +64,7 @@ def _file_to_decompress(unit: Unit) -> str | None:
     return unit.parts[0].file.name if unit.units > 1 and unit.parts[0].file.compression else None
 
 
-def _is_little(missing: Missing) -> bool:
+def is_little(missing: Missing) -> bool:
     """Whether tiktoken is done with the text before a faster engine is proven."""
     return not missing.absent and sum(unit.text_bytes for unit in missing.units) < LITTLE_TEXT
 

@@ -9,6 +9,7 @@ from tokenmill.prepare.prepare_config import Destination, InputRequest
 from tokenmill.prepare.progress import Bars
 from tokenmill.store.files import read_json
 from tokenmill.text import hub
+from tokenmill.text.document_split import default_fraction
 from tokenmill.text.downloads import Downloads
 from tokenmill.text.several_sources import list_sources
 from tokenmill.text.sources import split_files
@@ -98,7 +99,12 @@ def list_input_files(request: InputRequest, destination: Destination, bars: Bars
         bars.say(f"left out {line}")
     if request.val_file == "last":
         val_file = max(listed.files)
-    files = split_files(listed.files, val_file, listed.bytes, request.val_fraction)
+    fraction = request.val_fraction
+    if fraction is None and val_file is None and len(request.sources) > 1:  # or all of one source might validate
+        sizes = [listed.bytes.get(name) for name in listed.files]
+        known = [size for size in sizes if size is not None]
+        fraction = default_fraction(sum(known) if len(known) == len(sizes) else None)
+    files = split_files(listed.files, val_file, listed.bytes, fraction)
     _warn_of_test_files(files, bars)
     return InputFiles(files)
 
@@ -110,8 +116,8 @@ def _warn_of_test_files(files: list[SourceFile], bars: Bars) -> None:
     if 0 < len(found) < len(trained):
         more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
         bars.say(
-            f"warning: {found[0]}{more}: trained on, though the name says otherwise; to leave such files out, name the "
-            "others by a pattern, as --source 'FOLDER/train*'"
+            f"warning: {found[0]}{more}: trained on, though the name says otherwise; to leave it out, name only "
+            "the others with --source (a folder, files or patterns), and what validates with --val-file"
         )
 
 

@@ -109,7 +109,8 @@ class Inventory:
             for key, flag in READ_AS.items():
                 if was.get(key) != now.get(key):
                     raise ValueError(
-                        f"{self.folder}: {key} of {was['file']} was {was.get(key)} then, is {now.get(key)} now; give "
+                        f"{self.folder}: {key} of {was['file']} was {_shown(was.get(key))} then, is "
+                        f"{_shown(now.get(key))} now; give "
                         f"{flag} as it was, or prepare under another --name"
                     )
 
@@ -166,7 +167,7 @@ class Inventory:
         if problem:
             raise ValueError(
                 f"{self.folder}: shard {unit.name} was made from other data: {problem} ({path}); put that back as it "
-                "was, prepare under another --name, or delete the folder"
+                "was (more text goes into a new file), prepare under another --name, or delete the folder"
             )
         return record
 
@@ -253,6 +254,11 @@ def _lacks_columns(record: dict) -> bool:
     """Whether a shard was made before a column that is computed while preparing was registered as it is now."""
     made = {suffix: (column.dtype, column.per) for suffix, column in columns_of(record).items()}
     return any(made.get(column.suffix) != (column.dtype, column.per) for column in prepared_columns())
+
+
+def _shown(value: object) -> str:
+    """A value in a message: a text with line breaks as Python writes it."""
+    return repr(value) if isinstance(value, str) and not value.isprintable() else str(value)
 
 
 def _difference(was: dict, now: dict) -> str | None:

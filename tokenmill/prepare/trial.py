@@ -48,11 +48,12 @@ def make_trial(
         taken.append(file if left else replace(file, limit=found))
         if not left:
             break
-    if left:
+    files = split_by_document(taken, few)
+    if left:  # the whole source
         say(f"the source has {counted(documents - left, 'document')} in all, fewer than --limit-documents {documents}")
-    else:
-        say(f"a trial set of the first {counted(documents, 'document')}, in {counted(len(taken), 'file')}")
-    return replace(inputs, files=split_by_document(taken, few), limit_documents=documents)
+        return replace(inputs, files=files)
+    say(f"a trial set of the first {counted(documents, 'document')}, in {counted(len(taken), 'file')}")
+    return replace(inputs, files=files, limit_documents=documents)
 
 
 def _as_training_files(files: list[SourceFile]) -> list[SourceFile]:

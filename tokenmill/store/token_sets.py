@@ -179,8 +179,8 @@ class TokenSet:
             if self.path.is_file():
                 found = "a file"
             raise FileNotFoundError(
-                f"{self.path}: expected a finished token set, found {found}; "
-                "run `tokenmill prepare`, or prepare_data.py, first (again, if it was interrupted)"
+                f"{self.path}: expected a finished token set, found {found}; run `tokenmill prepare`, or "
+                "prepare_data.py, first (again, if it was interrupted); `tokenmill list` prints the sets that are there"
             )
         self._stamps: dict[str, Stamp | None] = {}
         self._read_at = time.time_ns()

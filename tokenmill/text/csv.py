@@ -11,6 +11,7 @@ is an error, because it would shift all that follows. Columns that are kept are 
 """
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -251,6 +252,7 @@ def _require_columns(file: SourceFile, names: list[str], options: ReadOptions) -
     for name, flag in wanted.items():
         if names.count(name) != 1:
             found = f"found columns {', '.join(names)}" if name not in names else f"found {names.count(name)} of them"
+            found += " (commas separate columns)" if len(names) == 1 and re.search(r"[;\t|]", names[0]) else ""
             raise ValueError(f"{file.shown}: expected a column {name!r}, {found}; name another by {flag}")
     for name, other in itertools.permutations([name for name in wanted if wanted[name] != "--text-column"], 2):
         if other.startswith(f"{name}."):  # a struct with a field would have the same name
