@@ -123,8 +123,9 @@ def require_sources(parts: Parts, mixture: Mixture, sets: Mapping[str, TokenSet]
     """Raises ValueError if a source of a position is missing here, or has another name."""
     if mixture.is_one_set and list(parts) != [ONE_SET]:
         raise ValueError(
-            f"this position is of a mixture of {', '.join(parts)}, but this loader reads one token set; load it into "
-            "RowLoader(Mixture(...))"
+            f"this position is of a mixture of {', '.join(parts)}, but this is one token set; load it into "
+            "RowLoader(Mixture(...)), or name a mixture's TOML file that has sources of these names, as "
+            f"[sources.{next(iter(parts))}]"
         )
     _require_same_names(parts, sets)
     missing = [name for name in parts if name not in sets and name not in mixture.removed]

@@ -61,8 +61,7 @@ def of_step(query: ShowQuery) -> list[str]:
     if config.step is None or config.global_batch_size is not None:
         return []
     return [
-        f"step {config.step:,} is here a call of `next` on all ranks, from 0 on; if you accumulate gradients over "
-        "several calls, pass --global-batch-size"
+        f"step {config.step:,}, one call of `next` on all ranks; if you accumulate gradients, pass --global-batch-size"
     ]
 
 
