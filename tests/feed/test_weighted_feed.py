@@ -360,7 +360,7 @@ def test_a_run_of_one_token_set_goes_on_in_a_mixture(sets):
     assert web == expected[: len(web)]
     with pytest.raises(ValueError, match="no source of the mixture has or had that manifest: code"):
         make(mix(sets, {"code": 1})).load_state_dict(alone.state_dict())
-    with pytest.raises(ValueError, match="this position is of a mixture of web, code, math, but this loader reads one"):
+    with pytest.raises(ValueError, match="this position is of a mixture of web, code, math, but this is one token set"):
         alone.load_state_dict(mixed.state_dict())
 
 
