@@ -15,9 +15,8 @@ import re
 import shlex
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
@@ -33,11 +32,11 @@ File = TypeVar("File")
 ESCAPED = re.compile(r"\[([*?[])\]")  # as glob.escape writes it
 LITTLE = 0.01  # of the bytes of a folder, that may be left out without asking
 # of these, any number of bytes
-DESCRIBING = ("readme.md", "license.md", "license.txt")
+DESCRIBING = re.compile(r"(?:.*/)?(?:readme\.md|license\.md|license\.txt)", re.IGNORECASE)
 # files of Hugging Face's `datasets` that are no text of their own
 NO_TEXT = {
-    "metadata": ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"),
-    "cached": ("cache-*.arrow",),
+    "metadata": re.compile(r"(?:.*/)?(?:dataset_infos?|dataset_dict|state)\.json", re.IGNORECASE),
+    "cached": re.compile(r"(?:.*/)?cache-[^/]*\.arrow", re.IGNORECASE),
 }
 
 
@@ -88,7 +87,7 @@ def of_one_kind(sizes: Mapping[str, int | None], source: str) -> tuple[list[str]
     for name in sorted(sizes):
         by_kind.setdefault(_kind_of(name), []).append(name)
     kinds = [kind for kind in FORMATS if kind in by_kind]
-    known = {kind: sum(sizes[name] or 0 for name in by_kind[kind] if not _is_one(name, DESCRIBING)) for kind in kinds}
+    known = {kind: sum(sizes[name] or 0 for name in by_kind[kind] if not DESCRIBING.fullmatch(name)) for kind in kinds}
     chosen = max(kinds, key=lambda kind: known[kind], default=None)
     if chosen is not None:
         _require_little_else(known, chosen, by_kind, source)
@@ -111,11 +110,7 @@ def _kind_of(name: str) -> str | None:
         return None
     if name.startswith(".") or "/." in name:
         return "hidden"
-    return next((kind for kind, patterns in NO_TEXT.items() if _is_one(name, patterns)), entry.name)
-
-
-def _is_one(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(PurePosixPath(name).name.lower(), pattern) for pattern in patterns)
+    return next((kind for kind, pattern in NO_TEXT.items() if pattern.fullmatch(name)), entry.name)
 
 
 def _require_little_else(
@@ -237,9 +232,7 @@ def _of_glob(pattern: str, source: str) -> Listed:
 
 def _without_no_text(files: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     """The files of a pattern that are text of their own; and what is left out, a sentence each."""
-    kinds = {
-        path: next((kind for kind, patterns in NO_TEXT.items() if _is_one(path, patterns)), None) for path in files
-    }
+    kinds = {path: next((kind for kind, pattern in NO_TEXT.items() if pattern.fullmatch(path)), None) for path in files}
     lines = [
         f"{len(some):,} {kind} {_files(some)} that the pattern names: {_some(some)}"
         for kind in NO_TEXT
