@@ -14,8 +14,9 @@ from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill import TokenSet
 from tokenmill.humanize import counted, in_bytes, in_time
-from tokenmill.prepare.estimate import Estimate, after_first
+from tokenmill.prepare.estimate import Estimate, after_first, split_line
 from tokenmill.prepare.progress import Meter
+from tokenmill.text.units import SourceFile
 
 HUGE = 10**18
 
@@ -142,6 +143,13 @@ def test_a_dry_run_names_the_engine_that_the_run_takes_and_the_share_that_valida
     )
     named = run_prepare(*flags, "--val-file", "b.parquet", "--name", "named", cwd=tmp_path)
     assert "are not trained on" not in named.stdout
+
+
+def test_the_share_that_validates_stands_behind_the_file_s_name_whatever_it_is():
+    files = [SourceFile("a.jsonl", "a.jsonl", "train", 300), SourceFile("b (1).jsonl", "b", "val", 100)]
+    assert split_line(files).startswith("validates: b (1).jsonl, about 25.0% of the text (--val-file names another")
+    unknown = [SourceFile("a.jsonl", "a.jsonl", "train"), SourceFile("b (1).jsonl", "b", "val", 100)]
+    assert split_line(unknown).startswith("validates: b (1).jsonl (--val-file names another")
 
 
 def test_several_sources_make_one_set_and_a_second_flag_does_not_replace_the_first(tmp_path, tokenizer_json):

@@ -13,6 +13,7 @@ from pathlib import Path
 import tyro
 
 from tokenmill.humanize import counted, in_bytes
+from tokenmill.prepare.estimate import fraction_line
 from tokenmill.prepare.outcomes import Failure, PreparationError
 from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
 from tokenmill.prepare.run import prepare_and_describe
@@ -200,7 +201,7 @@ def _of_split(token_set: TokenSet, split: Split, config: PrepareConfig) -> Itera
                     f"--val-fraction 0.01 --name {token_set.manifest['dataset']}-2"
                 )
         else:
-            yield f"validates: {fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction)"
+            yield fraction_line(fraction)
         if 0 < tokens < FEW:
             yield f"warning: {tokens:,} tokens are few to validate with: what a loss on them says is mostly chance"
 

@@ -132,14 +132,19 @@ def estimate(
 def split_line(files: list[SourceFile]) -> str:
     """Which files, or documents, validate, and how much of the bytes these are."""
     if (fraction := files[0].val_fraction) is not None:
-        return f"validates: {fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction)"
+        return fraction_line(fraction)
     names = [file.name for file in files if file.split == "val"]
     more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-    line = f"validates: {names[0]}{more} (--val-file names another, --val-fraction takes documents of all files)"
-    if any(file.bytes is None for file in files):
-        return line
-    sizes = {split: sum(about_text_bytes(file) for file in files if file.split == split) for split in SPLITS}
-    return line.replace(" (", f", about {sizes['val'] / max(1, sum(sizes.values())):.1%} of the text (", 1)
+    share = ""
+    if all(file.bytes is not None for file in files):
+        sizes = {split: sum(about_text_bytes(file) for file in files if file.split == split) for split in SPLITS}
+        share = f", about {sizes['val'] / max(1, sum(sizes.values())):.1%} of the text"
+    return f"validates: {names[0]}{more}{share} (--val-file names another, --val-fraction takes documents of all files)"
+
+
+def fraction_line(fraction: float) -> str:
+    """That a fraction of the documents validates."""
+    return f"validates: {fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction)"
 
 
 def free_bytes(folder: Path) -> int:

@@ -46,8 +46,7 @@ def make_missing(
     """
     failures = missing.failures
     if missing:
-        engine = "tiktoken" if makers.engine == "auto" and is_little(missing) else makers.engine
-        setup = functools.partial(load_encoder, tokenizer, engine)
+        setup = functools.partial(load_encoder, tokenizer, engine_for(missing, makers.engine))
         run = (
             cluster.run_tasks
             if makers.cluster
@@ -64,9 +63,10 @@ def _file_to_decompress(unit: Unit) -> str | None:
     return unit.parts[0].file.name if unit.units > 1 and unit.parts[0].file.compression else None
 
 
-def is_little(missing: Missing) -> bool:
-    """Whether tiktoken is done with the text before a faster engine is proven."""
-    return not missing.absent and sum(unit.text_bytes for unit in missing.units) < LITTLE_TEXT
+def engine_for(missing: Missing, asked: str) -> str:
+    """The engine to use: of `auto`, tiktoken if it is done with the text before a faster engine is proven."""
+    is_little = not missing.absent and sum(unit.text_bytes for unit in missing.units) < LITTLE_TEXT
+    return "tiktoken" if asked == "auto" and is_little else asked
 
 
 def _make(

@@ -12,7 +12,7 @@ from tokenmill.text import hub
 from tokenmill.text.document_split import default_fraction
 from tokenmill.text.downloads import Downloads
 from tokenmill.text.several_sources import list_sources
-from tokenmill.text.sources import split_files
+from tokenmill.text.sources import split_files, total_bytes
 from tokenmill.text.units import SourceFile
 
 STDLIB = "stdlib"
@@ -101,9 +101,7 @@ def list_input_files(request: InputRequest, destination: Destination, bars: Bars
         val_file = max(listed.files)
     fraction = request.val_fraction
     if fraction is None and val_file is None and len(request.sources) > 1:  # or all of one source might validate
-        sizes = [listed.bytes.get(name) for name in listed.files]
-        known = [size for size in sizes if size is not None]
-        fraction = default_fraction(sum(known) if len(known) == len(sizes) else None)
+        fraction = default_fraction(total_bytes({name: listed.bytes.get(name) for name in listed.files}))
     files = split_files(listed.files, val_file, listed.bytes, fraction)
     _warn_of_test_files(files, bars)
     return InputFiles(files)

@@ -21,7 +21,7 @@ from tokenmill.humanize import counted
 from tokenmill.prepare.choose_tokenizer import find_tokenizer, must_train, save_tokenizer
 from tokenmill.prepare.cores import available_cores
 from tokenmill.prepare.estimate import estimate, split_line
-from tokenmill.prepare.execute import is_little, make_missing
+from tokenmill.prepare.execute import engine_for, make_missing
 from tokenmill.prepare.fork_server import ForkServer
 from tokenmill.prepare.input_files import InputFiles, list_input_files
 from tokenmill.prepare.inventory import Inventory, any_record
@@ -202,9 +202,7 @@ def _dry_run(job: _Job) -> tuple[Prepared, list[str]]:
         _require_all_made(job, plan.inventory, plan.inputs)
     samples, failures = read_samples(plan.missing, job.request.options)
     plan.missing.failures.extend(failures)
-    engine = job.request.makers.engine
-    engine = "tiktoken" if engine == "auto" and is_little(plan.missing) else engine
-    measured = measure(samples, job.tokenizer, engine)
+    measured = measure(samples, job.tokenizer, engine_for(plan.missing, job.request.makers.engine))
     ahead = _ahead(plan.missing, plan.inputs, job.request, job.tokenizer.vocab_size, measured)
     if lacking := plan.inventory.lacking_metadata():
         ahead.append(f"{counted(len(lacking), 'shard')} to add columns to; nothing of these is tokenized again")

@@ -28,7 +28,7 @@ from tokenmill.text.arrow_columns import (
 )
 from tokenmill.text.decoding import bounded, bytes_of_texts, gathered
 from tokenmill.text.formats import ReadOptions
-from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, cut_by_size
+from tokenmill.text.units import Cut, Documents, FilePart, SourceFile, as_documents, cut_by_size, sharing
 from tokenmill.text_arrays import unchecked_array
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -57,11 +57,7 @@ def read(part: FilePart) -> Iterator[Documents]:
         require_kept(part.file, schema, part.options)
         begin, end = part.span or (0, None)
         documents = _conversations if part.options.conversations else _texts
-        left = part.text_bytes
-        for found in documents(part, schema, islice(batches, begin, end)):
-            found.share = min(found.share, left)
-            left -= found.share
-            yield found
+        yield from sharing(part, documents(part, schema, islice(batches, begin, end)))
 
 
 def _texts(part: FilePart, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[Documents]:

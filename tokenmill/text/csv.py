@@ -20,12 +20,23 @@ import pyarrow as pa
 import pyarrow.csv
 
 from tokenmill.text import separated
-from tokenmill.text.decoding import JOINED_BY, checked
+from tokenmill.text.arrow_columns import joined
+from tokenmill.text.decoding import bytes_of_texts, checked
 from tokenmill.text.formats import KeptColumn, ReadOptions
 from tokenmill.text.kept_columns import columns_of_rows
 from tokenmill.text.separated import BYTE_ORDER_MARK
-from tokenmill.text.units import BATCH_BYTES, Cut, Documents, FilePart, SourceFile, as_documents, as_text, valid_utf8
-from tokenmill.text_arrays import mask_array, text_array
+from tokenmill.text.units import (
+    BATCH_BYTES,
+    Cut,
+    Documents,
+    FilePart,
+    SourceFile,
+    as_documents,
+    as_text,
+    sharing,
+    valid_utf8,
+)
+from tokenmill.text_arrays import mask_array
 
 QUOTE, LINE_FEED, RETURN, COMMA = b'"\n\r,'
 LONGEST_HEADER = 1 << 20  # bytes
@@ -61,12 +72,8 @@ def read(part: FilePart) -> Iterator[Documents]:
         header = _header(part.file, raw)
         _require_columns(part.file, header.names, part.options)
         begin, end = part.span or (header.end, raw.size())
-        left = part.text_bytes
-        for at, records in _stretches(part, raw, begin, end):
-            documents = _documents(part, header.names, at, records)
-            documents.share = min(documents.share, left)
-            left -= documents.share
-            yield documents
+        stretches = _stretches(part, raw, begin, end)
+        yield from sharing(part, (_documents(part, header.names, records) for records in stretches))
 
 
 # ---------------------------------------------------------------------------- where records end
@@ -115,8 +122,8 @@ def _ends_of_records(raw: pa.NativeFile, begin: int, limit: int) -> list[int]:
     return ends
 
 
-def _stretches(part: FilePart, raw: pa.NativeFile, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Whole records, a few MB at a time, each with the byte that they begin at.
+def _stretches(part: FilePart, raw: pa.NativeFile, begin: int, end: int) -> Iterator[bytes]:
+    """Whole records, a few MB at a time.
 
     ValueError if a record is much longer than a document may be.
     """
@@ -128,7 +135,7 @@ def _stretches(part: FilePart, raw: pa.NativeFile, begin: int, end: int) -> Iter
         whole = len(rest) if at + len(rest) == end else int(_ends(rest)[-1:].sum())
         if whole:
             _require_quotes(part.file, raw, at, rest[:whole])
-            yield at, rest[:whole]
+            yield rest[:whole]
             at, rest = at + whole, rest[whole:]
         elif len(rest) > most:
             raise ValueError(
@@ -170,7 +177,7 @@ def _line_breaks(data: bytes) -> int:
 # ---------------------------------------------------------------------------- records -> documents
 
 
-def _documents(part: FilePart, names: list[str], at: int, records: bytes) -> Documents:
+def _documents(part: FilePart, names: list[str], records: bytes) -> Documents:
     options, broken = part.options, list[str]()
 
     def on_broken(row: pyarrow.csv.InvalidRow) -> str:
@@ -185,12 +192,14 @@ def _documents(part: FilePart, names: list[str], at: int, records: bytes) -> Doc
         )
     columns = [as_text(table.column(names.index(name)).combine_chunks()) for name in _text_columns(names, options)]
     kept, found = _kept(table, names, options)
-    texts, repaired = _joined(columns)
-    fits = np.array([len(text.encode()) <= options.max_document_bytes for text in texts.to_pylist()], bool)
+    column, repaired = joined(columns)
+    texts, more_repaired = valid_utf8(as_text(column))
+    fits = bytes_of_texts(texts) <= options.max_document_bytes
     oversized = len(fits) - int(fits.sum())
     if oversized:
         texts = texts.filter(mask_array(fits))
         kept = None if kept is None else kept.filter(mask_array(fits))
+    repaired += more_repaired
     more = {"repaired_documents": repaired, "oversized_documents": oversized, "broken_lines": len(broken)}
     return as_documents(texts, len(records), kept, kept_found=found, **more)
 
@@ -211,15 +220,6 @@ def _parsed(names: list[str], records: bytes, on_broken) -> pa.Table:
             column_types=dict.fromkeys(numbered, pa.large_binary()), strings_can_be_null=False
         ),
     )
-
-
-def _joined(columns: list[pa.LargeStringArray]) -> tuple[pa.LargeStringArray, int]:
-    """The texts of a record joined by blank lines, without empty ones; and how many were repaired."""
-    texts, repaired = zip(*map(valid_utf8, columns), strict=True)
-    if len(texts) == 1:
-        return texts[0], repaired[0]
-    rows = zip(*(text.to_pylist() for text in texts), strict=True)
-    return text_array([JOINED_BY.join(filter(None, row)) for row in rows]), sum(repaired)
 
 
 def _kept(table: pa.Table, names: list[str], options: ReadOptions) -> tuple[pa.Table | None, frozenset[str]]:

@@ -133,6 +133,8 @@ class TextFormat:
         return {field: value for field, value in as_text.items() if value is not None}
 
 
+# the options of formats whose rows may have conversations
+OF_ROWS = ("text_column", "id_column", "conversations", "messages_column")
 FORMATS: dict[str, TextFormat] = {
     entry.name: entry
     for entry in (
@@ -140,7 +142,7 @@ FORMATS: dict[str, TextFormat] = {
             "parquet",
             (".parquet",),
             "tokenmill.text.parquet",
-            options=("text_column", "id_column", "conversations", "messages_column"),
+            options=OF_ROWS,
             has_columns=True,
             document="row",
             is_packed=True,
@@ -151,7 +153,7 @@ FORMATS: dict[str, TextFormat] = {
             (".jsonl", ".ndjson"),
             "tokenmill.text.jsonl",
             compressed=(".jsonl", ".ndjson", ".json"),
-            options=("text_column", "id_column", "conversations", "messages_column"),
+            options=OF_ROWS,
             has_columns=True,
             document="line",
             first=1,
@@ -171,7 +173,7 @@ FORMATS: dict[str, TextFormat] = {
             "arrow",
             (".arrow",),
             "tokenmill.text.arrow",
-            options=("text_column", "id_column", "conversations", "messages_column"),
+            options=OF_ROWS,
             has_columns=True,
             document="row",
         ),
@@ -179,7 +181,7 @@ FORMATS: dict[str, TextFormat] = {
             "json",
             (".json",),
             "tokenmill.text.jsonl",
-            options=("text_column", "id_column", "conversations", "messages_column"),
+            options=OF_ROWS,
             has_columns=True,
             document="line",
             first=1,

@@ -144,7 +144,7 @@ def split_files(
     names = {name: os.fspath(path) for name, path in files.items()}
     known = {name: _bytes(name, path, sizes or {}) for name, path in names.items()}
     if val_file is None and val_fraction is None and _is_too_small_to_validate(known):
-        val_fraction = default_fraction(_total(known))
+        val_fraction = default_fraction(total_bytes(known))
     if val_fraction is not None:
         whole = [SourceFile(name, _absolute(path), "train", known[name]) for name, path in sorted(names.items())]
         found = split_by_document(whole, val_fraction)
@@ -168,11 +168,11 @@ def split_files(
 
 def _is_too_small_to_validate(sizes: Mapping[str, int | None]) -> bool:
     """Whether the last file is the only one, or has less than 1 MiB and 1% of the bytes."""
-    total, last = _total(sizes), sizes[max(sizes)]
+    total, last = total_bytes(sizes), sizes[max(sizes)]
     return len(sizes) == 1 or (total is not None and last is not None and last < min(SMALL_VAL, total // 100))
 
 
-def _total(sizes: Mapping[str, int | None]) -> int | None:
+def total_bytes(sizes: Mapping[str, int | None]) -> int | None:
     """Bytes of all files; None if those of one are not known."""
     known = [size for size in sizes.values() if size is not None]
     return sum(known) if len(known) == len(sizes) else None

@@ -205,6 +205,15 @@ class Documents:
     locate: Callable[[int], str] | None = None  # the place of a document in the file, for errors about it
 
 
+def sharing(part: FilePart, stream: Iterator[Documents]) -> Iterator[Documents]:
+    """The documents of a part, whose shares add up to no more than was planned."""
+    left = part.text_bytes
+    for documents in stream:
+        documents.share = min(documents.share, left)
+        left -= documents.share
+        yield documents
+
+
 def as_documents(column: pa.Array, share: int, kept: pa.Table | None = None, **more) -> Documents:
     """Leaves out null and empty texts, and repairs invalid UTF-8. `column` has any type that casts to text."""
     column = as_text(column)
