@@ -19,14 +19,12 @@ Places = Callable[[], tuple[np.ndarray, np.ndarray]]
 
 
 class WindowDocuments(NamedTuple):
-    """`lengths` (documents,) int64 of the documents, including BOS; `times` (documents,) how often each comes, None for
-    once. `stretches` are the (shard, begin, end) that their tokens are in, of shards by their number in the epoch:
+    """`lengths` (documents,) int64 of the documents, including BOS. `stretches` are the (shard, begin, end) that their tokens are in, of shards by their number in the epoch:
     (num_stretches, 3) int64.
     `places()` are the shard of each document and its first token there, each (documents,) int64.
     """
 
     lengths: np.ndarray
-    times: np.ndarray | None
     stretches: np.ndarray
     places: Places
 
@@ -43,7 +41,7 @@ def whole_documents(slices: Window, shards: Mapping[int, Shard]) -> WindowDocume
         begins = [shards[shard].offsets[first : first + len(lengths)] for shard, first, lengths in found]
         return np.repeat(numbers, [len(lengths) for *_, lengths in found]), _joined(begins).astype(np.int64)
 
-    return WindowDocuments(_joined([lengths for *_, lengths in found]), None, stretches, places)
+    return WindowDocuments(_joined([lengths for *_, lengths in found]), stretches, places)
 
 
 def viewed_documents(
@@ -52,7 +50,7 @@ def viewed_documents(
     counts_of: Callable[[int], np.ndarray],
     dealt_of: Callable[[int, int, int], np.ndarray | int],
 ) -> WindowDocuments:
-    """The documents of a view's slices, each once, in the order of their shards.
+    """The documents of a view's slices, as often as it counts them, in the order of their shards.
 
     `counts_of(shard)` are the counts of a shard's documents, and `dealt_of(shard, first, last)` how many copies of
     documents `first` to before `last` the epoch has dealt before, under another view.
@@ -67,29 +65,17 @@ def viewed_documents(
         if not isinstance(dealt, int):
             is_due = is_due & (dealt <= copy)
         by_shard.setdefault(shard, []).append(first + np.flatnonzero(is_due))
-    shard_of, begins, lengths, times = [], [], [], []
+    shard_of, begins, lengths = [], [], []
     for shard in sorted(by_shard):
-        numbers, many = _with_times(by_shard[shard])
+        numbers = np.sort(np.concatenate(by_shard[shard]))  # copies side by side
         begin, length = shards[shard].places_of(numbers)
         shard_of.append(np.full(len(numbers), shard))
         begins.append(begin)
         lengths.append(length)
-        times.append(many)
-    shard_numbers, begin, length, often = map(_joined, (shard_of, begins, lengths, times))
+    shard_numbers, begin, length = map(_joined, (shard_of, begins, lengths))
     return WindowDocuments(
-        length,
-        often if often.max(initial=0) > 1 else None,
-        _stretches(shard_numbers, begin, begin + length),
-        lambda: (shard_numbers, begin),
+        length, _stretches(shard_numbers, begin, begin + length), lambda: (shard_numbers, begin)
     )
-
-
-def _with_times(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers in the parts, ascending, and how often each is there. Each part ascends."""
-    if len(parts) == 1:
-        return parts[0], np.ones(len(parts[0]), np.int64)
-    found, times = np.unique(np.concatenate(parts), return_counts=True)
-    return found, times
 
 
 def _stretches(shard: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:

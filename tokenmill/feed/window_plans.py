@@ -22,7 +22,6 @@ from tokenmill.feed.remote_rows import BlockOrder
 from tokenmill.feed.window_documents import WindowDocuments
 from tokenmill.feed.window_rows import WindowRows
 from tokenmill.remote.sets import RemoteTokenSet
-from tokenmill.rows.copies import Apart
 from tokenmill.rows.joined_epoch import JoinedEpoch
 from tokenmill.rows.order import ORDER_VERSION, number_of
 from tokenmill.rows.packers import Packer, Past, WindowContent, count_window, plan_window
@@ -239,10 +238,7 @@ class WindowPlans:
         )
         make = self.packing.whole_packer if self.token_set.is_chat else self.packing.packer
         assert make is not None, "only packings with one global order are planned, and of chat sets whole documents"
-        packer = make(content)
-        if documents is None or documents.times is None:
-            return packer
-        return Apart(packer, documents.lengths, documents.times)
+        return make(content)
 
     def _plan(self, epoch: int, window: int) -> WindowRows:
         slices = self.epoch(epoch).window(window)
@@ -263,13 +259,12 @@ class WindowPlans:
         if self.token_set.is_chat:  # padding is the document after the last
             shard, begin = np.append(shard, len(joined)), np.append(begin, 0)
             joined.append(Padding(self.row_len, self.token_set.bos_id, self.token_set.numpy_dtype))
-        document = packer.document_of(plan.document) if isinstance(packer, Apart) else plan.document
         return WindowRows(
             joined,
             np.stack([at[stretches[:, 0]], stretches[:, 1], stretches[:, 2]], axis=1),
             plan,
-            shard[document],
-            begin[document] + plan.start,
+            shard[plan.document],
+            begin[plan.document] + plan.start,
             self.token_set.bos_id,
             self.packing.begins_with_bos,
             self.loss,

@@ -3,7 +3,7 @@
 Comes in: numbers (document lengths, row length, seed, epoch). Goes out: numbers.
 
     windows       the slices of all shards, taken in windows: the order of an epoch
-    view_windows  the slices of a view; copies: documents that come several times in a window, in different rows
+    view_windows  the slices of a view
     joined_epoch  an epoch whose documents change on the way
     packing       best-fit rows of a window; bundles: joins short pieces at random first
     whole_documents  rows of whole documents and padding, for chat sets

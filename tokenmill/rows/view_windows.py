@@ -12,8 +12,7 @@ So a slice has as many tokens as one of a whole set, however few documents the v
 tokens of the view. If every document counts once, the slices and their order are those of the whole set (windows.py).
 
 Slices are sorted by their first document. The copies of a document are therefore neighbors, which the systematic sample
-puts into different windows; not all of them, as a slice of a rare copy covers many others. Copies that are in one
-window are kept in different rows (copies.py).
+puts into different windows; not all of them, as a slice of a rare copy covers many others.
 """
 
 import numpy as np
