@@ -83,6 +83,7 @@ bench: .venv/tools
 	$(PY) benchmarks/packing.py $(TOKENS)
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
 	$(PY) benchmarks/loader.py
+	$(PY) benchmarks/steps.py $(TOKENS)
 	$(PY) benchmarks/arrays.py
 	$(PY) benchmarks/order.py
 	$(PY) benchmarks/mixture.py

@@ -1,29 +1,23 @@
-"""What a GPU waits for: the share of a training step spent on data, and tokens/s over the bus.
+"""What copies to a GPU cost: steps on batches of the loader, and on int64 batches that are copied when they are needed.
 
-    python benchmarks/cuda.py TOKENS
+    python benchmarks/cuda.py [TOKENS]
 
-A step is a row of matrix products that takes 5 or 20 ms. Steps that ask the loader for their batch take turns
-with steps that use one batch again and again; what the first take longer is the wait.
+Both take turns with steps on one constant batch (benchmarks/steps.py). It also prints tokens/s without any step, and
+those that the bus carries in plain copies of pinned memory.
 """
 
 if __name__ != "__main__":  # torch looks for a package of this name, and from this folder finds this
     raise ImportError("this is a program, and not NVIDIA's package `cuda`")
 
 import argparse
-import sys
+import statistics
 import time
-from pathlib import Path
 
-import numpy as np
 import torch
+from steps import RowLoader, make_step, seconds_a_step
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from tokenmill import RowLoader
-
-BATCH_SIZE, SEQ_LEN, ROUNDS = 32, 2048, 9
+BATCH_SIZE, SEQ_LEN, ROUNDS, STEPS = 32, 2048, 9, 100
 TOKENS = BATCH_SIZE * SEQ_LEN
-MATRIX = 4096
 
 
 def seconds(work) -> float:
@@ -34,55 +28,31 @@ def seconds(work) -> float:
     return time.perf_counter() - started
 
 
-def make_step(milliseconds: float):
-    """Matrix products of about so many milliseconds, that begin by reading the batch."""
-    left = torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16)
-    right = left / MATRIX
-    embedding = torch.nn.Embedding(65_536, 64, device="cuda", dtype=torch.bfloat16)
-
-    def step(inputs, targets, products):
-        x = left + embedding(inputs).mean() + targets.sum()
-        for _ in range(products):
-            x = x @ right
-
-    batch = torch.zeros((2, BATCH_SIZE, SEQ_LEN), dtype=torch.int64, device="cuda")
-    seconds(lambda: step(*batch, 100))
-    short, long = (min(seconds(lambda n=n: step(*batch, n)) for _ in range(5)) for n in (10, 110))
-    products = max(1, round((milliseconds / 1e3 - short) / ((long - short) / 100)) + 10)
-    return lambda inputs, targets: step(inputs, targets, products)
-
-
-def wait_share(next_batch, milliseconds: float, steps: int) -> tuple[float, float]:
-    """(milliseconds of a step on one batch, share by which it is longer with a batch of its own), medians."""
-    step, same = make_step(milliseconds), next_batch()
-    alone, fed = [], []
+def longer(next_batch, step) -> float:
+    """The share by which a step takes longer than on one constant batch, the median of rounds."""
+    same, found = next_batch(), []
     for _ in range(ROUNDS):
-        alone.append(seconds(lambda: [step(*same) for _ in range(steps)]))
-        fed.append(seconds(lambda: [step(*next_batch()) for _ in range(steps)]))
-    return np.median(alone) / steps * 1e3, float(np.median(fed) / np.median(alone) - 1)
+        alone = seconds_a_step(step, lambda: same, STEPS)
+        found.append(seconds_a_step(step, next_batch, STEPS) / alone - 1)
+    return statistics.median(found)
 
 
-def bus() -> float:
-    """Bytes/s of asynchronous copies of pinned batches, (B, T + 1) uint16 each."""
-    batch = torch.zeros((BATCH_SIZE, SEQ_LEN + 1), dtype=torch.int16).pin_memory()
-    many = [seconds(lambda: [batch.to("cuda", non_blocking=True) for _ in range(1000)]) for _ in range(ROUNDS)]
-    return 1000 * batch.numel() * 2 / float(np.median(many))
-
-
-def main(tokens: str | None = None) -> None:
+def main(tokens: str | None) -> None:
     if not torch.cuda.is_available():
         raise SystemExit("this machine, or this build of torch, has no CUDA: nothing was measured")
-    on_cuda = RowLoader(tokens, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, device="cuda")
-    on_cpu = RowLoader(tokens, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0)
-    print(
-        f"{torch.cuda.get_device_name()}\n\n| step | pinned, ahead | plain .to('cuda') of int64 |\n| --- | --- | --- |"
-    )
-    for milliseconds, steps in ((5, 200), (20, 50)):
-        length, ours = wait_share(lambda: next(on_cuda), milliseconds, steps)
-        _, plain = wait_share(lambda: [x.to("cuda") for x in next(on_cpu)], milliseconds, steps)
-        print(f"| {length:.1f} ms | {ours:.2%} longer | {plain:.2%} longer |")
-    speed = np.median([seconds(lambda: [next(on_cuda) for _ in range(1000)]) for _ in range(ROUNDS)])
-    print(f"\nno compute: {1000 * TOKENS / speed / 1e6:,.0f}M tokens/s; bus: {bus() / 2e6:,.0f}M tokens/s of 2 bytes")
+    sizes = {"batch_size": BATCH_SIZE, "seq_len": SEQ_LEN}
+    on_cuda, on_cpu = RowLoader(tokens, **sizes, device="cuda"), RowLoader(tokens, **sizes, prefetch=0)
+    print(f"{torch.cuda.get_device_name()}\n\n| step | loader | plain .to('cuda') of int64 |\n| --- | --- | --- |")
+    for milliseconds in (5, 20):
+        step = make_step(on_cuda.device, milliseconds / 1e3)
+        ours = longer(lambda: next(on_cuda), step)
+        plain = longer(lambda: [x.to("cuda") for x in next(on_cpu)], step)
+        print(f"| {milliseconds} ms | {ours:.2%} longer | {plain:.2%} longer |")
+    alone = statistics.median(seconds(lambda: [next(on_cuda) for _ in range(1000)]) for _ in range(ROUNDS))
+    pinned = torch.zeros((BATCH_SIZE, SEQ_LEN + 1), dtype=torch.int16).pin_memory()
+    copies = [seconds(lambda: [pinned.to("cuda", non_blocking=True) for _ in range(1000)]) for _ in range(ROUNDS)]
+    bus = 1000 * pinned.numel() / statistics.median(copies)
+    print(f"\nno steps: {1000 * TOKENS / alone / 1e6:,.0f}M tokens/s; bus: {bus / 1e6:,.0f}M tokens/s of 2 bytes")
 
 
 if __name__ == "__main__":

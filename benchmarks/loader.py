@@ -28,6 +28,7 @@ import sets
 from packing import ROW_LEN, fineweb_edu_lengths
 
 from tokenmill import RowLoader
+from tokenmill.feed.table import read_batch
 from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
@@ -54,14 +55,8 @@ def loader_steps(token_set: Path, **settings):
 
 def fill_steps(token_set: Path):
     """Reads batches of the planned rows of a window, one after the other."""
-    rows = RowLoader(token_set, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0)._feed.only.plans().rows(0, 0)
-    firsts = cycle(range(0, rows.num_rows - BATCH_SIZE, BATCH_SIZE))
-
-    def step():
-        first = next(firsts)
-        rows.read(range(first, first + BATCH_SIZE))
-
-    return step
+    batches = cycle(sets.batches_of_window(token_set, BATCH_SIZE, SEQ_LEN))
+    return lambda: read_batch(next(batches), (BATCH_SIZE, ROW_LEN), np.uint16)
 
 
 def widening_steps(num_tokens: int):
@@ -262,9 +257,11 @@ loader = RowLoader({tokens!r}, batch_size={batch_size}, seq_len={seq_len})
 """
 FIRST = "next(loader); print(time.perf_counter() - started)"
 RESUME = """
+from tokenmill.rows.run import Cursor
+windows = loader._sources(loader.run, counts_only=True)[""].count_windows(1)
+cursors = {"": Cursor(1, windows // 2, 1_234)}
+loader.run = loader.run._replace(now=loader.run.now._replace(cursors=cursors))
 position = loader.state_dict()
-windows = loader._feed.only.plans().count_windows(1)
-position["sources"] |= {"epoch": [1], "window": [windows // 2], "row": [1_234]}
 started = time.perf_counter()
 loader = RowLoader(loader.token_set.path, batch_size=loader.config.batch_size, seq_len=loader.config.seq_len)
 loader.load_state_dict(position)

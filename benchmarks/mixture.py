@@ -4,41 +4,32 @@
 
 Speed: int64 batches of 32 x 2,048 on the CPU, of 8 sources and of one token set of the same size, taking turns.
 Shares: Megatron-LM's blending rule (helpers.cpp, build_blending_indices) and grain's (mix.py, _counts_per_dataset)
-on the same weights. Histories: runs whose mixture, length of rows and batch size change again and again, each token of
-each source counted. Start-up: new processes, files in the page cache, 256 file descriptors.
+on the same weights. Start-up: new processes, files in the page cache, 256 file descriptors.
 """
 
 import argparse
-import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import sets
-from making import make_token_set
 
 from tokenmill import Mixture, RowLoader
-from tokenmill.feed import window_plans
-from tokenmill.feed.mixture_state import lines_of
+from tokenmill.feed.weights import whole_weights
 from tokenmill.rows.interleave import pattern_of
-from tokenmill.rows.weights import whole_weights
-from tokenmill.rows.windows import WindowSize
-from tokenmill.store.token_sets import TokenSet
 
 BATCH_SIZE, SEQ_LEN = 32, 2048
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; prints, and writes nothing")
 QUICK = parser.parse_args().quick
-ROUNDS, SECONDS, HISTORIES = (3, 0.2, 20) if QUICK else (11, 0.5, 1000)
+ROUNDS, SECONDS = (3, 0.2) if QUICK else (11, 0.5)
 
 
 # ---------------------------------------------------------------------------- tokens/s, taking turns
@@ -136,86 +127,6 @@ def shares() -> list[str]:
     return lines
 
 
-# ---------------------------------------------------------------------------- histories
-
-NAMES = ("web", "code", "math", "news")
-
-
-def history(folder: Path, seed: int) -> tuple[int, int, int]:
-    """One run of many changes: (changes, tokens dealt twice in an epoch, tokens left out of one)."""
-    rng, state, dealt = random.Random(seed), None, {name: Counter() for name in NAMES}
-    changes = rng.randint(2, 10)
-    for _ in range(changes):
-        some = rng.sample(NAMES, rng.randint(1, len(NAMES)))
-        mixture = Mixture(
-            {name: rng.randint(1, 20) for name in some},
-            sources={name: folder / name for name in some},
-            removed=[name for name in NAMES if name not in some],
-        )
-        world_size = rng.randint(1, 3)
-        loader = RowLoader(
-            mixture,
-            batch_size=rng.randint(1, 4),
-            seq_len=rng.choice([7, 16, 33]),
-            prefetch=0,
-            rank=0,
-            world_size=world_size,
-        )
-        if state is not None:
-            loader.load_state_dict(state)
-        calls = rng.randint(0, 20)
-        count_pieces(loader, calls * loader.config.batch_size * world_size, dealt)
-        for _ in range(calls):
-            next(loader)
-        state = loader.state_dict()
-    twice = out = 0
-    for part in lines_of(state["sources"]):
-        name = part["name"]
-        token_set = TokenSet(folder / name)
-        for entry in token_set.split("train"):
-            offsets = token_set.open(entry).offsets.tolist()
-            for document, (first, last) in enumerate(zip(offsets, offsets[1:], strict=False)):
-                for token in range(last - first):
-                    times = dealt[name][entry.name, document, token]
-                    twice += max(0, times - part["epoch"] - 1)
-                    out += max(0, part["epoch"] - times)
-    return changes, twice, out
-
-
-def count_pieces(loader: RowLoader, rows: int, dealt: dict[str, Counter]) -> None:
-    """Counts what the next rows of all ranks hold, fillers apart."""
-    everything = RowLoader(
-        loader.config.tokens, batch_size=1, seq_len=loader.config.seq_len, prefetch=0, rank=0, world_size=1
-    )
-    everything.load_state_dict(loader.state_dict())
-    found = everything._make_rows(ahead=False)
-    found.seek(everything._state.place)
-    for row in found.pieces(rows):
-        for piece in row:
-            if not piece.filler:
-                name = piece.shard.path.parents[1].name
-                tokens = range(piece.start, piece.start + piece.length)
-                dealt[name].update((piece.shard.entry.name, piece.document, token) for token in tokens)
-
-
-def histories(folder: Path) -> list[str]:
-    for number, name in enumerate(NAMES):
-        rng = random.Random(number)
-        make_token_set(
-            folder / name, train=[[rng.randint(1, 40) for _ in range(12)] for _ in range(2)], val=[[5]], seed=number
-        )
-    former, window_plans.DEFAULT_WINDOW_SIZE = window_plans.DEFAULT_WINDOW_SIZE, WindowSize(slice=16, window=128)
-    found = [history(folder, seed) for seed in range(HISTORIES)]
-    window_plans.DEFAULT_WINDOW_SIZE = former
-    changes, twice, out = (sum(column) for column in zip(*found, strict=True))
-    return [
-        f"| {HISTORIES:,} random histories, {changes:,} changes of weights, sources, seq_len, batch size and ranks | |",
-        "| --- | --- |",
-        f"| tokens dealt twice within an epoch | {twice} |",
-        f"| tokens left out of an epoch | {out} |",
-    ]
-
-
 # ---------------------------------------------------------------------------- start-up, in new processes
 
 MEASURE = """
@@ -270,7 +181,7 @@ def start_up(folder: Path) -> list[str]:
 def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        tables = [speeds(Path(name) / "speed"), shares(), histories(Path(name) / "histories"), start_up(Path(name))]
+        tables = [speeds(Path(name) / "speed"), shares(), start_up(Path(name))]
     text = "\n\n".join("\n".join(table) for table in tables) + "\n"
     print(text)
     if not QUICK:

@@ -69,42 +69,40 @@ def again(plans: list[RowPlan], documents: int) -> float:
 
 
 def neighbors() -> list[str]:
-    """What a document meets in the next epoch, how many a row has, and filler, by order version."""
+    """What a document meets in the next epoch, how many documents a row has, and filler."""
     lines = [
-        "| documents, row | pairs again, before | now | most documents in a row, before | now | filler, before | now |"
+        "| documents, tokens of a row | pairs again | most documents in a row | filler |",
+        "| --- | --- | --- | --- |",
     ]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for count, row_len in NEIGHBORS:
-        lengths, cells = fineweb_edu_lengths(count), []
-        for version in (1, 2):
-            plans = [plan_rows(lengths, row_len, seed=(seed,), order_version=version) for seed in (1, 2)]
-            most = int(plans[0].count_by_row(~plans[0].filler).max())
-            filler = plans[0].length[plans[0].filler].sum() / (plans[0].num_rows * row_len)
-            cells.append((f"{again(plans, count):.2%}", f"{most}", f"{filler:.2%}"))
-        columns = " | ".join(f"{before} | {now}" for before, now in zip(*cells, strict=True))
-        lines.append(f"| {count:,}, {row_len:,} | {columns} |")
+        plans = [plan_rows(fineweb_edu_lengths(count), row_len, seed=(seed,)) for seed in (1, 2)]
+        most = int(np.add.reduceat(~plans[0].filler, plans[0].row_offsets[:-1], dtype=np.int64).max())
+        lines.append(f"| {count:,}, {row_len:,} | {again(plans, count):.2%} | {most} | {filler(plans[0]):.2%} |")
     return lines
 
 
 def cuts() -> list[str]:
-    """Documents of just over half a row, or a third: filler, and how many are cut, by order version."""
-    lines = [f"| documents, rows of {ROW_LEN:,} | filler, before | now | documents cut |", "| --- | --- | --- | --- |"]
+    """Documents of just over half a row, or a third: filler, and how many are cut."""
+    lines = [f"| documents, rows of {ROW_LEN:,} | filler | documents cut |", "| --- | --- | --- |"]
     for least, most in ((1100, 1100), (1030, 1300), (700, 1000)):
         lengths = np.random.default_rng(0).integers(least, most + 1, 50_000)
-        plans = [plan_rows(lengths, ROW_LEN, seed=(1,), order_version=version) for version in (1, 2)]
-        filler = [f"{plan.length[plan.filler].sum() / (plan.num_rows * ROW_LEN):.1%}" for plan in plans]
-        kept = ~plans[1].filler
-        cut = np.unique(plans[1].document[kept & (plans[1].length < lengths[plans[1].document])])
+        plan = plan_rows(lengths, ROW_LEN, seed=(1,))
+        cut = np.unique(plan.document[~plan.filler & (plan.length < lengths[plan.document])])
         name = f"{least:,} tokens" if least == most else f"{least:,} to {most:,} tokens"
-        lines.append(f"| {name} | {' | '.join(filler)} | {len(cut) / len(lengths):.0%} |")
+        lines.append(f"| {name} | {filler(plan):.1%} | {len(cut) / len(lengths):.0%} |")
     return lines
+
+
+def filler(plan: RowPlan) -> float:
+    """The share of the rows' tokens that is filler."""
+    return float(plan.length[plan.filler].sum() / (plan.num_rows * plan.row_len))
 
 
 def planning_speed(lengths: np.ndarray, runs: int = 9) -> None:
     seconds = []
     for run in range(runs):
         started = time.perf_counter()
-        plan_rows(lengths, ROW_LEN, seed=run)
+        plan_rows(lengths, ROW_LEN, seed=(run,))
         seconds.append(time.perf_counter() - started)
     median = np.median(seconds)
     speed = lengths.sum() / median / 1e6

@@ -37,9 +37,7 @@ from tokenmill.look.packing_stats import tally, variants
 from tokenmill.store.set_names import find_token_set
 from tokenmill.store.token_sets import TokenSet
 
-SETTINGS = {
-    label: {"packing": one.packing.name, "long_documents": one.long_documents} for label, one in variants().items()
-}
+SETTINGS = {label: {"packing": one.name, "long_documents": one.long_documents} for label, one in variants().items()}
 MEASURED = (
     "all, later pieces after BOS",
     "all, later pieces as they come",

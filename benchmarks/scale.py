@@ -108,10 +108,8 @@ def loader(tokens: str, deep: bool = False) -> list[str]:
     code = f"from tokenmill import RowLoader, Mixture\nloader = RowLoader({tokens}, batch_size=32, seq_len=2048)\n"
     if deep:
         code += (
-            "state = loader.state_dict()\n"
-            "count = len(state['sources']['name'])\n"
-            "state['sources'] |= {'epoch': [1] * count, 'window': [MIDDLE] * count}\n"
-            "loader.load_state_dict(state)\n"
+            "from tokenmill.rows.run import Cursor\n"
+            "loader.run = loader.run._replace(now=loader.run.now._replace(cursors={'': Cursor(1, MIDDLE, 0)}))\n"
         )
     return python(code + "next(loader)")
 
@@ -156,7 +154,7 @@ def rows_of(folder: Path, many: int) -> list[tuple[str, tuple[float, int, int]]]
         add(f"{what}: report", command("report", path, "--out", folder / "r.html"))
     add("15T tokens in 60,000 shards: the list of files that push compares with", python(listing))
     add("50 sources of 1,000 shards: first batch", loader(mixture))
-    add("50 sources of 1,000 shards: mix", command("mix", toml, "--seq-len", 2048, "--tokens", "10B"))
+    add("50 sources of 1,000 shards: mix", command("mix", toml, "--tokens", "10B"))
     return found
 
 

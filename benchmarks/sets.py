@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from packing import fineweb_edu_lengths
 
+from tokenmill.feed.table import Batch, Part
+from tokenmill.numpy import RowLoader
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.token_sets import write_manifest
@@ -49,6 +51,14 @@ def sparse(folder: Path, num_shards: int, shard_tokens: int = 50_000_000) -> Pat
     tokenizer = {"name": "zeros", "fingerprint": "0" * 64, "vocab_size": 50257, "bos_token": "<|bos|>", "bos_id": 0}
     write_manifest(folder, "zeros", tokenizer, shards)
     return folder
+
+
+def batches_of_window(folder: Path, batch_size: int, seq_len: int) -> list[Batch]:
+    """All batches of the first window of a token set, planned, in order."""
+    loader = RowLoader(folder, batch_size=batch_size, seq_len=seq_len, prefetch=0)
+    table = loader._sources(loader.run)[""].table(0, 0)
+    firsts = range(0, table.num_rows - batch_size, batch_size)
+    return [Batch([Part(0, table, first, first + batch_size)], slice(None)) for first in firsts]
 
 
 def random_set(folder, shards, tokens):

@@ -25,7 +25,7 @@ from packing import fineweb_edu_lengths
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tokenmill.feed.window_plans import WindowPlans
+from tokenmill.numpy import RowLoader
 from tokenmill.store.files import header
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.tables import parquet_of
@@ -108,25 +108,13 @@ def first_batch(folder: Path, view: str | None) -> tuple[float, int]:
 def planned(folder: Path) -> dict[str, float]:
     """Tokens that are planned a second, of the whole set and of each view."""
     found: dict[str, list[float]] = {}
-    plans = {
-        name: WindowPlans(
-            TokenSet(folder).viewed(name),
-            "train",
-            2049,
-            packing="best_fit",
-            long_documents="split",
-            shuffle=True,
-            seed=1,
-        )
-        for name in (None, *RULES)
-    }
+    loaders = {name: RowLoader(folder, view=name, batch_size=1, seq_len=2048, prefetch=0) for name in (None, *RULES)}
+    sources = {name: loader._sources(loader.run)[""] for name, loader in loaders.items()}
     for window in range(WINDOWS):
-        for name, own in plans.items():
-            own.epoch(0)
-            if window < own.count_windows(0):
+        for name, source in sources.items():
+            if window < source.count_windows(0):
                 began = time.perf_counter()
-                rows = own.rows(0, window)
-                rate = rows.num_rows * 2049 / (time.perf_counter() - began)
+                rate = source.table(0, window).num_rows * 2049 / (time.perf_counter() - began)
                 found.setdefault(name or "the whole set", []).append(rate)
     return {name: statistics.median(rates) for name, rates in found.items()}
 

@@ -21,13 +21,15 @@ PARTS = {
     "Training": ("get_batch", "state_dict", "load_state_dict", "RowLoader", "PackedRows"),
     "NumPy and JAX": (
         "tokenmill.numpy.RowLoader",
+        "tokenmill.numpy.document_ids",
         "tokenmill.numpy.position_ids",
         "tokenmill.jax.RowLoader",
+        "tokenmill.jax.document_ids",
         "tokenmill.jax.position_ids",
         "tokenmill.jax.rank_in_sharding",
     ),
     "Mixtures": ("Mixture", "proportional", "forecast"),
-    "Document boundaries": ("position_ids", "cu_seqlens", "document_mask"),
+    "Document boundaries": ("document_ids", "position_ids", "cu_seqlens", "document_mask"),
     "Token sets": ("find_token_set", "TokenSet", "Tokenizer"),
     "Preparing": ("prepare", "PrepareConfig", "PRESETS", "PreparationError"),
 }

@@ -9,23 +9,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tokenmill import Mixture
-from tokenmill.feed.forecast import EpochSize, forecast_of
+from tokenmill.feed.forecast import forecast_of
 from tokenmill.look import mixture_chart
 
 DOCS = Path(__file__).resolve().parent
-SEQ_LEN = 4096
 STAGES = [
     (0, {"web": 80, "code": 15, "math": 5}),
     ("600B", {"web": 55, "code": 30, "math": 15}),
     ("900B", {"web": 25, "code": 25, "math": 50}),
 ]
-WINDOWS = {"web": 5000, "code": 800, "math": 120}  # of 65,536 rows
+WINDOWS = {"web": 5000, "code": 800, "math": 120}  # of 2^28 tokens
 
 
 def draw(scheme: str) -> str:
-    mixture = Mixture(STAGES, max_epochs={"math": 4}, on_cap="spread", tokens="1T")
-    sizes = {name: EpochSize(windows, (65_536,)) for name, windows in WINDOWS.items()}
-    return mixture_chart.draw(mixture_chart.chart_of(forecast_of(mixture, sizes, SEQ_LEN, 10**12)), scheme)
+    sizes = {name: windows << 28 for name, windows in WINDOWS.items()}
+    found = forecast_of(Mixture(STAGES, max_epochs={"math": 4}), sizes, 10**12)
+    return mixture_chart.draw(mixture_chart.chart_of(found), scheme)
 
 
 if __name__ == "__main__":

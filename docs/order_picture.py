@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tokenmill.rows.windows import Epoch, WindowSize
+from tokenmill.rows.windows import WindowSize, epoch_of_shards
 
 DOCS = Path(__file__).resolve().parent
 FILES = {"web": 96, "code": 64, "math": 48}  # tokens, in units of which a slice has 8
@@ -61,8 +61,8 @@ class Picture:
 
 def draw(scheme: str) -> str:
     picture, names = Picture(scheme), list(FILES)
-    epoch = Epoch(list(FILES.values()), (1337, "", 0), SIZE)
-    shard, begin, _ = epoch.slices()
+    epoch = epoch_of_shards(list(FILES.values()), (1337, "", 0), SIZE)
+    shard, begin, *_ = epoch.slices
     slices = [(names[s], b // SIZE.slice) for s, b in zip(shard.tolist(), begin.tolist(), strict=True)]
     picture.heading("Files are cut into slices of 2^20 tokens.")
     for name in names:

@@ -48,7 +48,7 @@ def main(token_set: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         console.print("$ tokenmill show stdlib --step 5 --checkpoint ckpt.pt", style="bold")
         show(Show(token_set, step=5, checkpoint=str(checkpoint(token_set, Path(folder)))), console)
-    lines = console.export_text(clear=False, styles=True).splitlines()
+    lines = console.export_text(clear=False, styles=True).replace(token_set, "stdlib").splitlines()
     shown = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False, markup=False)
     for line in lines[:LINES]:
         shown.print(Text.from_ansi(line), overflow="ellipsis", no_wrap=True)

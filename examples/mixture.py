@@ -24,19 +24,17 @@ from tokenmill import PrepareConfig, prepare
 
 FILES = 4  # of each source; the last validates
 MIXTURE = """# {about}
-tokens = "6M"        # of the whole run
-on_cap = "spread"    # what is too much of a source goes to the others
 
 {sources}
-[[stages]]           # first of all kinds, as they weigh
+[[stages]]           # at first, mostly code
 begin = 0
 weights = {{ modules = 5, packages = 4, docs = 1 }}
 
-[[stages]]           # then more texts
+[[stages]]           # then more prose
 begin = "3M"
 weights = {{ modules = 2, packages = 2, docs = 1 }}
 
-[[stages]]           # and at the end the best, as one thinks
+[[stages]]           # at the end, what you think is best
 begin = "5M"
 weights = {{ modules = 3, docs = 1 }}
 """

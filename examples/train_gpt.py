@@ -7,7 +7,7 @@ with 1, 2 or 4 as if nothing had happened: the rows of every step are the same. 
 checksum of its rows: two runs that print the same ones saw the same rows.
 
 `--tokens` may be a chat set (docs/chat.md), and `--start-from` a checkpoint whose weights are fine-tuned: `make chat`.
-The loss of a step is the mean over its targets that bear loss, on all ranks and in all passes.
+The loss of a step is the mean over its targets that are in the loss, on all ranks and in all passes.
 
 Ctrl-C, or a scheduler's SIGTERM, ends after the step that is under way, with a checkpoint.
 """
@@ -146,8 +146,7 @@ def bits_per_byte(model: nn.Module, config: TrainConfig, amp, tokens: Path | Non
         inputs, targets = next(loader)
         with amp:
             losses = model(inputs, targets)
-        bears = targets >= 0  # all of them in a set of text
-        counts = token_bytes[targets.clamp(min=0)] * bears  # 0 for special tokens
+        counts = token_bytes[targets.clamp(min=0)] * (targets >= 0)  # 0 for special tokens, and what is not in the loss
         sums += torch.stack([(losses * (counts > 0)).sum(), counts.sum()])
     if dist.is_initialized():
         dist.all_reduce(sums)
@@ -228,11 +227,11 @@ def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, lo
 
 
 def save(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader, step: int) -> None:
-    """Writes the checkpoint whole, or not at all; on the first rank alone, after all have compared where they stand."""
-    data = loader.state_dict()
+    """Writes the checkpoint whole, or not at all, on the first rank: the position is the same on all."""
     if loader.rank:
         return
-    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": data, "step": step}
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    saved["data"] = loader.state_dict()
     unfinished = config.checkpoint.with_name(f".{config.checkpoint.name}.{os.getpid()}.tmp")
     with open(unfinished, "wb") as file:
         torch.save(saved | {"shape": shape(config, model)}, file)
@@ -291,10 +290,10 @@ class Step:
     def learn(self, step: int) -> torch.Tensor:
         """What this rank adds to the sums over all: its share of the loss, its rows' checksum, and 0: (3,) float64."""
         sums = torch.zeros(3, dtype=torch.float64, device=self.config.device)
-        bears_loss = 0  # targets, on all ranks and in all passes
+        in_loss = 0  # targets, on all ranks and in all passes
         for number in range(self.passes):
             inputs, targets = next(self.batches)
-            bears_loss += self.batches.targets
+            in_loss += self.batches.targets
             if self.ranks > 1:
                 self.model.require_backward_grad_sync = number == self.passes - 1
             with self.amp:
@@ -302,9 +301,9 @@ class Step:
             loss.backward()
             rows = checksum(inputs) if self.config.checksums else 0
             sums += torch.tensor([loss.item(), rows, 0], dtype=torch.float64, device=sums.device)
-        sums[0] /= max(1, bears_loss)
+        sums[0] /= max(1, in_loss)
         for parameter in self.model.parameters():
-            parameter.grad *= self.ranks / max(1, bears_loss)  # DDP has divided by the ranks
+            parameter.grad *= self.ranks / max(1, in_loss)  # DDP has divided by the ranks
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.config)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -365,11 +364,11 @@ def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None
             save(config, model, optimizer, loader, step + 1)
         if to_end:
             if config.checkpoint:
-                say(how_to_look(config, step))
+                say(how_to_look(config, step, loader.step, steps.passes))
             say(how_to_go_on(step + 1, config, ranks), flush=True)
             return
-    if config.checkpoint:
-        say(how_to_look(config, last - 1))
+    if config.checkpoint and loader.step:
+        say(how_to_look(config, last - 1, loader.step, steps.passes))
     if config.sample and rank == 0:
         say("\n" + write(model, Tokenizer.load(loader.token_set.path / "tokenizer.json"), config))
 
@@ -393,11 +392,12 @@ def how_to_go_on(step: int, config: TrainConfig, ranks: int) -> str:
     return f"{told}; to continue, run\n  {again}"
 
 
-def how_to_look(config: TrainConfig, step: int) -> str:
-    """The command that shows the rows of an optimizer step, counted from 0: it may be several passes."""
+def how_to_look(config: TrainConfig, step: int, calls: int, passes: int) -> str:
+    """The command that shows the rows of the optimizer step that was taken last, `passes` of the loader's `calls`."""
     tokens = config.mixture or config.tokens or find_token_set("data/tokens")
-    rows = f"--checkpoint {config.checkpoint} --global-batch-size {config.total_rows}"
-    return f"to see what step {step + 1} trained on, run\n  tokenmill show {tokens} --step {step} {rows}"
+    several = f" (its {passes} passes are steps {calls - passes} to {calls - 1} of the loader)" if passes > 1 else ""
+    command = f"tokenmill show {tokens} --step {calls - passes} --checkpoint {config.checkpoint}"
+    return f"to see what step {step + 1} trained on{several}, run\n  {command}"
 
 
 @torch.no_grad()

@@ -106,10 +106,10 @@ def logits_of(weights: dict, inputs: jax.Array, heads: int) -> jax.Array:
 
 
 def loss_of(weights: dict, inputs: jax.Array, targets: jax.Array, heads: int) -> jax.Array:
-    """The mean over the targets of the global batch that bear loss, in nats: all of them in a set of text."""
-    bears = targets >= 0
+    """The mean over the targets of the global batch that are in the loss, in nats: all of them in a set of text."""
+    in_loss = targets >= 0
     losses = optax.softmax_cross_entropy_with_integer_labels(logits_of(weights, inputs, heads), jnp.maximum(targets, 0))
-    return jnp.sum(losses * bears) / jnp.maximum(1, jnp.sum(bears))
+    return jnp.sum(losses * in_loss) / jnp.maximum(1, jnp.sum(in_loss))
 
 
 # ---------------------------------------------------------------------------- training
@@ -196,8 +196,7 @@ def resume(checkpoints, state: dict, loader: RowLoader, shape: dict[str, int]) -
 
 
 def save(checkpoints, done: int, state: dict, loader: RowLoader, shape: dict[str, int]) -> None:
-    data = loader.state_dict()  # on every process, which compares them
-    items = {"data": ocp.args.JsonSave(data), "shape": ocp.args.JsonSave(shape)}
+    items = {"data": ocp.args.JsonSave(loader.state_dict()), "shape": ocp.args.JsonSave(shape)}
     checkpoints.save(done, args=ocp.args.Composite(state=ocp.args.StandardSave(state), **items))
 
 

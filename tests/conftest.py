@@ -28,7 +28,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 # Files in the order in which they begin; all others follow. DataLoaders fork in test_packed_rows.py, before other tests
 # have started the thread pools of their libraries. Then those that take longest, so that both processes end together.
 FIRST = ("packed_rows", "clients", "ray", "train", "package", "types", "notebook", "docs", "hub", "sets", "show")
-FIRST += ("fuzz", "folders", "huggingface", "reading", "small_files", "prepare", "push", "estimate", "background")
+FIRST += ("fuzz", "folders", "huggingface", "reading", "small_files", "prepare", "push", "estimate", "histories")
+FIRST += ("row_sums",)
 
 
 def pytest_collection_modifyitems(items):
@@ -101,10 +102,9 @@ def windows(request, monkeypatch) -> str:
 @pytest.fixture
 def small_windows(monkeypatch) -> None:
     """Runs a test with a small token set in windows of a few slices."""
-    from tokenmill.feed import window_plans
-    from tokenmill.rows.windows import WindowSize
+    from tokenmill.rows import windows
 
-    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", WindowSize(slice=16, window=64))
+    monkeypatch.setattr(windows, "DEFAULT_WINDOW_SIZE", windows.WindowSize(slice=16, window=64))
 
 
 @pytest.fixture(scope="session")

@@ -82,8 +82,8 @@ def read_code(server, cache, more="", setup="", count=None) -> str:
     """Reads an epoch in another process, and compares it with nothing: the tests look at the cache."""
     return (
         f"import sys, itertools; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
-        "from tokenmill.feed import window_plans; from tokenmill.rows.windows import WindowSize\n"
-        f"window_plans.DEFAULT_WINDOW_SIZE = WindowSize({SMALL.slice}, {SMALL.window})\n{setup}\n"
+        "from tokenmill.rows import windows\n"
+        f"windows.DEFAULT_WINDOW_SIZE = windows.WindowSize({SMALL.slice}, {SMALL.window})\n{setup}\n"
         "from tokenmill import RowLoader\n"
         f"loader = RowLoader({server.url + '/set'!r}, batch_size=8, seq_len=512, epochs=1,\n"
         f"    cache_dir={str(cache)!r}{more})\n"

@@ -172,7 +172,7 @@ def on_ranks(code, tmp_path, ranks=2, spawned=False):
 def make_chat_set(
     folder: Path, train: list[list[int]], val: list[list[int]], seed: int = 0, vocab: int = VOCAB
 ) -> Path:
-    """A chat set of random ids: lengths as of `make_token_set`, and a loss mask of random stretches."""
+    """A chat set of random ids: lengths as of `make_token_set`, and a loss mask of random spans."""
     make_token_set(folder, train, val, seed, vocab)
     rng = np.random.default_rng(seed + 1)
     manifest, shards = read_manifest(folder), []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenmill.feed import window_plans
+from tokenmill.rows import windows
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.views.write_view import write_view
 
@@ -16,6 +16,4 @@ def make_view(folder: Path, name: str, counts: dict[str, list[int]]) -> dict:
     def of_shard(entry, lengths):
         return np.array(counts.get(entry.name, [1] * entry.documents), np.uint8)
 
-    return write_view(
-        token_set, name, {"where": "of a test"}, of_shard, slice_tokens=window_plans.DEFAULT_WINDOW_SIZE.slice
-    )
+    return write_view(token_set, name, {"where": "of a test"}, of_shard, slice_tokens=windows.DEFAULT_WINDOW_SIZE.slice)

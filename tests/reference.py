@@ -1,14 +1,12 @@
-"""The slow, obvious reference of what a loader deals, and how to look at batches."""
+"""The slow, obvious reference of what a loader deals, and how to look at batches and positions."""
 
 from itertools import count, pairwise
 
-import torch
-
-from tokenmill import RowLoader
-from tokenmill.feed import window_plans
-from tokenmill.feed.loader_config import VAL_SEED
-from tokenmill.rows.order import permutation, random_bits
+from tokenmill.feed.config import VAL_SEED
+from tokenmill.rows import windows as window_sizes
+from tokenmill.rows.order import number_of, permutation, random_bits
 from tokenmill.rows.packing import plan_rows
+from tokenmill.rows.run import Cursor, read_position
 from tokenmill.store.token_sets import TokenSet
 
 PACKINGS = [
@@ -22,18 +20,21 @@ PACKINGS = [
 SEQ_LEN, SEED = 16, 1337
 
 
-def reference_rows(path, split="train", packing="best_fit", long_documents="split", shuffle=True, seed=SEED):
-    """All rows of the global order, one list of row_len ids after the other, for ever."""
+def reference_rows(
+    path, split="train", packing="best_fit", long_documents="split", shuffle=True, seed=SEED, name="", epochs=None
+):
+    """All rows of the global order, one list of row_len ids after the other, without end or for some epochs. `name` is
+    that of a mixture's source.
+    """
     token_set = TokenSet(path)
     shards = [token_set.open(entry) for entry in token_set.split(split)]
     shards = [(shard.tokens.tolist(), shard.offsets.tolist()) for shard in shards]
     seed = seed if split == "train" else VAL_SEED
-    for epoch in count():
+    for epoch in count() if epochs is None else range(epochs):
         drawn = epoch if shuffle and split == "train" else 0
-        for window, slices in enumerate(
-            reference_windows([len(t) for t, _ in shards], seed if shuffle else None, drawn)
-        ):
-            key = (seed, drawn, window)
+        windows = reference_windows([len(t) for t, _ in shards], seed if shuffle else None, drawn, name)
+        for window, slices in enumerate(windows):
+            key = (seed, drawn, window, *([number_of(name)] if name else []))
             if packing == "best_fit":
                 documents = [t[a:b] for i, x, y in slices for t, o in [shards[i]] for a, b in pairwise(o) if x <= a < y]
                 yield from packed(documents, long_documents, key, token_set.bos_id)
@@ -41,13 +42,13 @@ def reference_rows(path, split="train", packing="best_fit", long_documents="spli
                 yield from cut(shards, slices, packing, shuffle, key)
 
 
-def reference_windows(shard_tokens, seed, drawn):
+def reference_windows(shard_tokens, seed, drawn, name=""):
     """The windows of an epoch: lists of slices (shard, its first token, one after the last that begins it)."""
-    grain = window_plans.DEFAULT_WINDOW_SIZE
-    slices = [(i, a, min(a + grain.slice, n)) for i, n in enumerate(shard_tokens) for a in range(0, n, grain.slice)]
+    size = window_sizes.DEFAULT_WINDOW_SIZE
+    slices = [(i, a, min(a + size.slice, n)) for i, n in enumerate(shard_tokens) for a in range(0, n, size.slice)]
     total = sum(shard_tokens)
-    windows = [[] for _ in range(max(1, round(total / grain.window)))]
-    order = range(len(slices)) if seed is None else permutation(len(slices), "slices", seed, "", drawn)
+    windows = [[] for _ in range(max(1, round(total / size.window)))]
+    order = range(len(slices)) if seed is None else permutation(len(slices), "slices", seed, name, drawn)
     order = list(order) if seed is None else systematic(list(order), len(windows))
     done = number = 0
     for i in order:
@@ -94,32 +95,18 @@ def packed(documents, long_documents, key, bos_id):
 
 
 def rows_of(batch):
-    """A batch as rows again: inputs and the last target."""
+    """A batch of any kind of arrays as rows again: inputs and the last target."""
     inputs, targets = batch
-    return torch.cat([inputs, targets[:, -1:]], dim=1).tolist()
+    return [[*row, last] for row, (*_, last) in zip(inputs.tolist(), targets.tolist(), strict=True)]
 
 
 def make_loader(path, batch_size=2, **settings):
+    """A RowLoader of torch with the reference's row length and seed."""
+    from tokenmill import RowLoader  # here, because the tests of rows and feed need no torch
+
     return RowLoader(path, batch_size=batch_size, seq_len=SEQ_LEN, seed=SEED, **settings)
 
 
-def of_source(state, key, number=0):
-    """What a position says of a source: by default of a loader's one token set."""
-    return state["sources"][key][number]
-
-
-def changed(state, **values):
-    """A position with other values: of its one source, or of the whole."""
-    sources = {key: [values.pop(key)] if key in values else column for key, column in state["sources"].items()}
-    return state | {"sources": sources} | values
-
-
-def cursor_of(state):
-    """epoch:window:row of a position of one token set."""
-    return ":".join(str(of_source(state, key)) for key in ("epoch", "window", "row"))
-
-
-def without_log(state):
-    """A position as tokenmill wrote it before positions had a log of their run."""
-    lengths = [item[0] if isinstance(item, list) else item for item in state["segments"]["seq_len"]]
-    return state | {"segments": state["segments"] | {"seq_len": lengths}}
+def cursor_of(state, name="") -> Cursor:
+    """Where a source stands in a position: by default a loader's one token set."""
+    return read_position(state)[0].now.cursors[name]

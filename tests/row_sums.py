@@ -24,7 +24,6 @@ from making import BOS, VOCAB, make_token_set
 from making_views import make_view
 
 from tokenmill import Mixture
-from tokenmill.feed import window_plans
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows
 from tokenmill.rows.windows import WindowSize
@@ -66,7 +65,9 @@ def make_sets(folder: Path) -> None:
         documents = {entry.name: entry.documents for entry in TokenSet(folder / "text" / name).entries}
         for view, times in (("view", (0, 1, 1)), ("copies", (0, 1, 2, 3))):
             make_view(folder / "text" / name, view, {s: rng.choices(times, k=n) for s, n in documents.items()})
-        make_chats(folder / "chat" / name, [[rng.randint(4, 120) for _ in range(300)] for _ in range(3 - number)], number)
+        make_chats(
+            folder / "chat" / name, [[rng.randint(4, 120) for _ in range(300)] for _ in range(3 - number)], number
+        )
 
 
 def make_chats(folder: Path, train: list[list[int]], seed: int) -> None:
@@ -97,7 +98,7 @@ def sums_of(folder: Path, kind: str, seq_len: int, mixed: bool, world_size: int)
     for rank in range(world_size):
         if mixed:
             stages = [(0, {"web": 6, "code": 3, "math": 1}), (40_000, {"web": 2, "code": 1, "math": 5})]
-            mixture = Mixture(stages, sources=paths, views=dict.fromkeys(NAMES, view), max_epochs=EPOCHS, on_cap="retire")
+            mixture = Mixture(stages, sources=paths, views=dict.fromkeys(NAMES, view), max_epochs=EPOCHS)
             loaders.append(RowLoader(mixture, rank=rank, world_size=world_size, **common))
         else:
             epochs = None if kind == "nanochat" else EPOCHS
@@ -105,7 +106,9 @@ def sums_of(folder: Path, kind: str, seq_len: int, mixed: bool, world_size: int)
                 RowLoader(paths["web"], view=view, rank=rank, world_size=world_size, epochs=epochs, **common)
             )
     found, dealt = [], []
-    for batches in itertools.islice(zip(*loaders, strict=True), 4 * ROWS // GLOBAL_BATCH if kind == "nanochat" else None):
+    for batches in itertools.islice(
+        zip(*loaders, strict=True), 4 * ROWS // GLOBAL_BATCH if kind == "nanochat" else None
+    ):
         dealt += [row.astype("<i8").tobytes() for pair in batches for row in np.concatenate(pair, axis=1)]
     for first in range(0, len(dealt), ROWS):
         found.append(hashlib.sha256(b"".join(dealt[first : first + ROWS])).hexdigest()[:16])
@@ -115,7 +118,6 @@ def sums_of(folder: Path, kind: str, seq_len: int, mixed: bool, world_size: int)
 def all_sums() -> dict[str, list[str]]:
     """The sums of every setting, by its name."""
     before, windows.DEFAULT_WINDOW_SIZE = windows.DEFAULT_WINDOW_SIZE, WINDOW
-    window_plans.DEFAULT_WINDOW_SIZE = WINDOW
     try:
         with tempfile.TemporaryDirectory() as folder:
             make_sets(Path(folder))
@@ -126,7 +128,7 @@ def all_sums() -> dict[str, list[str]]:
                 for kind, seq_len, mixed, world_size in settings()
             }
     finally:
-        windows.DEFAULT_WINDOW_SIZE = window_plans.DEFAULT_WINDOW_SIZE = before
+        windows.DEFAULT_WINDOW_SIZE = before
 
 
 def differing() -> list[str]:

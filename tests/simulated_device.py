@@ -1,300 +1,148 @@
-"""A simulated accelerator: it obeys the rules of CUDA's streams, events and allocator, and promises no more.
+"""A simulated device: it obeys the rules of CUDA's streams, events and allocators, and promises no more.
 
-    simulation = Simulation(seed)
-    device = SimulatedDevice(simulation)
-    transfer = StreamTransfer(device.accelerator, ...)      # as on CUDA
-    simulation.advance(10)                                  # runs up to 10 queued operations, at random
+    arrays = StreamArrays(device := SimulatedDevice(seed), ignore_index=-100)      as with Cuda (torch_arrays.py)
+    device.run(10)                           runs up to 10 queued operations, of streams at random
 
-The rules, each of which CUDA's documentation states:
-
-- An operation is queued on the current stream of its thread and device, and the call returns. The operations of one
-  stream run in order; those of different streams in any order, unless one waits for an event of the other. Here a
-  scheduler runs some of them at random at every call, more often on some streams than on others.
-- A copy from pinned memory reads it when the copy runs, not when it is queued.
-- event.record(stream) marks the end of what is queued there now. stream.wait_event(event) and event.synchronize() wait
-  for the last record before the call; an event that was never recorded is done.
-- A tensor's memory belongs to the stream that was current when it was made. When the last reference to it is dropped,
-  whatever is queued then, the memory is reused by later operations of that stream: here it is poisoned by one at once.
-  record_stream(stream) defers this until what is queued on that stream at the drop is done.
-- New memory has poison in it. `.cpu()` waits for the current stream, and for no other.
-
-Tensors are wrappers: `memory` is a CPU tensor that only queued operations read and write.
+- An operation is queued on the current stream of its thread, and the call returns. Those of one stream run in order;
+  those of different streams in any order, unless one waits for an event of the other.
+- A copy from pinned memory reads it when the copy runs. Pinned memory that is dropped is used for something else once
+  the copies from it are done: here it is poisoned then.
+- Memory of the device belongs to the stream that was current when it was made. Once it is dropped, later operations of
+  that stream use it for something else, as soon as what `keep` names is done: here it is poisoned then.
 """
 
 import contextlib
 import random
 import threading
 import weakref
-from collections import defaultdict, deque
-from types import SimpleNamespace
+from collections import deque
+from threading import Event
 
 import torch
 
-from tokenmill.batches.torch_devices import Accelerator
 
-POISON = 0xAA  # in every byte: token 43,690, which the tests' token sets do not have
-META = torch.device("meta")
-
-
-class OutOfMemory(RuntimeError):
-    """A copy that failed when it was queued."""
-
-
-class Mark:
-    """What one record of an event waits for."""
-
-    done = False
+def poison(memory):
+    memory.view(-1).view(torch.uint8).fill_(0xAA)  # token 43,690, which the tests' token sets do not have
+    return memory
 
 
 class Stream:
-    """A queue of operations: functions, marks to set, and marks to wait for."""
+    """A queue of operations, which are functions, and of events that it waits for."""
 
-    def __init__(self, device):
-        self.device, self.queue = device, deque()
-        # how often the scheduler runs it: 0 is only when somebody waits for it
-        self.weight = device.simulation.random.choice([0, 0.1, 1])
-        device.simulation.streams.append(self)
+    def __init__(self, device, operations=()):
+        self.device, self.queue = device, deque(operations)
+        device.streams.append(self)
 
-    def add(self, operation):
-        with self.device.simulation.lock:
-            self.queue.append(operation)
-        self.device.simulation.tick()
+    def add(self, what):
+        self.queue.append(what)
+        self.device.run(self.device.random.choice([0, 0, 1, 5]))
 
-    def wait_event(self, event):
-        if event.mark is not None:
-            self.add(("wait", event.mark))
+    wait_event = add
 
-    @property
-    def ready(self):
-        return bool(self.queue) and (self.queue[0][0] != "wait" or self.queue[0][1].done)
+    def is_ready(self):
+        return self.queue and (not isinstance(self.queue[0], Event) or self.queue[0].is_set())
 
-    def run_one(self):
-        kind, what = self.queue.popleft()
-        if kind == "run":
-            what()
-        elif kind == "mark":
-            what.done = True
-
-
-class Event:
-    def __init__(self, simulation):
-        self.simulation, self.mark = simulation, None
-
-    def record(self, stream):
-        self.mark = Mark()
-        stream.add(("mark", self.mark))
-
-    def synchronize(self):
-        if self.mark is not None:
-            self.simulation.wait_for(self.mark)
-
-
-class Simulation:
-    """All devices and streams, and the scheduler."""
-
-    def __init__(self, seed=0):
-        self.random, self.lock = random.Random(seed), threading.RLock()
-        self.streams, self.host_waits, self._busy = [], 0, False
-        self.eagerness = self.random.choice([0, 0.5, 4])  # operations that run at a call, on average
-
-    def tick(self):
-        self.advance(int(self.random.expovariate(1 / self.eagerness)) if self.eagerness else 0)
-
-    def advance(self, operations):
-        """Runs up to so many operations, of streams at random."""
-        with self.lock:
-            if self._busy:  # an operation or the allocator has called this
-                return
-            self._busy = True
-            try:
-                for _ in range(operations):
-                    ready = [stream for stream in self.streams if stream.ready and stream.weight]
-                    if not ready:
-                        break
-                    self.random.choices(ready, [stream.weight for stream in ready])[0].run_one()
-            finally:
-                self._busy = False
-
-    def wait_for(self, mark):
-        """The host waits for a mark. Other streams run meanwhile, or do not."""
-        with self.lock:
-            self.host_waits += not mark.done
-            while not mark.done:
-                ready = [stream for stream in self.streams if stream.ready]
-                assert ready, "the host waits for what will never happen"
-                self.random.choice(ready).run_one()
-
-    def finish(self):
-        """Runs everything."""
-        with self.lock:
-            while ready := [stream for stream in self.streams if stream.ready]:
-                self.random.choice(ready).run_one()
-            assert not any(stream.queue for stream in self.streams), "a stream waits for what will never happen"
-
-
-class Lease:
-    """The host's hold on memory, shared by a tensor and its views. Queued operations do not have it."""
-
-    def __init__(self, device, memory, owner):
-        self.users = set()
-        self._end = weakref.finalize(self, device.free, memory, owner, self.users)
-        self._end.atexit = False
+    def mark(self):
+        """An event after what is queued now."""
+        event = Event()
+        self.queue.append(event.set)
+        return event
 
 
 class SimulatedDevice:
-    """One device: its memory, its default stream, and the current stream of every thread."""
+    """What StreamArrays asks of a device, and `on`, a context in which a stream is the current one."""
 
-    def __init__(self, simulation):
-        self.simulation, self._local = simulation, threading.local()
-        self.default = Stream(self)
-        self._free = defaultdict(list)  # by owner and bytes
-        self._pending = deque()  # freed memory whose users are not done: (marks, memory, owner)
-        self.accelerator = SimulatedAccelerator(self)
-        self.copies_until_error = None  # a copy that fails, as if memory were exhausted
-        self.pinned = {}  # pinned memory by its address
-        self.bytes_made = 0
+    def __init__(self, seed=0):
+        self.random, self.streams, self._running = random.Random(seed), [], False
+        self._lock, self._local = threading.RLock(), threading.local()
+        self.default, self.copy_stream = Stream(self), Stream(self)
 
-    @property
-    def current(self):
-        return getattr(self._local, "current", self.default)
+    def run(self, operations):
+        with self._lock:
+            busy, self._running = self._running, True  # an operation may drop memory, and so come here
+            while not busy and operations > 0 and (ready := [one for one in self.streams if one.is_ready()]):
+                what, operations = self.random.choice(ready).queue.popleft(), operations - 1
+                if not isinstance(what, Event):
+                    what()
+            self._running = busy
+
+    def finish(self):
+        self.run(1 << 30)
+        assert not any(stream.queue for stream in self.streams), "a stream waits for what will never happen"
 
     @contextlib.contextmanager
     def on(self, stream):
-        before = self.current
-        self._local.current = stream
-        try:
-            yield
-        finally:
-            self._local.current = before
+        before, self._local.current = self.current_stream(), stream
+        yield
+        self._local.current = before
 
-    # ------------------------------------------------------------------------ the allocator
+    def empty(self, shape, dtype):
+        return SimulatedTensor(poison(torch.empty(shape, dtype=dtype, device="cpu")), self)
 
-    def empty(self, size, stride, dtype):
-        """A tensor of poison, whose memory belongs to the current stream."""
-        with self.simulation.lock:
-            self._reclaim()
-            length = sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1 if all(size) else 0
-            free = self._free[self.current, length * dtype.itemsize]
-            self.bytes_made += 0 if free else length * dtype.itemsize
-            memory = free.pop() if free else torch.full((length * dtype.itemsize,), POISON, dtype=torch.uint8)
-            lease = Lease(self, memory, self.current)
-        return SimulatedTensor(memory.view(dtype).as_strided(size, stride), lease, self)
-
-    def free(self, memory, owner, users):
-        with self.simulation.lock:
-            marks = [Mark() for _ in users]
-            for stream, mark in zip(users, marks, strict=True):
-                stream.queue.append(("mark", mark))
-            self._pending.append((marks, memory, owner))
-            self._reclaim()
-
-    def _reclaim(self):
-        """Gives freed memory to its owner's later operations, the first of which poisons it."""
-        for _ in range(len(self._pending)):
-            if not self._pending:  # the garbage collector has freed a tensor here, and so called this
-                return
-            marks, memory, owner = self._pending.popleft()
-            if all(mark.done for mark in marks):
-                owner.queue.append(("run", lambda memory=memory: memory.fill_(POISON)))
-                self._free[owner, len(memory)].append(memory)
-            else:
-                self._pending.append((marks, memory, owner))
-
-    # ------------------------------------------------------------------------ copies
-
-    def upload(self, pinned):
-        """Queues a copy from the host, which reads `pinned` when it runs."""
-        if self.copies_until_error is not None:
-            self.copies_until_error -= 1
-            if self.copies_until_error < 0:
-                self.copies_until_error = None
-                raise OutOfMemory
-        address = pinned.untyped_storage().data_ptr()
-        assert not len(pinned) or address in self.pinned, "the host waits for a copy from memory that is not pinned"
-        tensor = self.empty(pinned.shape, pinned.stride(), pinned.dtype)
-        memory = tensor.memory
-        self.current.add(("run", lambda: memory.copy_(pinned)))
-        return tensor
-
-    def download(self, tensor, **settings):
-        """A copy on the host. Waits for the current stream."""
-        found, memory, event = [], tensor.memory, Event(self.simulation)
-        self.current.add(("run", lambda: found.append(memory.to(**settings, copy=True))))
-        event.record(self.current)
-        event.synchronize()
-        return found[0]
-
-
-class SimulatedAccelerator(Accelerator):
-    """What stream_transfer.py asks of a device. Only memory is made and copied otherwise than for other devices."""
-
-    def __init__(self, device):
-        self.simulated = device
-        module = SimpleNamespace(
-            Stream=lambda _: Stream(device),
-            Event=lambda: Event(device.simulation),
-            stream=device.on,
-            current_stream=lambda _: device.current,
-        )
-        super().__init__(META, module)
+    def drop(self, memory, users):
+        """Uses memory for something else once these events, and what these streams have queued by now, are done."""
+        events = [one if isinstance(one, Event) else one.mark() for one in users]
+        Stream(self, [*events, lambda: poison(memory)])
 
     def pinned(self, shape, dtype):
-        memory = torch.empty(shape, dtype=dtype, device="cpu")
-        memory.view(torch.uint8).fill_(POISON)
-        self.simulated.pinned[memory.untyped_storage().data_ptr()] = memory
-        return memory
+        memory = poison(torch.empty(shape, dtype=dtype, device="cpu"))
+        tensor = memory.view(shape)
+        tensor.memory, tensor.copies = memory, []
+        weakref.finalize(tensor, self.drop, memory, tensor.copies).atexit = False
+        return tensor
 
     def copy(self, pinned):
-        return self.simulated.upload(pinned)
+        found, copied = self.empty(pinned.shape, pinned.dtype), Event()
+        pinned.copies.append(copied)
+        source, target = pinned.memory, found.memory
+        self.current_stream().add(lambda: (target.copy_(source), copied.set()))
+        return found
+
+    def on_copy_stream(self):
+        return self.on(self.copy_stream)
+
+    def recorded_event(self):
+        return self.copy_stream.mark()
+
+    def current_stream(self):
+        return getattr(self._local, "current", self.default)
+
+    def keep(self, tensor, stream):
+        tensor.lease.users.add(stream)
+
+
+class Lease:
+    """The hold of a tensor and its views on memory; queued operations have none."""
+
+    def __init__(self, device, memory):
+        self.users = {device.current_stream()}
+        weakref.finalize(self, device.drop, memory, self.users).atexit = False
 
 
 class SimulatedTensor(torch.Tensor):
-    """A tensor of a simulated device. Views are made at once; everything else is queued on the current stream."""
+    """Views are made at once; everything else is queued, and reads and writes `memory`, on the CPU, when it runs."""
 
     @staticmethod
-    def __new__(cls, memory, lease, device):
-        return torch.Tensor._make_wrapper_subclass(
-            cls, memory.shape, strides=memory.stride(), dtype=memory.dtype, device=META
-        )
+    def __new__(cls, memory, device, lease=None):
+        how = {"strides": memory.stride(), "dtype": memory.dtype, "device": "meta"}
+        return torch.Tensor._make_wrapper_subclass(cls, memory.shape, **how)
 
-    def __init__(self, memory, lease, device):
-        self.memory, self.lease, self.simulated = memory, lease, device
-
-    def record_stream(self, stream):
-        self.lease.users.add(stream)
+    def __init__(self, memory, device, lease=None):
+        self.memory, self.simulated, self.lease = memory, device, lease or Lease(device, memory)
 
     @classmethod
     def __torch_dispatch__(cls, function, types, arguments=(), settings=None):
-        settings = settings or {}
-        first = next(a for a in arguments if isinstance(a, cls))
-        device, schema = first.simulated, function._schema
-        values = [a.memory if isinstance(a, cls) else a for a in arguments]
-
-        def call():
-            return function(*values, **settings)
-
-        if settings.get("device") == torch.device("cpu"):
-            return device.download(first, dtype=settings.get("dtype") or first.dtype, device="cpu")
-        if schema.is_mutable:
-            device.current.add(("run", call))
-            return arguments[0]
-        if any(result.alias_info for result in schema.returns):
-            return cls(call(), first.lease, device)
-        result = device.empty(*form_of_result(function, values, settings))
-        into = result.memory
-        device.current.add(("run", lambda: into.copy_(call())))
+        first = next(one for one in arguments if isinstance(one, cls))
+        device, memories = first.simulated, [one.memory if isinstance(one, cls) else one for one in arguments]
+        call = lambda: function(*memories, **settings or {})  # noqa: E731
+        if function._schema.is_mutable:
+            device.current_stream().add(call)
+            return first
+        if any(result.alias_info for result in function._schema.returns):
+            return cls(call(), device, first.lease)
+        on_meta = [one.to("meta") if isinstance(one, torch.Tensor) else one for one in memories]
+        form = function(*on_meta, **settings or {})
+        result = device.empty(form.shape, form.dtype)
+        target = result.memory
+        device.current_stream().add(lambda: target.copy_(call()))
         return result
-
-
-def form_of_result(function, values, settings, known={}):  # noqa: B006
-    """(size, stride, dtype) of what a function returns."""
-    forms = [(v.shape, v.stride(), v.dtype) if isinstance(v, torch.Tensor) else v for v in values]
-    key = repr((function, forms, settings))
-    if key not in known:
-        on_meta = [
-            torch.empty_strided(*form[:2], dtype=form[2], device=META) if isinstance(value, torch.Tensor) else value
-            for value, form in zip(values, forms, strict=True)
-        ]
-        result = function(*on_meta, **settings)
-        known[key] = (result.shape, result.stride(), result.dtype)
-    return known[key]

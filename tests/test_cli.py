@@ -51,7 +51,7 @@ def test_the_version_is_the_package_s(capsys):
 def test_an_unknown_verb_is_answered_with_those_that_there_are(capsys):
     assert cli.main(["reprot", "data"]) == 2
     said = capsys.readouterr().err
-    verbs = "prepare, list, show, report, verify, mix, bench, view, push, pull, convert"
+    verbs = "prepare, list, show, report, verify, mix, view, push, pull, convert"
     assert said == f"error: no command 'reprot'; the commands are {verbs}; did you mean report?\n"
 
 

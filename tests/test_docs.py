@@ -30,7 +30,7 @@ ELSEWHERE = {  # what is not run here, and what runs it
     "make train": "tests/test_train.py, in fewer steps",
     ". .venv/bin/activate": "nothing: the tests' Python is that one",
     "pip install '.[torch,prepare,report]'": "tests/test_package.py, of a wheel",
-    "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/batches/test_ranks.py",
+    "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/test_train.py",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
     "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_push.py, into a bucket of moto's",
     "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by": "remote/test_push.py, to a small hub",
@@ -159,7 +159,8 @@ def test_the_quickstart_s_checkpoint_says_its_steps(started):
     run([sys.executable, "-c", training], started)
     (command,) = [line for block in blocks(page, "bash") for line in block.splitlines() if "--checkpoint" in line]
     shown = run([sys.executable, "-m", *shlex.split(command)], started)
-    assert "rows 4 to 5 of the run, after 256 tokens, with rows of 64 + 1; batches of 2 rows on 1 rank" in shown
+    assert "rows of 64 + 1 tokens, best_fit; seed 1337; 2 rows on each of 1 rank; mine" in shown
+    assert len(re.findall(r"^row 0:0:[45], rank 0$", shown, re.MULTILINE)) == 2, "the third batch of two rows"
 
 
 WITH_WORKERS = [(page, number) for page, number in PYTHON if "num_workers" in blocks(page, "python")[number]]
@@ -302,7 +303,7 @@ def test_the_demo_draws_and_decodes_a_batch(demo):
     (folder,) = (demo / "data" / "tokens").iterdir()
     flags = ["--batch", "0", "--batch-size", "3", "--world-size", "1", "--seq-len", "512"]
     shown = run([sys.executable, "-m", "tokenmill", "show", folder, *flags], demo)
-    assert len(re.findall(r"^row \d, at 0:0:\d, rank 0  A+", shown, re.MULTILINE)) == 3
+    assert len(re.findall(r"^row 0:0:\d, rank 0  A+", shown, re.MULTILINE)) == 3
     assert shown.count("    <|bos|>") >= 3
     assert "\x1b" not in shown, "plain where it is no terminal"
 

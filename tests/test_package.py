@@ -184,10 +184,10 @@ def tokens(stranger):
 
 LOAD = """
 import tokenmill, torch
-from tokenmill import PackedRows, RowLoader, get_batch
-loader = RowLoader({tokens!r}, batch_size=2, seq_len=64, documents=True)
-inputs, targets, documents = next(loader)
-assert inputs.shape == targets.shape == documents.shape == (2, 64)
+from tokenmill import PackedRows, RowLoader, document_ids, get_batch
+loader = RowLoader({tokens!r}, batch_size=2, seq_len=64)
+inputs, targets = next(loader)
+assert inputs.shape == targets.shape == document_ids(inputs, loader.bos_id).shape == (2, 64)
 inputs, targets = get_batch("val", 1, 32, tokens={tokens!r})
 assert len(list(PackedRows({tokens!r}, batch_size=2, seq_len=64, epochs=1))) > 3
 print(tokenmill.__file__)
@@ -209,10 +209,10 @@ def test_a_stranger_loads_what_the_stranger_prepared(stranger, tokens):
 
 LOAD_ARRAYS = """
 import sys
-from tokenmill.numpy import RowLoader
-loader = RowLoader({tokens!r}, batch_size=2, seq_len=64, documents=True)
-inputs, targets, documents = next(loader)
-assert inputs.shape == targets.shape == documents.shape == (2, 64)
+from tokenmill.numpy import RowLoader, document_ids
+loader = RowLoader({tokens!r}, batch_size=2, seq_len=64)
+inputs, targets = next(loader)
+assert inputs.shape == targets.shape == document_ids(inputs, loader.bos_id).shape == (2, 64)
 loader.load_state_dict(loader.state_dict())
 print("torch" in sys.modules)
 """
@@ -359,7 +359,7 @@ import tokenmill, tokenmill.feed
 for module in pkgutil.iter_modules(tokenmill.feed.__path__, "tokenmill.feed."):
     importlib.import_module(module.name)
 from tokenmill import Mixture, TokenSet, find_token_set, forecast, proportional
-(line,) = forecast(Mixture({{{str(prepared[1])!r}: 1}}), seq_len=64, tokens=100_000).lines
+(line,) = forecast(Mixture({{{str(prepared[1])!r}: 1}}), tokens=100_000).lines
 print(tokenmill.__file__, line.tokens)
 """
     file, tokens = without_torch.run("-c", code).stdout.split()
@@ -378,7 +378,7 @@ def test_without_torch_a_set_is_shown_verified_mixed_and_reported(without_torch,
     without_torch.run(*tokenmill, "report", folder, "--seq-len", "64", "--out", page)
     assert "best_fit" in page.read_text()
     (without_torch.cwd / "mixture.toml").write_text(f'[sources.web]\npath = "{folder}"\n[weights]\nweb = 1\n')
-    told = without_torch.run(*tokenmill, "mix", "mixture.toml", "--tokens", "100000", "--seq-len", "64").stdout
+    told = without_torch.run(*tokenmill, "mix", "mixture.toml", "--tokens", "100000").stdout
     assert "web" in told
     assert "100.0" in told
 

@@ -13,7 +13,6 @@ from making import ROOT, tree
 
 from tokenmill import Mixture, PackedRows, PrepareConfig, RowLoader, TokenSet, cli, prepare
 from tokenmill.addresses import display_address, named
-from tokenmill.feed.loader_config import LoaderConfig
 from tokenmill.remote import http_backend, retry
 from tokenmill.remote.pull import pull
 from tokenmill.remote.sets import Kept, open_set
@@ -116,7 +115,6 @@ def test_the_python_api_tells_no_secret(address, logged, tmp_path, tokenizer_jso
             and RowLoader(Mixture({"a": 1}, sources={"a": address}), batch_size=1, seq_len=8)
         ),
         lambda: repr(PackedRows(address, batch_size=1, seq_len=8)),
-        lambda: repr(LoaderConfig(tokens=address, batch_size=1, seq_len=8)),
         lambda: sink_of(address).put([("a.bin", b"1")]),
         lambda: TokenSet(address),
         lambda: prepare(PrepareConfig(f"{address}/a.jsonl", tokenizer=tokenizer_json, tokens_root=tmp_path / "t")),
@@ -134,7 +132,7 @@ VERBS = [
     ["show", "{}", "--row", "0", "--seq-len", "64"],
     ["report", "{}", "--out", "r.html"],
     ["verify", "{}"],
-    ["mix", "{}", "--seq-len", "64"],
+    ["mix", "{}", "--tokens", "1M"],
     ["pull", "{}", "back"],
     ["pull", "{}", "--tokens", "1000"],
     ["convert", "out", "nanogpt", "{}", "out"],

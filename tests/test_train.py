@@ -11,6 +11,8 @@ import pytest
 import warm
 from making import ROOT, run_prepare
 
+from tokenmill import RowLoader
+
 SCRIPT = str(ROOT / "examples" / "train_gpt.py")
 MINUTE = 60  # a run that hangs is told soon
 SMALL = shlex.split(
@@ -216,3 +218,18 @@ def test_a_text_model_is_fine_tuned_on_chats_and_resumed_on_other_ranks(prepared
     assert [*map(float, column(split, "loss"))] == pytest.approx(losses, rel=1e-3), "of the same targets"
     anew = train(chats, *flags[2:], "--stop-at", 1, cwd=tmp_path)
     assert column(anew, "loss")[0] != column(straight, "loss")[0], "it starts from the text model"
+
+
+@pytest.mark.slow
+def test_the_fsdp2_example_gives_tensor_parallel_ranks_the_same_rows(prepared):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "--standalone"]
+    command = [*torchrun, str(ROOT / "examples" / "fsdp2_tp.py"), str(prepared[1]), "--tp", "2"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, env=dict(os.environ, PYTHONPATH=str(ROOT))
+    )
+    assert done.returncode == 0, done.stderr
+    told = re.findall(r"step (\d) rank \d place \((\d), \d\) rows (\d+) loss [\d.]+\n", done.stdout)
+    loaders = [RowLoader(prepared[1], batch_size=2, seq_len=64, rank=place, world_size=2) for place in range(2)]
+    rows = [[str(int(next(loader)[0].sum())) for _ in range(3)] for loader in loaders]
+    assert len(told) == 12
+    assert all(found == rows[int(place)][int(step)] for step, place, found in told)

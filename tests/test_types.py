@@ -14,14 +14,9 @@ from typing import assert_type
 
 import torch
 
-from tokenmill import PackedRows, PrepareConfig, RowLoader, TokenSet, Tokenizer, get_batch, prepare
+from tokenmill import PackedRows, PrepareConfig, RowLoader, TokenSet, Tokenizer, document_ids, get_batch, prepare
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def flag() -> bool:
-    return True
 
 
 class Trainer:
@@ -33,10 +28,8 @@ class Trainer:
 
 
 assert_type(next(RowLoader(batch_size=2, seq_len=8)), Pair)
-assert_type(next(RowLoader("a", "val", batch_size=2, seq_len=8, documents=True)), Triple)
-assert_type(next(RowLoader("a", batch_size=2, seq_len=8, documents=flag())), tuple[torch.Tensor, ...])
 assert_type(get_batch("train", 2, 8), Pair)
-assert_type(get_batch("train", 2, 8, "cuda", documents=True), Triple)
+assert_type(document_ids(get_batch("train", 2, 8, "cuda")[0], 0), torch.Tensor)
 with RowLoader(batch_size=2, seq_len=8, epochs=1) as loader:
     for inputs, targets in loader:
         assert_type(inputs, torch.Tensor)
@@ -46,15 +39,15 @@ with RowLoader(batch_size=2, seq_len=8, epochs=1) as loader:
     assert_type(loader.vocab_size, int)
 for pair in PackedRows(seq_len=8):
     assert_type(pair, Pair)
-assert_type(next(iter(PackedRows("a", batch_size=2, seq_len=8, documents=True))), Triple)
+assert_type(next(iter(PackedRows("a", batch_size=2, seq_len=8))), Pair)
 prepare(PrepareConfig(source="a", tokens_root="b"))
 Tokenizer.load("a").save("b")
 assert_type(TokenSet("a").bos_id, int)
 """
 WRONG = {
-    'RowLoader(batch_size=2, seq_len=8, packing="worst_fit")': "No overload variant",
-    "RowLoader(batch_size=2)": "No overload variant",
-    'get_batch("test", 2, 8)': "No overload variant",
+    'RowLoader(batch_size=2, seq_len=8, packing="worst_fit")': '"packing" to "RowLoader" has incompatible type',
+    "RowLoader(batch_size=2)": 'Missing named argument "seq_len"',
+    'get_batch("test", 2, 8)': 'Argument 1 to "get_batch" has incompatible type',
     "from tokenmill import RowLodaer": 'Module "tokenmill" has no attribute "RowLodaer"',
     "PackedRows(sequence_length=8)": 'Unexpected keyword argument "sequence_length"',
     "inputs, targets, more = get_batch('train', 2, 8)": "Need more than 2 values to unpack",

@@ -29,7 +29,7 @@ from tokenmill.extras import naming_the_extra
 from tokenmill.prepare import prepare  # here, so that the name is the function's, whoever imports the wing later
 
 if TYPE_CHECKING:
-    from tokenmill.batches.documents import cu_seqlens, document_mask, position_ids
+    from tokenmill.batches.documents import cu_seqlens, document_ids, document_mask, position_ids
     from tokenmill.batches.get_batch import get_batch
     from tokenmill.batches.loader import RowLoader
     from tokenmill.batches.packed_rows import PackedRows
@@ -53,6 +53,7 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "cu_seqlens",
+    "document_ids",
     "document_mask",
     "find_token_set",
     "forecast",
@@ -73,6 +74,7 @@ _HOMES = {
     "TokenSet": "store.token_sets",
     "Tokenizer": "tokenize.tokenizer",
     "cu_seqlens": "batches.documents",
+    "document_ids": "batches.documents",
     "document_mask": "batches.documents",
     "find_token_set": "store.set_names",
     "forecast": "feed.forecast",
@@ -82,28 +84,25 @@ _HOMES = {
 }
 
 
-def state_dict(pending: int = 0) -> dict[str, Any]:
-    """The positions of all loaders that get_batch keeps: plain numbers and texts, always of the same two keys.
+def state_dict() -> dict[str, str]:
+    """The positions of all loaders that get_batch keeps: one text, whatever it holds.
 
-    A loop that has fetched its next batch already says so: with pending=n, training's positions are those before the
-    last n batches that get_batch returned for training.
-
-    Call it on every rank, even if one saves it: ranks whose training stands elsewhere are refused with ValueError.
-    Evaluation's positions are this rank's own.
+    Save it on every rank or on one. Evaluation's positions are this rank's own. Raises ValueError if a training
+    position that was loaded has not been continued, while a call with other arguments began at its first row.
     """
     # a function of its own, as torch.distributed.checkpoint sees no name that is loaded when it is first used
-    positions: dict[str, Any] = import_module("tokenmill.batches.get_batch").state_dict(pending)
+    positions: dict[str, str] = import_module("tokenmill.batches.get_batch")._loaders.state_dict()
     return positions
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
     """Makes get_batch continue from `state_dict`, in this process or another, on any number of ranks.
 
-    Each position goes to the next call of the arguments that it was saved with; a call of others begins again, with a
-    warning. ValueError for a state that `state_dict` did not make. Whether a position fits is checked when its
-    get_batch is called.
+    Each position goes to the next call of the arguments that it was saved with, or, if it is the only one of its split
+    and purpose, of another batch_size or seq_len. ValueError for a state that `state_dict` did not make. Whether a
+    position fits is checked when its get_batch is called.
     """
-    import_module("tokenmill.batches.get_batch").load_state_dict(state)
+    import_module("tokenmill.batches.get_batch")._loaders.load_state_dict(state)
 
 
 if not TYPE_CHECKING:  # or a checker would take any name for one of ours

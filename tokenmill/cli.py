@@ -40,7 +40,6 @@ VERBS = {
     "report": Verb("tokenmill.look.report", "report", "write one HTML page about a token set"),
     "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),
     "mix": Verb("tokenmill.look.mix", "report", "forecast what a mixture takes from each source"),
-    "bench": Verb("tokenmill.look.bench", "report", "measure whether training waits for the loader"),
     "view": Verb("tokenmill.views.command", "view", "choose and repeat documents by their metadata"),
     "push": Verb("tokenmill.exchange.push_command", "remote", "upload a token set to a bucket or the hub"),
     "pull": Verb("tokenmill.exchange.pull_command", "remote", "download a token set from a bucket or the hub"),

@@ -1,18 +1,15 @@
 """RowLoader for JAX: global arrays of the same rows, with the same positions, as tokenmill.RowLoader.
 
-    from tokenmill.jax import RowLoader
+from tokenmill.jax import RowLoader
 
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharding = NamedSharding(mesh, PartitionSpec("data"))
-    loader = RowLoader("data/tokens/NAME", "train", batch_size=32, seq_len=2048, sharding=sharding)
-    for inputs, targets in loader:                    each a jax.Array (32 * world_size, 2048) of int32
-        checkpoint["data"] = loader.state_dict()      plain numbers and strings, the same on every process
-
-docs/clients.md says more; examples/train_gpt_jax.py saves the position with Orbax.
+mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+sharding = NamedSharding(mesh, PartitionSpec("data"))
+loader = RowLoader("data/tokens/NAME", "train", batch_size=32, seq_len=2048, sharding=sharding)
+for inputs, targets in loader:                    each a jax.Array (32 * world_size, 2048) of int32
+    checkpoint["data"] = loader.state_dict()      one text, the same on every process
 """
 
 import os
-from collections.abc import Iterable
 
 from tokenmill.extras import naming_the_extra
 
@@ -21,28 +18,25 @@ with naming_the_extra("jax"):
     import jax.numpy as jnp
     from jax.sharding import NamedSharding
 
+from tokenmill.batches.arrays import integer_type
 from tokenmill.batches.base_loader import BaseLoader
-from tokenmill.batches.jax_transfer import (
-    JaxTransfer,
+from tokenmill.batches.jax_arrays import (
+    JaxArrays,
     default_sharding,
     rank_in_sharding,
     require_connected,
     require_divisible,
-    require_not_traced,
     require_sharding,
-    spans_all_processes,
 )
-from tokenmill.batches.numpy_transfer import integer_type
-from tokenmill.batches.processes import RankStore, jax_store
-from tokenmill.batches.transfer import Transfer
-from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
 
-__all__ = ["RowLoader", "position_ids", "rank_in_sharding"]
+__all__ = ["RowLoader", "document_ids", "position_ids", "rank_in_sharding"]
 
 
-class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
+class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
     """Global batches of one split: an iterator of (inputs, targets), each a jax.Array (B * world_size, T) int32.
 
     The parameters, methods and errors are those of tokenmill.RowLoader, and so are the rows and the positions: a
@@ -59,20 +53,14 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
     `rank_in_sharding` tells it before you choose batch_size. If each rank's parts are consecutive, row i of the arrays
     is row i of the global batch; otherwise the same rows are there in another order.
 
-    All processes must create the loader and take the same number of batches. They compare their settings and positions
-    in jax.distributed's key-value store, without waiting for each other: if they differ, the process that comes first
-    is not told, and the others raise ValueError. With a sharding of some processes only, they are not compared, so you
-    can evaluate on one process with a sharding of `jax.local_devices()`.
+    All processes of the sharding must create the loader, with the same settings and token sets, which are not compared,
+    and take the same number of batches. To evaluate on one process, pass a sharding of `jax.local_devices()`.
 
-    The last rows of an iteration are dropped if they are fewer than a global batch, because every device holds as many.
-    To evaluate every row, use tokenmill.numpy, which has drop_last=False.
-
-    With documents=True, batches have document_ids, (B * world_size, T) int32, as segment ids for attention. With
-    sources=True they have the number of each row's source, (B * world_size,) int32.
-
-    Raises ValueError if the batch cannot be split as the sharding says, or this process has no device in it. `next`
-    raises RuntimeError in a function that JAX compiles, where the batch would become a constant.
+    The last rows of an iteration are dropped if fewer than a global batch. Call `next` outside of functions that JAX
+    compiles. ValueError if the batch cannot be split as the sharding says, or this process has no device in it.
     """
+
+    _is_compared = False
 
     def __init__(
         self,
@@ -87,10 +75,7 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,
-        skip_rows: Iterable[str] | None = None,
         epochs: int | None = None,
-        documents: bool = False,
-        sources: bool = False,
         loss: Loss = "all",
         ignore_index: int = -100,
         prefetch: int = 2,
@@ -101,38 +86,25 @@ class RowLoader(BaseLoader[tuple[jax.Array, ...]]):
         device = default_sharding() if sharding is None else require_sharding(sharding)
         self._set_up(LoaderConfig.of(locals()))
 
-    def __next__(self) -> tuple[jax.Array, ...]:
-        require_not_traced()
-        return super().__next__()
-
     @property
     def sharding(self) -> NamedSharding:
         """The sharding of inputs and targets."""
         sharding: NamedSharding = self.config.device
         return sharding
 
-    def _find_device(self) -> NamedSharding:
-        return self.sharding
-
     def _find_rank(self) -> tuple[int, int]:
         return rank_in_sharding(self.sharding)
 
-    def _process_now(self) -> tuple[int, int]:
-        return jax.process_index(), jax.process_count()
-
-    @property
-    def _compares(self) -> bool:
-        return jax.process_count() > 1 and spans_all_processes(self.sharding)
-
-    def _store(self) -> RankStore | None:
-        return jax_store()
-
-    def _require_fit(self) -> None:
-        integer_type("int32", self.vocab_size, self.config.ignore_index if self._feed.is_masked else None)
+    def _make_arrays(self) -> JaxArrays:
+        integer_type("int32", self.vocab_size, self.config.ignore_index if self.is_masked else None)
         require_divisible(self.sharding, self.config.batch_size, self.config.seq_len, self.world_size)
+        return JaxArrays(self.sharding, self.world_size, self.config.ignore_index)
 
-    def _make_transfer(self, shape: tuple[int, int], bos_id: int | None, buffers: int) -> Transfer:
-        return JaxTransfer(self.sharding, self.world_size, bos_id, self.config.ignore_index)
+
+def document_ids(inputs: jax.Array, bos_id: int) -> jax.Array:
+    """Numbers the documents of each row from 0: (B, T) -> (B, T) int32, as segment ids for attention."""
+    begins = (inputs == bos_id).astype(jnp.int32)
+    return jnp.cumsum(begins, axis=1) - begins[:, :1]
 
 
 def position_ids(document_ids: jax.Array) -> jax.Array:

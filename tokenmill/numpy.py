@@ -6,45 +6,31 @@
     for inputs, targets in loader:                    each (32, 2048) int32
         checkpoint["data"] = loader.state_dict()
 
-Use it where torch is not installed, and for libraries that take NumPy arrays: MLX, tinygrad, Keras, Grain. For JAX on
-several devices use tokenmill.jax. docs/clients.md has recipes.
+Use it without torch, and for libraries that take NumPy arrays: MLX, tinygrad, Keras, Grain (docs/clients.md).
 """
 
 import os
-from collections.abc import Iterable
 
 import numpy as np
 
+from tokenmill.batches.arrays import NumpyArrays, integer_type
 from tokenmill.batches.base_loader import BaseLoader
-from tokenmill.batches.numpy_transfer import NumpyTransfer, integer_type
 from tokenmill.batches.ranks import require_known_rank
-from tokenmill.batches.transfer import Transfer
-from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
 
-__all__ = ["RowLoader", "position_ids"]
+__all__ = ["RowLoader", "document_ids", "position_ids"]
 
 
-class RowLoader(BaseLoader[tuple[np.ndarray, ...]]):
+class RowLoader(BaseLoader[tuple[np.ndarray, np.ndarray]]):
     """Batches of one split for one rank: an iterator of (inputs, targets), each a NumPy array (B, T).
 
-    Arrays are contiguous, writable, and yours: the loader keeps no reference to them. The parameters, methods and
-    errors are those of tokenmill.RowLoader, and so are the rows and the positions. There is no `device` and no `mesh`,
-    and one parameter more:
-
-    | parameter | |
-    | --- | --- |
-    | dtype | the integer type of inputs and targets, "int32" by default; "uint16" takes half as much memory |
-
-    Rank and world_size are, by default, those of torch.distributed or jax.distributed if your program has initialized
-    one of them, else of torchrun, else 0 of 1. A process that multiprocessing has started, such as a worker of Grain's,
-    cannot know its rank: there you must pass `rank` and `world_size`.
-
-    With documents=True, batches have document_ids, (B, T) int32. With sources=True they have the number of each row's
-    source, (B,) int64.
-
-    Raises ValueError if `dtype` cannot hold all token ids, or the ignore_index of tokens that bear no loss.
+    Arrays are contiguous, writable, and yours. The parameters, methods and errors are those of tokenmill.RowLoader, and
+    so are the rows and the positions. There is no `device` and no `mesh`; `dtype` is the integer type of both, as
+    "uint16". ValueError if it cannot hold all token ids and ignore_index. In a process that multiprocessing has
+    started, such as a worker of Grain's, you must pass `rank` and `world_size`.
     """
 
     def __init__(
@@ -60,11 +46,8 @@ class RowLoader(BaseLoader[tuple[np.ndarray, ...]]):
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,
-        skip_rows: Iterable[str] | None = None,
         epochs: int | None = None,
         drop_last: bool = True,
-        documents: bool = False,
-        sources: bool = False,
         loss: Loss = "all",
         ignore_index: int = -100,
         prefetch: int = 2,
@@ -75,20 +58,22 @@ class RowLoader(BaseLoader[tuple[np.ndarray, ...]]):
     ) -> None:
         self._set_up(LoaderConfig.of(locals()))
 
-    def _find_device(self) -> None:
-        return None
-
     def _find_rank(self) -> tuple[int, int]:
         if self.config.rank is None:
             require_known_rank()
         return super()._find_rank()
 
-    def _require_fit(self) -> None:
-        ignore_index = self.config.ignore_index if self._feed.is_masked else None
+    def _make_arrays(self) -> NumpyArrays:
+        ignore_index = self.config.ignore_index if self.is_masked else None
         self.dtype = integer_type(self.config.dtype, self.vocab_size, ignore_index)
+        return NumpyArrays(self.dtype, self.config.ignore_index)
 
-    def _make_transfer(self, shape: tuple[int, int], bos_id: int | None, buffers: int) -> Transfer:
-        return NumpyTransfer(self.dtype, bos_id, self.config.ignore_index)
+
+def document_ids(inputs: np.ndarray, bos_id: int) -> np.ndarray:
+    """Numbers the documents of each row from 0: (B, T) -> (B, T) int32, as tokenmill.document_ids for torch."""
+    begins = inputs == bos_id
+    ids: np.ndarray = begins.cumsum(1, dtype=np.int32) - begins[:, :1]
+    return ids
 
 
 def position_ids(document_ids: np.ndarray) -> np.ndarray:

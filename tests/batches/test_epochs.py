@@ -1,60 +1,17 @@
-"""Epochs end, are counted before they begin, and can be had again; and what each form of iterating means."""
+"""Epochs end, are counted before they begin, and can be had again; what each form of iterating means; skip."""
 
 from itertools import islice
 
+import numpy as np
 import pytest
-from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
+from making import make_token_set
+from reference import PACKINGS, SEQ_LEN, make_loader, reference_rows, rows_of
 
-
-def epoch_of(token_set, split="train", **settings):
-    """The rows of one epoch, slowly: those of the endless loader until its epoch changes."""
-    loader, rows = make_loader(token_set, batch_size=1, split=split, **settings), []
-    while loader.epoch == 0:
-        rows += rows_of(next(loader))
-    return rows
-
-
-@pytest.mark.parametrize("settings", PACKINGS)
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_the_rows_of_an_epoch_are_known_before_it(token_set, settings, split, windows):
-    loader = make_loader(token_set, split=split, batch_size=3, **settings)
-    assert loader.rows == len(epoch_of(token_set, split, **settings))
-    assert loader.batches_per_epoch() == loader.rows // 3
-    assert loader.batches_per_epoch(world_size=2) == loader.rows // 6
-    both = make_loader(token_set, split=split, batch_size=1, epochs=2, **settings)
-    counted = len(both)
-    assert len(list(both)) == counted
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_one_epoch_ends_and_its_last_short_batch_is_dropped_or_returned(token_set, world_size, drop_last):
-    settings = {"batch_size": 4, "epochs": 1, "drop_last": drop_last, "world_size": world_size}
-    loaders = [make_loader(token_set, rank=rank, **settings) for rank in range(world_size)]
-    ranks = [[rows_of(batch) for batch in loader] for loader in loaders]
-    assert {len(batches) for batches in ranks} == {loaders[0].batches_per_epoch()}, "every rank makes as many calls"
-    expected = epoch_of(token_set)
-    dealt = []
-    for batches in zip(*ranks, strict=True):
-        assert max(map(len, batches)) - min(map(len, batches)) <= 1
-        dealt += [row for batch in batches for row in batch]
-    assert dealt == (expected[: len(expected) // (4 * world_size) * 4 * world_size] if drop_last else expected)
-
-
-def test_a_rank_without_a_row_in_the_last_batch_gets_an_empty_one(token_set):
-    rows = make_loader(token_set).rows
-    settings = {"batch_size": 1, "epochs": 1, "drop_last": False, "world_size": rows - 1, "documents": True}
-    loaders = [make_loader(token_set, rank=rank, **settings) for rank in range(rows - 1)]
-    shapes = [[[tuple(tensor.shape) for tensor in batch] for batch in loader] for loader in loaders]
-    assert all(first == [(1, SEQ_LEN)] * 3 for first, _ in shapes)
-    assert [last for _, last in shapes] == [[(0, SEQ_LEN)] * 3] * (rows - 2) + [[(1, SEQ_LEN)] * 3]
-
-
-# ---------------------------------------------------------------------------- what iterating means
+from tokenmill import Mixture
 
 
 def epochs_of(token_set, count, **settings):
-    """The rows of each epoch, from the endless loader."""
+    """The rows of each epoch, slowly: those of the endless loader while its epoch is that."""
     loader, epochs = make_loader(token_set, batch_size=1, **settings), [[] for _ in range(count)]
     while loader.epoch < count:
         epochs[loader.epoch] += rows_of(next(loader))
@@ -65,39 +22,66 @@ def all_of(batches):
     return [row for batch in batches for row in rows_of(batch)]
 
 
-def test_each_for_is_the_next_epoch_as_a_dataloader_shuffles_anew(token_set, windows):
-    loader, epochs = make_loader(token_set, batch_size=1, epochs=1), epochs_of(token_set, 3)
-    assert [all_of(loader) for _ in range(3)] == epochs
+@pytest.mark.parametrize("settings", PACKINGS)
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_rows_of_an_epoch_are_known_before_it(token_set, settings, split, windows):
+    loader = make_loader(token_set, split=split, batch_size=3, **settings)
+    first, second = epochs_of(token_set, 2, split=split, **settings)
+    assert loader.rows == len(first)
+    assert len(make_loader(token_set, split=split, batch_size=3, epochs=1, **settings)) == len(first) // 3
+    assert len(make_loader(token_set, split=split, batch_size=1, epochs=2, **settings)) == len(first + second)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_the_last_rows_are_dropped_or_shared_among_the_ranks(token_set, world_size, drop_last, epochs, prefetch):
+    settings = {"batch_size": 4, "epochs": epochs, "drop_last": drop_last, "world_size": world_size}
+    loaders = [make_loader(token_set, rank=rank, prefetch=prefetch, **settings) for rank in range(world_size)]
+    lengths = {len(loader) for loader in loaders}
+    ranks = [[rows_of(batch) for batch in loader] for loader in loaders]
+    assert {len(batches) for batches in ranks} == lengths, "every rank makes as many calls"
+    dealt = []
+    for batches in zip(*ranks, strict=True):
+        assert max(map(len, batches)) - min(map(len, batches)) <= 1
+        dealt += [row for batch in batches for row in batch]
+    expected = [row for epoch in epochs_of(token_set, epochs) for row in epoch]
+    assert dealt == (expected[: len(expected) // (4 * world_size) * 4 * world_size] if drop_last else expected)
+
+
+def test_a_rank_without_a_row_in_the_last_batch_gets_an_empty_one(token_set):
+    rows = make_loader(token_set).rows
+    settings = {"batch_size": 1, "epochs": 1, "drop_last": False, "world_size": rows - 1}
+    loaders = [make_loader(token_set, rank=rank, **settings) for rank in range(rows - 1)]
+    shapes = [[(*batch[0].shape, len(batch[1]), len(loader.row_sources)) for batch in loader] for loader in loaders]
+    assert {first for first, _ in shapes} == {(1, SEQ_LEN, 1, 1)}
+    assert [last for _, last in shapes] == [(0, SEQ_LEN, 0, 0)] * (rows - 2) + [(1, SEQ_LEN, 1, 1)]
+    assert {loader.targets for loader in loaders} == {SEQ_LEN}
+
+
+# ---------------------------------------------------------------------------- what iterating means
+
+
+def test_each_for_is_the_next_epoch_also_after_a_break(token_set, windows):
+    loader, epochs = make_loader(token_set, batch_size=1, epochs=1), epochs_of(token_set, 4)
     assert epochs[0] != epochs[1]
-    assert loader.tokens_seen == sum(map(len, epochs)) * SEQ_LEN
-
-
-def test_a_for_after_a_break_begins_the_next_epoch(token_set, windows):
-    loader, epochs = make_loader(token_set, batch_size=1, epochs=1), epochs_of(token_set, 3)
-    for epoch in range(3):
-        assert all_of(islice(loader, 4)) == epochs[epoch][:4], "whether it ended or was left"
-
-
-def test_evaluations_with_a_break_see_the_same_batches(token_set):
-    loader = make_loader(token_set, split="val", batch_size=1, epochs=1)
-    seen = [all_of(islice(loader, 3)) for _ in range(4)]
-    assert [len(rows) for rows in seen] == [3] * 4
-    assert all(rows == seen[0] for rows in seen)
-    assert all_of(loader)[:3] == seen[0]
-
-
-def test_two_epochs_an_iteration(token_set, windows):
-    loader, epochs = make_loader(token_set, batch_size=1, epochs=2), epochs_of(token_set, 4)
-    assert len(loader) == len(epochs[0] + epochs[1])
-    assert all_of(loader) == epochs[0] + epochs[1]
-    assert len(loader) == len(epochs[2] + epochs[3])
-    assert all_of(loader) == epochs[2] + epochs[3]
+    seen = [all_of(loader), all_of(islice(loader, 4)), all_of(islice(loader, 4)), all_of(loader)]
+    assert seen == [epochs[0], epochs[1][:4], epochs[2][:4], epochs[3]]
+    assert loader.tokens_seen == (len(epochs[0]) + 4 + 4 + len(epochs[3])) * SEQ_LEN
+    two = make_loader(token_set, batch_size=1, epochs=2)
+    assert [all_of(two), all_of(two)] == [epochs[0] + epochs[1], epochs[2] + epochs[3]]
+    val = make_loader(token_set, split="val", batch_size=1, epochs=1)
+    assert all_of(islice(val, 3)) == all_of(islice(val, 3)) == all_of(val)[:3], "an evaluation sees the same"
 
 
 def test_an_endless_loader_goes_on_after_a_break(token_set):
-    loader, expected = make_loader(token_set, batch_size=1), make_loader(token_set, batch_size=1)
+    loader, expected = make_loader(token_set, batch_size=1), reference_rows(token_set)
     for _ in range(4):
-        assert all_of(islice(loader, 7)) == all_of(islice(expected, 7))
+        assert all_of(islice(loader, 7)) == list(islice(expected, 7))
+    with pytest.raises(TypeError, match=r"endless and has no len\(\); pass epochs="):
+        len(loader)
+    assert loader
 
 
 def test_set_epoch_goes_to_the_beginning_of_any_epoch(token_set, windows):
@@ -107,69 +91,91 @@ def test_set_epoch_goes_to_the_beginning_of_any_epoch(token_set, windows):
         loader.set_epoch(epoch)
         assert loader.epoch == epoch
         assert all_of(loader) == epochs[epoch]
-    endless = make_loader(token_set, batch_size=1)
-    endless.set_epoch(2)
-    assert all_of(islice(endless, 5)) == epochs[2][:5]
     loader.set_epoch(1)
     next(loader)
     loader.set_epoch(1)
     assert all_of(loader) == epochs[1], "again from its beginning"
+    endless = make_loader(token_set, batch_size=1)
+    endless.set_epoch(2)
+    assert all_of(islice(endless, len(epochs[2]) + 3)) == epochs[2] + epochs[3][:3]
 
 
-def test_a_loop_over_epochs_that_resumes_within_one_may_set_it_again(token_set, windows):
-    epochs = epochs_of(token_set, 3)
+@pytest.mark.parametrize("says", [True, False])
+@pytest.mark.parametrize("step", [5, 1000], ids=["within", "at its end"])
+def test_a_resumed_iteration_has_the_rest_whether_its_epoch_is_set_or_not(token_set, windows, step, says):
+    epochs = epochs_of(token_set, 4)
     loader = make_loader(token_set, batch_size=1, epochs=1)
     loader.set_epoch(1)
-    for _ in range(5):
-        next(loader)
-    resumed = make_loader(token_set, batch_size=1, epochs=1)
-    resumed.load_state_dict(loader.state_dict())
-    seen = []
-    for epoch in range(resumed.epoch, 3):
-        resumed.set_epoch(epoch)
+    state = [state for _, state in islice(loader.with_state(), step)][-1]
+    resumed, seen = make_loader(token_set, batch_size=1, epochs=1), []
+    resumed.load_state_dict(state)
+    for epoch in (1, 2):
+        if says:
+            resumed.set_epoch(epoch)
         seen.append(all_of(resumed))
-    assert seen == [epochs[1][5:], epochs[2]]
+    assert seen == ([epochs[1][step:], epochs[2]] if says or step == 5 else [epochs[2], epochs[3]])
 
 
-def test_set_epoch_of_what_is_no_beginning_is_refused(token_set):
-    with pytest.raises(ValueError, match=r"set_epoch\(3\): iterations of 2 epochs begin at multiples of 2"):
-        make_loader(token_set, epochs=2).set_epoch(3)
-    with pytest.raises(ValueError, match="packing 'nanochat' has no epochs to begin"):
-        make_loader(token_set, packing="nanochat").set_epoch(1)
-    for wrong in (-1, 1.0, True):
-        with pytest.raises(ValueError, match="epoch must be a whole number of at least 0"):
-            make_loader(token_set, epochs=1).set_epoch(wrong)
+def test_set_epoch_of_what_is_no_beginning_is_refused_and_moves_nothing(token_set):
+    for loader, epoch, message in (
+        (make_loader(token_set, epochs=2), 3, r"set_epoch\(3\): iterations of 2 epochs begin at multiples of 2"),
+        (make_loader(token_set, packing="nanochat"), 1, "of nanochat continue from one epoch"),
+        (make_loader(Mixture({str(token_set): 1})), 0, "a mixture .* continue from one epoch"),
+        *((make_loader(token_set), wrong, "epoch must be a whole number") for wrong in (-1, 1.0, True)),
+    ):
+        next(loader)
+        before = loader.state_dict()
+        with pytest.raises(ValueError, match=message):
+            loader.set_epoch(epoch)
+        assert loader.state_dict() == before
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_an_ended_loader_stays_ended_until_it_is_iterated_over_again(token_set, batch_size):
     loader = make_loader(token_set, split="val", batch_size=batch_size, epochs=1)
-    first = [rows_of(batch) for batch in loader]
+    first = all_of(loader)
     end = loader.state_dict()
     assert (loader.epoch, next(loader, None), next(loader, None)) == (1, None, None)
-    assert [rows_of(batch) for batch in loader] == first
+    assert all_of(loader) == first
     loader.load_state_dict(end)
     assert next(loader, None) is None
     assert len(list(loader)) == len(loader) == loader.rows // batch_size
+    more = make_loader(token_set, split="val", batch_size=1, epochs=2)
+    more.load_state_dict(end)
+    assert (more.epoch, all_of(more)[: len(first)]) == (1, first), "where an iteration has two epochs, the second"
 
 
-@pytest.mark.parametrize("step", range(0, 22, 7))
-def test_an_iteration_that_is_resumed_has_the_rest_and_the_next_for_all_of_the_next_epoch(token_set, windows, step):
-    epochs = epochs_of(token_set, 4)
-    loader = make_loader(token_set, batch_size=1, epochs=1)
-    list(loader)
-    for _, _ in zip(range(step), loader, strict=False):
-        pass
-    resumed = make_loader(token_set, batch_size=1, epochs=1)
-    resumed.load_state_dict(loader.state_dict())
-    assert all_of(resumed) == epochs[1][step:]
-    assert all_of(resumed) == epochs[2]
+def test_len_is_that_of_the_iteration_that_runs_or_comes(tmp_path):
+    lengths = np.random.default_rng(0).integers(4, 40, 200).tolist()
+    loader = make_loader(make_token_set(tmp_path / "set", train=[lengths], val=[[9]]), epochs=1, batch_size=1)
+    found = set()
+    for _ in range(8):
+        told, batches = len(loader), 0
+        for _ in loader:
+            batches += 1
+            assert len(loader) == told, "the same in the iteration"
+        assert told == batches
+        found.add(told)
+    assert len(found) > 1, "epochs differ, or this test shows nothing"
 
 
-def test_a_position_at_the_end_of_one_epoch_goes_on_where_there_is_a_second(token_set):
-    one = make_loader(token_set, batch_size=1, epochs=1)
-    assert len(list(one)) == one.rows
-    two = make_loader(token_set, batch_size=1, epochs=2)
-    two.load_state_dict(one.state_dict())
-    assert two.epoch == 1
-    assert len(list(two)) == two.rows
+# ---------------------------------------------------------------------------- skip
+
+
+def test_within_an_iteration_what_is_skipped_is_not_counted_and_no_more_is_than_there_is(token_set):
+    expected = all_of(make_loader(token_set, epochs=1))
+    loader = make_loader(token_set, epochs=1)
+    loader.skip(3)
+    assert len(loader) == len(expected) // 2, "those that are skipped too"
+    assert all_of(loader) == expected[6:]
+    for batch in loader:
+        loader.skip(len(loader) - 1)  # all that are left
+        before, rows = loader.state_dict(), rows_of(batch)
+    assert rows == rows_of(batch), "one batch, and the end"
+    loader.load_state_dict(before)
+    with pytest.raises(ValueError, match=r"skip\(1\): only 0 batches are left"):
+        loader.skip(1)
+    assert loader.state_dict() == before
+    nanochat = make_loader(token_set, packing="nanochat")
+    with pytest.raises(ValueError, match="skip is not supported with packing='nanochat'"):
+        nanochat.skip(1)

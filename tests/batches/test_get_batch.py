@@ -1,148 +1,182 @@
-"""get_batch keeps its loaders, and one state covers them all."""
+"""get_batch keeps a loader for each set of arguments, and one state covers them all."""
 
 import json
+import os
+import warnings
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from making import make_token_set
-from reference import SEQ_LEN, rows_of
+from reference import SEQ_LEN, make_loader, rows_of
 
+import tokenmill
 from tokenmill import RowLoader, get_batch, load_state_dict, state_dict
-from tokenmill.batches import get_batch as module
-from tokenmill.batches.get_batch import LoaderCache
 
 
-@pytest.fixture
-def fresh(monkeypatch, tmp_path):
-    """The module's loaders as in a new process, in an empty folder."""
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "_loaders", LoaderCache())
-    return tmp_path
 
 
-def test_get_batch_keeps_one_loader_for_each_distinct_set_of_arguments(token_set, fresh):
-    train = RowLoader(token_set, "train", batch_size=2, seq_len=SEQ_LEN)
-    val = RowLoader(token_set, "val", batch_size=1, seq_len=SEQ_LEN)
-    for _ in range(5):
-        assert rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set)) == rows_of(next(train))
-        assert rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set)) == rows_of(next(val))
-    assert len(state_dict()["loaders"]) == 2
+def loaders_in(state):
+    return json.loads(state["get_batch"])
 
 
-def test_get_batch_finds_the_one_token_set_under_data_tokens(fresh):
-    with pytest.raises(
-        FileNotFoundError, match=r"data/tokens: expected a token set, found none; run `tokenmill prepare`"
-    ):
+# ---------------------------------------------------------------------------- which loader a call has
+
+
+def test_arguments_that_mean_the_same_have_one(token_set, monkeypatch, tmp_path):
+    monkeypatch.chdir(token_set.parent)
+    os.symlink(token_set, tmp_path / "link")
+    expected = make_loader(token_set, batch_size=1)
+    paths = [str(token_set), token_set.name, Path(token_set.name) / ".", f"{token_set}/", tmp_path / "link"]
+    ways = [{"tokens": path} for path in paths]
+    more = [{"seed": 1337}, {"packing": "best_fit"}, {"device": torch.device("cpu")}, {"device": "cpu:0"}]
+    ways += [{"tokens": token_set} | one for one in [*more, {"shuffle": np.bool_(True)}, {"view": None}]]
+    for way in ways:
+        assert rows_of(get_batch("train", np.int64(1), SEQ_LEN, **way)) == rows_of(next(expected))
+    assert len(loaders_in(state_dict())) == 1
+
+
+def test_the_one_token_set_in_data_tokens_is_found(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"data/tokens: expected a token set, found none; run `tokenmill prep"):
         get_batch("train", batch_size=1, seq_len=4)
-    make_token_set(fresh / "data" / "tokens" / "one", train=[[9, 9]], val=[[9]])
-    inputs, _ = get_batch("train", batch_size=1, seq_len=4, device="cpu")
-    assert inputs.shape == (1, 4)
+    one = make_token_set(tmp_path / "data" / "tokens" / "one", train=[[9, 9]], val=[[9]])
+    assert get_batch("train", batch_size=1, seq_len=4, device="cpu")[0].shape == (1, 4)
+    assert rows_of(next(RowLoader(batch_size=1, seq_len=4))) == rows_of(next(RowLoader(one, batch_size=1, seq_len=4)))
 
 
-def test_state_dict_covers_all_loaders_of_get_batch(token_set, fresh):
-    def step():
-        train = rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set))
-        return train, rows_of(get_batch("val", 1, SEQ_LEN, tokens=token_set))
+@pytest.mark.parametrize("make", [RowLoader, tokenmill.PackedRows, lambda **how: get_batch("train", **how)])
+def test_beside_a_set_that_is_not_finished_the_finished_one_must_be_named(tmp_path, make):
+    """`tokenmill prepare` may be under way, and the one that it makes is meant."""
+    folder = tmp_path / "data" / "tokens"
+    one = make_token_set(folder / "one", train=[[9, 9]], val=[[9]])
+    (folder / "begun" / "shards").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"(?s)one.*begun") as error:
+        make(batch_size=1, seq_len=4)
+    assert "not finished" in str(error.value)
+    assert make(batch_size=1, seq_len=4, tokens=one)
+    assert make(batch_size=1, seq_len=4, tokens="one")
+    (folder / "begun" / "shards").rmdir()
+    assert make(batch_size=1, seq_len=4), "an empty folder is no set"
 
-    for _ in range(3):
-        step()
+
+# ---------------------------------------------------------------------------- one state for all
+
+
+def test_a_state_covers_all_loaders_whichever_is_asked_for_first(token_set, tmp_path):
+    other = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
+    ways = [(token_set, {}), (token_set, {"split": "val"}), (token_set, {"batch_size": 1}), (other, {})]
+    ways += [(token_set, {"packing": "concat"}), (token_set, {"purpose": "eval"})]
+    plain = [make_loader(tokens, **how) for tokens, how in ways[:-1]]
+
+    def call(number):
+        tokens, how = ways[number]
+        return rows_of(get_batch(**{"split": "train", "batch_size": 2, "seq_len": SEQ_LEN, "tokens": tokens} | how))
+
+    first = [[call(number) for _ in range(number + 2)] for number in range(len(ways))]
+    assert first[:-1] == [[rows_of(next(one)) for _ in rows] for rows, one in zip(first, plain, strict=False)]
     state = json.loads(json.dumps(state_dict()))
-    expected = step()
-    load_state_dict(state)
-    assert state_dict() == state, "also before the loaders are made anew"
-    assert step() == expected
+    then = [[call(number) for _ in range(3)] for number in range(len(ways))]
+    for order in (range(len(ways)), range(len(ways))[::-1]):
+        load_state_dict(state)
+        assert sorted(map(str, loaders_in(state_dict()))) == sorted(map(str, loaders_in(state))), "none is forgotten"
+        assert [[call(number) for _ in range(3)] for number in order] == [then[number] for number in order]
 
 
-def test_the_positions_of_two_token_sets_find_their_own(token_set, fresh):
-    other = make_token_set(fresh / "other", train=[[17] * 9], val=[[17]], seed=5)
-
-    def step(*sets):
-        return [rows_of(get_batch("train", 1, SEQ_LEN, tokens=tokens)) for tokens in sets]
-
+@pytest.mark.parametrize("change", [{"batch_size": 5}, {"seq_len": 8}, {"batch_size": 1, "seq_len": 20}])
+def test_the_only_position_of_its_kind_is_continued_with_other_sizes(token_set, change):
+    how = {"batch_size": 2, "seq_len": SEQ_LEN, "tokens": token_set}
     for _ in range(3):
-        step(token_set, other)
-    state = state_dict()
-    expected = step(token_set, other)
-    load_state_dict(state)
-    assert step(other, token_set) == expected[::-1]
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_evaluation_on_a_set_that_the_state_does_not_know_starts_over_in_any_order(token_set, fresh, order):
-    other = make_token_set(fresh / "other", train=[[17] * 9], val=[[17, 9, 30]], seed=5)
-
-    def step(tokens):
-        return rows_of(get_batch("val", 1, SEQ_LEN, tokens=tokens))
-
-    for _ in range(2):
-        step(token_set)
-    state = state_dict()
-    expected = [step(token_set), rows_of(next(RowLoader(other, "val", batch_size=1, seq_len=SEQ_LEN)))]
-    load_state_dict(state)
-    sets = [token_set, other]
-    with pytest.warns(UserWarning, match="starts over with .*other: the loaded state has no position for these"):
-        assert {number: step(sets[number]) for number in order} == dict(enumerate(expected))
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_training_does_not_start_over_on_a_set_that_the_state_does_not_know(token_set, fresh, order):
-    other = make_token_set(fresh / "other", train=[[17] * 9], val=[[17]], seed=5)
-    get_batch("train", 1, SEQ_LEN, tokens=token_set)
-    state = state_dict()
-    expected = rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set))
-    load_state_dict(state)
-    for number in order:
-        if number:
-            with pytest.raises(ValueError, match="this was never the token set with manifest"):
-                get_batch("train", 1, SEQ_LEN, tokens=other)
-        else:
-            assert rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set)) == expected
-
-
-def test_a_loader_s_state_and_that_of_all_are_told_apart(token_set, fresh):
-    loader = RowLoader(token_set, batch_size=1, seq_len=SEQ_LEN)
-    get_batch("train", 1, SEQ_LEN, tokens=token_set)
-    with pytest.raises(ValueError, match="this is the state of one RowLoader: use its load_state_dict"):
-        load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match="this is the state of get_batch's loaders"):
-        loader.load_state_dict(state_dict())
-    loader.load_state_dict(json.loads(state_dict()["loaders"][0]))
-    assert rows_of(next(loader)) == rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set))
-
-
-def test_calls_that_differ_in_the_rows_they_skip_find_their_own(token_set, fresh):
-    def step(skip_rows=None):
-        return rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set, skip_rows=skip_rows))
-
-    for _ in range(3):
-        step()
-    for _ in range(7):
-        step(["0:0:20"])
-    state = state_dict()
-    plain, skipping = step(), step(["0:0:20"])
-    load_state_dict(state)
-    assert (step(["0:0:20"]), step()) == (skipping, plain)
-
-
-def test_rows_to_skip_may_be_given_with_the_position_that_is_gone_back_to(token_set, fresh):
-    for _ in range(3):
-        get_batch("train", 1, SEQ_LEN, tokens=token_set)
+        get_batch("train", **how)
+        get_batch("val", **how)
     load_state_dict(state_dict())
-    expected = RowLoader(token_set, batch_size=1, seq_len=SEQ_LEN, skip_rows=["0:0:3"])
-    for _ in range(3):
-        next(expected)
-    assert rows_of(get_batch("train", 1, SEQ_LEN, tokens=token_set, skip_rows=["0:0:3"])) == rows_of(next(expected))
+    expected = {split: RowLoader(split=split, **how | change) for split in ("train", "val")}
+    for split, loader in expected.items():
+        before = RowLoader(split=split, **how)
+        for _ in range(3):
+            next(before)
+        loader.load_state_dict(before.state_dict())
+        for _ in range(4):
+            assert rows_of(get_batch(split, **how | change)) == rows_of(next(loader))
+    state_dict()
 
 
-def test_a_call_that_no_loaded_position_is_of_begins_anew_and_says_so(token_set, fresh):
+@pytest.mark.parametrize("kind", ["two positions", "another seed", "another set"])
+def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_taken(token_set, tmp_path, kind):
     get_batch("train", 2, SEQ_LEN, tokens=token_set)
-    load_state_dict(state_dict())
-    expected = rows_of(next(RowLoader(token_set, batch_size=2, seq_len=8)))
-    with pytest.warns(UserWarning, match="starts over with .*'seq_len': 8.* only for .*'seq_len': 16"):
-        assert rows_of(get_batch("train", 2, 8, tokens=token_set)) == expected
+    if kind == "two positions":
+        get_batch("train", 3, SEQ_LEN, tokens=token_set)
+    state = state_dict()
+    load_state_dict(state)
+    expected = rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set))
+    load_state_dict(state)
+    other = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
+    how = {"two positions": {"batch_size": 1}, "another seed": {"seed": 1}, "another set": {"tokens": other}}[kind]
+    get_batch("val", 2, SEQ_LEN, tokens=token_set)
+    state_dict()  # training has not begun
+    get_batch("train", **{"batch_size": 2, "seq_len": SEQ_LEN, "tokens": token_set} | how)
+    with pytest.raises(ValueError, match=r"loaded.*get_batch\(split='train', batch_size=2, .*first row"):
+        state_dict()
+    assert rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set)) == expected
+    if kind == "two positions":
+        get_batch("train", 3, SEQ_LEN, tokens=token_set)
+    state_dict()
 
 
-def test_what_is_no_state_is_refused(token_set, fresh):
-    with pytest.raises(ValueError, match="get_batch is endless"):
-        get_batch("train", 2, 8, tokens=token_set, epochs=1)
+@pytest.mark.parametrize("wrong", [None, {}, {"epoch": 3}, {"get_batch": 1}, {"get_batch": "[1]"}, {"get_batch": "x"}])
+def test_what_is_no_state_is_refused_and_changes_nothing(token_set, wrong):
+    get_batch("train", 1, SEQ_LEN, tokens=token_set)
+    before, loader = state_dict(), make_loader(token_set)
     with pytest.raises(ValueError, match=r"expected what tokenmill\.state_dict\(\) returned"):
-        load_state_dict({"epoch": 3})
+        load_state_dict(wrong)
+    with pytest.raises(ValueError, match=r"expected what tokenmill\.state_dict\(\) returned"):
+        load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="position|tokenmill.load_state_dict"):
+        loader.load_state_dict(before)
+    assert state_dict() == before
+
+
+# ---------------------------------------------------------------------------- evaluation
+
+
+def test_evaluation_moves_no_training_and_goes_on_where_it_was(token_set):
+    def train(steps):
+        rows = []
+        for _ in range(steps):
+            rows.append(rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set)))
+            seen.append(rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="eval")))
+        return rows
+
+    seen = []
+    rows = train(8)
+    state = state_dict()
+    rows += train(4)
+    load_state_dict(state)
+    assert train(4) == rows[8:]
+    assert seen[8:12] == seen[12:], "an evaluation is continued too"
+    loader = make_loader(token_set)
+    assert rows == [rows_of(next(loader)) for _ in range(12)]
+    assert seen[:12] != rows, "in an order of its own"
+    with pytest.raises(ValueError, match="purpose must be one of train, eval, not 'test'"):
+        get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="test")
+    loader = make_loader(token_set, split="val")
+    for purpose in ("eval", "train"):  # validation is evaluation whatever is said
+        batch = get_batch("val", 2, SEQ_LEN, tokens=token_set, purpose=purpose)
+        assert rows_of(batch) == rows_of(next(loader))
+
+
+def test_a_training_batch_without_gradients_is_warned_of(token_set):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        get_batch("train", 2, SEQ_LEN, tokens=token_set)
+        with torch.no_grad():
+            get_batch("val", 1, SEQ_LEN, tokens=token_set)
+            get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="eval")
+            assert not caught
+            get_batch("train", 2, SEQ_LEN, tokens=token_set)
+    (one,) = caught
+    assert "purpose='eval'" in str(one.message)
+    assert one.filename == __file__, "it points at the user's line"

@@ -1,121 +1,149 @@
-"""Batches are exactly the rows of the slow, obvious reference, on any number of ranks, from any step on."""
+"""What a loader gives and tells: contiguous pairs, the rows of the reference, its targets, sources and parameters."""
 
+import inspect
 import json
+import os
+from dataclasses import fields
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from making import BOS
-from reference import PACKINGS, SEQ_LEN, make_loader, reference_rows, rows_of
+from making import BOS, make_chat_set, make_sources, make_token_set
+from reference import PACKINGS, SEED, SEQ_LEN, make_loader, reference_rows, rows_of
 
-from tokenmill import RowLoader
-
-pytestmark = pytest.mark.usefixtures("windows")
-
-
-@pytest.mark.parametrize("settings", PACKINGS)
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_batches_are_the_rows_of_the_reference_over_several_epochs(token_set, settings, split):
-    loader = make_loader(token_set, split=split, **settings)
-    dealt = [row for batch in islice(loader, 40) for row in rows_of(batch)]
-    assert dealt == list(islice(reference_rows(token_set, split, **settings), len(dealt)))
-    assert loader.epoch > 1
-
-
-def test_batches_are_contiguous_int64_and_targets_are_inputs_shifted_by_one(token_set):
-    inputs, targets = next(make_loader(token_set, batch_size=3))
-    assert (inputs.dtype, inputs.shape, targets.shape) == (torch.int64, (3, SEQ_LEN), (3, SEQ_LEN))
-    assert torch.equal(inputs[:, 1:], targets[:, :-1])
-    assert targets.view(-1).shape == (3 * SEQ_LEN,)  # as tutorials write the loss
-
-
-def test_every_best_fit_row_begins_with_bos_and_an_epoch_drops_nothing(token_set):
-    loader, seen = make_loader(token_set, batch_size=1), []
-    while loader.epoch == 0:
-        seen += rows_of(next(loader))
-    assert all(row[0] == BOS for row in seen)
-    opened = [loader.token_set.open(entry) for entry in loader.token_set.split("train")]
-    all_ids = np.sort(np.concatenate([shard.tokens for shard in opened]))
-    counted = np.bincount(np.concatenate(seen), minlength=1000)
-    assert (counted >= np.bincount(all_ids, minlength=1000)).all()
-
-
-def test_batches_stay_valid_while_they_are_held(token_set):
-    loader = make_loader(token_set)
-    held = [(batch, rows_of(batch)) for batch in islice(loader, 10)]
-    assert all(rows_of(batch) == then for batch, then in held)
+import tokenmill.numpy
+from tokenmill import Mixture, PackedRows, RowLoader, find_token_set, get_batch
+from tokenmill.feed.config import LoaderConfig
 
 
 @pytest.mark.parametrize("settings", PACKINGS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_all_ranks_together_see_the_rows_of_one(token_set, settings, world_size):
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_all_ranks_together_have_the_rows_of_the_reference_and_one_position(token_set, settings, world_size, windows):
     loaders = [make_loader(token_set, rank=r, world_size=world_size, **settings) for r in range(world_size)]
     dealt = []
-    for _ in range(12):
-        batches = [rows_of(next(loader)) for loader in loaders]
-        dealt += [row for batch in batches for row in batch]
+    for _ in range(20):
+        dealt += [row for loader in loaders for row in rows_of(next(loader))]
         assert all(loader.state_dict() == loaders[0].state_dict() for loader in loaders)
     assert dealt == list(islice(reference_rows(token_set, **settings), len(dealt)))
 
 
-@pytest.mark.parametrize("settings", PACKINGS)
-def test_resuming_from_every_step_equals_the_unbroken_run(token_set, settings):
-    loader, states, batches = make_loader(token_set, **settings), [], []
-    for _ in range(25):
-        states.append(json.loads(json.dumps(loader.state_dict())))  # plain numbers and strings
-        batches.append(rows_of(next(loader)))
-    for step, state in enumerate(states):
-        resumed = make_loader(token_set, **settings)
-        resumed.load_state_dict(state)
-        assert resumed.state_dict() == state
-        assert [rows_of(batch) for batch in islice(resumed, 3)] == batches[step : step + 3] or step > 22
-
-
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
-def test_a_thread_that_runs_ahead_changes_neither_batches_nor_positions(token_set, prefetch):
-    loader, expected = make_loader(token_set, prefetch=prefetch), make_loader(token_set)
-    for _ in range(30):
-        assert loader.state_dict() == expected.state_dict()
-        assert (rows_of(next(loader)), loader.epoch) == (rows_of(next(expected)), expected.epoch)
+def test_a_batch_is_a_contiguous_pair_of_int64_that_stays_as_it_is(tmp_path, prefetch):
+    folder = make_token_set(tmp_path / "wide", train=[[50] * 30], val=[[50]], vocab=200_000)
+    loader, held = make_loader(folder, batch_size=3, prefetch=prefetch), []
+    for _ in range(10):
+        inputs, targets = batch = next(loader)
+        for tensor in batch:
+            assert (tensor.dtype, tensor.shape, tensor.device.type) == (torch.int64, (3, SEQ_LEN), "cpu")
+            assert tensor.is_contiguous()
+        assert torch.equal(inputs[:, 1:], targets[:, :-1])
+        held.append((batch, rows_of(batch)))
+    assert all(rows_of(batch) == then for batch, then in held)
+    assert max(int(inputs.max()) for (inputs, _), _ in held) > 65_536
+    inputs[:] = 7  # it is the caller's
+    assert [row for _, rows in held for row in rows] == list(islice(reference_rows(folder), 30))
 
 
-def test_a_running_loader_goes_back_and_forth_as_it_is_told(token_set):
-    loader = make_loader(token_set)
-    states = [loader.state_dict() for _ in islice(loader, 20)]
-    following = [next(loader)]
-    for state in states[::-1]:
-        loader.load_state_dict(state)
-        batch = next(loader)
-        loader.load_state_dict(state)
-        assert rows_of(next(loader)) == rows_of(batch)
-    loader.load_state_dict(states[-1])
-    assert rows_of(next(loader)) == rows_of(following[0])
+@pytest.mark.filterwarnings("ignore:.* have no target")
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_targets_are_the_number_of_those_in_the_loss_of_all_ranks(tmp_path, token_set, prefetch):
+    chats = make_chat_set(tmp_path / "chats", train=[[30, 9, 12, 5] * 20] * 2, val=[[40] * 9])
+    for tokens, settings in ((chats, {"long_documents": "crop"}), (token_set, {"loss": "once"}), (token_set, {})):
+        ranks = [make_loader(tokens, rank=rank, world_size=2, prefetch=prefetch, **settings) for rank in range(2)]
+        for _ in range(12):
+            position = ranks[0].state_dict()
+            found = sum(int((next(loader)[1] != -100).sum()) for loader in ranks)
+            assert [loader.targets for loader in ranks] == [found] * 2
+        assert (found < 4 * SEQ_LEN) == bool(settings)
+        ranks[0].load_state_dict(position)
+        assert (ranks[0].targets, ranks[0].row_sources.tolist()) == (0, []), "nothing was returned since"
+        next(ranks[0])
+        assert (ranks[0].targets, ranks[0].step) == (found, 12)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-def test_a_checkpoint_of_four_ranks_goes_on_with_any_other_number(token_set, world_size):
-    four = [make_loader(token_set, rank=r, world_size=4, batch_size=1) for r in range(4)]
-    for _ in range(5):
-        for loader in four:
-            next(loader)
-    others = [make_loader(token_set, rank=r, world_size=world_size, batch_size=1) for r in range(world_size)]
-    for loader in others:
-        loader.load_state_dict(four[2].state_dict())
-    dealt = [row for _ in range(3) for loader in others for row in rows_of(next(loader))]
-    assert dealt == list(islice(reference_rows(token_set), 20, 20 + len(dealt)))
+def test_row_sources_say_where_each_row_comes_from_and_seen_adds_them_up(tmp_path):
+    folder = make_sources(tmp_path, documents=30)
+    weights = {"web": 5, "code": 2, "math": 1}
+    mixture = Mixture(weights, sources={name: folder / name for name in weights})
+    ranks = [RowLoader(mixture, batch_size=3, seq_len=SEQ_LEN, rank=rank, world_size=2) for rank in range(2)]
+    own = {name: reference_rows(folder / name, name=name) for name in weights}
+    given = dict.fromkeys(weights, 0)
+    for _ in range(25):
+        for loader in ranks:
+            for row, number in zip(rows_of(next(loader)), loader.row_sources.tolist(), strict=True):
+                given[loader.sources[number]] += 1
+                assert row == next(own[loader.sources[number]])
+        seen = ranks[0].seen()
+        assert {name: used[:2] for name, used in seen.items()} == {n: (c * SEQ_LEN, c) for n, c in given.items()}
+        assert all(0 <= seen[name].epochs - ranks[0].run.now.cursors[name].epoch <= 1 for name in weights)
 
 
-def test_another_seed_and_another_epoch_give_another_order(token_set):
-    orders = [list(islice(reference_rows(token_set, seed=seed), 20)) for seed in (1, 2)]
-    loader = RowLoader(token_set, batch_size=20, seq_len=SEQ_LEN, seed=2)
-    assert rows_of(next(loader)) == orders[1] != orders[0]
+def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defaults():
+    def parameters(function):
+        return {name: p for name, p in inspect.signature(function).parameters.items() if name not in ("self", "dtype")}
+
+    expected = parameters(RowLoader.__init__)
+    assert {field.name for field in fields(LoaderConfig)} == {*expected, "dtype"}
+    ways = {PackedRows.__init__: {"device"}, get_batch: {"epochs", "drop_last"}}
+    ways |= {tokenmill.numpy.RowLoader.__init__: {"device", "mesh"}}
+    for way, without in ways.items():
+        spelled = parameters(way)
+        assert spelled.keys() - {"purpose"} == expected.keys() - without
+        for name in spelled.keys() - {"purpose", "batch_size", "split", "device"}:
+            assert spelled[name] == expected[name].replace(kind=spelled[name].kind)
+    for name in (*expected, "dtype"):
+        told = f"| {name} |", f"| {name}, ", f", {name} |", f"`{name}`"
+        assert any(one in RowLoader.__doc__ + tokenmill.numpy.RowLoader.__doc__ for one in told), name
 
 
-def test_validation_does_not_depend_on_the_seed_and_is_the_same_every_epoch(token_set):
-    one, two = (RowLoader(token_set, "val", batch_size=1, seq_len=SEQ_LEN, seed=seed) for seed in (1, 2))
-    epochs = [[], []]
-    while one.epoch < 2:
-        epochs[one.epoch] += rows_of(next(one))
-    assert epochs[0] == epochs[1]
-    assert epochs[0] == [rows_of(next(two))[0] for _ in epochs[0]]
+@pytest.mark.parametrize("settings", [*PACKINGS[::3], {"packing": "nanochat"}], ids=str)
+def test_its_properties_tell_the_truth_and_disturb_nothing(token_set, settings):
+    loader, silent = make_loader(token_set, **settings), make_loader(token_set, **settings)
+    for step in range(4):
+        said = f"RowLoader('{token_set}', 'train': 2 rows of 16 + 1 tokens, {settings['packing']}; rank 0 of 1; "
+        assert repr(loader) == f"{said}after {step} steps and {step * 2 * SEQ_LEN} tokens)"
+        assert (loader.vocab_size, loader.bos_id, loader.sources) == (1000, BOS, ())
+        assert (loader.step, loader.tokens_seen) == (step, step * 2 * SEQ_LEN)
+        assert (loader.epoch is None, loader.rows is None) == ((settings["packing"] == "nanochat"),) * 2
+        waited = loader.waited
+        assert rows_of(next(loader)) == rows_of(next(silent))
+        assert loader.waited > waited
+        assert loader.row_sources.tolist() == [0, 0]
+    with pytest.raises(ValueError, match=r"seen\(\) is for a mixture; for one token set, use tokens_seen and epoch"):
+        loader.seen()
+
+
+def test_numbers_of_other_libraries_mean_the_same_rows_and_the_same_position(token_set):
+    settings = {"batch_size": 2, "seq_len": SEQ_LEN, "seed": SEED, "prefetch": 0, "rank": 0, "world_size": 1}
+    loader = RowLoader(token_set, shuffle=True, **settings)
+    other = {name: np.int64(value) for name, value in settings.items()}
+    again = RowLoader(str(token_set), np.str_("train"), shuffle=np.bool_(True), **other)
+    for _ in range(6):
+        assert rows_of(next(again)) == rows_of(next(loader))
+        assert json.dumps(again.state_dict()) == json.dumps(loader.state_dict())
+
+
+def test_a_relative_path_stays_the_same_folder_and_a_split_is_none(token_set, monkeypatch, tmp_path):
+    monkeypatch.chdir(token_set.parent)
+    how = {"batch_size": 2, "seq_len": SEQ_LEN}
+    loader, rows = RowLoader(token_set.name, **how), PackedRows(token_set.name, **how)
+    assert find_token_set(str(token_set.parent)) == token_set
+    monkeypatch.chdir(tmp_path)
+    assert rows_of(next(loader)) == rows_of(next(iter(rows)))
+    for make in (RowLoader, PackedRows):
+        with pytest.raises(ValueError, match=r"a token set's folder, found 'val'.* or write split='train'"):
+            make("val", **how)
+    os.symlink(token_set, tmp_path / "train")
+    assert next(RowLoader("train", **how))[0].shape == (2, SEQ_LEN), "a folder of that name"
+
+
+def test_the_default_device_of_a_program_is_not_the_batches(token_set):
+    expected = rows_of(next(make_loader(token_set)))
+    torch.set_default_device("meta")  # as any device that rows must not be made on
+    try:
+        assert rows_of(next(make_loader(token_set))) == expected
+    finally:
+        torch.set_default_device(None)
+    inputs, targets = next(make_loader(token_set, device="meta"))
+    assert (inputs.device.type, targets.dtype, targets.shape) == ("meta", torch.int64, (2, SEQ_LEN))

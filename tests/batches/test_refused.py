@@ -1,30 +1,33 @@
-"""Settings and positions that make no sense are refused, with both values."""
+"""Settings that make no sense are refused when the loader is made, in words that say what to do."""
 
+import numpy as np
 import pytest
 import torch
-from making import make_token_set
-from reference import SEED, SEQ_LEN, changed, make_loader
+from making import make_chat_set, make_token_set
+from reference import SEQ_LEN, make_loader
 
-from tokenmill import RowLoader
-from tokenmill.batches.torch_devices import find_device
+from tokenmill import Mixture, PackedRows, RowLoader
+from tokenmill.batches.torch_arrays import find_device
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        *(({"batch_size": wrong}, "batch_size must be a whole number") for wrong in (0, 2.0, "2", True, None)),
+        *(({"seed": wrong}, "seed must be a whole number, not") for wrong in (1337.0, np.float64(1337), "1337")),
+        *(({name: "False"}, f"{name} must be True or False, not 'False'") for name in ("shuffle", "drop_last")),
         ({"seq_len": 0}, "seq_len must be a whole number of at least 1, not 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
         ({"packing": "worst_fit"}, "packing must be one of best_fit, nanochat, concat, random, not 'worst_fit'"),
         ({"long_documents": "cut"}, "long_documents must be one of"),
+        ({"long_documents": "drop"}, "long_documents='drop' is for conversations; with text use 'split' or 'crop'"),
         ({"split": "test"}, "split must be one of train, val, not 'test'"),
+        ({"loss": "twice"}, "loss must be one of all, once"),
+        ({"loss": "once", "ignore_index": 5}, "ignore_index=5 is a token id of"),
+        ({"loss": "once", "packing": "concat"}, "loss='once' is not supported with packing='concat'"),
         ({"rank": 2, "world_size": 2}, "rank must be from 0 to world_size - 1"),
-        ({"rank": 1}, "rank and world_size go together"),
-        ({"batch_size": 1000, "epochs": 1}, "fewer than one batch of 1000 on each of 1 ranks; .* pass drop_last=False"),
-        (
-            {"seq_len": 111, "packing": "concat"},
-            "shard train_1.000 has 60 tokens, fewer than a row of 111 .* use packing='best_fit'",
-        ),
-        ({"packing": "random", "documents": True}, "documents=True is not supported with packing='random'"),
+        ({"rank": 1}, "rank=1, world_size=None"),
+        ({"batch_size": 1000, "epochs": 1}, "has 22 rows .*fewer than .* batch of 1000 .* pass drop_last=False"),
+        ({"seq_len": 111, "packing": "concat"}, "shard train_1.000.* fewer .*than a row.* 60; use packing='best_fit'"),
         ({"packing": "nanochat", "epochs": 1}, "epochs is not supported with packing='nanochat'"),
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, not -1"),
         ({"prefetch": 10**9}, "prefetch must be at most 1,000, not 1000000000"),
@@ -34,114 +37,62 @@ from tokenmill.batches.torch_devices import find_device
 def test_settings_that_make_no_sense_are_refused(token_set, settings, message):
     with pytest.raises(ValueError, match=message):
         RowLoader(token_set, **({"batch_size": 2, "seq_len": SEQ_LEN} | settings))
+    if settings.get("batch_size", 2) is not None and settings.get("batch_size") != 1000:
+        with pytest.raises(ValueError, match=message):
+            next(iter(PackedRows(token_set, **({"batch_size": 2, "seq_len": SEQ_LEN} | settings))))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_cuda_where_there_is_none_is_refused(token_set):
-    with pytest.raises(ValueError, match="no CUDA; use device='cpu'"):
-        make_loader(token_set, device="cuda")
-
-
-@pytest.mark.parametrize("device", ["xpu", "xpu:0", "mps", "hpu"])
-def test_a_device_that_this_machine_lacks_is_refused_when_the_loader_is_made(token_set, device):
-    with pytest.raises(ValueError, match=f"device '{device}' cannot be used on this machine, or with this build"):
-        make_loader(token_set, device=device)
-
-
-def test_a_device_has_the_index_that_it_had_where_the_loader_was_made():
-    assert find_device("meta") == torch.empty(0, device="meta").device
-    assert find_device("cpu:0") == torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"packing": "concat"}, "packing is 'best_fit' in the position, 'concat' here"),
-        ({"seed": 1}, "seed is 1337 in the position, 1 here"),
-        ({"split": "val"}, "split is 'train' in the position, 'val' here"),
-    ],
-)
-def test_a_position_of_other_settings_is_refused_with_both_values(token_set, other, message):
-    state = make_loader(token_set).state_dict()
-    loader = RowLoader(token_set, **({"batch_size": 1, "seq_len": SEQ_LEN, "seed": SEED} | other))
-    with pytest.raises(ValueError, match=message):
-        loader.load_state_dict(state)
-
-
-def test_a_position_of_another_token_set_or_version_is_refused(token_set, tmp_path):
-    state = make_loader(token_set).state_dict()
-    loader = make_loader(make_token_set(tmp_path / "other", train=[[50] * 9], val=[[40]]))
-    with pytest.raises(ValueError, match=r"this was never the token set with manifest \w{16}: expected .*other/manif"):
-        loader.load_state_dict(state)
-    with pytest.raises(ValueError, match="fingerprint is 'eeee' in the position, 'ffff"):
-        make_loader(token_set).load_state_dict(state | {"fingerprint": "eeee"})
-    with pytest.raises(ValueError, match="version is 99 in the position, 3 here.*a newer tokenmill made it"):
-        make_loader(token_set).load_state_dict(state | {"version": 99})
-    with pytest.raises(ValueError, match="no such row: epoch 0, window 0, row 12345"):
-        make_loader(token_set).load_state_dict(changed(state, row=12345))
-    for lacking in ("sources", "segments", "turns"):
-        with pytest.raises(ValueError, match=f"{lacking} is missing from the position"):
-            make_loader(token_set).load_state_dict({key: value for key, value in state.items() if key != lacking})
-    sources = {key: column for key, column in state["sources"].items() if key != "row"}
-    with pytest.raises(ValueError, match="expected a position, as state_dict made it"):
-        make_loader(token_set).load_state_dict(state | {"sources": sources})
-
-
-def test_a_position_of_an_older_tokenmill_is_refused_with_what_to_do(token_set):
-    state = make_loader(token_set).state_dict() | {"version": 1, "shards": "0" * 16, "shard": 0}
-    with pytest.raises(
-        ValueError, match=r"version is 1 in the position, 3 here .*shard by shard\): continue with tokenmill 0.2"
+def test_what_is_no_token_set_is_refused(token_set, tmp_path):
+    with pytest.raises(ValueError, match="token set's folder"):
+        RowLoader("", batch_size=2, seq_len=SEQ_LEN)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        RowLoader(tmp_path / "nowhere", batch_size=2, seq_len=SEQ_LEN)
+    mixture = Mixture({str(token_set): 1})
+    for settings, message in (
+        ({"epochs": 1}, "epochs is for one token set"),
+        ({"view": "good"}, "view='good' is for one token set"),
+        ({"packing": "nanochat"}, "a mixture is not supported with packing='nanochat'"),
     ):
-        make_loader(token_set).load_state_dict(state)
+        with pytest.raises(ValueError, match=message):
+            RowLoader(mixture, batch_size=2, seq_len=SEQ_LEN, **settings)
+
+
+def test_what_documents_that_stay_whole_do_not_support_is_refused(tmp_path):
+    chats = make_chat_set(tmp_path / "chats", train=[[30, 9] * 20], val=[[9]])
+    with pytest.raises(ValueError, match="chats: packing 'concat' is not for chat sets; use 'best_fit'"):
+        make_loader(chats, packing="concat")
+    with pytest.raises(ValueError, match="longer than"):
+        make_loader(chats)
+    for index in (0, 5, 999):
+        with pytest.raises(ValueError, match=f"ignore_index={index} is a token id of .*chats"):
+            make_loader(chats, long_documents="crop", ignore_index=index)
+    make_loader(chats, long_documents="crop", ignore_index=1000)
 
 
 def test_an_endless_loader_needs_no_more_than_a_row(token_set):
     """As a validation split of 1,024 ranks may have less than one batch of all."""
     for rank in (0, 1023):
-        loader = make_loader(token_set, split="val", batch_size=32, rank=rank, world_size=1024)
-        assert next(loader)[0].shape == (32, SEQ_LEN)
-    assert loader.epoch > 1000
+        loader = make_loader(token_set, split="val", batch_size=1, rank=rank, world_size=1024)
+        assert next(loader)[0].shape == (1, SEQ_LEN)
+    assert loader.epoch > 200
 
 
-@pytest.mark.parametrize("wrong", [-1, 1 << 80, 10**9, "0", None, [], {"a": 1}, 0.5, float("nan"), True, "9" * 5000])
-@pytest.mark.parametrize(
-    "key", ["seq_len", "epoch", "window", "row", "tokens_seen", "began", "pasts", "skip_rows", "manifest", "version"]
-)
-def test_a_position_with_numbers_that_no_row_has_is_refused(token_set, key, wrong):
-    fresh = make_loader(token_set)
-    state = fresh.state_dict()
-    columns = {key: column[0] for key, column in state["sources"].items()}
-    if wrong == (columns | state)[key] or wrong == columns.get(key) or (key == "epoch" and wrong == 10**9):
-        return  # it is one
-    with pytest.raises(ValueError, match="."):
-        make_loader(token_set).load_state_dict(changed(state, **{key: wrong}))
+def test_a_split_without_a_row_is_refused(tmp_path):
+    folder = make_token_set(tmp_path / "set", train=[[9, 9]], val=[])
+    with pytest.raises(ValueError, match="split 'val' has 0 rows of 16 . 1 tokens"):
+        make_loader(folder, split="val")
 
 
-@pytest.mark.parametrize(
-    "pasts",
-    [
-        [3],
-        [[0]],
-        [[0, 0, 5]],
-        [[0, 0, [32]]],
-        [[0, 0, [32, -1]]],
-        [[0, 99, [32, 1]]],
-        [[0, 0, [1 << 40, 1]]],
-        [[0, 0, [32, 1, "a"]]],
-        [[0, 0, [32, 1, "0-99999999999999999999"]]],
-        [[0, 0, [32, 10**15]]],
-    ],
-)
-def test_pasts_that_no_window_has_are_refused(token_set, pasts):
-    state = make_loader(token_set).state_dict()
-    with pytest.raises(ValueError, match="."):
-        make_loader(token_set).load_state_dict(changed(state, pasts=pasts))
+@pytest.mark.parametrize("device", ["xpu", "mps", "cuda", "cuda:7"])
+def test_a_device_that_this_machine_lacks_is_refused_when_the_loader_is_made(token_set, device):
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(ValueError, match=f"device '{device}'"):
+        make_loader(token_set, device=device)
 
 
-@pytest.mark.parametrize("place", ["0:99:0", "0:0:99999", "9:0:0-999999", "0:0:0-99999999999999999999", "0:0"])
-def test_rows_to_skip_that_are_not_there_are_refused(token_set, place):
-    state = make_loader(token_set).state_dict()
-    with pytest.raises(ValueError, match="skip_rows"):
-        make_loader(token_set, skip_rows=[place])
-    with pytest.raises(ValueError, match="skip_rows"):
-        make_loader(token_set).load_state_dict(changed(state, skip_rows=[place]))
+@pytest.mark.parametrize("device", [None, 1.5, "gpu"])
+def test_what_is_no_device_is_refused_and_another_gets_its_index(token_set, device):
+    assert [find_device("meta"), find_device("cpu:0")] == [torch.empty(0, device="meta").device, torch.device("cpu")]
+    with pytest.raises(ValueError, match=f"device {device!r}"):
+        make_loader(token_set, device=device)

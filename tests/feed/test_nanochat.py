@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from making import BOS, make_token_set
-from reference import changed, of_source
+from reference import rows_of
 
-from tokenmill import RowLoader
+from tokenmill.look.steps import rows_of_step
+from tokenmill.numpy import RowLoader
 from tokenmill.rows.nanochat import BestFitBuffer
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -60,11 +61,8 @@ def train_files_and_encode(prepared):
             known[text] = [tokenizer.bos_id, *tokenizer.encode(text).tolist()]
         return known[text]
 
+    assert len(list((token_set / "shards").glob("shard_0*.bin"))) > 1, "a source file is in several shards"
     return sorted(corpus.glob("*.parquet"))[:-1], encode
-
-
-def rows_of(batch):
-    return [x.tolist() + [y.tolist()[-1]] for x, y in zip(*batch, strict=True)]
 
 
 def make_loader(token_set, seq_len=63, batch_size=4, **settings):
@@ -72,78 +70,66 @@ def make_loader(token_set, seq_len=63, batch_size=4, **settings):
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (0, 2), (1, 2), (2, 3)])
-def test_rows_are_nanochat_s_own_over_several_epochs(prepared, train_files_and_encode, rank, world_size):
+def test_rows_are_nanochats_own_over_several_epochs(prepared, train_files_and_encode, rank, world_size):
     loader = make_loader(prepared[1], rank=rank, world_size=world_size)
-    dealt = [row for batch in islice(loader, 400) for row in rows_of(batch)]
-    assert dealt == list(islice(reference_rows(*train_files_and_encode, 64, rank, world_size), 1600))
-    assert loader.epoch > 1
-
-
-def test_a_source_file_cut_into_shards_is_still_one_file(prepared):
-    names = [path.name for path in (prepared[1] / "shards").glob("shard_0*.bin")]
-    assert len(names) > 1
+    dealt = [row for batch in islice(loader, 300) for row in rows_of(batch)]
+    assert dealt == list(islice(reference_rows(*train_files_and_encode, 64, rank, world_size), 1200))
+    assert loader.epoch is None, "ranks are in epochs of their own"
+    assert loader.rows is None
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(2, 40), st.integers(1, 200))
 def test_picks_are_those_of_a_scanned_buffer(lengths, row_len, refill):
-    places = count()
+    places, numbers = count(), count()
 
-    def documents():  # each token knows its document
-        numbers = count()
+    def refills(document):
         while True:
             for start in range(0, len(lengths), refill):
-                yield [[next(numbers)] * length for length in lengths[start : start + refill]]
+                yield [document(length) for length in lengths[start : start + refill]]
 
-    def refills():
-        while True:
-            for start in range(0, len(lengths), refill):
-                yield [(length, next(places)) for length in lengths[start : start + refill]]
-
-    ours, buffer, stream = BestFitBuffer(refills(), row_len), [], documents()
+    ours, buffer = BestFitBuffer(refills(lambda length: (length, next(places))), row_len), []
+    stream = refills(lambda length: [next(numbers)] * length)  # each token knows its document
     for _ in range(20):
         pieces = ours.next_row()
         assert sum(taken for _, taken in pieces) == row_len
         assert [p for p, taken in pieces for _ in range(taken)] == reference_row(buffer, stream, row_len)
 
 
-def test_resuming_from_every_step_equals_the_unbroken_run(prepared):
-    loader, states, batches = make_loader(prepared[1]), [], []
-    for _ in range(12):
-        states.append(json.loads(json.dumps(loader.state_dict())))
-        batches.append(rows_of(next(loader)))
-    assert of_source(states[5], "row") == 20
+def test_it_resumes_at_every_step_with_any_batch_size_and_a_position_tells_each_step(prepared):
+    ranks = [make_loader(prepared[1], rank=rank, world_size=2) for rank in range(2)]
+    states, dealt = [], []
+    for _ in range(10):
+        states.append(json.loads(json.dumps(ranks[0].state_dict())))
+        dealt.append([rows_of(next(loader)) for loader in ranks])
+        assert ranks[0].state_dict() == ranks[1].state_dict()
     for step, state in enumerate(states):
-        resumed = make_loader(prepared[1])
-        resumed.load_state_dict(state)
-        assert [rows_of(batch) for batch in islice(resumed, 2)] == batches[step : step + 2] or step > 10
+        for rank in range(2):
+            resumed = make_loader(prepared[1], rank=rank, world_size=2, batch_size=2)
+            resumed.load_state_dict(state)
+            assert rows_of(next(resumed)) + rows_of(next(resumed)) == dealt[step][rank]
+        shown = rows_of_step(ranks[1].state_dict(), step, {"": ranks[0].token_set})
+        told = [[token for piece in row.pieces for token in piece.tokens(ranks[0].bos_id).tolist()] for row in shown]
+        assert told == dealt[step][0] + dealt[step][1]
 
 
-def test_a_position_of_another_number_of_ranks_is_refused(prepared):
+def test_what_cannot_be_is_refused(prepared):
+    make_loader(prepared[1], rank=2, world_size=4)  # row groups of 300, 300 and 100 documents
+    with pytest.raises(ValueError, match="rank 3 of 4 gets none of split 'train'; use fewer ranks"):
+        make_loader(prepared[1], rank=3, world_size=4)
     state = make_loader(prepared[1], rank=0, world_size=2).state_dict()
     with pytest.raises(ValueError, match="world_size is 2 in the position, 1 here"):
         make_loader(prepared[1]).load_state_dict(state)
-    with pytest.raises(ValueError, match="row of the position must be a whole number of at least 0, not -1"):
-        make_loader(prepared[1]).load_state_dict(changed(make_loader(prepared[1]).state_dict(), row=-1))
-
-
-def test_a_rank_without_a_row_group_is_refused_at_construction(prepared):
-    make_loader(prepared[1], rank=2, world_size=4)  # row groups of 300, 300 and 100 documents
-    with pytest.raises(
-        ValueError, match=r"rank 3 of 4 gets none of split 'train'; use fewer ranks, packing='best_fit'"
-    ):
-        make_loader(prepared[1], rank=3, world_size=4)
-
-
-def test_the_number_of_rows_of_an_epoch_is_not_known(prepared):
-    loader = make_loader(prepared[1])
-    assert loader.rows is None
-    assert loader.batches_per_epoch() is None
+    with pytest.raises(ValueError, match="seq_len is 63 in the position, 40 here"):
+        make_loader(prepared[1], 40, rank=0, world_size=2).load_state_dict(state)
+    with pytest.raises(ValueError, match="skip is not supported with packing='nanochat'"):
+        make_loader(prepared[1]).skip(1)
+    with pytest.raises(ValueError, match="epochs is not supported with packing='nanochat'"):
+        make_loader(prepared[1], epochs=1)
 
 
 def test_documents_that_do_not_begin_where_the_offsets_say_are_found(tmp_path):
     path = make_token_set(tmp_path / "set", train=[[6, 5, 7]], val=[[9]])
     tokens = np.memmap(path / "shards" / "train_0.000.bin", "<u2", mode="r+")
     tokens[6] = BOS + 1  # of the shortest, which comes first
-    loader = make_loader(path, seq_len=3, batch_size=1)
     with pytest.raises(ValueError, match=r"train_0.000.bin: expected a document to begin with BOS \(0\), found 1"):
-        next(loader)
+        next(make_loader(path, seq_len=3, batch_size=1))

@@ -13,7 +13,7 @@ from stream_rows import starts
 from tokenmill.look import packing_stats
 from tokenmill.look.packing_stats import Tally, tally, variants
 from tokenmill.look.sample_rows import SamplePiece, Specimen, _rows, make_specimen
-from tokenmill.rows.gap_cuts import MOST_FILLER
+from tokenmill.rows.gaps import MOST_FILLER
 from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
 

@@ -1,376 +1,643 @@
-"""`show` decodes just the rows that a loader gives, and says where they are from."""
+"""`tokenmill show` prints what a training loop got, whatever changed in its run: compared with what the loop logged."""
 
+import collections
 import contextlib
+import functools
 import json
+import pickle
+import random
 import re
 import shutil
-import subprocess
-import sys
-from dataclasses import replace
+import warnings
+import zlib
+from base64 import b85decode, b85encode
+from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from making import BOS, ROOT, make_text, make_token_set, run_prepare, write_parquet
-from reference import PACKINGS, SEQ_LEN, cursor_of, make_loader, of_source, rows_of, without_log
+import torch
+import torch.distributed.checkpoint as dcp
+from making import give_tokenizer, make_text, make_token_set, run_prepare, write_parquet
+from making_views import make_view
 
 import tokenmill
-from tokenmill import RowLoader, cli, get_batch
-from tokenmill.feed import window_plans
-from tokenmill.feed.window_plans import WindowPlans
-from tokenmill.look.show_config import Show
-from tokenmill.look.show_notes import former_manifests, of_step
-from tokenmill.look.show_query import ShowQuery
+from tokenmill import Mixture, TokenSet, cli, get_batch
+from tokenmill.feed.config import LoaderConfig
+from tokenmill.look.checkpoint_files import position_of, positions_in
 from tokenmill.look.source_places import SourceLocator
-from tokenmill.look.when_seen import when
-from tokenmill.rows.position import OF_SPLIT
-from tokenmill.rows.run_log import log_of
-from tokenmill.store.token_sets import TokenSet
+from tokenmill.look.steps import RunRows
+from tokenmill.numpy import RowLoader
+from tokenmill.rows import windows
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-LOADER = {"batch_size": 2, "seq_len": SEQ_LEN}
-ONE_RANK = LOADER | {"world_size": 1}
-SIZES, LENGTH = ("--batch-size", "2", "--world-size", "1"), ("--seq-len", "16")
+T = 16
+NAMES = ("web", "code", "math", "chat")
+PACKINGS = [{}, {"long_documents": "crop"}, {"packing": "concat"}, {"packing": "random"}, {"shuffle": False}]
 
 
-def shown_rows(config):
-    return ShowQuery(config).rows()
+@pytest.fixture(scope="module", autouse=True)
+def small_windows():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "DEFAULT_WINDOW_SIZE", windows.WindowSize(slice=16, window=128))
+        yield
 
 
-def seen_when(config):
-    return when(ShowQuery(config))
-
-
-def ids_of(rows):
-    return [[i for piece in row.pieces for i in piece.tokens(BOS).tolist()] for _, row in rows]
-
-
-pytestmark = pytest.mark.usefixtures("windows")
-
-
-@pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}])
-@pytest.mark.parametrize(("split", "ranks"), [("train", [0, 1]), ("val", [0])])
-def test_a_step_s_rows_are_those_that_the_loaders_of_its_ranks_get(token_set, settings, split, ranks):
-    settings = settings | {"world_size": len(ranks), "split": split}
-    loaders = [make_loader(token_set, rank=rank, **settings) for rank in ranks]
-    for step in range(9):
-        batches = [rows_of(next(loader)) for loader in loaders]
-        found = list(shown_rows(Show(token_set, step=step, **LOADER, **settings)))
-        for rank in ranks:
-            assert ids_of([row for row in found if row[0] == rank]) == batches[rank]
-        of_the_last = shown_rows(Show(token_set, batch=step, rank=ranks[-1], **LOADER, **settings))
-        assert ids_of(of_the_last) == batches[-1]
-
-
-def test_a_row_s_number_and_its_place_are_the_same_row(token_set):
-    loader = make_loader(token_set, batch_size=1)
-    for number in range(45):
-        ((_, row),) = shown_rows(Show(token_set, row=str(number), seq_len=SEQ_LEN))
-        ((_, again),) = shown_rows(Show(token_set, row=row.place, seq_len=SEQ_LEN))
-        assert ids_of([(0, row)]) == ids_of([(0, again)]) == rows_of(next(loader))
-    assert not row.place.startswith("0:"), "later epochs too"
-
-
-def test_steps_are_counted_from_a_checkpoint_also_where_the_batches_were_others_before_it(token_set):
-    small, large = make_loader(token_set, batch_size=1), make_loader(token_set, batch_size=4)
-    for _ in range(7):
-        next(small)
-    place = cursor_of(small.state_dict())
-    large.load_state_dict(small.state_dict())
-    for step in range(7, 20):
-        config = Show(token_set, step=step, since=(7, place), batch_size=2, world_size=2, seq_len=SEQ_LEN)
-        assert ids_of(shown_rows(config)) == rows_of(next(large))
-
-
-@pytest.mark.parametrize("change", [{}, {"seq_len": 9}])
-def test_steps_are_counted_from_the_state_file_of_a_checkpoint(token_set, tmp_path, change):
-    loader = make_loader(token_set, batch_size=1)
-    for _ in range(7):
-        next(loader)
-    after = RowLoader(token_set, **({"batch_size": 4, "seq_len": SEQ_LEN} | change))
-    after.load_state_dict(loader.state_dict())
-    state = tmp_path / "state.json"
-    state.write_text(json.dumps(after.state_dict()))
-    for step in range(7, 14):
-        config = Show(token_set, step=step, since=(7, str(state)), batch_size=2, world_size=2)
-        assert ids_of(shown_rows(config)) == rows_of(next(after))
-
-
-def test_a_file_that_is_no_state_is_refused(token_set, tmp_path, capsys):
-    for text in ("{}", "[]", "no json", json.dumps({"version": 1})):
-        (tmp_path / "state.json").write_text(text)
-        status, _, error = run(capsys, token_set, "--step", 9, *SIZES, "--since", 5, tmp_path / "state.json")
-        assert status == 1
-        assert "a loader's state_dict()" in error
-
-
-# ---------------------------------------------------------------------------- when a document was seen
-
-
-@pytest.mark.parametrize("settings", [{}, {"packing": "concat"}, {"shuffle": False}, {"seq_len": 5}])
-def test_when_a_document_was_seen_is_when_the_loaders_dealt_it(token_set, settings):
-    settings = LOADER | settings
-    ranks = [RowLoader(token_set, rank=rank, world_size=2, **settings) for rank in range(2)]
-    dealt = {}  # (epoch, step, rank, row of the batch) -> the row's tokens
-    while ranks[0].epoch < 2:
-        step = ranks[0].tokens_seen // settings["seq_len"] // 4
-        dealt |= {(step, rank, i): row for rank, one in enumerate(ranks) for i, row in enumerate(rows_of(next(one)))}
-    until = cursor_of(ranks[0].state_dict())
-    first = 0
-    token_set_ = TokenSet(token_set)
-    for entry in token_set_.split("train"):
-        shard = token_set_.open(entry)
-        for document in range(0, entry.documents, 3):
-            found = shown_document(token_set, first + document, until, settings)
-            begin, end = shard.offsets[document : document + 2].tolist()
-            expected = rows_with(token_set, settings, entry.name, begin, end, len(dealt))
-            assert {(step, rank, row) for _, step, rank, row, *_ in found} == {
-                (number // 4, number % 4 // 2, number % 2) for number in expected
-            }
-        first += entry.documents
-
-
-def shown_document(token_set, document, until, settings):
-    """(epoch, step, rank, row of the batch, place, note) of each line."""
-    config = Show(token_set, document=document, until=until, world_size=2, **settings)
-    told = re.findall(
-        r"seen in epoch ([\d,]+), step ([\d,]+), rank (\d+), row (\d+) of its batch, at (\S+?)(,.*)?\n",
-        "\n".join([*seen_when(config), ""]),
-    )
-    return [(*map(int, numbers[:4]), *numbers[4:]) for numbers in told]
-
-
-def rows_with(token_set, settings, name, begin, end, count):
-    """The rows of the global order that hold some of a stretch of a shard, slowly."""
-    config = Show(token_set, batch=0, **(settings | {"batch_size": count, "world_size": 1}))
-    found = set()
-    for number, (_, row) in enumerate(shown_rows(config)):
-        for piece in row.pieces:
-            at = int(piece.shard.offsets[piece.document]) + piece.start
-            if piece.shard.entry.name == name and at < end and at + piece.length > begin:
-                found.add(number)
-    return found
-
-
-def test_a_step_is_said_to_be_a_call_unless_its_rows_are_given(token_set):
-    for more, said in (({}, True), ({"global_batch_size": 4}, False)):
-        query = ShowQuery(Show(token_set, step=1, **ONE_RANK, **more))
-        assert ("pass --global-batch-size" in "".join(of_step(query))) == said
-    assert of_step(ShowQuery(Show(token_set, batch=1, **ONE_RANK))) == []
-
-
-def test_what_an_older_position_does_not_say_is_said(token_set, tmp_path):
-    """A position of tokenmill 0.3.0 has no segments: whether the run was another before it is seen by its tokens."""
-    loader = make_loader(token_set, batch_size=1)
-    loader.load_state_dict(as_by_0_3_0(loader.state_dict()))  # begins the order of 0.3.0
-    for _ in range(30):
-        next(loader)
-    state = loader.state_dict()
-    assert when_of(tmp_path, token_set, as_by_0_3_0(state))[1].startswith("seen in ")
-    other = as_by_0_3_0(state) | {"tokens_seen": 488}
-    assert "but the run saw 488 tokens by then, and these" in when_of(tmp_path, token_set, other)[1]
-    loader.load_state_dict(other)
-    next(loader)
-    lines = when_of(tmp_path, token_set, loader.state_dict())
-    assert "the position does not say which rows the first 488 tokens of the run were" in lines
-    assert not any(", step " in line for line in lines), "steps cannot be counted from there"
-
-
-def as_by_0_3_0(state):
-    """A position of one token set as tokenmill 0.3.0 wrote it."""
-    own = {key: of_source(state, key) for key in OF_SPLIT}
-    new = ("sources", "segments", "turns", "asked", "order_version")
-    kept = {key: value for key, value in state.items() if key not in new}
-    return kept | own | {"version": 2, "seq_len": state["seq_len"]}
-
-
-def when_of(tmp_path, token_set, state, document=3):
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    return list(seen_when(Show(token_set, document=document, until=str(tmp_path / "state.json"))))
-
-
-def test_a_document_that_was_dealt_before_the_length_changed_in_its_window_was_seen(token_set, tmp_path):
-    loader = make_loader(token_set, batch_size=1)
-    for _ in range(3):
-        next(loader)
-    ((_, row),) = shown_rows(Show(token_set, row="1", seq_len=SEQ_LEN))
-    piece = row.pieces[0]
-    before = [entry.documents for entry in TokenSet(token_set).split("train")]
-    number = piece.document + sum(before[: int(piece.shard.entry.name[6])])
-    shorter = RowLoader(token_set, batch_size=1, seq_len=8)
-    shorter.load_state_dict(loader.state_dict())
-    next(shorter)
-    (tmp_path / "state.json").write_text(json.dumps(shorter.state_dict()))
-    config = Show(token_set, document=number, until=str(tmp_path / "state.json"))
-    lines = list(seen_when(config))
-    assert (
-        f"seen in epoch 0, step 1, rank 0, row 0 of its batch, at {row.place}, when rows were of 16 + 1 tokens" in lines
-    )
-
-
-def test_a_set_that_has_grown_says_that_former_rows_were_others(tmp_path):
-    folder = make_token_set(tmp_path / "set", train=[[9] * 30], val=[[9]])
-    was = TokenSet(folder).digest
-    make_token_set(tmp_path / "large", train=[[9] * 30, [17] * 30], val=[[9]])
-    (tmp_path / "large" / "manifests").mkdir(exist_ok=True)
-    for path in (folder / "manifests").iterdir():
-        shutil.copy(path, tmp_path / "large" / "manifests")
-    grown = TokenSet(tmp_path / "large")
-    assert f"pass --manifest {was}" in list(seen_when(Show(grown.path, document=3, seq_len=8)))[1]
-    told = list(seen_when(Show(grown.path, document=3, seq_len=8, manifest=was)))
-    assert f"manifest {was}" in told[0]
-    assert told[1].startswith("seen in epoch 0, at 0:")
-    told = list(seen_when(Show(grown.path, document=3, seq_len=8, manifest=was, batch_size=2, world_size=1)))
-    assert told[1].startswith("seen in epoch 0, step ")
-
-
-def test_the_settings_that_are_printed_are_those_of_a_state_file(prepared, tmp_path, capsys):
-    loader = RowLoader(prepared[1], batch_size=1, seq_len=77, seed=5)
-    next(loader)
-    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    sizes = ("--batch-size", 1, "--world-size", 1)
-    _, printed, _ = run(capsys, prepared[1], "--step", 3, *sizes, "--since", 1, tmp_path / "state.json")
-    assert "rows of 77 + 1 tokens, best_fit, split long documents, seed 5" in printed
-    _, _, error = run(capsys, prepared[1], "--document", 3, "--until", "nowhere.json")
-    assert error.startswith(
-        "error: --until nowhere.json: expected a place as 0:12:100, or a checkpoint with a loader's"
-    )
-
-
-def test_a_setting_that_is_not_the_state_s_is_refused(token_set, tmp_path):
-    (tmp_path / "state.json").write_text(json.dumps(make_loader(token_set).state_dict()))
-    sizes = {"batch_size": 1, "world_size": 1}
-    config = Show(token_set, step=5, since=(5, str(tmp_path / "state.json")), seq_len=24, **sizes)
-    with pytest.raises(ValueError, match=r"--seq-len 24, but the state of --since has 16; leave --seq-len out"):
-        list(shown_rows(config))
-
-
-def test_a_document_that_was_skipped_was_not_seen(token_set, capsys):
-    ((_, row),) = shown_rows(Show(token_set, row="3", seq_len=SEQ_LEN))
-    piece = row.pieces[0]
-    before = [entry.documents for entry in TokenSet(token_set).split("train")]
-    number = piece.document + sum(before[: int(piece.shard.entry.name[6])])
-    (seen,) = [s for s in shown_document(token_set, number, "1:0:0", LOADER) if s[4] == row.place]
-    assert seen[:4] == (0, 0, 1, 1)
-    skipping = {**LOADER, "skip_rows": (row.place,)}
-    assert row.place not in [s[4] for s in shown_document(token_set, number, "1:0:0", skipping)]
-
-
-def test_a_deep_step_is_counted_once(token_set, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    counted, count = [], WindowPlans.count_rows
-    monkeypatch.setattr(WindowPlans, "count_rows", lambda *asked: (counted.append(asked[1:]), count(*asked))[1])
-    config = Show(token_set, step=30, **ONE_RANK)
-    first = ids_of(shown_rows(config))
-    assert counted
-    counted.clear()
-    assert ids_of(shown_rows(config)) == first
-    assert not counted
-    for path in (tmp_path / "tokenmill").iterdir():
-        path.write_text("broken")
-    assert ids_of(shown_rows(config)) == first, "counted again"
-
-
-def test_where_nothing_can_be_kept_rows_are_counted_each_time(token_set, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    config = Show(token_set, step=30, **ONE_RANK)
-    assert ids_of(shown_rows(config))
-
-
-def test_pieces_say_what_they_are(token_set):
-    """Fillers are told apart, and every token of every document is in just one other piece."""
-    rows = make_loader(token_set).rows
-    seen = set()
-    for _, row in shown_rows(Show(token_set, batch=0, batch_size=rows, world_size=1, seq_len=SEQ_LEN)):
-        assert sum(piece.length + piece.bos for piece in row.pieces) == SEQ_LEN + 1
-        for piece in row.pieces:
-            assert piece.bos == (piece.start > 0)
-            places = {(piece.shard.entry.name, piece.document, piece.start + i) for i in range(piece.length)}
-            if not piece.filler:
-                assert not places & seen
-                seen |= places
-    assert len(seen) == sum(entry.tokens for entry in TokenSet(token_set).split("train"))
-
-
-# ---------------------------------------------------------------------------- in the terminal
-
-
-def run(capsys, *arguments):
-    status = cli.main(["show", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return status, printed.out, printed.err
+def corpus(folder, name, file, rng):
+    """A source file: with scores, without, lines, or conversations of a word or many."""
+    (folder / name).mkdir(exist_ok=True)
+    texts = [*make_text(25, seed=rng.randrange(99), words=6), *make_text(3, seed=rng.randrange(99), words=25)]
+    if name == "chat":
+        talk = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": rng.choice(["to ken", "mil"])}]
+        rows = [
+            {"messages": [*talk, talk[0], {**talk[1], "content": text}]} if i % 2 else {"messages": talk}
+            for i, text in enumerate(texts)
+        ]
+        (folder / name / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif name == "math":
+        (folder / name / f"{file}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    else:
+        table = {"text": texts, "score": [*range(len(texts))], "meta": [{"note": f"\x1b[31m:fire:{file}"}] * len(texts)}
+        pq.write_table(pa.table(table), folder / name / f"{file}.parquet", row_group_size=5)
 
 
 @pytest.fixture(scope="module")
-def texts(prepared):
-    source, token_set = prepared
-    names = sorted(path.name for path in source.iterdir())
-    return {name: pq.read_table(source / name)["text"].to_pylist() for name in names}
+def sets(tmp_path_factory, tokenizer_json):
+    """Token sets: web with views a and b as it was, `small`, and with more shards, `grown`; the others are the same."""
+    cwd, found = tmp_path_factory.mktemp("sets"), {}
+    for root, name, files in [("small", name, "bz") for name in NAMES] + [("grown", "web", "ac")]:
+        for file in files:
+            corpus(cwd, name, file, random.Random(f"{name} {file}"))
+        if root == "grown":
+            shutil.copytree(cwd / "small", cwd / "grown")
+        flags = ["--source", name, "--name", name, "--tokens-root", root, "--tokenizer", tokenizer_json]
+        flags += ["--chat", "chatml"] if name == "chat" else ["--keep-columns", "score,meta"] * (name in "web code")
+        folder = cwd / run_prepare(*flags, "--workers", 1, cwd=cwd).stdout.splitlines()[-1]
+        found[root, name] = found["grown", name] = folder
+        for view in "ab" if name == "web" else "":
+            rng, entries = random.Random(view), TokenSet(folder).entries
+            make_view(folder, view, {entry.name: rng.choices([0, 1, 1, 2, 3], k=entry.documents) for entry in entries})
+    return found
 
 
-def test_a_row_is_printed_with_its_text_and_the_rows_of_the_source_file(prepared, texts, capsys):
-    _, token_set = prepared
-    status, printed, _ = run(capsys, token_set, "--row", 17, "--seq-len", 256)
-    assert status == 0
-    loader = RowLoader(token_set, batch_size=1, seq_len=256)
-    for _ in range(18):
-        batch = rows_of(next(loader))
-    tokenizer = Tokenizer.load(token_set / "tokenizer.json")
-    body = re.split(r"\nrow 17, at \d:\d+:\d+\n", printed)[1]
-    pieces = re.findall(
-        r"^  [A-Z] [\d,]+ of ([\d,]+) tokens, (.*): document .*, (\S+) row ([\d,]+)\n", body, re.MULTILINE
+def mixture_file(path, sets, names, weights):
+    path.write_text(weights + "".join(f"[sources.{name}]\npath = '{sets['grown', name]}'\n" for name in names))
+    return path
+
+
+@pytest.fixture(scope="module")
+def everything(sets):
+    """A mixture's file that names all four sets as they are now."""
+    weights = "".join(f"{name} = 1\n" for name in NAMES)
+    return mixture_file(sets["grown", "web"].parents[1] / "all.toml", sets, NAMES, f"[weights]\n{weights}")
+
+
+@pytest.fixture(scope="module")
+def opened(sets):
+    return {name: TokenSet(sets["grown", name]) for name in NAMES}
+
+
+# ---------------------------------------------------------------------------- the oracle: what a loop logged
+
+
+class Loop:
+    """A training loop that is stopped and changed. It logs what each rank got at each call, and its last position."""
+
+    def __init__(self, state=None):
+        self.log, self.state = [], state
+
+    def go_on(self, tokens, calls, world_size=1, skip=0, breaks=None, **settings):
+        ranks = [RowLoader(tokens, rank=r, world_size=world_size, prefetch=0, **settings) for r in range(world_size)]
+        for loader in ranks:
+            if self.state is not None:
+                loader.load_state_dict(self.state)
+            iter(loader)
+            with contextlib.suppress(ValueError):  # fewer are left
+                loader.skip(skip)
+        breaks = breaks or {}
+        for number in range(calls):
+            if batches := [] if number in breaks else self.next(ranks):
+                self.log.append({rank: seen(batch) for rank, batch in enumerate(batches) if len(batch[0])})
+            elif not settings.get("epochs"):
+                break  # the mixture is used up
+            for loader in ranks if not batches else ():
+                iter(loader) if breaks.get(number) is None else loader.set_epoch(breaks[number] * settings["epochs"])
+        (self.state,) = {json.dumps(loader.state_dict()): loader.state_dict() for loader in ranks}.values()
+        return self
+
+    @staticmethod
+    def next(ranks):
+        """What each rank gets at a call; nothing at the end of an iteration, or of the mixture."""
+        found = []
+        for loader in ranks:
+            try:
+                found.append(next(loader))
+            except StopIteration:
+                pass
+            except ValueError as error:
+                if "are used up after" not in str(error):
+                    raise
+        return found
+
+
+def seen(batch):
+    """A batch as the training step sees it: (inputs, targets) of each row."""
+    return [*zip(batch[0].tolist(), batch[1].tolist(), strict=True)]
+
+
+def told(row, bos_id):
+    """A row that `show` found, as a training step sees it, from its pieces."""
+    ids, in_loss = [], []
+    for piece in row.pieces:
+        ids += piece.tokens(bos_id).tolist()
+        size, marks = piece.length + piece.bos, piece.in_loss()
+        in_loss += [not piece.is_padding] * size if marks is None else marks.tolist()
+    return ids[:-1], [token if marked else -100 for token, marked in zip(ids[1:], in_loss[1:], strict=True)]
+
+
+def by_rank(rows, bos_id):
+    found = collections.defaultdict(list)
+    for row in rows:
+        found[row.rank].append(told(row, bos_id))
+    return dict(found)
+
+
+def printed(capsys, *words):
+    """What the command prints with --ids: (place, rank, token ids, tokens of padding) of each row; and all of it."""
+    assert cli.main(["show", *map(str, words), "--ids"]) == 0, capsys.readouterr().err
+    out, rows = capsys.readouterr().out, []
+    lines = out.partition("┏")[0]  # before a table of columns
+    places = re.split(r"^row ([\w/]*\d+:\d+:\d+)(?:, rank (\d+))?\n", lines, flags=re.MULTILINE)[1:]
+    for place, rank, text in zip(*[iter(places)] * 3, strict=True):
+        ids, padding = [], 0
+        for piece in re.split(r"^  [A-Za-z] (?=[\d,]+ (?:of|tokens of) )", text, flags=re.MULTILINE)[1:]:
+            if found := re.match(r"([\d,]+) tokens of padding", piece):
+                padding += int(found[1].replace(",", ""))
+            else:
+                ids += map(int, piece.rstrip("\n").split("\n")[-1].split())
+        rows.append((place, rank, ids, padding))
+    return rows, out
+
+
+def require_printed(rows, logged):
+    """That the command printed the rows of a call: without the ids of padding, which ends a row."""
+    expected = [(rank, inputs) for rank, own in logged.items() for inputs, _ in own]
+    assert [None if rank is None else int(rank) for _, rank, *_ in rows] == [rank for rank, _ in expected]
+    for (*_, ids, padding), (_, inputs) in zip(rows, expected, strict=True):
+        assert len(ids) + padding == len(inputs) + 1
+        assert ids[: len(inputs)] == inputs[: len(ids)]
+
+
+def saved(state, folder, kind):
+    """A checkpoint of some kind with a state somewhere in it."""
+    path, whole = folder / f"checkpoint.{kind}", {"model": torch.nn.Linear(3, 3).state_dict(), "step": 5, "data": state}
+    if kind == "json":
+        path.write_text(json.dumps({"progress": [{"data": state}]}))
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps(whole | {"more": collections.defaultdict(list), "config": SimpleNamespace(a=1)}))
+    elif kind == "torch":
+        torch.save(whole, path)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dcp.save(whole, checkpoint_id=path)
+    return path
+
+
+# ---------------------------------------------------------------------------- every step of a run
+
+KINDS = ("mixture", "mixture", "chats", "one set", "iterations", "nanochat")
+
+
+def random_run(sets, kind, rng):
+    """A run of some legs, and how it would go on: (loop, tokens, settings)."""
+    loop, root, names, seq_len = Loop(), "small", ["web"], T
+    packing = {"nanochat": "nanochat", "chats": "best_fit"}.get(kind) or rng.choice(
+        ["best_fit"] * 3 + ["concat", "random"]
     )
-    text = re.sub(r"^  [A-Z] [\d,]+ of .* row [\d,]+\n", "\0", body, flags=re.MULTILINE)
-    assert text.replace("\0", "").replace("\n", "") == tokenizer.decode(batch[0]).replace("\n", "")
-    assert len(pieces) > 1
-    for (whole, _, name, row), shown in zip(pieces, text.split("\0")[1:], strict=True):
-        source = texts[name][int(row.replace(",", ""))]
-        assert len(tokenizer.encode(source)) + 1 == int(whole.replace(",", ""))
-        assert shown.removeprefix("<|bos|>").strip() in source
+    long = rng.choice(["crop", "drop"] if kind == "chats" else ["split", "crop"])
+    fixed = {"packing": packing, "shuffle": rng.random() < 0.8, "seed": rng.choice([7, 1337])}
+    ranks, tokens, settings = rng.randint(1, 3), None, {}
+    for number in range(rng.randint(2, 6)):
+        if packing == "best_fit":
+            seq_len = rng.choice([24, 40, 60] if kind == "chats" else [7, T, T, 24, 40])
+        if kind != "nanochat":
+            ranks, root = rng.randint(1, 3), "grown" if rng.random() < 0.3 else root
+        sizes = {"batch_size": rng.randint(1, 4), "seq_len": seq_len, "world_size": ranks} | fixed
+        view = rng.choice([None, "a", "b"]) if packing == "best_fit" else None
+        if kind in ("one set", "iterations", "nanochat") or (kind == "mixture" and number == 0 and rng.random() < 0.3):
+            tokens, settings = sets[root, "web"], sizes | {"view": view, "long_documents": long}
+            if kind == "iterations":
+                many = {"epochs": rng.randint(1, 2), "drop_last": rng.random() < 0.5}
+                settings |= many | {
+                    "breaks": {rng.randrange(40): rng.choice([None, 0, 3]) for _ in range(rng.randrange(3))}
+                }
+        else:
+            if number == 0 or rng.random() < 0.6:
+                names = rng.sample(NAMES if kind == "chats" else NAMES[:3], rng.randint(1, 3))
+                names += ["web"] * ("web" not in names and number == 1)  # with which it may have begun alone
+            weights = lambda: {name: rng.randint(1, 6) for name in names}  # noqa: E731
+            tokens = Mixture(
+                [(0, weights()), (rng.randint(100, 3000), weights())][: rng.randint(1, 2)],
+                sources={name: sets[root, name] for name in names},
+                views={"web": view} if "web" in names else None,
+                max_epochs={name: rng.randint(1, 4) for name in names if rng.random() < 0.2},
+                removed=[name for name in NAMES if name not in names],
+            )
+            settings = sizes | {"long_documents": long if kind != "chats" or "chat" in names else "split"}
+        skip = rng.randint(1, 9) * (kind != "nanochat" and rng.random() < 0.4)
+        loop.go_on(tokens, rng.choice([0, 1, 4, 9, 16]), skip=skip, **settings)
+    return loop, tokens, settings
 
 
-def test_a_row_of_a_later_epoch_is_said_to_be_one(prepared, capsys):
-    folder, rows = prepared[1], RowLoader(prepared[1], batch_size=1, seq_len=256).rows
-    told = {n: run(capsys, folder, "--row", n, "--seq-len", 256)[1] for n in (rows - 1, rows, 6 * rows, "1:0:0")}
-    assert "in epoch" not in told[rows - 1]
-    assert "this is in epoch 1, after 1 pass over the set\n" in told[rows]
-    assert re.match("counting the rows of about \\d+ epochs that come before\n", told[6 * rows])
-    assert "in epoch" not in told["1:0:0"], "it was asked for"
+@pytest.mark.filterwarnings("ignore:.*have no target in their first:UserWarning")
+@pytest.mark.parametrize("seed", range(30))
+def test_every_step_of_a_run_is_shown_as_its_loop_logged_it(sets, opened, everything, tmp_path, capsys, seed):
+    rng, kind = random.Random(seed), KINDS[seed % len(KINDS)]
+    loop, tokens, settings = random_run(sets, kind, rng)
+    state, known, bos_id = loop.state, len(loop.log), opened["web"].bos_id
+    loop.go_on(tokens, 9, **settings | {"breaks": {}})
+    run = RunRows.of_position(state, opened if kind != "nanochat" else {"": opened["web"]})
+    for step, logged in enumerate(loop.log):
+        assert by_rank(run.step(step), bos_id) == logged, f"step {step} of {known}"
+
+    path = saved(state, tmp_path, rng.choice(["json", "pickle", "torch", "dcp"]))
+    shown = sets["grown", "web"] if kind in ("one set", "iterations", "nanochat") else everything
+    for step in rng.sample(range(len(loop.log)), min(2, len(loop.log))):
+        rows, out = printed(capsys, shown, "--checkpoint", path, "--step", step)
+        require_printed(rows, loop.log[step])
+        assert ("is to come" in out) == (step >= known)
+        rank = rng.choice([*loop.log[step]])
+        rows, _ = printed(capsys, shown, "--checkpoint", path, "--batch", step, "--rank", rank)
+        require_printed(rows, {rank: loop.log[step][rank]})
+    if kind not in ("nanochat", "iterations"):  # in which an epoch may come again, with other rows
+        for row in run.step(rng.randrange(known)) if known else ():
+            again = told(run.at(*row[:4]), bos_id)
+            assert again == told(row, bos_id), f"{row.place} is another row than the run had there"
 
 
-def test_a_step_s_rows_are_printed_with_what_skip_rows_takes(prepared, capsys):
-    _, token_set = prepared
-    status, printed, _ = run(capsys, token_set, "--step", 3, "--batch-size", 2, "--world-size", 4, "--seq-len", 64)
-    assert status == 0
-    places = re.search(r"skip_rows=(\[.*\])", printed)[1]
-    loader = RowLoader(token_set, batch_size=8, seq_len=64)
-    without = RowLoader(token_set, batch_size=8, seq_len=64, skip_rows=eval(places))
-    batches = [rows_of(next(loader)) for _ in range(6)]
-    assert [rows_of(next(without)) for _ in range(5)] == batches[:3] + batches[4:]
-    assert len(re.findall(r"^row \d+, at \d+:\d+:\d+, rank [0-3]  [A-Za-z]+$", printed, re.MULTILINE)) == 8
+def test_a_checkpoint_says_the_settings_of_each_leg(sets, everything, tmp_path, capsys):
+    loop = Loop().go_on(sets["small", "web"], 4, world_size=2, batch_size=2, seq_len=T)
+    loop.go_on(sets["grown", "web"], 3, batch_size=3, seq_len=24)
+    path, digest = saved(loop.state, tmp_path, "json"), TokenSet(sets["small", "web"]).digest
+    for step, said in (
+        (1, "rows of 16 + 1 tokens, best_fit; seed 1337; 2 rows on each of 2 ranks; leg 0 of the run, from step 0 on"),
+        (4, "rows of 24 + 1 tokens, best_fit; seed 1337; 3 rows on each of 1 rank; leg 1 of the run, from step 4 on"),
+        (8, "from step 4 on; the checkpoint is after 7 steps, so this one is to come"),
+    ):
+        out = " ".join(printed(capsys, everything, "--checkpoint", path, "--step", step)[1].split())
+        assert said in out
+        assert (f"as of manifest {digest}" in out) == (step == 1)
 
 
-def test_token_ids_are_printed_on_request(prepared, capsys):
-    _, token_set = prepared
-    status, printed, _ = run(capsys, token_set, "--row", 0, "--seq-len", 64, "--ids")
-    row = rows_of(next(RowLoader(token_set, batch_size=1, seq_len=64)))[0]
-    found = [int(i) for line in printed.splitlines() if re.fullmatch(r"[\d ]{3,}", line) for i in line.split()]
-    assert (status, found) == (0, row)
+WITHOUT = [
+    *[("web", settings) for settings in [*PACKINGS, {"packing": "nanochat"}, {"view": "a"}, {"split": "val"}]],
+    ("chat", {"long_documents": "drop"}),
+    ("mixture", {"seed": 5}),
+]
 
 
-def test_a_document_is_printed_whole(prepared, texts, capsys):
-    _, token_set = prepared
-    for number in (0, 700, 2099):
-        status, printed, _ = run(capsys, token_set, "--document", number, "--seq-len", 64, *SIZES)
-        name, row = f"shard_{number // 700}.parquet", number % 700
-        assert status == 0
-        assert f"{name} row {row:,}\n<|bos|>{texts[name][row]}" in printed
-        assert re.search(
-            r"manifest \w{16}\nseen in epoch 0, step \d+, rank 0, row \d of its batch, at 0:\d+:\d+", printed
-        )
-    assert "not seen before 0:0:0" in run(capsys, token_set, "--document", 0, "--until", "0:0:0", "--seq-len", 64)[1]
-    asked = ("--document", 0, "--packing", "nanochat", "--seq-len", 64)
-    assert "packing nanochat does not record when" in run(capsys, token_set, *asked)[1]
+@pytest.mark.filterwarnings("ignore:.*longer than a row:UserWarning")
+@pytest.mark.parametrize(("name", "settings"), WITHOUT)
+def test_without_a_checkpoint_the_settings_say_which_rows_a_step_had(sets, opened, everything, capsys, name, settings):
+    stages = "[[stages]]\nbegin = 0\nweights = {web = 3, code = 2}\n[[stages]]\nbegin = '1K'\nweights = {math = 1}\n"
+    tokens = mixture_file(everything.with_name("stages.toml"), sets, NAMES[:3], stages)
+    tokens = tokens if name == "mixture" else sets["grown", name]
+    sizes = {"batch_size": 3, "world_size": 2, "seq_len": 24 if name == "chat" else T}
+    loop = Loop().go_on(tokens, 20, **sizes, **settings)
+    config = LoaderConfig(tokens=tokens, rank=0, **sizes, **settings)
+    run = RunRows.of_config(config, config.mixture.open())
+    assert [by_rank(run.step(step), opened["web"].bos_id) for step in range(20)] == loop.log
+    flags = [word for key, value in (sizes | settings).items() for word in (f"--{key.replace('_', '-')}", value)]
+    require_printed(printed(capsys, tokens, "--step", 17, *flags)[0], loop.log[17])
+    require_printed(printed(capsys, tokens, "--batch", 19, "--rank", 1, *flags)[0], {1: loop.log[19][1]})
+
+
+def test_a_row_s_number_and_its_place_are_the_same_row(sets, everything, capsys):
+    for tokens, last in ((sets["grown", "web"], r"[1-9]:\d+:\d+"), (everything, r"\w+/\d:\d+:\d+")):
+        long = ["--long-documents", "drop"] * (tokens == everything)
+        loop = Loop().go_on(tokens, 120, batch_size=1, seq_len=24, **({"long_documents": "drop"} if long else {}))
+        for number in (0, 17, 119):
+            rows, _ = printed(capsys, tokens, "--row", number, "--seq-len", 24, *long)
+            require_printed(rows, {None: loop.log[number][0]})
+            assert printed(capsys, tokens, "--row", rows[0][0], "--seq-len", 24, *long)[0] == rows
+        assert re.fullmatch(last, rows[0][0]), "a later epoch"
+
+
+# ---------------------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize("kind", ["json", "pickle", "torch", "dcp"])
+def test_a_step_of_get_batch_is_found_in_every_kind_of_checkpoint(sets, tmp_path, capsys, kind):
+    log, web = {"train": [], "val": []}, sets["grown", "web"]
+    for _ in range(9):
+        log["train"].append({0: seen(get_batch("train", 3, T, tokens=web))})
+        log["val"].append({0: seen(get_batch("val", 2, T, tokens=web))})
+        get_batch("train", 2, T, tokens=web, purpose="eval")
+    path = saved(tokenmill.state_dict(), tmp_path, kind)
+    where = "progress.0.data" if kind == "json" else "data"
+    assert [found.where for found in positions_in(path)] == [f"{where}[{number}]" for number in range(3)]
+    for split, logged in log.items():
+        rows, _ = printed(capsys, web, "--checkpoint", path, "--split", split, "--step", 7)
+        require_printed(rows, logged[7])
+    get_batch("train", 1, T, tokens=web)
+    path = saved(tokenmill.state_dict(), tmp_path, kind if kind != "dcp" else "json")
+    assert cli.main(["show", str(web), "--checkpoint", str(path), "--step", "7"]) == 1
+    assert "found 2 positions of it among" in capsys.readouterr().err
+
+
+RAN = []
+
+
+def run_code(*_):
+    RAN.append("code ran")
+
+
+class Holder:
+    """A class of a training script. Reading its pickle may import it no more than call what `Code` names."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Slots:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Code:
+    def __reduce__(self):
+        return run_code, ("rm -rf",)
+
+
+Pair = collections.namedtuple("Pair", "first second")
+Pair.__module__ = __name__
+WAYS = {
+    "an attribute": Holder,
+    "a slot": Slots,
+    "a namedtuple": lambda state: Pair(1, state),
+    "an argument": lambda state: functools.partial(print, state),
+    "a deque": lambda state: collections.deque([state]),
+    "a dict of a library": lambda state: collections.UserDict(a=state),
+    "an OrderedDict": lambda state: collections.OrderedDict(a=(0, [state])),
+    "a defaultdict": lambda state: collections.defaultdict(functools.partial(dict), a=state),
+    "an array": lambda state: np.array([None, state], object),
+}
+
+
+def circle(state):
+    """Objects that contain each other, with the state in one of them."""
+    nodes = [Holder([]) for _ in range(40)]
+    for node in nodes:
+        node.value += nodes
+    nodes[7].value.append(state)
+    return nodes
+
+
+@pytest.mark.parametrize("save", [lambda value, path: path.write_bytes(pickle.dumps(value)), torch.save])
+@pytest.mark.parametrize("way", [*WAYS, "a circle"])
+def test_a_position_is_found_wherever_it_is_and_no_class_is_imported_and_no_code_run(
+    sets, tmp_path, monkeypatch, way, save
+):
+    state, path = Loop().go_on(sets["small", "web"], 3, batch_size=2, seq_len=T).state, tmp_path / "ckpt"
+    save({"code": Code(), "model": torch.nn.Linear(2, 2), "run": WAYS.get(way, circle)(state), "n": np.int64(3)}, path)
+    for name in ("Holder", "Slots", "Pair"):
+        monkeypatch.delattr(f"{__name__}.{name}")
+    assert position_of("--checkpoint", path, "train", "a position") == state
+    assert not RAN
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda state, other: {"a": 1}, "expected a checkpoint with a position in it, found none in it"),
+        (lambda state, other: {"a": state, "b": [other]}, "found 2 positions of it among a of split train, b.0 of"),
+        (lambda state, other: None, "found JSONDecodeError"),
+        (lambda state, other: {"a": state, "b": {"c": state}}, None),  # the same one twice
+        (lambda state, other: {"versions": {"torch": "2.9", "tokenmill": "0.4.0"}, "data": state}, None),
+        (lambda state, other: {"data": {"get_batch": "[1"}}, "expected the positions of get_batch's loaders as JSON"),
+        (lambda state, other: {"config": {"tokenmill": {"seq_len": 16}}, "data": state}, None),
+        (lambda state, other: {"tokenmill": json.dumps({"version": 99})}, "expected a position of version 1, found 99"),
+    ],
+)
+def test_a_file_without_one_position_says_what_it_has(sets, tmp_path, capsys, content, said):
+    web, path = sets["small", "web"], tmp_path / "checkpoint.json"
+    loop, other = (Loop().go_on(web, 2, batch_size=size, seq_len=T) for size in (2, 3))
+    content = content(loop.state, other.state)
+    path.write_text("" if content is None else json.dumps(content))
+    if said is None:
+        require_printed(printed(capsys, web, "--checkpoint", path, "--step", 1)[0], loop.log[1])
+    else:
+        assert cli.main(["show", str(web), "--checkpoint", str(path), "--step", "1"]) == 1
+        assert re.fullmatch(f"error: .*{re.escape(said)}.*\n", capsys.readouterr().err)
+
+
+def test_a_position_that_is_damaged_is_one_line_of_error(sets, tmp_path, capsys):
+    """Whatever value a part of it has: rows, or a sentence, and never a traceback."""
+    web, rng, path = sets["small", "web"], random.Random(0), tmp_path / "checkpoint.json"
+    loop = Loop().go_on(web, 2, batch_size=2, seq_len=T).go_on(web, 2, batch_size=3, seq_len=24)
+    position, ended = json.loads(loop.state["tokenmill"]), 0
+    position["legs"] = json.loads(zlib.decompress(b85decode(position["legs"])))
+    for number in range(250):
+        damaged = json.loads(json.dumps(position))
+        inner, key = damaged, rng.choice([*damaged])
+        while isinstance(inner[key], dict | list) and inner[key] and rng.random() < 0.85:
+            inner = inner[key]
+            key = rng.choice([*inner] if isinstance(inner, dict) else range(len(inner)))
+        inner[key] = rng.choice([None, [], {}, "x", -1, 0, 3, 1.5, True, [[1]], {"web": 5}])
+        if rng.random() < 0.1:
+            del inner[key]
+        if "legs" in damaged:
+            damaged["legs"] = b85encode(zlib.compress(json.dumps(damaged["legs"]).encode())).decode()
+        path.write_text(json.dumps({"tokenmill": json.dumps(damaged)}))
+        asked = ["--step", str(number % 6)] if number % 3 else ["--document", "0"]
+        try:
+            ended += cli.main(["show", str(web), "--checkpoint", str(path), *asked])
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__} {error}: {damaged}, legs {inner}") from error
+        told = capsys.readouterr().err
+        assert re.fullmatch("(error: [^\n]+\n)?", told)
+    assert ended > 100
+
+
+def test_a_set_or_a_split_that_the_run_did_not_read_is_refused(sets, everything, tmp_path, capsys):
+    """A position of one set is shown by a mixture that has it, and one of a mixture by files that name its sources."""
+    mixture = Mixture({"web": 1, "math": 1}, sources={name: sets["small", name] for name in ("web", "math")})
+    loop = Loop().go_on(mixture, 5, batch_size=2, seq_len=T)
+    path = saved(loop.state, tmp_path, "json")
+    for tokens, words, said in (
+        (sets["small", "code"], ["--step", 1], "the run read source 'web' with manifest"),
+        (sets["small", "web"], ["--step", 1], "the run read source 'math' with manifest"),
+        (everything, ["--step", 1, "--split", "val"], "split"),
+        (everything, ["--row", "code/0:0:1"], "'code' is not a source of the run, which has web, math"),
+        (everything, ["--row", 7], "--row of a checkpoint must be a place"),
+        (everything, ["--batch", 1, "--rank", 1], "--rank must be from 0 to 0, found 1"),
+        (everything, ["--document", 3], "a row or document of a mixture must name its source, as in web/"),
+    ):
+        assert cli.main(["show", *map(str, [tokens, "--checkpoint", path, *words])]) == 1, words
+        assert re.fullmatch(f"error: .*{re.escape(said)}.*\n", capsys.readouterr().err)
+
+
+# ---------------------------------------------------------------------------- documents
+
+
+def holders(rows):
+    """The places of the rows that hold each document of a shard, and whether they have only copies of it as filler."""
+    found = collections.defaultdict(dict)
+    for row in rows:
+        for piece in row.pieces:
+            if not piece.is_padding:
+                own = found[row.name, piece.shard.entry.name, piece.document]
+                own[row.place] = own.get(row.place, True) and piece.filler
+    return {document: [*own.items()] for document, own in found.items()}
+
+
+def require_found(run, rows, epoch):
+    """That each document of an epoch is found in just those of its rows that hold it, in their order."""
+    expected = holders(row for row in rows if row.epoch == epoch)
+    assert expected
+    for name, token_set in run.sets.items():
+        for entry in token_set.split(run.order.split):
+            for document in range(entry.documents):
+                found = [(row.place, row.filler) for row in run.with_document(name, entry, document, epoch)]
+                assert found == expected.get((name, entry.name, document), []), (name, entry.name, document)
+
+
+@pytest.mark.filterwarnings("ignore:.*longer than a row:UserWarning")
+@pytest.mark.parametrize(("name", "settings"), [one for one in WITHOUT if one[1] != {"packing": "nanochat"}])
+def test_a_document_is_in_the_rows_that_a_search_of_all_rows_finds(sets, everything, name, settings):
+    tokens = everything if name == "mixture" else sets["grown", name]
+    settings = {"long_documents": "drop"} if name == "mixture" else settings
+    sizes = {"batch_size": 1000, "world_size": 1, "seq_len": 24 if name in ("chat", "mixture") else T}
+    config = LoaderConfig(tokens=tokens, rank=0, **sizes, **settings)
+    run = RunRows.of_config(config, config.mixture.open())
+    require_found(run, run.step(0), epoch=1)
+
+
+@pytest.mark.parametrize("changes", [{"seq_len": 7}, {"view": "b"}])
+def test_a_document_of_a_run_that_changed_is_in_the_rows_that_the_run_had_and_will_have(sets, changes):
+    web, settings = sets["grown", "web"], {"batch_size": 1, "seq_len": T, "view": "a"}
+    loop = Loop().go_on(web, 13, **settings).go_on(web, 3, **settings | changes | {"batch_size": 250})
+    run = RunRows.of_position(loop.state, {"": TokenSet(web)})
+    rows = [row for step in range(len(loop.log)) for row in run.step(step)]
+    for epoch in (0, 1):
+        require_found(run, rows, epoch)
+
+
+def test_a_document_is_printed_whole_with_what_is_known_of_it_and_its_rows(sets, everything, tmp_path, capsys):
+    web, texts = sets["small", "web"], pq.read_table(sets["small", "web"].parents[1] / "web" / "b.parquet")["text"]
+    mixture = Mixture({"web": 1, "code": 1}, sources={name: sets["small", name] for name in ("web", "code")})
+    path = saved(Loop().go_on(mixture, 2, batch_size=2, seq_len=T).state, tmp_path, "torch")
+    run = RunRows.of_config(LoaderConfig(tokens=web, batch_size=1, seq_len=T), {"": TokenSet(web)})
+    for words in ([web, "--document", 9, "--seq-len", T], [everything, "--document", "web/9", "--checkpoint", path]):
+        assert cli.main(["show", *map(str, words)]) == 0
+        out = capsys.readouterr().out
+        place = "document 9 of shard b.000, b.parquet row 9"
+        assert re.search(rf"{place}\n<\|bos\|>{re.escape(texts[9].as_py())}\nscore: 9\nmeta: .*31m:fire:b", out)
+        assert "\x1b" not in out
+        rows = re.findall(r"^  ((?:web/)?0:\d+:\d+)( \(only a copy, as filler\))?$", out, re.MULTILINE)
+        assert f"epoch 0: {len(rows)} row" in out
+    entry = TokenSet(web).split("train")[0]
+    assert rows, "of the mixture, in another order than alone"
+    cli.main(["show", str(web), "--document", "9", "--seq-len", "16", "--epoch", "2"])
+    expected = [
+        f"  {row.place}" + " (only a copy, as filler)" * row.filler for row in run.with_document("", entry, 9, 2)
+    ]
+    assert "\n".join(expected) in capsys.readouterr().out
+
+
+def test_a_document_is_of_the_split_that_the_checkpoint_is_of(sets, tmp_path, capsys):
+    path = saved(Loop().go_on(sets["small", "web"], 2, batch_size=2, seq_len=T, split="val").state, tmp_path, "json")
+    words = [str(sets["small", "web"]), "--document", "9", "--checkpoint", str(path), "--split", "val"]
+    assert cli.main(["show", *words]) == 0
+    out = capsys.readouterr().out
+    assert "document 9 of shard z.000, z.parquet row 9" in out
+    assert re.search(r"^  0:\d+:\d+$", out, re.MULTILINE), "rows that hold it"
+
+
+# ---------------------------------------------------------------------------- what is printed
+
+
+def test_a_row_is_printed_with_its_text_and_where_each_document_is_from(sets, capsys, tokenizer_json):
+    tokenizer, whole = Tokenizer.load(tokenizer_json), 0
+    for name in ("web", "math"):
+        corpus = sets["grown", name].parents[1] / name
+        texts = {path.name: [json.loads(line)["text"] for line in path.open()] for path in corpus.glob("*.jsonl")}
+        texts |= {path.name: pq.read_table(path)["text"].to_pylist() for path in corpus.glob("*.parquet")}
+        for number in range(0, 60, 7):
+            out = printed(capsys, sets["grown", name], "--row", number, "--seq-len", 64)[1]
+            found = re.findall(r"^  [A-Z] ([\d,]+) of .*, whole: .*, (\S+) (row|line) (\d+)\n(.*)\n", out, re.MULTILINE)
+            for length, file, kind, row, text in found:
+                source = texts[file][int(row) - (kind == "line")]
+                assert len(tokenizer.encode(source)) + 1 == int(length)
+                assert ("<|bos|>" + source).startswith(text)
+            whole += len(found)
+    assert whole > 40
+    rows = [
+        printed(capsys, sets["grown", "web"], "--step", 3, "--batch-size", 2, "--world-size", 1, "--seq-len", 64, *more)
+        for more in ((), ("--full",))
+    ]
+    assert rows[0][0] == rows[1][0]
+    assert " ... " in rows[0][1]
+    assert " ... " not in rows[1][1], "texts are whole"
+
+
+def test_a_step_is_printed_as_bars_whose_lowercase_letters_are_filler(sets, capsys):
+    words = ["--batch-size", 4, "--world-size", 2, "--seq-len", T]
+    rows, out = printed(capsys, sets["grown", "web"], "--step", 3, *words)
+    bars = re.findall(r"^row (\d:\d+:\d+), rank (\d)  ([A-Za-z]+)$", out, re.MULTILINE)
+    assert [(place, rank) for place, rank, _ in bars] == [(place, rank) for place, rank, *_ in rows]
+    config = LoaderConfig(tokens=sets["grown", "web"], batch_size=4, rank=0, world_size=2, seq_len=T)
+    for row, (*_, bar) in zip(RunRows.of_config(config, config.mixture.open()).step(3), bars, strict=True):
+        letters = [chr(ord("a" if piece.filler else "A") + number) for number, piece in enumerate(row.pieces)]
+        assert {*bar} <= {*letters}
+        assert "".join(sorted(bar, key=letters.index)) == bar
+
+
+def test_the_table_of_columns_has_a_line_for_each_piece_that_is_no_filler(sets, everything, tmp_path, capsys):
+    web = sets["grown", "web"]
+    sizes = ["--batch-size", 4, "--world-size", 1, "--seq-len", 24, "--view", "a", "--step", 2]
+    config = LoaderConfig(tokens=web, view="a", batch_size=4, seq_len=24)
+    rows = RunRows.of_config(config, config.mixture.open()).step(2)
+    pieces = [(row.place, piece) for row in rows for piece in row.pieces if not piece.filler]
+    for columns in ("score,meta.note", "all"):
+        out = printed(capsys, web, *sizes, "--columns", columns)[1]
+        table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.split("\n") if line.startswith("│")]
+        assert [(place, int(tokens)) for place, _, tokens, *_ in table] == [(p, piece.length) for p, piece in pieces]
+        for (_, document, _, score, note), (_, piece) in zip(table, pieces, strict=True):
+            assert re.fullmatch(rf"\w\.parquet row {score}", document), "scores are the numbers of rows"
+            assert int(score) == piece.document
+            assert "[31m:fire:" in note, "neither an escape sequence nor an emoji"
+        assert "\x1b" not in out
+    assert cli.main(["show", str(web), *map(str, sizes), "--columns", "scor"]) == 1
+    assert "no document of these rows has 'scor'; there are score, meta" in capsys.readouterr().err
+    mixture = Mixture({"web": 1, "math": 1, "chat": 1}, sources={n: sets["grown", n] for n in ("web", "math", "chat")})
+    loop = Loop().go_on(mixture, 2, batch_size=6, seq_len=24, long_documents="drop")
+    path = saved(loop.state, tmp_path, "json")
+    out = printed(capsys, everything, "--checkpoint", path, "--step", 1, "--columns", "score")[1]
+    assert re.search(r"│ web/0:\S+ +│ \w\.parquet row (\d+) +│ +\d+ │ \1 +│", out)
+    assert re.search(r"│ math/0:\S+ +│ \w\.jsonl line \d+ +│ +\d+ │ +│", out), "which has no such column"
+
+
+def test_a_place_is_no_emoji(sets, monkeypatch, capsys):
+    monkeypatch.setattr(windows, "DEFAULT_WINDOW_SIZE", windows.WindowSize(slice=4, window=12))
+    rows, out = printed(capsys, sets["grown", "web"], "--row", "0:100:0", "--seq-len", T)
+    assert rows
+    assert "row 0:100:0  " in out
+
+
+def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
+    for number in range(2):
+        write_parquet(tmp_path / "in" / f"{number}.parquet", ["red \x1b[31m\r\x7f\x9b2J\n\tand on [bold]:fire:"])
+    folder = (
+        tmp_path / run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path).stdout.splitlines()[-1]
+    )
+    for words in (["--document", "0"], ["--row", "0"], ["--row", "0", "--full", "--ids"]):
+        assert cli.main(["show", str(folder), *words, "--seq-len", "40"]) == 0
+        assert "<|bos|>red ␛[31m␍␡\\x9b2J\n\tand on [bold]:fire:" in capsys.readouterr().out.replace("�", "\\x9b")
 
 
 def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(tmp_path, tokenizer_json):
@@ -379,20 +646,17 @@ def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_wa
     done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
     token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
     found = [SourceLocator(token_set).find(token_set.entries[0], document) for document in range(4)]
-    assert found == [
-        f"0.parquet row group {group}, document {nth} of those that were kept"
-        for group, nth in [(0, 0), (0, 1), (1, 0), (1, 1)]
-    ]
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert found == [f"0.parquet row group {g}, document {nth} of those that were kept" for g, nth in places]
 
 
 def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer_json):
+    (tmp_path / "in").mkdir()
     for name in ("a", "b"):
         lines = "".join(f'{{"text": "{name} document {i}"}}\n' for i in range(300))
-        (tmp_path / "in").mkdir(exist_ok=True)
         (tmp_path / "in" / f"{name}.jsonl").write_text(lines)
     flags = ("--tokenizer", tokenizer_json, "--shard-text-bytes", 2000)
-    done = run_prepare("--source", "in", *flags, cwd=tmp_path)
-    token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+    token_set = TokenSet(tmp_path / run_prepare("--source", "in", *flags, cwd=tmp_path).stdout.splitlines()[-1])
     train, tokenizer = token_set.split("train"), Tokenizer.load(token_set.path / "tokenizer.json")
     assert len(train) > 3
     for entry in train:
@@ -401,358 +665,85 @@ def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer
         assert SourceLocator(token_set).find(entry, 0) == f"a.jsonl line {int(text.split()[-1]) + 1}"
 
 
-def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
-    for number in range(2):
-        write_parquet(tmp_path / "in" / f"{number}.parquet", ["red \x1b[31m\r\x7f\n\tand on"])
-    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
-    folder = tmp_path / done.stdout.splitlines()[-1]
-    asked = ("--document", 0, "--until", "0:0:0", *LENGTH)  # no row holds it: it is shorter than one
-    _, printed, _ = run(capsys, folder, *asked)
-    assert "<|bos|>red ␛[31m␍␡\n\tand on\n" in printed
+# ---------------------------------------------------------------------------- what is asked for, and what is refused
+
+SIZES = ["--batch-size", "2", "--world-size", "1", "--seq-len", "16"]
+STATED = [
+    "--batch-size 2",
+    "--world-size 1",
+    "--seq-len 16",
+    "--view a",
+    "--packing best_fit",
+    "--long-documents split",
+]
+STATED += ["--shuffle True", "--seed 1337"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("asked", "said"),
     [
-        (["--row", "x", *LENGTH], "--row must be a number, or a place as 0:12:100"),
-        (["--row", "0:9:0", *LENGTH], "no such row: epoch 0, window 9, row 0"),
-        (["--document", "34"], "split 'train' has 33 documents, 0 to 32"),
-        (
-            ["--row", "0:0:1", "--packing", "nanochat", "--world-size", "1", *LENGTH],
-            "--row must be a number, not '0:0:1'",
-        ),
-        (
-            ["--step", "9", *SIZES, "--since", "5", "12"],
-            "--since must be a place as 0:12:100 (epoch:window:row), not '12'",
-        ),
-        (
-            ["--batch", "0", *SIZES, *LENGTH, "--rank", "3"],
-            "rank must be from 0 to world_size - 1, found rank=3, world_size=1",
-        ),
-        (["--row", "1", "--seq-len", "0"], "seq_len must be a whole number of at least 1"),
-        (["--row", "1", *LENGTH], "tokenizer.json"),
+        ("", "expected one of --row, --document, --batch and --step, found none; --row 0 is the first row"),
+        ("--row 1 --step 1", "expected one of --row, --document, --batch and --step, found --row, --step"),
+        ("--step -1", "--step counts from 0, found -1"),
+        ("--document web", "--document must be a number from 0, or web/7 in a mixture, not 'web'"),
+        ("--document -3", "--document must be a number from 0"),
+        ("--document 3 --seq-len 16 --epoch -1", "epoch"),
+        ("--step 3", "--step needs --seq-len and --batch-size and --world-size, as in training, or a --checkpoint"),
+        ("--step 3 --world-size 2 --seq-len 8", "--step needs --batch-size, as in training"),
+        ("--batch 3 --batch-size 2 --seq-len 8", "--batch needs --world-size, as in training"),
+        ("--row 3", "--row needs --seq-len, as in training"),
+        ("--document 3", "--document needs --seq-len, as in training"),
+        ("--batch 3 --batch-size 2 --world-size 2 --seq-len 8", "--batch needs --rank: each of 2 ranks got other rows"),
+        ("--batch 0 --rank 3 --batch-size 2 --world-size 2 --seq-len 8", "--rank must be from 0 to 1, found 3"),
+        ("--row 3 --packing nanochat --seq-len 8", "--row needs one order of all ranks, which nanochat's rows do not"),
+        ("--row x --seq-len 8", "--row must be a number, or a place as 0:12:100 (epoch:window:row), not 'x'"),
+        ("--row 0:99:0 --seq-len 8", "no such window: 99 of epoch 0"),
+        ("--row 0:0:9999 --seq-len 8", "no such row: 9,999 of epoch 0, window 0, which has rows 0 to"),
+        ("--row web/0:0:1 --seq-len 8", "'web' is not a source of the run, which has one token set"),
+        ("--document 9999 --seq-len 8", "split 'train' has 28 documents, 0 to 27"),
+        ("--row 1 --seq-len 0", "seq_len must be a whole number of at least 1"),
+        ("--row 1 --seq-len 8 --view none", "view"),
+        ("--step 1 --checkpoint nothing.pt", "--checkpoint nothing.pt: expected a checkpoint with a position in it, found no such"),
+        *[(f"--step 1 --checkpoint ckpt.json {flag}", f"--checkpoint says {flag.split()[0]}; leave it out") for flag in STATED],
     ],
-)
-def test_what_is_not_there_is_an_error_that_says_so(token_set, capsys, arguments, message):
-    status, _, error = run(capsys, token_set, *arguments)
-    assert status == 1
-    assert error.startswith("error: ")
-    assert message in error
+)  # fmt: skip
+def test_what_is_missing_is_asked_for_and_what_a_checkpoint_says_is_refused(
+    sets, tmp_path, monkeypatch, capsys, asked, said
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    saved(Loop().go_on(sets["small", "web"], 3, batch_size=2, seq_len=T).state, tmp_path, "json").rename("ckpt.json")
+    status = 0
+    try:
+        status = cli.main(["show", str(sets["small", "web"]), *asked.split()])
+    except SystemExit as error:
+        status = error.code
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert status
+    assert said in told
 
 
-def test_a_folder_that_is_no_token_set_and_a_split_without_documents_are_errors(tmp_path, capsys):
-    assert "found no such folder" in run(capsys, tmp_path / "nowhere", "--row", 1, *LENGTH)[2]
-    empty = make_token_set(tmp_path / "set", train=[[3]], val=[[]])
-    status, _, error = run(capsys, empty, "--row", 1, *LENGTH, "--split", "val")
-    assert (status, "split 'val' has no documents" in error) == (1, True)
+def test_a_rank_that_got_no_rows_of_a_short_last_batch_is_told_so(sets, tmp_path, capsys):
+    settings = {"batch_size": 3, "seq_len": T, "epochs": 1, "drop_last": False}
+    rows = RowLoader(sets["small", "web"], **settings).rows
+    ranks = next(n for n in range(2, 30) if 0 < rows % (3 * n) < n)  # the last batch has fewer rows than ranks
+    loop = Loop().go_on(sets["small", "web"], rows // (3 * ranks) + 1, world_size=ranks, **settings)
+    path, last = saved(loop.state, tmp_path, "json"), len(loop.log) - 1
+    without = next(rank for rank in range(ranks) if rank not in loop.log[last])
+    words = [sets["small", "web"], "--checkpoint", path, "--batch", last, "--rank"]
+    for rank in loop.log[last]:
+        require_printed(printed(capsys, *words, rank)[0], {rank: loop.log[last][rank]})
+    assert cli.main(["show", *map(str, words), str(without)]) == 1
+    assert f"rank {without}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--row", "1", "--step", "1"],
-        ["--step", "-1"],
-        ["--step", "4", "--since", "5", "0:0:1"],
-        ["--row", "4", "--since", "5", "0:0:1"],
-        ["--step", "6", "--since", "5", "0:0:1", "--packing", "nanochat"],
-    ],
-)
-def test_exactly_one_thing_is_asked_for(token_set, capsys, arguments):
-    with pytest.raises(SystemExit):
-        run(capsys, token_set, *arguments)
-    assert "--" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "missing"),
-    [
-        (["--step", "3"], "--step needs --batch-size and --world-size, as in training"),
-        (["--step", "3", "--world-size", "2"], "--step needs --batch-size, as in training"),
-        (["--batch", "3", "--batch-size", "2"], "--batch needs --world-size, as in training"),
-        (["--batch", "3", "--batch-size", "2", "--world-size", "2"], "--batch needs --rank: each of 2 ranks got other"),
-        (["--row", "3", "--packing", "nanochat", "--world-size", "2"], "--row needs --rank: each of 2 ranks got other"),
-        (["--row", "3", "--packing", "nanochat"], "--row with packing nanochat needs --world-size, as in training"),
-        (["--step", "3", *SIZES], "--step needs --seq-len, as in training"),
-        (["--row", "3"], "--row needs --seq-len, as in training"),
-        (["--document", "3", "--until", "0:0:9"], "--until needs --seq-len, as in training"),
-    ],
-)
-def test_a_setting_that_decides_what_is_shown_is_never_guessed(token_set, capsys, monkeypatch, arguments, missing):
-    monkeypatch.setenv("COLUMNS", "200")
-    with contextlib.suppress(SystemExit):
-        assert run(capsys, token_set, *arguments)[2].startswith(f"error: {missing}")
-        return
-    assert missing in capsys.readouterr().err
-
-
-def test_a_document_is_shown_without_settings_but_not_when_it_was_seen(prepared, capsys):
-    status, printed, _ = run(capsys, prepared[1], "--document", 7)
-    assert status == 0
-    assert printed.splitlines()[-1] == "when it was seen depends on the length of rows: pass --seq-len, as in training"
-    _, printed, _ = run(capsys, prepared[1], "--document", 7, "--seq-len", 64)
-    assert re.search(r"seen in epoch 0, at 0:", printed), "no step: which one depends on the size of batches"
-
-
-def test_a_state_of_get_batch_is_that_of_its_loader_of_the_split(token_set, tmp_path):
-    state = tmp_path / "state.json"
-    for split in ("train", "val"):
-        get_batch(split, tokens=token_set, batch_size=2, seq_len=SEQ_LEN)
-    state.write_text(json.dumps(tokenmill.state_dict()))
-    for split in ("train", "val"):
-        config = Show(token_set, step=1, since=(1, str(state)), batch_size=2, world_size=1, split=split)
-        inputs, targets = get_batch(split, tokens=token_set, batch_size=2, seq_len=SEQ_LEN)
-        assert ids_of(shown_rows(config)) == rows_of((inputs, targets))
-    get_batch("train", tokens=token_set, batch_size=1, seq_len=8)
-    state.write_text(json.dumps(tokenmill.state_dict()))
-    config = Show(token_set, step=1, since=(1, str(state)), batch_size=2, world_size=1)
-    with pytest.raises(ValueError, match="found 2 positions of it among"):
-        shown_rows(config)
-
-
-def test_it_starts_without_torch():
-    """So that a step is found in under a second."""
-    code = "import sys, tokenmill.look.show; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
-
-
-def test_a_position_with_smaller_windows_is_taken_as_a_loader_takes_it(token_set, tmp_path):
-    """As of a loader whose remote cache was small."""
-    half = window_plans.DEFAULT_WINDOW_SIZE.window // 2
-    state = make_loader(token_set, batch_size=1).state_dict() | {"window_tokens": half}
-    resumed = make_loader(token_set, batch_size=4)
-    resumed.load_state_dict(state)
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    for step in range(3):
-        config = Show(token_set, step=step, since=(0, str(tmp_path / "state.json")), batch_size=2, world_size=2)
-        assert ids_of(shown_rows(config)) == rows_of(next(resumed))
-    lines = [line for n in range(20) for line in when_of(tmp_path, token_set, resumed.state_dict(), document=n)]
-    assert any(line.startswith("seen in epoch 0, step ") for line in lines)
-
-
-def test_a_step_that_a_state_file_is_not_of_is_pointed_out(prepared, tmp_path, capsys):
-    loader = RowLoader(prepared[1], batch_size=2, seq_len=77)
-    for _ in range(3):
-        next(loader)
-    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    for step, batch_size, hint in ((3, 2, False), (2, 2, True), (3, 4, True)):
-        since = ("--since", step, tmp_path / "state.json", "--batch-size", batch_size, "--world-size", 1)
-        _, shown, _ = run(capsys, prepared[1], "--step", 5, *since)
-        assert ("the state file is after 6 rows, but" in shown) == hint
-
-
-def seen_rows(lines):
-    return {int(found[1]) for line in lines if (found := re.search(r"step (\d+),", line))}
-
-
-def run_of(token_set, *moves, **settings):
-    """A loader after some moves, and the documents of each row that it returned."""
-    loader, rows = RowLoader(token_set, **({"batch_size": 1, "seq_len": SEQ_LEN, "prefetch": 0} | settings)), []
-    for move in moves:
-        if move == "again":
-            loader.set_epoch(0)
-            continue
-        ahead = loader._make_rows(ahead=False)
-        ahead.seek(loader._state.place)
-        for _ in range(move):
-            rows += [{(piece.shard.entry.name, piece.document) for piece in row} for row in ahead.pieces(1)]
-            next(loader)
-    return loader, rows
-
-
-def test_before_the_first_batch_nothing_was_seen(token_set, tmp_path):
-    loader = make_loader(token_set, batch_size=1)
-    for number in (0, 3):
-        assert "not seen in the first 0 tokens of the run" in when_of(tmp_path, token_set, loader.state_dict(), number)
-    loader.set_epoch(1)
-    lines = when_of(tmp_path, token_set, loader.state_dict())
-    assert "not seen in the first 0 tokens of the run" in lines
-
-
-@pytest.mark.parametrize("packing", ["best_fit", "concat"])
-def test_an_epoch_that_was_begun_again_is_traced_as_it_was(token_set, tmp_path, packing):
-    loader, rows = run_of(token_set, 3, "again", 3, "again", 5, packing=packing)
-    state, number = loader.state_dict(), 0
-    for entry in TokenSet(token_set).split("train"):
-        for document in range(entry.documents):
-            (tmp_path / "state.json").write_text(json.dumps(state))
-            config = Show(token_set, document=number, until=str(tmp_path / "state.json"), batch_size=1, world_size=1)
-            expected = {step for step, row in enumerate(rows) if (entry.name, document) in row}
-            assert seen_rows(seen_when(config)) == expected
-            number += 1
-
-
-def test_a_set_that_grew_after_the_state_is_traced_without_the_new_shards(tmp_path):
-    small = make_token_set(tmp_path / "set", train=[[9] * 30], val=[[9]])
-    loader, rows = run_of(small, RowLoader(small, batch_size=1, seq_len=SEQ_LEN).rows, epochs=1)
-    state = loader.state_dict()
-    large = make_token_set(tmp_path / "large", train=[[9] * 30, [17] * 30], val=[[9]])
-    (large / "manifests").mkdir(exist_ok=True)
-    for path in (small / "manifests").iterdir():
-        shutil.copy(path, large / "manifests")
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    for number in range(30):
-        config = Show(
-            large, document=number, until=str(tmp_path / "state.json"), batch_size=1, world_size=1, seq_len=SEQ_LEN
-        )
-        expected = {step for step, row in enumerate(rows) if ("train_0.000", number) in row}
-        lines = list(seen_when(config))
-        assert seen_rows(lines) == expected
-    assert not any(line.startswith("this set has grown") for line in lines), "the log of the run says it"
-    (tmp_path / "state.json").write_text(json.dumps(without_log(state)))
-    assert any(line.startswith("this set has grown") for line in seen_when(replace(config, world_size=1, batch_size=1)))
-
-
-@pytest.mark.parametrize("rows", [0, 3])
-def test_steps_after_a_state_are_those_of_the_run_though_the_set_has_grown_since(tmp_path, rows):
-    """At the first row of an epoch (0), and within it: the run went on without the shards that were added."""
-    small = make_token_set(tmp_path / "small", train=[[9, 5, 17, 3] * 30], val=[[9]])
-    grown = make_token_set(tmp_path / "grown", train=[[9, 5, 17, 3] * 30, [17, 8] * 40], val=[[9]])
-    for path in (small / "manifests").iterdir():
-        shutil.copy(path, grown / "manifests")
-    loader = RowLoader(small, batch_size=1, seq_len=SEQ_LEN)
-    for _ in range(loader.rows + rows):
-        next(loader)
-    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    resumed = RowLoader(grown, batch_size=1, seq_len=SEQ_LEN)
-    resumed.load_state_dict(loader.state_dict())
-
-    def shown(step, **more):
-        config = Show(grown, step=step, since=(0, str(tmp_path / "state.json")), batch_size=1, world_size=1, **more)
-        return ids_of(shown_rows(config))
-
-    for step in range(30):
-        assert shown(step) == rows_of(next(loader))
-        if not rows:  # a resumed run begins the epoch with the new shards
-            assert shown(step, manifest=TokenSet(grown).digest) == rows_of(next(resumed))
-    query = ShowQuery(Show(grown, step=3, since=(0, str(tmp_path / "state.json")), batch_size=1, world_size=1))
-    assert (f"pass --manifest {TokenSet(grown).digest}" in "".join(former_manifests(query))) == (rows == 0)
-
-
-def test_rows_to_skip_are_left_out_of_the_steps_after_a_state(token_set, tmp_path):
-    loader = make_loader(token_set, batch_size=1)
-    for _ in range(5):
-        next(loader)
-    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    skip_rows = ("1:0:0", "2:0:0")
-    resumed = make_loader(token_set, batch_size=1, skip_rows=skip_rows)
-    resumed.load_state_dict(loader.state_dict())
-    for step in range(5, 40):
-        config = Show(
-            token_set,
-            step=step,
-            since=(5, str(tmp_path / "state.json")),
-            batch_size=1,
-            world_size=1,
-            skip_rows=skip_rows,
-        )
-        assert ids_of(shown_rows(config)) == rows_of(next(resumed))
-
-
-def test_two_changes_of_length_in_an_epoch_of_concat_are_traced(token_set, tmp_path):
-    tokens, state = 0, None
-    seen: dict[tuple[str, int], set[int]] = {}
-    for seq_len, calls in ((33, 4), (16, 3), (8, 12)):
-        loader = RowLoader(token_set, batch_size=1, seq_len=seq_len, packing="concat", prefetch=0)
-        if state is not None:
-            loader.load_state_dict(state)
-        ahead = loader._make_rows(ahead=False)
-        ahead.seek(loader._state.place)
-        for row in ahead.pieces(calls):
-            for piece in row:
-                seen.setdefault((piece.shard.entry.name, piece.document), set()).add(tokens)
-            tokens += seq_len
-        for _ in range(calls):
-            next(loader)
-        state = loader.state_dict()
-    query = query_of(token_set, state, tmp_path)
-    lines, total = query.tracer.history("", None, of_state=True)
-    assert total == tokens
-    for entry in TokenSet(token_set).split("train"):
-        for document in range(entry.documents):
-            for log in ((), log_of(state)):
-                found = {one.tokens for one in query.tracer.sightings("", entry, document, lines, total, log)}
-                assert found == seen.get((entry.name, document), set())
-    query = query_of(token_set, without_log(state), tmp_path)
-    assert any("rows had several lengths" in line for line in when(query))
-
-
-def query_of(token_set, state, tmp_path):
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    return ShowQuery(Show(token_set, document=0, until=str(tmp_path / "state.json")))
-
-
-# ---------------------------------------------------------------------------- views and metadata
-
-
-@pytest.fixture(scope="module")
-def scored(tokenizer_json, tmp_path_factory):
-    """A set of 40 documents a file, with their number as a score, and a view of those over 20."""
-    cwd = tmp_path_factory.mktemp("scored")
-    (cwd / "corpus").mkdir()
-    for number in range(3):
-        table = {"text": make_text(40, seed=number, words=8), "score": list(range(40)), "meta": [{"n": number}] * 40}
-        pq.write_table(pa.table(table), cwd / "corpus" / f"{number}.parquet")
-    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "score,meta")
-    folder = cwd / run_prepare(*flags, cwd=cwd).stdout.splitlines()[-1]
-    assert cli.main(["view", str(folder), "--name", "over", "--where", "score > 20"]) == 0
-    assert cli.main(["view", str(folder), "--name", "under", "--where", "score <= 20"]) == 0
-    return folder
-
-
-def shown(capsys, *words):
-    assert cli.main(["show", *map(str, words)]) == 0
-    return capsys.readouterr().out
-
-
-def test_a_batch_of_a_view_is_shown_with_its_metadata(scored, capsys):
-    sizes = ("--batch-size", 4, "--world-size", 1, "--seq-len", 64)
-    out = shown(capsys, scored, "--view", "over", "--step", 1, *sizes, "--columns", "score,meta.n")
-    assert ", view over, train: rows of 64 + 1 tokens" in out
-    table = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")]
-    assert table
-    assert all(int(score) > 20 for *_, score, _ in table)
-    assert {n.strip() for *_, n in table} <= {"0", "1"}
-    with RowLoader(scored, view="over", batch_size=4, seq_len=64) as loader:
-        next(loader)
-        before = loader.stats().pieces
-        next(loader)
-        assert len(table) == loader.stats().pieces - before
-    assert "expected" not in shown(capsys, scored, "--view", "over", "--row", 0, *sizes[2:], "--columns", "all")
-    assert cli.main(["show", str(scored), "--row", "0", "--seq-len", "64", "--columns", "scor"]) == 1
-    assert "no document of these rows has 'scor'; there are score, meta" in capsys.readouterr().err
-
-
-def test_a_document_is_shown_with_its_metadata_and_when_a_view_dealt_it(scored, capsys):
-    sizes = ("--batch-size", 2, "--world-size", 1, "--seq-len", 64)
-    out = shown(capsys, scored, "--view", "over", "--document", 30, *sizes)
-    assert "score: 30" in out
-    assert "meta: {'n': 0}" in out
-    assert "counts 1 time in view over" in out
-    assert "seen in epoch 0" in out
-    out = shown(capsys, scored, "--view", "under", "--document", 30, *sizes)
-    assert "counts 0 times in view under" in out
-    assert "not seen" in out
-
-
-def test_what_a_state_does_not_know_of_views_is_said(scored, capsys, tmp_path):
-    with RowLoader(scored, view="over", batch_size=2, seq_len=64) as loader:
-        while not loader.epoch:
-            next(loader)
-        next(loader)
-        (tmp_path / "state.json").write_text(json.dumps(without_log(loader.state_dict())))
-    sizes = ("--batch-size", 2, "--world-size", 1, "--seq-len", 64)
-    out = shown(capsys, scored, "--document", 30, "--until", tmp_path / "state.json", *sizes)
-    assert "if an earlier epoch of this run went over another view than its present epoch" in out
-
-
-def test_a_state_brings_its_view(scored, capsys, tmp_path):
-    with RowLoader(scored, view="over", batch_size=2, seq_len=64) as loader:
-        for _ in range(3):
-            next(loader)
-        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-        expected = next(loader)[0].tolist()
-    sizes = ("--batch-size", 2, "--world-size", 1, "--seq-len", 64)
-    out = shown(capsys, scored, "--step", 3, "--since", 3, tmp_path / "state.json", *sizes[:4], "--ids")
-    for row in expected:
-        assert " ".join(map(str, row[:20])) in out
+def test_a_folder_that_is_no_token_set_and_a_split_without_documents_are_errors(tmp_path, tokenizer, capsys):
+    empty, foreign = (make_token_set(tmp_path / name, train=[[3]], val=[[]]) for name in ("empty", "foreign"))
+    give_tokenizer(empty, tokenizer)
+    for folder, more, said in (
+        (tmp_path / "nowhere", [], "found no such folder"),
+        (empty, ["--split", "val"], "split 'val'"),
+        (foreign, [], "tokenizer.json"),
+    ):
+        assert cli.main(["show", str(folder), "--row", "0", "--seq-len", "8", *more]) == 1
+        assert re.fullmatch(f"error: .*{said}.*\n", capsys.readouterr().err)

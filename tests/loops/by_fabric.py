@@ -41,8 +41,8 @@ if __name__ == "__main__":
         accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", 1)), strategy="ddp" if several else "auto"
     )
     fabric.launch()
-    for workers in (0, 2):
+    for workers in (0, 1):
         path = f"{sys.argv[3]}/{workers}.ckpt"
         unbroken = train(fabric, path, workers)
         resumed = train(fabric, path, workers, resume=True)
-        tell("in this process" if not workers else "two workers", unbroken, resumed, SAVE, 2)
+        tell("in this process" if not workers else "a worker", unbroken, resumed, SAVE, 2)

@@ -75,5 +75,5 @@ if __name__ == "__main__":
     resumes_exactly("the recipe", GLUE["Rows"], **limit)
     resumes_exactly("at an epoch's end", GLUE["Rows"], every=5, **limit)
     resumes_exactly("accumulating", GLUE["Rows"], limit_train_batches=10, accumulate_grad_batches=2)
-    resumes_exactly("with two workers", GLUE["RowsOfWorkers"])
+    resumes_exactly("with a worker", GLUE["RowsOfAWorker"])
     resumes_exactly("epochs", lambda: Of(lambda: RowLoader(**SETTINGS, epochs=1)))

@@ -37,9 +37,11 @@ def train(out, num_iterations=-1, save_every=5, resuming=False):
     x, y = next(train_loader)
     while True:
         if step == save_every and not resuming:
-            rows_then = rows.state_dict(pending=1)  # on every rank; x, y are fetched and not trained on  # fmt: skip
             if master_process:
-                torch.save({"rows": rows_then, "step": step, "model": model.state_dict()}, out)
+                position = loop["position"]
+                torch.save({"step": step, "model": model.state_dict(),
+                    "rows": position, # before x, y, which are not trained on
+                }, out)  # fmt: skip
             if ddp_world_size > 1:
                 dist.barrier()
         if loop["last_step"]:
@@ -55,13 +57,13 @@ def train(out, num_iterations=-1, save_every=5, resuming=False):
 def rows_are_nanochat_s():
     """Targets, and inputs up to the padding, are those that its loader makes of the same conversations."""
     bos, known = TokenSet("data/tokens/CHATS").bos_id, conversations(ignore_index=-1)
-    sizes = {"batch_size": 4, "seq_len": 64, "ignore_index": -1, "long_documents": "drop", "documents": True}
+    sizes = {"batch_size": 4, "seq_len": 64, "ignore_index": -1, "long_documents": "drop"}
     for batch in Loader("data/tokens/CHATS", split="train", epochs=1, **sizes):
-        for inputs, targets, documents in zip(*batch, strict=True):
+        for inputs, targets in zip(*batch, strict=True):
             row, mask = [], []
-            for ids, labels in whole_ones([inputs[None], targets[None], documents[None]], known):
+            for ids, labels in whole_ones(inputs[None], known, bos):
                 row, mask = row + ids, mask + labels
-            content, padding = row[:64], inputs.tolist()[len(row) :]  # nanochat's is BOS throughout, and bears no loss
+            content, padding = row[:64], inputs.tolist()[len(row) :]  # nanochat's padding is BOS throughout
             if inputs.tolist()[: len(row)] != content or padding[:1] not in ([], [bos]):
                 return False
             if targets.tolist() != (mask + [-1] * (65 - len(mask)))[1:]:
@@ -76,7 +78,7 @@ if __name__ == "__main__":
     unbroken, ended = train(out)
     resumed, _ = train(out, resuming=True)
     tell("nanochat", unbroken, resumed, 5 * grad_accum_steps, 2)
-    batches = ended["rows"].batches_per_epoch() if ended["rows"].epoch == 0 else None
+    batches = ended["rows"].rows // (2 * ddp_world_size) if ended["rows"].epoch == 0 else None
     trained = len(unbroken.rows) // 2
     whole = batches is None or 0 <= trained - batches < grad_accum_steps
     say(f"an epoch: {'exact' if whole and ended['approx_progress'] == 1 else (trained, batches)}")

@@ -16,9 +16,10 @@ from tokenmill import RowLoader
 
 def loss_is_that_of_trl_s_batch():
     """The loss of rows is the loss on the batch that TRL makes of the same conversations, one a row."""
-    loader = RowLoader(split="train", batch_size=3, seq_len=64, documents=True, long_documents="drop")
+    loader = RowLoader(split="train", batch_size=3, seq_len=64, long_documents="drop")
     batch = next(loader)
-    examples = [{"input_ids": ids, "labels": labels} for ids, labels in whole_ones(batch, conversations())]
+    whole = whole_ones(batch[0], conversations(), loader.bos_id)
+    examples = [{"input_ids": ids, "labels": labels} for ids, labels in whole]
     theirs = DataCollatorForLanguageModeling(pad_token_id=0)(examples)
     model = make_model().eval()
     ours = GLUE["collate"](batch)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokenmill import TokenSet
+from tokenmill import TokenSet, document_ids
 from tokenmill.store.set_names import find_token_set
 
 
@@ -19,10 +19,9 @@ def conversations(ignore_index=-100):
     return found
 
 
-def whole_ones(batch, known):
-    """The (ids, labels) of the conversations in a batch with document ids, row by row."""
-    inputs, _, documents = batch
-    for row, of_token in zip(inputs.tolist(), documents.tolist(), strict=True):
+def whole_ones(inputs, known, bos_id):
+    """The (ids, labels) of the conversations in the inputs of a batch, row by row."""
+    for row, of_token in zip(inputs.tolist(), document_ids(inputs, bos_id).tolist(), strict=True):
         for document in dict.fromkeys(of_token):
             tokens = [token for token, of in zip(row, of_token, strict=True) if of == document]
             if tuple(tokens[:5]) in known:  # else it is padding

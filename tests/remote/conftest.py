@@ -7,8 +7,8 @@ from elsewhere import SMALL, lengths
 from file_server import FileServer
 from making import make_token_set
 
-from tokenmill.feed import window_plans
 from tokenmill.remote import http_backend, retry
+from tokenmill.rows import windows
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def server(folder):
 
 @pytest.fixture
 def small_windows(monkeypatch):
-    monkeypatch.setattr(window_plans, "DEFAULT_WINDOW_SIZE", SMALL)
+    monkeypatch.setattr(windows, "DEFAULT_WINDOW_SIZE", SMALL)
 
 
 @pytest.fixture

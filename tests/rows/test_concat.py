@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from stream_rows import starts
 
 from tokenmill.rows.concat import count_concat, plan_concat, plan_random
-from tokenmill.rows.windows import Epoch, WindowSize
+from tokenmill.rows.windows import WindowSize, epoch_of_shards
 
 row_lens = st.integers(2, 24)
 shard_tokens = st.lists(st.integers(0, 90), min_size=1, max_size=5)
-grains = st.tuples(st.integers(1, 30), st.integers(1, 4)).map(lambda g: WindowSize(slice=g[0], window=g[0] * g[1]))
+sizes = st.tuples(st.integers(1, 30), st.integers(1, 4)).map(lambda g: WindowSize(slice=g[0], window=g[0] * g[1]))
 
 
 @given(st.integers(0, 200), row_lens)
@@ -36,14 +36,14 @@ def test_random_rows_begin_anywhere():
     assert min(found) < 100 < 4800 < max(found)
 
 
-@given(shard_tokens, row_lens, grains, st.integers(0, 3))
-def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_len, grain, seed):
-    sizes, concat, random = np.array(tokens), [], []
-    epoch = Epoch(tokens, (seed, "", 0), grain)
+@given(shard_tokens, row_lens, sizes, st.integers(0, 3))
+def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_len, size, seed):
+    shards, concat, random = np.array(tokens), [], []
+    epoch = epoch_of_shards(tokens, (seed, "", 0), size)
     for window in map(epoch.window, range(len(epoch))):
-        plans = [plan_concat(window, sizes, row_len, None), plan_concat(window, sizes, row_len, (seed,))]
-        drawn = plan_random(window, sizes, row_len, (seed,))
-        assert {plan.num_rows for plan in [*plans, drawn]} == {int(count_concat(window, sizes, row_len).sum())}
+        plans = [plan_concat(window, shards, row_len, None), plan_concat(window, shards, row_len, (seed,))]
+        drawn = plan_random(window, shards, row_len, (seed,))
+        assert {plan.num_rows for plan in [*plans, drawn]} == {int(count_concat(window, shards, row_len).sum())}
         in_order, shuffled = (
             [*zip(window.shard[p.document], window.begin[p.document] + p.start, strict=True)] for p in plans
         )
@@ -52,7 +52,7 @@ def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_l
         for slice_, start in zip(drawn.document, drawn.start, strict=True):
             begin = window.begin[slice_] + start
             assert window.begin[slice_] <= begin < window.end[slice_]
-            assert begin + row_len <= sizes[window.shard[slice_]]
+            assert begin + row_len <= shards[window.shard[slice_]]
             random.append(begin)
     assert sorted(concat) == [(i, at) for i, n in enumerate(tokens) for at in starts(n, row_len).tolist()]
     assert len(random) == len(concat)

@@ -1,75 +1,126 @@
-"""An epoch's windows hold every slice once, in an order that neighbours say nothing about."""
+"""The windows of an epoch, of a set and of a view: each slice once, in an order that says nothing about neighbors."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Epoch, WindowSize
+from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, WindowSize, cut_slices, epoch_of_shards, epoch_of_view
 
 shard_tokens = st.lists(st.integers(0, 60), min_size=1, max_size=8)
-grains = st.tuples(st.integers(1, 20), st.integers(1, 6)).map(lambda g: WindowSize(slice=g[0], window=g[0] * g[1]))
+sizes = st.tuples(st.integers(1, 20), st.integers(1, 6)).map(lambda g: WindowSize(slice=g[0], window=g[0] * g[1]))
+keys = st.one_of(st.none(), st.integers(0, 5).map(lambda seed: (seed, "", 0)))
 
 
 def slices_of(epoch):
-    return [
-        list(zip(w.shard.tolist(), w.begin.tolist(), w.end.tolist(), strict=True))
-        for w in map(epoch.window, range(len(epoch)))
-    ]
+    """The (shard, begin, end) of each window's slices."""
+    found = map(epoch.window, range(len(epoch)))
+    return [list(zip(w.shard.tolist(), w.begin.tolist(), w.end.tolist(), strict=True)) for w in found]
 
 
-@given(shard_tokens, grains, st.one_of(st.none(), st.integers(0, 5)))
-def test_every_token_is_in_one_slice_of_one_window(tokens, grain, seed):
-    epoch = Epoch(tokens, None if seed is None else (seed, "", 0), grain)
+@given(shard_tokens, sizes, keys)
+def test_every_token_is_in_one_slice_of_one_window(tokens, size, key):
+    epoch = epoch_of_shards(tokens, key, size)
     counted = [np.zeros(n, int) for n in tokens]
     for number, window in enumerate(slices_of(epoch)):
         assert window == sorted(window)
+        assert sum(end - begin for _, begin, end in window) == epoch.tokens[number]
         for shard, begin, end in window:
             counted[shard][begin:end] += 1
-            assert begin % grain.slice == 0
-            assert end - begin <= grain.slice
-            assert {epoch.window_of(shard, token) for token in range(begin, end)} == {number}
+            assert begin % size.slice == 0 < end - begin <= size.slice
     assert all((count == 1).all() for count in counted)
+    places = zip(*(column.tolist() for column in epoch.slices[:3]), epoch.windows_of_slices().tolist(), strict=True)
+    windows = slices_of(epoch)
+    assert all((shard, begin, end) in windows[number] for shard, begin, end, number in places)
 
 
-@given(shard_tokens, grains, st.integers(0, 5))
-def test_windows_have_as_many_tokens_as_they_should_but_for_a_slice(tokens, grain, seed):
-    windows = slices_of(Epoch(tokens, (seed, "", 0), grain))
-    assert len(windows) == max(1, round(sum(tokens) / grain.window))
+@given(shard_tokens, sizes, st.integers(0, 5))
+def test_windows_have_the_same_tokens_but_for_a_slice(tokens, size, seed):
+    windows = slices_of(epoch_of_shards(tokens, (seed, "", 0), size))
+    assert len(windows) == max(1, round(sum(tokens) / size.window))
     for window in windows:
-        assert abs(sum(end - begin for _, begin, end in window) - sum(tokens) / len(windows)) <= grain.slice
+        assert abs(sum(end - begin for _, begin, end in window) - sum(tokens) / len(windows)) <= size.slice
 
 
-def test_another_seed_name_or_epoch_is_another_order_and_without_a_key_it_is_the_shards():
-    tokens = [100] * 5
-    grain = WindowSize(slice=10, window=100)
-    orders = [slices_of(Epoch(tokens, key, grain)) for key in [(1, "", 0), (1, "", 1), (2, "", 0), (1, "web", 0)]]
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
+def test_the_sample_is_systematic(groups, windows, seed):
+    """Each window has one of every `windows` neighboring slices."""
+    for window in slices_of(epoch_of_shards([groups * windows * 5], (seed, "", 0), WindowSize(5, groups * 5))):
+        assert [begin // 5 // windows for _, begin, _ in window] == list(range(groups))
+
+
+def test_a_window_has_slices_from_all_over_the_split_and_thousands_of_tiny_shards_are_one():
+    epoch = epoch_of_shards([20_000_000] * 100, (1337, "", 0), DEFAULT_WINDOW_SIZE)
+    assert len(epoch) == 7
+    for number in range(7):
+        assert len(set(epoch.window(number).shard.tolist())) > 85
+    assert len(epoch_of_shards([3_000] * 5_000, (0, "", 0), DEFAULT_WINDOW_SIZE)) == 1
+
+
+def test_another_seed_name_or_epoch_is_another_order_and_without_a_key_it_is_that_of_the_shards():
+    tokens, size = [100] * 5, WindowSize(slice=10, window=100)
+    orders = [
+        slices_of(epoch_of_shards(tokens, key, size)) for key in [(1, "", 0), (1, "", 1), (2, "", 0), (1, "web", 0)]
+    ]
     assert len({str(order) for order in orders}) == 4
-    assert sum(slices_of(Epoch(tokens, None, grain)), []) == [
-        (i, a, a + 10) for i in range(5) for a in range(0, 100, 10)
+    in_order = [(shard, begin, begin + 10) for shard in range(5) for begin in range(0, 100, 10)]
+    assert sum(slices_of(epoch_of_shards(tokens, None, size)), []) == in_order
+
+
+def test_the_order_is_the_same_in_every_numpy_and_for_numbers_of_every_library():
+    # written down once: a position would mean other rows
+    expected = [[(0, 10, 15)], [(0, 5, 10), (1, 0, 5), (1, 5, 7)], [(0, 0, 5), (0, 15, 20)]]
+    for seed in (1337, np.int64(1337)):
+        assert slices_of(epoch_of_shards([20, 7], (seed, "", 0), WindowSize(slice=5, window=10))) == expected
+    with pytest.raises(TypeError):
+        epoch_of_shards([90], (1337.0, "", 0), WindowSize(5, 20))
+
+
+# ---------------------------------------------------------------------------- views
+
+documents = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 3)), max_size=25)  # (length, how often it counts)
+
+
+def view_of(shards, size):
+    """The slices of shards of (length, count), and their document offsets."""
+    offsets = [np.cumsum([0, *(length for length, _ in shard)]) for shard in shards]
+    counts = [np.array([count for _, count in shard], np.uint8) for shard in shards]
+    slices = [cut_slices(n, *shard, size.slice) for n, shard in enumerate(zip(offsets, counts, strict=True))]
+    return np.concatenate(slices), offsets
+
+
+def test_the_example_of_the_docstring():
+    slices, _ = view_of([[(4, 1), (4, 0), (2, 3), (6, 1), (2, 2)]], WindowSize(8, 64))
+    assert [(s["copy"], s["first"], s["last"], s["tokens"]) for s in slices] == [
+        (0, 0, 4, 8),
+        (1, 2, 5, 4),
+        (2, 2, 3, 2),
+        (0, 4, 5, 6),
     ]
 
 
-def test_a_window_has_slices_from_all_over_the_split():
-    epoch = Epoch(
-        [20_000_000] * 100, (1337, "", 0), DEFAULT_WINDOW_SIZE
-    )  # of 20 slices a shard, 2,000 in all, in 7 windows
+@given(st.lists(documents, min_size=1, max_size=4), sizes, keys)
+def test_every_document_is_in_as_many_slices_of_a_view_as_it_counts(shards, size, key):
+    slices, offsets = view_of(shards, size)
+    epoch, found = epoch_of_view(slices, key, size), Counter()
     for window in map(epoch.window, range(len(epoch))):
-        assert len(set(window.shard.tolist())) > 85
+        columns = (window.shard, window.begin, window.end, *window.copies)
+        for shard, begin, end, first, last, copy in zip(*(column.tolist() for column in columns), strict=True):
+            own = [number for number in range(first, last) if shards[shard][number][1] > copy]
+            found.update((shard, number) for number in own)
+            assert (begin, end) == (offsets[shard][first], offsets[shard][last])
+    expected = {(s, d): times for s, shard in enumerate(shards) for d, (_, times) in enumerate(shard) if times}
+    assert found == expected
+    assert int(epoch.tokens.sum()) == sum(length * times for shard in shards for length, times in shard)
 
 
-def test_thousands_of_tiny_shards_make_one_window():
-    assert len(Epoch([3_000] * 5_000, (0, "", 0), DEFAULT_WINDOW_SIZE)) == 1
-
-
-def test_the_order_is_the_same_in_every_numpy():
-    # written down once: a position would mean other rows
-    windows = slices_of(Epoch([20, 7], (1337, "", 0), WindowSize(slice=5, window=10)))
-    assert windows == [[(0, 10, 15)], [(0, 5, 10), (1, 0, 5), (1, 5, 7)], [(0, 0, 5), (0, 15, 20)]]
-
-
-def test_a_key_of_other_numbers_is_the_same_and_of_others_refused():
-    plain, numpy = (slices_of(Epoch([90], (seed, "", 0), WindowSize(5, 20))) for seed in (1337, np.int64(1337)))
-    assert plain == numpy
-    with pytest.raises(TypeError):
-        Epoch([90], (1337.0, "", 0), WindowSize(5, 20))
+@given(st.lists(documents, min_size=1, max_size=4), sizes, st.integers(0, 5))
+def test_a_view_in_which_all_count_once_has_the_slices_and_the_order_of_the_set(shards, size, seed):
+    slices, offsets = view_of([[(length, 1) for length, _ in shard] for shard in shards], size)
+    of_view = epoch_of_view(slices, (seed, "", 0), size)
+    of_set = epoch_of_shards([int(some[-1]) for some in offsets], (seed, "", 0), size)
+    assert [w.shard.tolist() for w in map(of_view.window, range(len(of_view)))] == [
+        w.shard.tolist() for w in map(of_set.window, range(len(of_set)))
+    ]

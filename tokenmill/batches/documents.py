@@ -1,8 +1,7 @@
 """Document boundaries in a batch: document ids, position ids, and what attention kernels need.
 
-Every piece of a document begins with BOS, either the document's own or an inserted one, and BOS appears nowhere else.
-Everything here is therefore computed from the tokens, on their device and without synchronization. With BOS 0 and a
-batch of one row:
+Every piece of a document begins with BOS, its own or an inserted one, and BOS appears nowhere else. So everything here
+is computed from the tokens, on their device and without synchronization. With BOS 0 and a batch of one row:
 
     inputs         0 7 8 0 5 0 6 9
     document_ids   0 0 0 1 1 2 2 2
@@ -42,12 +41,11 @@ def position_ids(document_ids: torch.Tensor) -> torch.Tensor:
 def cu_seqlens(document_ids: torch.Tensor, max_documents: int) -> torch.Tensor:
     """Cumulative sequence lengths of a batch's documents, for a varlen attention call: (max_documents + 1,) int32.
 
-    The B * T tokens of `document_ids`, (B, T) int32, are treated as one sequence. No document crosses a row. Unused
-    entries are B * T, which stands for empty documents, so the shape is the same at every step and `torch.compile` does
-    not recompile. Pass T as the call's max_seqlen.
+    The B * T tokens of `document_ids`, (B, T) int32, are one sequence. Unused entries are B * T, for empty documents,
+    so that `torch.compile` does not recompile. Pass T as the call's max_seqlen.
 
-    Raises ValueError on the CPU if the batch has more than `max_documents` documents. On CUDA this is a device-side
-    assertion, so nothing waits for the device. In compiled code, which cannot branch on a tensor, it is a RuntimeError.
+    ValueError on the CPU if the batch has more than `max_documents` documents; a device-side assertion on CUDA, so that
+    nothing waits for the device; a RuntimeError in compiled code.
     """
     begins = _begins(document_ids).flatten()
     number = begins.cumsum(0)  # documents that begin up to and including each token

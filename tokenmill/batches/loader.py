@@ -1,45 +1,27 @@
 """RowLoader: batches of a token set for one rank as torch tensors, resumable to the exact row.
 
-    loader = RowLoader("data/tokens/NAME", "train", batch_size=32, seq_len=2048, device="cuda")
-    for inputs, targets in loader:
-        checkpoint["data"] = loader.state_dict()      # the same dict on every rank
-
-This module has the parameters and the device. base_loader.py has the methods, and loader_core.py makes the batches.
+loader = RowLoader("data/tokens/NAME", "train", batch_size=32, seq_len=2048, device="cuda")
+for inputs, targets in loader:
+    checkpoint["data"] = loader.state_dict()      # the same on every rank
 """
 
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import Any
 
 import torch
 
 from tokenmill.batches.base_loader import BaseLoader
-from tokenmill.batches.torch_batch import Form
-from tokenmill.batches.torch_devices import find_device
-from tokenmill.batches.torch_transfer import make_transfer
-from tokenmill.batches.transfer import Transfer
-from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
+from tokenmill.batches.torch_arrays import StreamArrays, TorchArrays, arrays_for, find_device
+from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
 
-Pair = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
-Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # and document_ids
-Tensors = tuple[torch.Tensor, ...]  # either of them
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # typing.TypeVar has no `default` before Python 3.13
 
-    Item = TypeVar("Item", bound=Tensors, default=Pair)
-else:
-    from typing import TypeVar
-
-    Item = TypeVar("Item")
-
-
-class RowLoader(BaseLoader[Item], Generic[Item]):
+class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     """Batches of one split for one rank: an iterator of (inputs, targets), each (B, T) int64.
 
-    Inputs are the first `seq_len` tokens of each row, and targets the last `seq_len`. A batch stays valid for as long
-    as you hold it.
+    Inputs are the first `seq_len` tokens of each row, and targets the last `seq_len`.
 
     How iteration works:
 
@@ -50,7 +32,8 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
     - `set_epoch(e)` moves to the first row of epoch e. Right after you load a position within epoch e it changes
       nothing, so a loop over epochs can always call it.
 
-    Closing the loader, or leaving its `with` block, ends its threads and releases its files. So does deleting it.
+    Closing or deleting the loader, or leaving its `with` block, ends its threads and releases its files. Use a loader
+    from one thread at a time.
 
     | parameter | |
     | --- | --- |
@@ -64,13 +47,10 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
     | long_documents | with best_fit: "split" a document longer than a row, or "crop" it; of chat sets docs/chat.md |
     | shuffle | shuffle the slices of all shards; False: shards in order, the same in every epoch (docs/order.md) |
     | seed | seed of every random order, except validation's, which is fixed |
-    | skip_rows | exactly the rows to leave out, as ["0:12:100-163"]; by default those that a loaded position lists |
     | epochs | the number of epochs in an iteration; by default the loader is endless |
     | drop_last | with epochs: drop the last rows if they are fewer than a global batch, or return shorter batches |
-    | documents | add document_ids to batches, (B, T) int32: which document of its row each token belongs to |
-    | loss | which tokens of text bear loss: "all", or "once": not filler and BOS (docs/chat.md) |
-    | ignore_index | the target that stands where a token bears no loss: -100 as in torch, -1 in nanochat |
-    | sources | add the number of each row's source in loader.sources to a mixture's batches, (B,) int64 |
+    | loss | which tokens of text are in the loss: "all", or "once": not filler and BOS (docs/chat.md) |
+    | ignore_index | the target that stands where a token is not in the loss: -100 as in torch, -1 in nanochat |
     | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |
     | rank, world_size | by default those of torch.distributed or jax.distributed, else of torchrun, else 0 of 1 |
     | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]; ranks with the same place in it get the same rows |
@@ -80,52 +60,17 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
     With drop_last=False, the last batch of some ranks may be one row shorter than that of others, or even empty, so
     that all ranks make the same number of calls.
 
-    A mixture has no epochs of its own. It is endless, or with on_cap="retire" it ends when all sources are used up.
+    A mixture ends when all of its sources are used up, if all have max_epochs. If it has chat sets, `long_documents` is
+    about these alone.
 
-    Raises FileNotFoundError if there is no token set. Raises ValueError if a setting is invalid, a file does not match
-    the manifest, an iteration would have no batch, rows to skip do not exist, ranks ask for different rows, or this
-    process's rank has changed. An error in a background thread is raised by the next call; the call after that tries
-    again.
+    `loader.targets` is the number of targets of the global batch that was returned last that are in the loss, the same
+    on every rank: divide the sum of the losses of all ranks by it. `loader.row_sources` has the number of each of its
+    rows' source in `loader.sources`, (B,). `loader.waited` is the seconds spent in `next`.
+
+    FileNotFoundError if there is no token set. ValueError if a setting is invalid, a file does not match the manifest,
+    an iteration would have no batch, ranks ask for different rows, or this process's rank has changed. The next call
+    raises an error of a background thread; the call after that tries again.
     """
-
-    # fmt: off
-    @overload
-    def __init__(
-        self: "RowLoader[Pair]", tokens: Tokens = None, split: Split = "train", *,
-        batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
-        loss: Loss = "all", ignore_index: int = -100,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "RowLoader[Triple]", tokens: Tokens = None, split: Split = "train", *,
-        batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
-        loss: Loss = "all", ignore_index: int = -100,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "RowLoader[Tensors]", tokens: Tokens = None,
-        split: Split = "train", *,
-        batch_size: int, seq_len: int, device: str | int | torch.device = "cpu", packing: Packing = "best_fit",
-        view: str | None = None, long_documents: LongDocuments = "split", shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: bool = False, sources: bool = False, prefetch: int = 2,
-        loss: Loss = "all", ignore_index: int = -100,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
-    ) -> None: ...
-    # fmt: on
 
     def __init__(
         self,
@@ -140,11 +85,8 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,
-        skip_rows: Iterable[str] | None = None,
         epochs: int | None = None,
         drop_last: bool = True,
-        documents: bool = False,
-        sources: bool = False,
         loss: Loss = "all",
         ignore_index: int = -100,
         prefetch: int = 2,
@@ -156,9 +98,6 @@ class RowLoader(BaseLoader[Item], Generic[Item]):
     ) -> None:
         self._set_up(LoaderConfig.of(locals()))
 
-    def _find_device(self) -> torch.device:
-        return find_device(self.config.device)
-
-    def _make_transfer(self, shape: tuple[int, int], bos_id: int | None, buffers: int) -> Transfer:
-        form = Form(bos_id, self.config.ignore_index)
-        return make_transfer(self.device, shape, self.token_set.numpy_dtype, form, buffers)
+    def _make_arrays(self) -> TorchArrays | StreamArrays:
+        self.device = find_device(self.config.device)
+        return arrays_for(self.device, self.config.ignore_index)

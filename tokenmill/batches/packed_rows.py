@@ -1,102 +1,46 @@
-"""PackedRows: RowLoader's batches as a dataset, for PyTorch's DataLoader and frameworks built on it.
+"""PackedRows: RowLoader's batches as a dataset, for PyTorch's DataLoader and frameworks built on it."""
 
-A DataLoader adds only worker processes. The dataset's items are batches already, so it must not batch them again:
-
-    DataLoader(PackedRows(batch_size=2, seq_len=64), batch_size=None)     (2, 64) each
-    DataLoader(PackedRows(batch_size=2, seq_len=64), batch_size=8)        would be (8, 2, 64): an error
-    DataLoader(PackedRows(seq_len=64), batch_size=8)                      (8, 64) each, from single rows
-"""
-
-import copy
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NoReturn, Self, overload
+from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tokenmill.addresses import is_address
-from tokenmill.batches.loader import Item, Pair, RowLoader, Tensors, Triple
-from tokenmill.batches.loader_core import rank_of, with_rank
-from tokenmill.batches.ranks import is_distributed, require_same_on_all_ranks
+from tokenmill.batches.loader import RowLoader
+from tokenmill.batches.ranks import is_distributed, rank_and_world_size, require_same_on_all_ranks
 from tokenmill.checks import whole_number
-from tokenmill.feed.loader_config import LoaderConfig, Loss, Packing, Tokens
-from tokenmill.feed.mixture import ONE_SET, Mixture
+from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.mixture import Mixture
+from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
-from tokenmill.rows.row_stream import range_of_rank
-from tokenmill.sanitize import redact
 from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
 from tokenmill.store.shards import Split
 
+Pair = tuple[torch.Tensor, torch.Tensor]
 
-class PackedRows(IterableDataset[Item], Generic[Item]):
+
+class PackedRows(IterableDataset[Pair]):
     """RowLoader's batches as a dataset, for DataLoader and frameworks built on it.
 
-        DataLoader(PackedRows(tokens, batch_size=32, seq_len=2048), batch_size=None, num_workers=2)
+        DataLoader(PackedRows(tokens, batch_size=32, seq_len=2048), batch_size=None, num_workers=1)
+        DataLoader(PackedRows(tokens, seq_len=2048), batch_size=32)
 
-    The parameters are those of RowLoader, with two differences. `device` must be "cpu", because a DataLoader returns
-    CPU tensors. `prefetch` has no effect in a worker process, which makes batches ahead itself.
+    The parameters are those of RowLoader, but for `device`, which a DataLoader decides. An item is a batch. Without
+    batch_size it is one row, each (T,), and the DataLoader makes the batches.
 
-    An item is a batch. Item i comes from worker i % num_workers, so the order is that of RowLoader for any number of
-    workers. Without batch_size an item is one row, each (T,), and the DataLoader makes the batches. Every row still
-    comes once, but with n workers each batch has the rows of one worker: rows k, k + n, k + 2n ...
-
-    Its iterators have state_dict and load_state_dict, which torchdata's StatefulDataLoader calls. With two or more
-    workers, each worker knows only its own batches, so you must resume with the same number of workers, batch_size,
-    seq_len, number of ranks and token set. With fewer workers these may change.
+    With num_workers=0, a thread makes batches ahead; with num_workers=1, a process does. More workers would deal the
+    same rows, and are an error, as is a second epoch with persistent_workers=True, which `set_epoch` cannot reach.
 
     Each iteration starts again, with epoch 0 or that of `set_epoch`, and with the rank that this process has then. If
-    you set `epochs`, it has a len, that of the next iteration.
+    you set `epochs`, it has a len, that of the next iteration. The token sets must not grow while the dataset is used.
+    Its iterators are RowLoaders: they have state_dict and load_state_dict, which torchdata's StatefulDataLoader calls.
 
-    When iteration starts, it raises the same errors as RowLoader. It raises ValueError if a DataLoader makes batches of
-    batches. It cannot see what a framework does around it: docs/clients.md explains how to use it with Lightning,
-    Accelerate and the Hugging Face Trainer.
+    Raises the errors of RowLoader. docs/clients.md has Lightning, Accelerate and the Hugging Face Trainer.
     """
-
-    # fmt: off
-    @overload
-    def __init__(
-        self: "PackedRows[Pair]", tokens: Tokens = None, split: Split = "train", *,
-        batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
-        view: str | None = None, packing: Packing = "best_fit", long_documents: LongDocuments = "split",
-        shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: Literal[False] = False, sources: Literal[False] = False, prefetch: int = 2,
-        loss: Loss = "all", ignore_index: int = -100,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "PackedRows[Triple]", tokens: Tokens = None, split: Split = "train", *,
-        batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
-        view: str | None = None, packing: Packing = "best_fit", long_documents: LongDocuments = "split",
-        shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: Literal[True], sources: Literal[False] = False, prefetch: int = 2,
-        loss: Loss = "all", ignore_index: int = -100,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "PackedRows[Tensors]", tokens: Tokens = None, split: Split = "train", *,
-        batch_size: int | None = None, seq_len: int, device: str | int | torch.device = "cpu",
-        view: str | None = None, packing: Packing = "best_fit", long_documents: LongDocuments = "split",
-        shuffle: bool = True, seed: int = 1337,
-        skip_rows: Iterable[str] | None = None, epochs: int | None = None, drop_last: bool = True,
-        documents: bool = False, sources: bool = False, prefetch: int = 2,
-        loss: Loss = "all", ignore_index: int = -100,
-        rank: int | None = None, world_size: int | None = None, mesh: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | str | None = None,
-    ) -> None: ...
-    # fmt: on
 
     def __init__(
         self,
@@ -105,17 +49,13 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         *,
         batch_size: int | None = None,
         seq_len: int,
-        device: str | int | torch.device = "cpu",
         view: str | None = None,
         packing: Packing = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,
-        skip_rows: Iterable[str] | None = None,
         epochs: int | None = None,
         drop_last: bool = True,
-        documents: bool = False,
-        sources: bool = False,
         loss: Loss = "all",
         ignore_index: int = -100,
         prefetch: int = 2,
@@ -125,159 +65,77 @@ class PackedRows(IterableDataset[Item], Generic[Item]):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
-        self._loader: type[RowLoader[Any]] = _SingleRows if batch_size is None else _WholeBatches
-        self.config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})
-        if str(device) != "cpu":
-            raise ValueError(f"PackedRows returns CPU tensors, found device={device!r}; leave it out")
-        source = self.config.tokens
-        if isinstance(source, Mixture) and source.seq_lens:
-            raise ValueError(
-                "a mixture whose stages name a seq_len needs RowLoader, as the workers of a DataLoader would not all "
-                "change their rows with the same batch; leave seq_len out of its stages, or use RowLoader"
-            )
-        if not isinstance(source, Mixture) and not (source is not None and is_address(source)):
-            # absolute, because a worker may start in another folder
-            source = Path(os.path.abspath(source or find_token_set(TOKENS_ROOT)))
-        self.config = replace(self.config, tokens=source)
-        # every iteration, in whatever process, reads the sets as they are now: ranks that begin an epoch while a set
-        # grows would otherwise deal the rows of different sets
-        sets = self.config.open_sets().items()
-        pinned = tuple((name, token_set.digest, token_set.view_digest) for name, token_set in sets)
-        self.config = replace(self.config, pinned=pinned)
-        self._worker_config: LoaderConfig | None = None  # in a pickled copy: with the rank of the sending process
-        if is_distributed() and self.config.rank is None:  # here, because a worker cannot reach the other ranks
-            # these change no row, and may differ from rank to rank
-            local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes", "pinned")
-            names = [field.name for field in fields(self.config) if field.name not in local]
-            settings = {name: repr(getattr(self.config, name)) for name in names}
-            weights = source.description if isinstance(source, Mixture) else {}
-            manifests = {name: manifest for name, manifest, _ in pinned}
-            views = {"views": {name: view for name, _, view in pinned if view}}
-            require_same_on_all_ranks(settings | weights | views | {"manifest": manifests.get(ONE_SET, manifests)})
-        self._lengths: dict[tuple[int, int], int] = {}  # by (epoch, ranks)
-        self._epoch = SharedEpoch()
+        self._single = batch_size is None
+        config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})
+        if self._single and not config.drop_last:
+            raise ValueError("drop_last=False needs a batch_size: ranks would have unequal numbers of single rows")
+        where = config.tokens
+        if where is None or not (isinstance(where, Mixture) or is_address(where)):
+            where = Path(os.path.abspath(where or find_token_set(TOKENS_ROOT)))  # a worker may start in another folder
+        self.config, self._epoch, self._iterated_in = replace(config, tokens=where), 0, -1
+        self._manifests, self._length = self._manifests_now(), (tuple[Any, ...](), 0)
+        if is_distributed() and config.rank is None:  # here, because a worker cannot reach the other ranks
+            local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes")
+            settings = {key: repr(value) for key, value in vars(self.config).items() if key not in local}
+            require_same_on_all_ranks(settings | {"manifests": self._manifests, "tokens": repr(config.mixture.stages)})
+
+    def _manifests_now(self) -> dict[str, list[str]]:
+        sets = self.config.mixture.open(self.config.kept)
+        return {name: [one.digest, one.view_digest] for name, one in sets.items()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration begin with this epoch, in all workers. The default is epoch 0 for each iteration."""
-        epoch = whole_number("epoch", epoch, 0)
-        if self.config.rank is None:
-            require_same_on_all_ranks({"set_epoch": epoch})
-        self._epoch.set(epoch)
+        """Makes the next iteration begin with this epoch. The default is epoch 0 for each iteration."""
+        self._epoch = whole_number("epoch", epoch, 0)
+
+    def __iter__(self) -> Iterator[Pair]:
+        config, worker = self._of_rank(), get_worker_info()
+        if worker is not None:
+            if worker.num_workers > 1:
+                raise ValueError(f"use num_workers=0 or 1, not {worker.num_workers}: all would deal the same rows")
+            if self._iterated_in == os.getpid():
+                return _refused("a worker that persists cannot be told its epoch: leave out persistent_workers=True")
+            self._iterated_in, config = os.getpid(), replace(config, prefetch=0)  # the DataLoader makes batches ahead
+        if self._manifests_now() != self._manifests:
+            raise ValueError("a token set has changed since this PackedRows was made; make another one")
+        loader = (_SingleRows if self._single else RowLoader).of(config)
+        if self._epoch:
+            loader.set_epoch(self._epoch)
+        return loader
+
+    def _of_rank(self) -> LoaderConfig:
+        """The settings with the rank that this process has now."""
+        if self.config.rank is not None:
+            return self.config
+        rank, world_size = rank_and_world_size(self.config.mesh)
+        return replace(self.config, rank=rank, world_size=world_size, mesh=None)
 
     def __len__(self) -> int:
         """Items of the next iteration if you set `epochs`; TypeError if the dataset is endless."""
         if self.config.epochs is None:
             raise TypeError("this dataset is endless and has no len(); pass epochs=")
-        epoch, (rank, world_size) = self._epoch.get(), rank_of(self.config)
-        single = self._loader is _SingleRows  # the last single rows are not on every rank
-        ranks = 1 if single else world_size
-        if (epoch, ranks) not in self._lengths:
-            config = replace(self.config, prefetch=0, rank=0, world_size=ranks, mesh=None)
-            with RowLoader[Tensors].of(config) as loader:
-                loader.set_epoch(epoch)
-                self._lengths[epoch, ranks] = len(loader)
-        items, left = divmod(self._lengths[epoch, ranks], world_size if single else 1)
-        first, last = range_of_rank(left, rank, world_size)
-        return items if self.config.drop_last else items + last - first
+        config = replace(self._of_rank(), prefetch=0)
+        if self._length[0] != (self._epoch, config.world_size):
+            with RowLoader.of(config) as loader:
+                loader.set_epoch(self._epoch)
+                self._length = (self._epoch, config.world_size), len(loader)
+        return self._length[1]
 
     def __bool__(self) -> bool:
         return True  # otherwise Python would call __len__
 
-    def __repr__(self) -> str:
-        config = self.config
-        items = "single rows" if self._loader is _SingleRows else f"batches of {config.batch_size:,}"
-        tokens = redact(repr(config.tokens if isinstance(config.tokens, Mixture) else str(config.tokens)))
-        return (
-            f"PackedRows({tokens}, {config.split!r}: rows of {config.seq_len:,} + 1 tokens, {config.packing}; {items}, "
-            f"{'endless' if config.epochs is None else f'{config.epochs:,} epochs from epoch {self._epoch.get():,}'})"
-        )
-
-    def __iter__(self) -> RowLoader[Item]:
-        info = get_worker_info()
-        config, worker = self.config, (0, 1)
-        if info is not None:
-            worker = (info.id, info.num_workers)
-            if not is_distributed() and self._worker_config is not None:
-                config = self._worker_config
-            config = replace(with_rank(config), prefetch=0)  # the DataLoader makes batches ahead
-        loader = self._loader.of(config, worker)
-        if epoch := self._epoch.get():
-            loader.set_epoch(epoch)
-        return loader
-
-    def __copy__(self) -> Self:
-        return copy.deepcopy(self)  # with an epoch of its own
-
     def __getstate__(self) -> dict[str, Any]:
-        """The state for another process.
-
-        A DataLoader worker cannot find out its rank, so it gets the rank of this process. This applies only if
-        torch.distributed or jax.distributed is initialized, or a mesh is set. What a launcher pickles for its ranks
-        contains no rank.
-        """
-        ranked = with_rank(self.config) if is_distributed() or self.config.mesh is not None else None
-        config = ranked if self.config.mesh is not None else self.config  # a mesh is valid in this process only
-        return vars(self) | {"config": config, "_worker_config": ranked}
+        """The state for a worker process, which gets the rank of this process; what a launcher pickles has none."""
+        ranked = self._of_rank() if is_distributed() or self.config.mesh is not None else self.config
+        return vars(self) | {"config": ranked}
 
 
-class SharedEpoch:
-    """The epoch of a dataset and of its DataLoader workers. Every other copy has its own.
-
-    A worker that was forked has this object, whose number is in shared memory. A worker that was spawned has a copy,
-    which reads the number of the process that sent it. A copy anywhere else, for example what a launcher pickles for
-    its ranks, begins with the same number and is then independent.
-    """
-
-    def __init__(self, epoch: int = 0):
-        self._own = torch.full((), epoch, dtype=torch.int64, device="cpu")
-        self._own.share_memory_()  # type: ignore[no-untyped-call]
-        self._sender: torch.Tensor | None = None
-        self._copied_in: int | None = None  # the process that made this copy
-
-    def get(self) -> int:
-        in_spawned_worker = get_worker_info() is not None and self._copied_in == os.getpid()
-        return int(self._sender if in_spawned_worker and self._sender is not None else self._own)
-
-    def set(self, epoch: int) -> None:
-        self._own.fill_(epoch)
-
-    def __getstate__(self) -> torch.Tensor:
-        return self._own  # in shared memory if it is sent to a process, by value if it is copied or saved
-
-    def __setstate__(self, sender: torch.Tensor) -> None:
-        self.__init__(int(sender))  # type: ignore[misc]
-        self._sender, self._copied_in = sender, os.getpid()
+def _refused(why: str) -> Iterator[Pair]:
+    """Raises ValueError in the first `next`, from which DataLoader hands it to the main process."""
+    raise ValueError(why)
+    yield
 
 
-class PackedBatch(tuple[torch.Tensor, ...]):
-    """A batch of PackedRows(batch_size=...). Its type lets a DataLoader that would batch it again raise an error."""
-
-
-def _refuse_batches_of_batches(batches: Sequence[PackedBatch], **_: object) -> NoReturn:
-    raise ValueError(
-        f"PackedRows(batch_size={len(batches[0][0])}) makes batches itself, and this DataLoader would make batches of "
-        "batches: write DataLoader(..., batch_size=None), or leave out PackedRows' batch_size"
-    )
-
-
-pytree.register_pytree_node(PackedBatch, lambda batch: (list(batch), None), lambda items, _: PackedBatch(items))
-default_collate_fn_map[PackedBatch] = _refuse_batches_of_batches
-
-
-class _WholeBatches(RowLoader[Tensors]):
-    """Yields batches that a DataLoader must not batch again."""
-
-    def __next__(self) -> Tensors:
-        return PackedBatch(super().__next__())
-
-
-class _SingleRows(RowLoader[Tensors]):
-    """Yields rows one by one, each (T,)."""
-
-    _gives_batches = False
-
-    def __next__(self) -> Tensors:
-        tensors = super().__next__()
-        if not len(tensors[0]):
-            raise StopIteration  # with drop_last=False, this rank may have none of the last rows
-        return tuple(tensor[0] for tensor in tensors)
+class _SingleRows(RowLoader):
+    def __next__(self) -> Pair:
+        inputs, targets = super().__next__()
+        return inputs[0], targets[0]

@@ -14,14 +14,14 @@ import tyro
 
 from tokenmill.addresses import display_address, is_address, name_of, named, require_folder
 from tokenmill.exchange.transfer_progress import counting
-from tokenmill.feed.loader_config import LoaderConfig, Packing
-from tokenmill.feed.mixture import tokens_of
-from tokenmill.feed.protocol import RankShare
-from tokenmill.feed.weighted_feed import WeightedFeed
+from tokenmill.feed.config import LoaderConfig, Packing
+from tokenmill.feed.mixture import ONE_SET, Mixture, tokens_of
+from tokenmill.feed.source import Order, Source
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.pull import pull
 from tokenmill.remote.sets import manifest_at
-from tokenmill.rows.packings import find_packing
+from tokenmill.rows import plan
+from tokenmill.rows.run import Documents, Run, Setting
 from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import DTYPES, Split
 
@@ -83,23 +83,21 @@ def _warm(config: Pull, address: str) -> Path:
         cache_dir=config.cache_dir,
         cache_bytes=config.cache_bytes,
     )
-    if find_packing(loader.packing).per_rank:
+    if loader.packing == "nanochat":
         raise ValueError(f"--tokens is not supported with --packing {loader.packing}: each rank reads another part")
-    feed = WeightedFeed.of(loader, RankShare(0, 1))
-    (source,) = feed.sources.values()
-    plans = source.plans()
-    done, window, sizes = 0, 0, plans.epoch(0).tokens.tolist()
+    token_set = Mixture.of(address).open(loader.kept)[ONE_SET]
+    sets = {ONE_SET: Documents(token_set.digest, "", ONE_SET)}
+    run = Run.start(Setting(1, 1, loader.seq_len, [], {}, sets))
+    source = Source(ONE_SET, token_set, Order(loader.split, plan.Packing(loader.packing), loader.order_seed), run.legs)
+    done, window, sizes = 0, 0, source.documents(0).windows.tokens.tolist()
     while done < asked and window < len(sizes):
-        rows = plans.rows(0, window)
-        rows.request_blocks(lambda: 0)
-        for cache, blocks in rows.table.blocks:
+        for cache, blocks in source.table(0, window).blocks:
             fetcher().require(cache, blocks)
-        rows.release_blocks()
         done, window = done + sizes[window], window + 1
         print(f"{window:,} of {len(sizes):,} windows, {done:,} tokens", flush=True)
     if done < asked:
         print(f"that is all of split {config.split!r}")
-    return feed.token_set.path
+    return token_set.path
 
 
 def main(arguments: list[str], prog: str) -> None:

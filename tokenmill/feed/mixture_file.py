@@ -1,28 +1,22 @@
 """Reads a mixture's TOML file, the form that teams keep in git:
 
-    tokens = "1T"                     # of the whole run
-    on_cap = "spread"
-    weights_by = "tokens"             # the default, or "targets"
-
     [sources.web]
     path = "data/tokens/web-gpt2-1bd489c3"
     [sources.math]
     path = "data/tokens/math-gpt2-1bd489c3"
-    max_epochs = 4
+    max_epochs = 4                    # after these it retires, and the others continue
     view = "good"                     # of the token set (docs/views.md); by default all documents, once
 
     [[stages]]
     begin = 0
     weights = { web = 85, math = 15 }
     [[stages]]
-    begin = "900B"
+    begin = "900B"                    # tokens of the run
     weights = { web = 1, math = 1 }
-    seq_len = 8192                    # tokens of an input from here on; by default the loader's
 
-Relative folders are relative to the file. If there is only one stage, you can write [weights] instead.
+Relative folders are relative to the file. One stage may be [weights] alone. `removed` lists sources that you took out.
 """
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,35 +41,24 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The arguments of Mixture from the content of a file in `folder`. ValueError with the key that is invalid."""
-    _require_known(content, ("tokens", "on_cap", "removed", "weights_by", "sources", "weights", "stages"), "")
-    sources, caps, views = _sources(content, folder)
+    _require_known(content, ("sources", "weights", "stages", "removed"), "")
     stages = _stages(content)
-    for name in [name for _, weights, _ in stages for name in weights if name not in sources]:
-        sources[name] = str(folder_of(name, folder))  # a bare name
-        near = difflib.get_close_matches(name, content.get("sources", {}), 1)
-        if near and not Path(sources[name]).exists():
-            raise ValueError(f"{name!r} has a weight but is not in sources; did you mean {near[0]!r}?")
-    if unweighted := sorted((caps.keys() | views.keys()) - sources.keys()):
-        raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
-    others = {key: value for key, value in content.items() if key in ("tokens", "on_cap", "removed", "weights_by")}
-    return others | {"weights": stages, "sources": sources, "max_epochs": caps, "views": views}
-
-
-def _sources(content: dict[str, Any], folder: Path) -> tuple[dict[str, str], dict[str, Any], dict[str, str]]:
-    """The folders, the caps and the views that the file states, each by name."""
-    sources: dict[str, str] = {}
-    caps: dict[str, Any] = {}
-    views: dict[str, str] = {}
+    sources: dict[str, str | Path] = {}
+    settings: dict[str, dict[str, Any]] = {"max_epochs": {}, "view": {}}
     for name, source in _table("sources", content.get("sources", {})).items():
         _require_known(_table(f"sources.{name}", source), ("path", "max_epochs", "view"), f"sources.{name}.")
         if "path" in source:
-            path = _string(f"sources.{name}.path", source["path"])
-            sources[name] = _located(path, folder)
-        if "max_epochs" in source:
-            caps[name] = source["max_epochs"]
-        if "view" in source:
-            views[name] = _string(f"sources.{name}.view", source["view"])
-    return sources, caps, views
+            sources[name] = _located(_string(f"sources.{name}.path", source["path"]), folder)
+        for key, values in settings.items():
+            if key in source:
+                values[name] = source[key]
+    for name in [name for _, weights in stages for name in weights if name not in sources]:
+        sources[name] = folder_of(name, folder)  # a bare name
+    more = {"removed": content["removed"]} if "removed" in content else {}
+    caps, views = settings["max_epochs"], {n: _string(f"sources.{n}.view", v) for n, v in settings["view"].items()}
+    if unweighted := sorted((caps.keys() | views.keys()) - sources.keys()):
+        raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
+    return more | {"weights": stages, "sources": sources, "max_epochs": caps, "views": views}
 
 
 def _located(path: str, folder: Path) -> str:
@@ -84,21 +67,21 @@ def _located(path: str, folder: Path) -> str:
     return path if is_address(path) or is_name else os.path.join(folder, path)
 
 
-def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any], Any]]:
+def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
     if ("weights" in content) == ("stages" in content):
         raise ValueError("expected either weights or stages")
     stages = content.get("stages", [{"begin": 0, "weights": content.get("weights")}])
     if not isinstance(stages, list):
         raise ValueError("stages must be tables, each under [[stages]]")
     for number, stage in enumerate(stages):
-        _require_known(_table(f"stages[{number}]", stage), ("begin", "weights", "seq_len"), f"stages[{number}].")
+        _require_known(_table(f"stages[{number}]", stage), ("begin", "weights"), f"stages[{number}].")
         if missing := {"begin", "weights"} - stage.keys():
             raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
         _table(f"the weights of stages[{number}]", stage["weights"])
-    return [(stage["begin"], stage["weights"], stage.get("seq_len")) for stage in stages]
+    return [(stage["begin"], stage["weights"]) for stage in stages]
 
 
-def folder_of(source: str, here: Path) -> str | Path:
+def folder_of(source: str | os.PathLike[str], here: Path) -> str | Path:
     """The absolute folder of a path or of a bare name, which may be under data/tokens; or an address."""
     where = set_folder(source, here)
     return where if isinstance(where, str) else Path(os.path.abspath(here / where))
@@ -107,9 +90,7 @@ def folder_of(source: str, here: Path) -> str | Path:
 def _require_known(table: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:
     for key in table:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean {prefix}{near[0]}?" if near else f"; the keys are {', '.join(known)}"
-            raise ValueError(f"unknown key {prefix}{key}{hint}")
+            raise ValueError(f"unknown key {prefix}{key}; the keys are {', '.join(known)}")
 
 
 def _table(name: str, value: Any) -> dict[str, Any]:

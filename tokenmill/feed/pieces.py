@@ -1,16 +1,48 @@
-"""The pieces of a row, for display: each is a stretch of one document.
+"""The pieces of a row, for display: each is a span of one document.
 
-With offsets 0 4 9, a stretch of 5 tokens from token 2 has 2 tokens of document 0, from its token 2, and 3 tokens of
+With offsets 0 4 9, a span of 5 tokens from token 2 has 2 tokens of document 0, from its token 2, and 3 tokens of
 document 1.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenmill.feed.padding import Padding
 from tokenmill.store.shards import Shard
+
+
+class PaddingEntry(NamedTuple):
+    """What stands in place of a shard's entry in the manifest."""
+
+    name: str = "padding"
+
+
+class Padding:
+    """What closes a row of whole documents: `row_len` tokens, none of which is in the loss. It has what `Shard` has, as
+    far as rows are read from it. It begins with BOS, so that attention does not reach from it into a conversation.
+    """
+
+    entry, path = PaddingEntry(), None
+
+    def __init__(self, row_len: int, bos_id: int, dtype: np.dtype[Any]):
+        # any id that is neither BOS nor 0, which remote/holes.py would look at twice
+        self.tokens = np.full(row_len, 1 if bos_id != 1 else 2, dtype)
+        self.tokens[0] = bos_id
+        self.offsets = np.array([0, row_len], np.uint64)
+        self.mask_bytes = memoryview(bytes(-(-row_len // 8)))
+
+    @property
+    def token_bytes(self) -> memoryview:
+        return self.tokens.data.cast("B")
+
+    def read(self, begin: int, end: int) -> np.ndarray:
+        found: np.ndarray = self.tokens[begin:end]
+        return found
+
+    def require_unchanged(self) -> None:
+        """Does nothing: padding is no file."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +55,18 @@ class Piece:
     length: int
     bos: bool = False  # whether a BOS is inserted before these tokens
     filler: bool = False  # whether this is a copy that fills the end of the row, or padding
-    context: int = 0  # its first tokens that another row has as its own
 
     @property
     def is_padding(self) -> bool:
         """Whether this closes a row of whole documents."""
         return isinstance(self.shard, Padding)
 
-    def bears_loss(self) -> np.ndarray | None:
-        """Which of its tokens bear loss in a chat set, an inserted BOS included; None in a set of text."""
+    def in_loss(self) -> np.ndarray | None:
+        """Which of its tokens are in the loss in a chat set, an inserted BOS included; None in a set of text."""
         if self.shard.mask_bytes is None or self.is_padding:
             return None
         begin = int(self.shard.offsets[self.document]) + self.start
-        mask = np.frombuffer(self.shard.mask_bytes[begin >> 3 : (begin + self.length + 7) >> 3], np.uint8)
-        found = np.unpackbits(mask, bitorder="little")[begin & 7 :][: self.length].astype(bool)
-        found[: self.context] = False
+        found = mask_of(self.shard, begin, begin + self.length)
         return np.concatenate([[False], found]) if self.bos else found
 
     def tokens(self, bos_id: int) -> np.ndarray:
@@ -47,16 +76,21 @@ class Piece:
         return np.concatenate([[bos_id], tokens]).astype(tokens.dtype) if self.bos else tokens
 
 
-def pieces_of(
-    shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False, context: int = 0
-) -> list[Piece]:
-    """The pieces of a stretch of a shard's tokens, which may cover several documents."""
+def mask_of(shard: Shard, begin: int, end: int) -> np.ndarray:
+    """Which of tokens `begin` to `end` of a chat set's shard are in the loss: (end - begin,) bool."""
+    assert shard.mask_bytes is not None, "only chat sets have a mask"
+    bits = np.unpackbits(np.frombuffer(shard.mask_bytes[begin >> 3 : (end + 7) >> 3], np.uint8), bitorder="little")
+    return bits[begin & 7 :][: end - begin].astype(bool)
+
+
+def pieces_of(shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False) -> list[Piece]:
+    """The pieces of a span of a shard's tokens, which may cover several documents."""
     parts = cut_at_documents(shard.offsets, begin, length)
-    return [Piece(shard, *part, bos and not index, filler, context) for index, part in enumerate(parts)]
+    return [Piece(shard, *part, bos and not index, filler) for index, part in enumerate(parts)]
 
 
 def cut_at_documents(offsets: np.ndarray, begin: int, length: int) -> list[tuple[int, int, int]]:
-    """Cuts a stretch of a token stream at documents: (document, its first token here, tokens) of each part."""
+    """Cuts a span of a token stream at documents: (document, its first token here, tokens) of each part."""
     ends = np.array([begin, begin + length - 1], offsets.dtype)  # same dtype, so that offsets are not converted
     first, last = (np.searchsorted(offsets, ends, side="right") - 1).tolist()
     bounds = [begin, *offsets[first + 1 : last + 1].tolist(), begin + length]

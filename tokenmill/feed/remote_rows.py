@@ -9,30 +9,25 @@ without working locks (remote/holes.py).
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, Self
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 
 from tokenmill.remote.block_state import THERE
 from tokenmill.remote.blocks import Blocks, in_order
-from tokenmill.remote.cache import Cache
+from tokenmill.remote.cache import Cache, Need
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.holes import doubtful, read_verified
-from tokenmill.remote.sets import RemoteShard
-from tokenmill.rows.windows import EpochWindows
+from tokenmill.remote.sets import RemoteShard, RemoteTokenSet
+from tokenmill.rows.windows import SLICE, WindowSize
 from tokenmill.store.files import BLOCK_BYTES
-from tokenmill.store.shards import Shard, ShardEntry
+from tokenmill.store.shards import Shard
+from tokenmill.store.token_sets import TokenSet
 
 NEVER = 1 << 40  # windows from now, for a block that no window needs
-
-
-class Plans(Protocol):
-    """The windows of a split (window_plans.py)."""
-
-    def epoch(self, epoch: int) -> EpochWindows: ...
-    def entries(self, epoch: int) -> list[ShardEntry]: ...
-    def count_windows(self, epoch: int) -> int: ...
+WINDOWS = 2  # that a loader needs in the cache: the current one, and the next one while it is fetched
 
 
 class BlockGuard:
@@ -41,15 +36,12 @@ class BlockGuard:
     def __init__(self, shards: Sequence[Shard]):
         self._caches = list({id(s.cache): s.cache for s in shards if isinstance(s, RemoteShard)}.values())
         places = {id(cache): place for place, cache in enumerate(self._caches)}
-        is_remote = [isinstance(shard, RemoteShard) for shard in shards]
         self._cache = np.array([places[id(s.cache)] if isinstance(s, RemoteShard) else -1 for s in shards])
         first = [int(s.cache.blocks.first[s.number]) if isinstance(s, RemoteShard) else 0 for s in shards]
         self._first = np.array(first, np.int64)
-        self._all_in_one = all(is_remote) and len(self._caches) == 1
         self._eras: list[int] | None = None  # the eras in which all blocks of all rows were present
         self._eras_of_files: list[int] = []  # the eras in which the files were last checked
         self._shards = shards
-        self._remote = [shard for shard in shards if isinstance(shard, RemoteShard)]
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> Self | None:
@@ -94,28 +86,26 @@ class BlockGuard:
         end: np.ndarray,
         known: np.ndarray,
     ) -> None:
-        """Replaces stretches in `tokens` that may come from a hole with what verified blocks have (remote/holes.py).
+        """Replaces spans in `tokens` that may come from a hole with what verified blocks have (remote/holes.py).
 
-        Stretch s is bytes begin[s] to end[s] of a shard, and begins at tokens[firsts[s]]. If known[s] is set, its first
+        Span s is bytes begin[s] to end[s] of a shard, and begins at tokens[firsts[s]]. If known[s] is set, its first
         token does not matter.
         """
-        for stretch in doubtful(tokens, firsts, known).tolist():
-            shard = self._shards[source[stretch]]
+        for span in doubtful(tokens, firsts, known).tolist():
+            shard = self._shards[source[span]]
             if isinstance(shard, RemoteShard):
-                right = read_verified(shard.cache, shard.number, int(begin[stretch]), int(end[stretch]))
-                tokens[firsts[stretch] :][: len(right) // tokens.itemsize] = np.frombuffer(right, tokens.dtype)
+                right = read_verified(shard.cache, shard.number, int(begin[span]), int(end[span]))
+                tokens[firsts[span] :][: len(right) // tokens.itemsize] = np.frombuffer(right, tokens.dtype)
 
     def _require_same_files(self) -> None:
         """Raises FileNotFoundError if a file is no longer the one that was opened; another file has another era."""
         if (eras := self.eras()) != self._eras_of_files:
-            for shard in self._remote:
+            for shard in self._shards:
                 shard.require_unchanged()
             self._eras_of_files = eras
 
     def blocks(self, source: np.ndarray, begin: np.ndarray, end: np.ndarray) -> list[tuple[Cache, np.ndarray]]:
         """The blocks of bytes `begin` to `end` of shards, by cache, in the order of the bytes."""
-        if self._all_in_one:
-            return [(self._caches[0], self._blocks(source, begin, end))]
         number = self._cache[source]
         chosen = [(cache, number == place) for place, cache in enumerate(self._caches)]
         return [(cache, self._blocks(source[some], begin[some], end[some])) for cache, some in chosen if some.any()]
@@ -137,39 +127,50 @@ def _fetched_marks(cache: Cache, blocks: np.ndarray) -> np.ndarray:
 class BlockOrder:
     """When each block of a split is needed next, from the known order of this epoch's and the next epoch's windows.
 
-    It is valid for as long as its plans exist. `numbers` are the numbers of shards in the cache, by name.
+    It is valid for as long as its source exists (source.py).
     """
 
-    def __init__(self, plans: "Plans", numbers: Mapping[str, int], itemsize: int):
-        self._plans, self._numbers, self._itemsize = weakref.ref(plans), numbers, itemsize
+    def __init__(self, source: Any, token_set: RemoteTokenSet):
+        self._source, self._numbers = weakref.ref(source), token_set.cache.number
+        self._itemsize = token_set.numpy_dtype.itemsize
         self.at = (0, 0)  # (epoch, window) that is being read
         self._known: tuple[tuple[int, int], np.ndarray] | None = None
 
+    @classmethod
+    def of(cls, source: Any, token_set: TokenSet) -> Self | None:
+        """The order of a source whose set is at an address; None for a set on this disk."""
+        if not isinstance(token_set, RemoteTokenSet):
+            return None
+        order = cls(source, token_set)
+        token_set.cache.add(order)
+        return order
+
     def windows_until(self, epoch: int, window: int) -> int:
         """How many windows come before this one, counted from the one that is being read."""
-        plans, (here, at) = self._plans(), self.at
-        if plans is None or (epoch, window) <= (here, at):
+        source, (here, at) = self._source(), self.at
+        if source is None or (epoch, window) <= (here, at):
             return 0
-        return sum(plans.count_windows(number) for number in range(here, epoch)) + window - at
+        between: int = sum(source.count_windows(number) for number in range(here, epoch))
+        return between + window - at
 
     def next_use(self, blocks: Blocks) -> np.ndarray:
         """In how many windows each block is needed next: (count,) int64, NEVER if no window needs it."""
-        at, known, plans = self.at, self._known, self._plans()
-        if plans is None:
+        at, known, source = self.at, self._known, self._source()
+        if source is None:
             return np.full(blocks.count, NEVER, np.int64)
         if known is None or known[0] != at:
-            known = self._known = (at, self._count(plans, blocks, *at))
+            known = self._known = (at, self._count(source, blocks, *at))
         return known[1]
 
-    def _count(self, plans: "Plans", blocks: Blocks, epoch: int, window: int) -> np.ndarray:
-        this, following = plans.epoch(epoch), plans.epoch(epoch + 1)
-        now, then = this.windows_of_slices(), following.windows_of_slices()
+    def _count(self, source: Any, blocks: Blocks, epoch: int, window: int) -> np.ndarray:
+        this, following = source.documents(epoch), source.documents(epoch + 1).windows
+        now, then = this.windows.windows_of_slices(), following.windows_of_slices()
         if len(now) == len(then):
-            until = np.where(now >= window, now - window, len(this) - window + then)
+            until = np.where(now >= window, now - window, len(this.windows) - window + then)
         else:  # the set has grown, so the next epoch has other slices
-            until = np.where(now >= window, now - window, len(this) - window)
-        shard, begin, end = this.slices()
-        shard = np.array([self._numbers.get(entry.name, -1) for entry in plans.entries(epoch)], np.int64)[shard]
+            until = np.where(now >= window, now - window, len(this.windows) - window)
+        shard, begin, end, _ = this.windows.slices
+        shard = np.array([self._numbers.get(entry.name, -1) for entry in this.entries], np.int64)[shard]
         known = shard >= 0  # shards that were removed from the set since are in a separate cache
         shard, begin, end, until = shard[known], begin[known], end[known], until[known]
         size = self._itemsize
@@ -180,3 +181,36 @@ class BlockOrder:
         for step in range(int((last - first).max(initial=-1)) + 1):
             np.minimum.at(found, np.minimum(first + step, last), until)
         return found
+
+
+def needs_of(
+    blocks_by_cache: Sequence[tuple[Cache, np.ndarray]], place: tuple[int, int], order: BlockOrder
+) -> list[Need]:
+    """Has the blocks of a window fetched in the order of its rows, for as long as the result exists."""
+    needs = []
+    for cache, blocks in blocks_by_cache:
+        needs.append(need := Need(blocks, partial(order.windows_until, *place)))
+        fetcher().expect(cache, need)
+    return needs
+
+
+def require_room(sets: Iterable[TokenSet], split: str, size: WindowSize) -> None:
+    """ValueError if the cache of remote sets is smaller than two windows of each: the current one, and the next one
+    while it is fetched.
+    """
+    remote, needed = [token_set for token_set in sets if isinstance(token_set, RemoteTokenSet)], 0
+    for token_set in remote:
+        itemsize, tokens = token_set.numpy_dtype.itemsize, sum(entry.tokens for entry in token_set.split(split))
+        window = size.window
+        if token_set.view is not None:  # all blocks from a slice's first document to its last, however few it keeps
+            slices = token_set.view.slices_of(split, SLICE)
+            read = int((slices["end"] - slices["begin"]).sum())
+            window = window * read // max(1, token_set.view.tokens(split))
+        blocks = window // size.slice * (size.slice * itemsize + BLOCK_BYTES)  # a document may end in the next block
+        needed += min(WINDOWS * blocks, tokens * itemsize)
+    if remote and needed > (limit := fetcher().budget(remote[0].cache).limit):
+        raise ValueError(
+            f"{remote[0].cache.folder.parent}: blocks may take {limit:,} bytes there, but rows need {needed:,}: "
+            f"{WINDOWS} windows of {size.window:,} tokens of each token set, or all of it; pass a larger cache_bytes, "
+            "or a cache_dir on a disk with more room"
+        )

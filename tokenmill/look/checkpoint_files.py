@@ -8,7 +8,6 @@ Pickles are read without importing or calling anything that they name: objects o
 tensors are not read. So a checkpoint can run no code here, needs no class of yours, and reading it takes little memory.
 """
 
-import collections
 import io
 import json
 import pickle
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from tokenmill.humanize import counted
-from tokenmill.rows.position import ALWAYS
+from tokenmill.rows.run import read_position
 from tokenmill.store.files import read_bounded
 
 LARGEST = 1 << 30  # bytes of a file, or of a checkpoint's entries without its tensors
@@ -26,10 +25,16 @@ DEEPEST = 32  # levels of dicts and lists in which positions are searched
 
 
 class Found(NamedTuple):
-    """A position, and where in the checkpoint it is: data.loaders[0]."""
+    """A position, where in the checkpoint it is: data.get_batch[0], and for what purpose get_batch was called."""
 
     where: str
     position: dict[str, Any]
+    purpose: str = ""
+
+    @property
+    def split(self) -> Any:
+        """The split that the position is of. ValueError if it is no position."""
+        return read_position(self.position)[1].get("split")
 
 
 class Unknown(dict[Any, Any]):
@@ -59,8 +64,7 @@ class Unknown(dict[Any, Any]):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        known = {"OrderedDict": collections.OrderedDict, "defaultdict": collections.defaultdict}
-        return known[name] if module == "collections" and name in known else Unknown
+        return Unknown
 
     def persistent_load(self, _: Any) -> Unknown:
         return Unknown()  # a tensor's storage
@@ -78,50 +82,50 @@ def positions_in(path: Path) -> list[Found]:
     return found
 
 
-def position_of(flag: str, path: Path, split: str, expected: str) -> dict[str, Any]:
-    """The position of a split in a checkpoint. ValueError if there is none, or if there are several."""
+def position_of(flag: str, path: Path, wanted: str | None, expected: str) -> dict[str, Any]:
+    """The position of a split in a checkpoint; of the only one, or of training, if none is wanted. ValueError if there
+    is none, or if there are several.
+    """
     if not path.exists():
         raise FileNotFoundError(f"{flag} {path}: expected {expected}, found no such file")
-    found = positions_in(path)
-    fitting = [one for one in found if one.position.get("split") == split]
-    trained = [one for one in fitting if one.position.get("arguments", {}).get("purpose", split) == "train"]
-    if split == "train" and trained:  # get_batch may also evaluate on the training split
-        fitting = trained
-    if len(fitting) == 1 or len(found) == 1:
+    found, split = positions_in(path), wanted or "train"
+    fitting = [one for one in found if one.split == split]
+    if split == "train" and (trained := [one for one in fitting if one.purpose != "eval"]):
+        fitting = trained  # get_batch may also evaluate on the training split
+    if len(fitting) == 1 or (wanted is None and len(found) == 1):
         return (fitting or found)[0].position
     if not found:
         raise ValueError(f"{flag} {path}: expected {expected}, found none in it")
-    listed = ", ".join(f"{one.where or 'the whole file'} of split {one.position.get('split')}" for one in found)
+    listed = ", ".join(f"{one.where or 'the whole file'} of split {one.split}" for one in found)
     raise ValueError(
         f"{flag} {path}: expected one position of split {split}, found {counted(len(fitting), 'position')} of it among "
         f"{listed}; save the one that you mean as JSON in a file of its own"
     )
 
 
-def _search(value: Any, where: str, levels: int, seen: dict[int, Any]) -> Iterator[Found]:
+def _search(value: Any, where: str, levels: int, seen: dict[int, Any], purpose: str = "") -> Iterator[Found]:
     """The positions in a value of any kind. `seen` has what was searched, by id: objects may contain each other."""
     if not isinstance(value, Mapping | list | tuple) or not levels or id(value) in seen:
         return
     seen[id(value)] = value
     if isinstance(value, Unknown):
         yield from _search(value.state, where, levels - 1, seen)
-    if isinstance(value, Mapping):
-        if value.keys() >= set(ALWAYS):
-            yield Found(where, dict(value))
-            return
-        if isinstance(value.get("loaders"), list) and "version" in value:
-            for number, text in enumerate(value["loaders"]):
-                yield from _search(_parse(text), f"{where or 'loaders'}[{number}]", levels - 1, seen)
-            return
-    for key, inner in list(value.items() if isinstance(value, Mapping) else enumerate(value)):
-        yield from _search(inner, f"{where}.{key}" if where else str(key), levels - 1, seen)
+    if isinstance(value, Mapping) and repr(value.get("tokenmill")).startswith("'{"):
+        yield Found(where, {"tokenmill": value["tokenmill"]}, purpose)
+    elif isinstance(value, Mapping) and isinstance(value.get("get_batch"), str):
+        for number, saved in enumerate(_parse(value["get_batch"])):
+            if isinstance(saved, list) and len(saved) == 2 and isinstance(saved[0], dict):
+                yield from _search(saved[1], f"{where or 'get_batch'}[{number}]", 2, seen, str(saved[0].get("purpose")))
+    else:
+        for key, inner in list(value.items() if isinstance(value, Mapping) else enumerate(value)):
+            yield from _search(inner, f"{where}.{key}" if where else str(key), levels - 1, seen)
 
 
-def _parse(text: Any) -> Any:
+def _parse(text: str) -> list[Any]:
     try:
-        return json.loads(text)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"expected the position of a loader of get_batch as JSON, found {text!r:.60}") from error
+        return list(json.loads(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"expected the positions of get_batch's loaders as JSON, found {text[:60]!r}") from error
 
 
 def _read(path: Path) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokenmill.feed.chats import NONE
 from tokenmill.look.packing_stats import variants
 from tokenmill.look.token_stats import sample
 from tokenmill.store.shards import Shard
@@ -28,6 +29,7 @@ class LossStatistics:
     targets: np.ndarray  # (documents,) int64: how many tokens of each conversation bear loss
     stretches: np.ndarray  # (documents,) int64: in how many stretches; in most templates, one for each learned turn
     lost: dict[str, dict[int, float]]  # by long_documents and seq_len: the share of the targets that are in no row
+    first: list[np.ndarray]  # of each shard: the place of each conversation's first target, NONE if it has none
 
     @property
     def by_stretches(self) -> np.ndarray:
@@ -38,7 +40,7 @@ class LossStatistics:
 def look_at_loss(token_set: TokenSet, split: str, seq_lens: Sequence[int]) -> LossStatistics:
     """Reads the loss masks of a chat set. Raises ValueError or FileNotFoundError if a shard is damaged or missing."""
     shards = shards_of(token_set, sample(token_set, split))
-    targets, stretches = [], []
+    targets, stretches, first = [], [], []
     kept = {label: dict.fromkeys(seq_lens, 0) for label in variants(chat=True)}
     for shard in shards:
         bits, offsets = _bits(shard), shard.offsets.astype(np.int64)
@@ -46,16 +48,19 @@ def look_at_loss(token_set: TokenSet, split: str, seq_lens: Sequence[int]) -> Lo
         begins[1:] = bits[1:] > bits[:-1]  # a conversation begins with BOS, which bears no loss
         targets.append(_sums(bits, offsets[:-1], offsets[1:]))
         stretches.append(_sums(begins, offsets[:-1], offsets[1:]))
+        places = np.append(np.flatnonzero(bits), NONE)
+        found_first = places[np.searchsorted(places, offsets[:-1])]
+        first.append(np.where(found_first < offsets[1:], found_first - offsets[:-1], NONE))
         for seq_len in seq_lens:
             fits = shard.lengths <= seq_len + 1
             heads = _sums(bits, offsets[:-1], np.minimum(offsets[1:], offsets[:-1] + seq_len + 1))
-            of_these = {"window": targets[-1], "crop": heads, "drop": targets[-1][fits]}
+            of_these = {"crop": heads, "drop": targets[-1][fits]}
             for label, counts in kept.items():
                 counts[seq_len] += int(of_these[label].sum())
     found = np.concatenate(targets)
     total = max(1, int(found.sum()))
     lost = {label: {seq_len: 1 - count / total for seq_len, count in counts.items()} for label, counts in kept.items()}
-    return LossStatistics(found, np.concatenate(stretches), lost)
+    return LossStatistics(found, np.concatenate(stretches), lost, first)
 
 
 def _bits(shard: Shard) -> np.ndarray:

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from tokenmill.feed.pieces import Piece
 from tokenmill.look.source_places import SourceLocator
-from tokenmill.look.trace import TracedRow
+from tokenmill.look.steps import ShownRow
 from tokenmill.sanitize import sanitize
 
 
-def metadata_table(rows: Sequence[TracedRow], locate: Callable[[Piece], SourceLocator], columns: str) -> Table:
+def metadata_table(rows: Sequence[ShownRow], locate: Callable[[Piece], SourceLocator], columns: str) -> Table:
     """The table of these rows' documents. `columns` are names, separated by commas, or "all". `locate` returns what
     knows the metadata of a piece's document.
 
@@ -26,13 +26,12 @@ def metadata_table(rows: Sequence[TracedRow], locate: Callable[[Piece], SourceLo
     """
     lines: list[tuple[str, str, int, dict[str, Any]]] = []
     for row in rows:
-        name = row.place if row.number is None else f"{row.number:,}"
         for piece in row.pieces:
             if piece.filler or piece.is_padding:
                 continue
             locator, entry = locate(piece), piece.shard.entry
             facts = locator.metadata(entry, piece.document)
-            lines.append((name or "", locator.find(entry, piece.document), piece.length, facts))
+            lines.append((row.place, locator.find(entry, piece.document), piece.length, facts))
     known = list(dict.fromkeys(name for *_, facts in lines for name in facts))
     names = known if columns == "all" else [name.strip() for name in columns.split(",")]
     for name in names:

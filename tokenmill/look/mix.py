@@ -1,11 +1,11 @@
 """Prints what a mixture takes from each source, before a run, or what it has taken so far.
 
-    tokenmill mix mixture.toml --tokens 1T --seq-len 4096     a forecast
-    tokenmill mix --checkpoint ckpt.pt                        a run as it really was
+    tokenmill mix mixture.toml --tokens 1T      a forecast
+    tokenmill mix --checkpoint ckpt.pt          a run as it really was
 
-For each stage and source, a forecast prints weight, share, tokens, and epochs by then. If a source would exceed its
-max_epochs, it prints a cap or a weight that would fit, and exits with status 1. A stage has several parts if a source
-is used up within it. A run so far is printed by segments, in which weights and the length of rows stayed the same.
+For each stage and source, a forecast prints weight, share, tokens, and epochs by then. A stage has several parts if a
+source retires within it; if all of its sources do, the command says so and exits with status 1. A run so far is printed
+by legs, in which the settings stayed the same.
 """
 
 import html
@@ -19,16 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenmill.feed.forecast import Forecast, forecast
-from tokenmill.feed.loader_config import LoaderConfig, Packing
 from tokenmill.feed.mixture import Mixture
 from tokenmill.look.checkpoint_files import position_of
 from tokenmill.look.mixture_chart import Chart, chart_of, chart_of_run, draw
 from tokenmill.look.report_text import short
 from tokenmill.look.run_history import History, history
-from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.files import write_file
 
-RUN_HEADS = ("of the run", "source", "weight", "share", "tokens")
+RUN_HEADS = ("of the run", "source", "share", "tokens")
 HEADS = ("stage", "of the run", "source", "weight", "share", "tokens", "epochs by then", "at most")
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -56,20 +54,15 @@ class Mix:
 
     # the mixture's TOML file; not with --checkpoint
     mixture: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="MIXTURE")]] = None
-    seq_len: int | None = None  # tokens of an input
     checkpoint: Path | None = None  # a checkpoint of a run: its file, or DCP's folder
-    tokens: str | None = None  # tokens of the whole run, as 1e12 or 1T; by default those in the file
-    packing: Packing = LoaderConfig.packing  # as in training
-    long_documents: LongDocuments = LoaderConfig.long_documents  # as in training
+    tokens: str | None = None  # tokens of the whole run, as 1e12 or 1T
     html: Path | None = None  # also write a page with the table and a picture
 
     def __post_init__(self) -> None:
         if (self.mixture is None) == (self.checkpoint is None):
             raise ValueError("expected a mixture's file or --checkpoint")
-        if self.mixture is not None and self.seq_len is None:
-            raise ValueError("--seq-len is required, as the length of rows decides how many a source has")
-        if self.checkpoint is not None and (self.seq_len, self.tokens) != (None, None):
-            raise ValueError("a checkpoint says --seq-len and --tokens; leave them out")
+        if (self.mixture is None) != (self.tokens is None):
+            raise ValueError("a mixture's file needs --tokens, those of the whole run; a checkpoint says them")
 
 
 def cells(found: Forecast, number: Callable[[int], str] = "{:,}".format) -> list[list[str]]:
@@ -82,14 +75,14 @@ def cells(found: Forecast, number: Callable[[int], str] = "{:,}".format) -> list
         cap = found.mixture.max_epochs.get(line.source)
         span = f"{number(line.begin)} to {number(line.end)}"
         row = [str(line.stage), span, line.source, str(line.weight), f"{line.share:.3%}", number(line.tokens)]
-        rows.append([*row, f"{line.epochs:.3f}", "" if cap is None else f"{float(cap):g}"])
+        rows.append([*row, f"{line.epochs:.3f}", "" if cap is None else str(cap)])
     return rows
 
 
 def page(found: Forecast, title: str) -> str:
     """The table and the picture of a forecast as one HTML page, which needs no network."""
-    about = f"{found.tokens:,} tokens in rows of {found.seq_len:,} + 1. Weights change at each vertical line."
-    return _page(title, about, chart_of(found), HEADS, cells(found), found.problems, found.notes)
+    about = f"{found.tokens:,} tokens. Weights change at each vertical line."
+    return _page(title, about, chart_of(found), HEADS, cells(found), found.problems)
 
 
 def _page(
@@ -99,7 +92,6 @@ def _page(
     heads: Sequence[str],
     rows: list[list[str]],
     problems: Sequence[str],
-    notes: Sequence[str],
 ) -> str:
     escape = html.escape
     return PAGE.format(
@@ -107,18 +99,16 @@ def _page(
         about=escape(about),
         light=draw(chart, "light"),
         dark=draw(chart, "dark"),
-        problems="".join(f"<p><strong>{escape(problem)}</strong></p>\n" for problem in problems)
-        + "".join(f"<p>{escape(note)}</p>\n" for note in notes),
+        problems="".join(f"<p><strong>{escape(problem)}</strong></p>\n" for problem in problems),
         heads="".join(f"<th>{escape(head)}</th>" for head in heads),
         rows="\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
     )
 
 
 def run_cells(found: History, number: Callable[[int], str] = "{:,}".format) -> list[list[str]]:
-    """The table of a run so far: a row for each segment and source."""
+    """The table of a run so far: a row for each leg and source."""
     return [
-        [f"{number(p.begin)} to {number(p.end)}", p.source, str(p.weight), f"{p.share:.3%}", number(p.tokens)]
-        for p in found.parts
+        [f"{number(p.begin)} to {number(p.end)}", p.source, f"{p.share:.3%}", number(p.tokens)] for p in found.parts
     ]
 
 
@@ -129,14 +119,11 @@ def show_run(checkpoint: Path, page: Path | None, console: Console) -> int:
     for name, tokens in found.totals.items():
         console.print(f"{name}: {tokens:,} tokens, {tokens / max(1, found.tokens):.3%} of the run")
     for calls in found.calls:
-        rows = f"batch_size {calls.batch_size}" if calls.batch_size else "single rows"
-        ranks = f"world_size {calls.world_size}, {rows}, seq_len {calls.seq_len}"
+        ranks = f"world_size {calls.world_size}, batch_size {calls.batch_size}, seq_len {calls.seq_len}"
         console.print(f"tokens {calls.begin:,} to {calls.end:,}: {ranks}")
-    for note in found.notes:
-        console.print(note)
     if page is not None:
         about = f"{found.tokens:,} tokens so far. The vertical lines are where something changed."
-        whole = _page(str(checkpoint), about, chart_of_run(found), RUN_HEADS, run_cells(found), [], found.notes)
+        whole = _page(str(checkpoint), about, chart_of_run(found), RUN_HEADS, run_cells(found), [])
         write_file(page, whole.encode())
         console.print(str(page))
     return 0
@@ -147,20 +134,13 @@ def mix(config: Mix, console: Console) -> int:
     if config.checkpoint is not None:
         return show_run(config.checkpoint, config.html, console)
     assert config.mixture is not None, "one of both is given"
-    assert config.seq_len is not None, "as the configuration checks"
-    found = forecast(
-        Mixture.load(config.mixture, tokens=config.tokens),
-        seq_len=config.seq_len,
-        packing=config.packing,
-        long_documents=config.long_documents,
-    )
+    assert config.tokens is not None, "as the configuration checks"
+    found = forecast(Mixture.load(config.mixture), tokens=config.tokens)
     if found.lines:
         _print(found, console)
     if config.html is not None:
         write_file(config.html, page(found, config.mixture.name).encode())
         console.print(str(config.html))
-    for note in found.notes:
-        console.print(note)
     for problem in found.problems:
         console.print(f"error: {problem}")
     return bool(found.problems)

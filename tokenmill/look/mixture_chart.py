@@ -131,8 +131,7 @@ def label(tokens: int, totals: Mapping[str, int]) -> str:
 
 
 def _in_words(calls: Calls) -> str:
-    rows = "single rows" if not calls.batch_size else f"{calls.batch_size:,} rows"
-    return f"{counted(calls.world_size, 'rank')}, {rows} of {calls.seq_len:,}"
+    return f"{counted(calls.world_size, 'rank')}, {calls.batch_size:,} rows of {calls.seq_len:,}"
 
 
 def _segments(boxes: Sequence[Box]) -> dict[int, list[Box]]:

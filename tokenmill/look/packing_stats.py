@@ -7,45 +7,44 @@ Each packing is run, not estimated. A packing that joins shards runs on as many 
 300,000 documents, because its share of dropped tokens starts near 2% and climbs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 
 from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
-from tokenmill.rows.packers import Packer, WindowContent
 from tokenmill.rows.packing import RowPlan
-from tokenmill.rows.packings import PACKINGS, Packing
+from tokenmill.rows.plan import Content, Packing, plan_window
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window
 
 NANOCHAT_SETTLED, NANOCHAT_MEASURED = 300_000, 100_000  # documents
+OF_TEXT = {
+    "best_fit": Packing(),
+    "best_fit, crop": Packing(long_documents="crop"),
+    "nanochat": Packing("nanochat"),
+    "concat": Packing("concat"),
+    "random": Packing("random"),
+}
+OF_CHATS = {"crop": Packing(long_documents="crop", whole=True), "drop": Packing(long_documents="drop", whole=True)}
 
 
-class Variant(NamedTuple):
-    """A packing with a choice of `long_documents`."""
-
-    packing: Packing
-    long_documents: str
-    packer: Callable[[WindowContent], Packer] | None
-
-    def of(self, lengths: np.ndarray) -> Packer:
-        """The packer of documents of these lengths, as if they were one window of one shard."""
-        assert self.packer is not None, "only packings with one global order are planned"
-        tokens = np.array([int(lengths.sum())])
-        window = Window(np.array([0]), np.array([0]), tokens)
-        content = WindowContent(lengths, window, tokens, self.long_documents, shuffle=True)  # type: ignore[arg-type]
-        return self.packer(content)
-
-
-def variants(chat: bool = False) -> dict[str, Variant]:
+def variants(chat: bool = False) -> dict[str, Packing]:
     """The packings to compare, by label: of sets of text, or of chat sets."""
-    if chat:
-        return {
-            name: Variant(one, long, one.whole_packer) for one in PACKINGS.values() for name, long in one.whole_variants
-        }
-    return {name: Variant(one, long, one.packer) for one in PACKINGS.values() for name, long in one.labels}
+    return OF_CHATS if chat else OF_TEXT
+
+
+def plan_of(
+    packing: Packing,
+    lengths: np.ndarray,
+    row_len: int,
+    seed: tuple[int, ...] = (0, 0, 0),
+    first_targets: np.ndarray | None = None,
+) -> RowPlan:
+    """The rows of documents of these lengths, as if they were one window of one shard."""
+    tokens = np.array([int(lengths.sum())])
+    content = Content(lengths, Window(np.array([0]), np.array([0]), tokens), tokens, first_targets)
+    return plan_window(packing, content, row_len - 1, seed)
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class Tally:
     kept: int = 0  # of these, those in at least one row
     row_tokens: int = 0  # of the rows
     repeated: int = 0  # of these, copies that fill a row's end, or padding
-    context: int = 0  # of these, copies of what comes before, at the beginning of a window of a long conversation
     headed: int = 0  # of these, those in a row that holds their document's beginning
     rows: int = 0
     rows_on_bos: int = 0
@@ -92,11 +90,6 @@ class Tally:
         """Share of the rows' tokens whose row also holds their document's beginning."""
         return self.headed / max(1, self.row_tokens)
 
-    @property
-    def in_context(self) -> float:
-        """Share of the rows' tokens that repeat what comes before a window."""
-        return self.context / max(1, self.row_tokens)
-
     def shares(self) -> tuple[float, ...]:
         """The shares that tables show, in the order of report_text.MEASURES."""
         return self.dropped, self.filler, self.on_bos, self.cut, self.with_beginning
@@ -106,39 +99,45 @@ class Tally:
         return self.pieces / max(1, self.rows)
 
 
-def tally(label: str, shards: Sequence[np.ndarray], row_len: int, seed: int = 0) -> Tally:
-    """What one of the variants does in one epoch to shards of documents of these lengths (including BOS)."""
-    variant = (variants() | variants(chat=True))[label]
-    packing = variant.packing
-    if packing.per_rank:
+def tally(
+    label: str,
+    shards: Sequence[np.ndarray],
+    row_len: int,
+    seed: int = 0,
+    first_targets: Sequence[np.ndarray] | None = None,
+) -> Tally:
+    """What one of the variants does in one epoch to shards of documents of these lengths (including BOS). Of chats, the
+    place of each conversation's first target says which are left out.
+    """
+    packing = (variants() | variants(chat=True))[label]
+    if packing.name == "nanochat":
         return _settled(np.concatenate(shards), row_len)
-    parts = _windows(shards) if packing.joins_shards else shards
     found = Tally()
-    for number, lengths in enumerate(parts):
+    joined = _windows(shards, shards) if packing.packs_documents else shards
+    firsts = [None] * len(joined) if first_targets is None else _windows(shards, first_targets)
+    for number, (lengths, first) in enumerate(zip(joined, firsts, strict=True)):
         if len(lengths):
-            plan = variant.of(lengths).plan(row_len, (seed, 0, number), None)
+            plan = plan_of(packing, lengths, row_len, (seed, 0, number), first)
             found += _of_documents(plan, lengths) if packing.packs_documents else _of_stream(plan, lengths, packing)
     return found
 
 
-def _windows(shards: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The shards grouped, each group with about as many tokens as a window."""
+def _windows(shards: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """A column of shards of documents of these lengths, in groups with about as many tokens as a window."""
     tokens = np.array([lengths.sum() for lengths in shards])
     number = (np.cumsum(tokens) - tokens) // DEFAULT_WINDOW_SIZE.window
-    return [np.concatenate([shards[i] for i in np.flatnonzero(number == n).tolist()]) for n in np.unique(number)]
+    return [np.concatenate([columns[i] for i in np.flatnonzero(number == n).tolist()]) for n in np.unique(number)]
 
 
 def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
     """The tally of rows made of pieces of documents."""
     kept, first = ~plan.filler, plan.row_offsets[:-1]
     whole = lengths[plan.document[kept]]
-    context = 0 if plan.context is None else int(plan.context.sum())
     return Tally(
         tokens=int(lengths.sum()),
-        kept=int(plan.length[kept].sum()) - context,
+        kept=int(plan.length[kept].sum()),
         row_tokens=plan.num_rows * plan.row_len,
         repeated=int(plan.length[plan.filler].sum()),
-        context=context,
         headed=int(plan.length[plan.start == 0].sum()),
         rows=plan.num_rows,
         rows_on_bos=int((plan.bos[first] | (plan.start[first] == 0)).sum()),
@@ -152,7 +151,7 @@ def _of_stream(plan: RowPlan, lengths: np.ndarray, packing: Packing) -> Tally:
     """The tally of rows cut from the stream of all documents."""
     starts = np.sort(plan.start)
     # a token that two rows share is a target of the first and an input of the second, so it is not a copy
-    shared = max(0, len(starts) - 1) if packing.shares_a_token else 0
+    shared = max(0, len(starts) - 1) if packing.name == "concat" else 0
     return _cut(lengths, starts, plan.row_len, shared)
 
 

@@ -72,8 +72,9 @@ def find(config: Report) -> Findings:
         statistics = look(token_set, "train", lambda tokens: meter.add(0, tokens, 0, tokens))
     seq_lens = sorted({*SEQ_LENS, config.seq_len})
     labels = variants(token_set.is_chat)
-    tallies = {t: {label: tally(label, statistics.lengths, t + 1) for label in labels} for t in seq_lens}
     loss = look_at_loss(token_set, "train", seq_lens) if token_set.is_chat else None
+    first, lengths = (None if loss is None else loss.first), statistics.lengths
+    tallies = {t: {label: tally(label, lengths, t + 1, first_targets=first) for label in labels} for t in seq_lens}
     specimen = make_specimen(token_set, "train", config.seq_len + 1)
     return Findings(token_set, tokenizer, statistics, tallies, loss, specimen, _columns(token_set))
 

@@ -123,7 +123,7 @@ def glance(token_set: TokenSet) -> list[str]:
 def training_lines(token_set: TokenSet, seq_len: int) -> str:
     """The lines that train on the set, or on its view."""
     view = "" if token_set.view is None else f", view={token_set.view.name!r}"
-    long = ', long_documents="window"' if token_set.is_chat else ""
+    long = ', long_documents="crop"' if token_set.is_chat else ""
     settings = f"batch_size=8, seq_len={seq_len}{view}{long}"
     return f"from tokenmill import RowLoader\nloader = RowLoader({token_set.display_name!r}, {settings})"
 

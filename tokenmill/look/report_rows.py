@@ -26,25 +26,24 @@ def classes(part: SamplePiece) -> str:
 
 
 def _drawn(part: SamplePiece, specimen: Specimen) -> dict:
-    """A part for the template. In a chat set, what bears loss is underlined."""
+    """A part for the template. In a chat set, what is in the loss is underlined."""
     if specimen.is_padding(part):
         return {"classes": "p", "width": part.length, "loss": []}
-    bears = loss_of(specimen, part.document)
-    loss = [] if bears is None else stripes(bears[part.start : part.start + part.length], part.context)
+    learned = loss_of(specimen, part.document)
+    loss = [] if learned is None else stripes(learned[part.start : part.start + part.length])
     return {"classes": classes(part), "width": part.length + part.bos, "loss": loss}
 
 
 def loss_of(specimen: Specimen, document: int) -> np.ndarray | None:
-    """Which tokens of a sample document bear loss: (length,) bool; None in a set of text."""
+    """Which tokens of a sample document are in the loss: (length,) bool; None in a set of text."""
     shard, number = specimen.documents[document]
-    return Piece(shard, number, 0, int(specimen.lengths[document])).bears_loss()
+    return Piece(shard, number, 0, int(specimen.lengths[document])).in_loss()
 
 
-def stripes(bears: np.ndarray, context: int) -> list[tuple[float, float]]:
-    """Where a part bears loss, in percent of its width. Its first `context` tokens bear none."""
-    marks = np.concatenate([[False], bears, [False]])
-    marks[: context + 1] = False
-    bounds = (100 / len(bears)) * np.flatnonzero(marks[1:] != marks[:-1]).reshape(-1, 2)
+def stripes(learned: np.ndarray) -> list[tuple[float, float]]:
+    """Where a part is in the loss, in percent of its width."""
+    marks = np.concatenate([[False], learned, [False]])
+    bounds = (100 / len(learned)) * np.flatnonzero(marks[1:] != marks[:-1]).reshape(-1, 2)
     found: list[tuple[float, float]] = []
     for first, last in bounds.tolist():
         if found and first - found[-1][1] < FINEST:
@@ -70,22 +69,18 @@ def _caption(name: str, specimen: Specimen) -> str:
     inside = sum(row[0].start > 0 and not row[0].bos for row in rows)
     tokens = sum(part.length for row in rows for part in row)
     filler = sum(part.length for row in rows for part in row if part.filler)
-    context = sum(part.context for row in rows for part in row)
     return ", ".join(
         [
             f"{len(rows)} rows",
             f"{_lost(name, dropped, specimen)} in none" if dropped else "every token of the documents in them",
             f"{inside} of them begin inside a document" if inside else "all of them begin with BOS",
             *([f"{filler / tokens:.1%} {'padding' if specimen.is_chat else 'filler'}"] if filler else []),
-            *([f"{context / tokens:.1%} repeated as context"] if context else []),
         ]
     )
 
 
 def _lost(name: str, dropped: float, specimen: Specimen) -> str:
-    if specimen.variants[
-        name
-    ].packing.shares_a_token:  # less than a row at the end, which is negligible in a whole shard
+    if specimen.variants[name].name == "concat":  # less than a row at the end, which is negligible in a whole shard
         return f"the last {round(dropped * int(specimen.lengths.sum())):,} tokens, less than a row,"
     return f"{dropped:.1%} of the {'conversations' if specimen.is_chat else 'documents'}' tokens"
 
@@ -99,14 +94,14 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
         begin, end = int(shard.offsets[number]), int(shard.offsets[number + 1])
         ids = shard.read(begin, begin + length).tolist()
         pieces = [text.get(i) or text.setdefault(i, tokenizer.token(i)) for i in ids]
-        bears = loss_of(specimen, index)
+        learned = loss_of(specimen, index)
         documents.append(
             {
                 "name": sources.find(shard.entry, number),
                 "tokens": end - begin,
                 "bytes": _base64(b"".join(pieces)),
                 "lengths": _base64(np.array([len(piece) for piece in pieces], dtype="<u2").tobytes()),
-                "loss": None if bears is None else _base64(bears.tobytes()),
+                "loss": None if learned is None else _base64(learned.tobytes()),
             }
         )
     packings = [
@@ -118,7 +113,7 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
 
 def _numbers(part: SamplePiece) -> list[int]:
     flags = (part.bos, part.filler, part.cropped)
-    return [part.document, part.start, part.length, *map(int, flags), part.context]
+    return [part.document, part.start, part.length, *map(int, flags)]
 
 
 def _base64(data: bytes) -> str:

@@ -18,10 +18,10 @@ MEASURES_IN_WORDS = (
     "of the rows' tokens whose row also holds their document's beginning. nanochat's loader is run on one rank, these "
     "documents again and again, until what it drops has settled."
 )
-CHAT_MEASURES = ("targets lost", "tokens dropped", "padding", "repeated as context")
+CHAT_MEASURES = ("targets lost", "tokens dropped", "padding")
 CHAT_MEASURES_IN_WORDS = (
-    "Targets are the tokens that bear loss. Targets lost and tokens dropped: share of them that are in no row. "
-    "Padding, repeated as context: share of the rows' tokens; neither bears loss."
+    "Targets are the tokens that are in the loss. Targets lost and tokens dropped: share of them that are in no row. "
+    "Padding: share of the rows' tokens; it is not in the loss."
 )
 LEFT_OUT = {
     "null_documents": "{} null documents were left out: they have no text",
@@ -96,8 +96,8 @@ def chat_verdict(lengths: np.ndarray, loss: LossStatistics, tallies: Mapping[str
     return (
         f"{bears}{percent(longer.mean())} of your conversations are {row}, and hold "
         f"{percent(loss.targets[longer].sum() / targets, 'none')} of the targets. "
-        f"long_documents='window' keeps all of these, 'crop' loses {percent(loss.lost['crop'][seq_len])} and 'drop' "
-        f"{percent(loss.lost['drop'][seq_len])}; padding is {percent(tallies['window'].filler)} of the rows in windows."
+        f"long_documents='crop' loses {percent(loss.lost['crop'][seq_len])} of the targets and 'drop' "
+        f"{percent(loss.lost['drop'][seq_len])}; padding is {percent(tallies['crop'].filler)} of cropped rows."
     )
 
 
@@ -116,7 +116,7 @@ def table(tallies: Mapping[str, Tally], seq_len: int, loss: LossStatistics | Non
     for label, one in tallies.items():
         shares = one.shares()
         if loss is not None:
-            shares = (loss.lost[label][seq_len], one.dropped, one.filler, one.in_context)
+            shares = (loss.lost[label][seq_len], one.dropped, one.filler)
         cells.append([*(f"{share:.2%}" for share in shares), f"{one.pieces_a_row:.2f}"])
     measures = MEASURES if loss is None else CHAT_MEASURES
     last = "pieces a row" if loss is None else "conversations a row"

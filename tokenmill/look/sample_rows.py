@@ -1,7 +1,7 @@
 """Packs a few documents with every packing, to compare the rows side by side.
 
 The sample is the first documents of a split, as many as best_fit packs into 64 rows; of a chat set, as many
-conversations as long_documents="window" packs into these. A document that is longer than all these rows is shortened to
+conversations as long_documents="crop" packs into these. A document that is longer than all these rows is shortened to
 its beginning. The sample is packed as if it were a shard, so that every packing shows the same documents. nanochat's
 loader has them all in its buffer, and makes rows by its rule while whole rows are left.
 """
@@ -12,9 +12,10 @@ from itertools import takewhile
 import numpy as np
 
 from tokenmill.feed.pieces import cut_at_documents
-from tokenmill.look.packing_stats import Variant, variants
+from tokenmill.look.packing_stats import plan_of, variants
 from tokenmill.rows.nanochat import BUFFER_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.packing import RowPlan
+from tokenmill.rows.plan import Packing
 from tokenmill.store.shards import Shard
 from tokenmill.store.token_sets import TokenSet
 
@@ -31,7 +32,6 @@ class SamplePiece:
     bos: bool = False  # whether a BOS is inserted before it
     filler: bool = False  # whether it is a copy that fills the end of the row, or padding
     cropped: bool = False  # whether the rest of the document is dropped
-    context: int = 0  # its first tokens that another row has as its own
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Specimen:
 
     documents: list[tuple[Shard, int]]
     lengths: np.ndarray  # how many tokens of each document are used
-    variants: dict[str, Variant]
+    variants: dict[str, Packing]
     rows: dict[str, list[list[SamplePiece]]]
 
     @property
@@ -61,7 +61,7 @@ class Specimen:
     def dropped(self, packing: str) -> float:
         """Share of the documents' tokens that are in no row; with nanochat, only of the documents in these rows."""
         parts = [part for row in self.rows[packing] for part in row if not self.is_padding(part)]
-        if self.variants[packing].packing.per_rank:
+        if self.variants[packing].name == "nanochat":
             return 1 - sum(part.length for part in parts) / sum(int(self.lengths[part.document]) for part in parts)
         begins = np.cumsum(self.lengths) - self.lengths
         kept = np.zeros(self.lengths.sum(), dtype=bool)
@@ -77,10 +77,10 @@ def make_specimen(token_set: TokenSet, split: str, row_len: int) -> Specimen:
     compared = variants(token_set.is_chat)
     keeping_all = next(iter(compared.values()))
     count = len(lengths)
-    while count > 1 and keeping_all.of(lengths[:count]).count(row_len, (0, 0, 0), None) > ROWS:
+    while count > 1 and plan_of(keeping_all, lengths[:count], row_len).num_rows > ROWS:
         count -= 1
     lengths = lengths[:count]
-    rows = {label: _rows(variant, lengths, row_len)[:ROWS] for label, variant in compared.items()}
+    rows = {label: _rows(packing, lengths, row_len)[:ROWS] for label, packing in compared.items()}
     return Specimen(documents[:count], lengths, compared, {label: found for label, found in rows.items() if found})
 
 
@@ -101,24 +101,23 @@ def _first_documents(token_set: TokenSet, split: str, tokens: int) -> tuple[list
     return documents, np.array(lengths)
 
 
-def _rows(variant: Variant, lengths: np.ndarray, row_len: int) -> list[list[SamplePiece]]:
-    if variant.packing.per_rank:
+def _rows(packing: Packing, lengths: np.ndarray, row_len: int) -> list[list[SamplePiece]]:
+    if packing.name == "nanochat":
         return _nanochat(lengths, row_len)
-    plan = variant.of(lengths).plan(row_len, (0, 0, 0), None)
-    if variant.packing.packs_documents:
-        return _of_documents(plan, lengths, variant.long_documents == "crop")
+    plan = plan_of(packing, lengths, row_len)
+    if packing.packs_documents:
+        return _of_documents(plan, lengths, packing.long_documents == "crop")
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     starts = np.sort(plan.start).tolist()
     return [[SamplePiece(*part) for part in cut_at_documents(offsets, start, row_len)] for start in starts]
 
 
 def _of_documents(plan: RowPlan, lengths: np.ndarray, crop: bool) -> list[list[SamplePiece]]:
-    context = np.zeros_like(plan.length) if plan.context is None else plan.context
-    columns = (plan.document, plan.start, plan.length, plan.bos, plan.filler, context)
+    columns = (plan.document, plan.start, plan.length, plan.bos, plan.filler)
     pieces = zip(*(column.tolist() for column in columns), strict=True)
     parts = [
-        SamplePiece(document, start, length, bos, filler, crop and not filler and length < lengths[document], repeated)
-        for document, start, length, bos, filler, repeated in pieces
+        SamplePiece(document, start, length, bos, filler, crop and not filler and length < lengths[document])
+        for document, start, length, bos, filler in pieces
     ]
     return [parts[a:b] for a, b in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True)]
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tokenmill.feed.pieces import Piece
 from tokenmill.look.source_places import SourceLocator
-from tokenmill.look.trace import TracedRow
+from tokenmill.look.steps import ShownRow
 from tokenmill.sanitize import escape_controls
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -23,44 +23,50 @@ class RowPrinter:
 
     def __init__(self, token_sets: Sequence[TokenSet], console: Console, ids: bool):
         self.console, self._ids = console, ids
-        self.tokenizer = Tokenizer.of_set(token_sets[0])
+        self._sets = {token_set.path: token_set for token_set in token_sets}
         self._sources = {token_set.path: SourceLocator(token_set) for token_set in token_sets}
+        self._tokenizers: dict[str, Tokenizer] = {}  # by fingerprint: a chat set's has more special tokens
 
-    def bars(self, rows: list[tuple[int | None, TracedRow]]) -> None:
+    def bars(self, rows: Sequence[ShownRow]) -> None:
         """Prints each row as a line of letters."""
-        names = [_name(rank, row) for rank, row in rows]
-        widest = max(map(len, names))
-        for name, (_, row) in zip(names, rows, strict=True):
-            self.console.print(f"{name:{widest}}  ", bar(row.pieces, max(40, self.console.width - widest - 3)), sep="")
+        widest = max(len(_name(row)) for row in rows)
+        for row in rows:
+            width = max(40, self.console.width - widest - 3)
+            self.console.print(f"{_name(row):{widest}}  ", bar(row.pieces, width), sep="")
 
-    def row(self, rank: int | None, row: TracedRow, full: bool) -> None:
+    def row(self, row: ShownRow, full: bool) -> None:
         """Prints a row's pieces, each with where it is from and its text, in full or only its beginning and end."""
-        self.print(f"\n{_name(rank, row)}")
+        self.print(f"\n{_name(row)}")
         for index, piece in enumerate(row.pieces):
             self.piece(piece, index, full)
 
     def piece(self, piece: Piece, index: int, full: bool) -> None:
         style, letter = COLOURS[index % len(COLOURS)], LETTERS[index % len(LETTERS)]
         if piece.is_padding:
-            self.print(f"  {letter.lower()} {piece.length:,} tokens of padding, which bear no loss", style="dim")
+            self.print(f"  {letter.lower()} {piece.length:,} tokens of padding, which are not in the loss", style="dim")
             return
         self.print(f"  {letter} {self._facts(piece)}", style=f"bold {style}")
-        ids, bears = piece.tokens(self.tokenizer.bos_id), piece.bears_loss()
-        if bears is None or not full:
-            text = self.tokenizer.decode(ids)
+        token_set = self._sets[piece.shard.path.parents[1]]
+        fingerprint = token_set.tokenizer["fingerprint"]
+        if fingerprint not in self._tokenizers:
+            self._tokenizers[fingerprint] = Tokenizer.of_set(token_set)
+        tokenizer = self._tokenizers[fingerprint]
+        ids, learned = piece.tokens(tokenizer.bos_id), piece.in_loss()
+        if learned is None or not full:
+            text = tokenizer.decode(ids)
             self.print(text if full else f"    {shortened(text, max(40, self.console.width - 4))}", style=style)
         else:
-            self._masked(ids, bears, style)
+            self._masked(tokenizer, ids, learned, style)
         if self._ids:
             self.print(" ".join(map(str, ids.tolist())), style="dim")
 
-    def _masked(self, ids: np.ndarray, bears: np.ndarray, style: str) -> None:
-        """Prints a conversation; what bears loss is in colour and underlined, the rest is dim."""
-        parts = np.split(np.arange(len(ids)), np.flatnonzero(np.diff(bears)) + 1)
+    def _masked(self, tokenizer: Tokenizer, ids: np.ndarray, learned: np.ndarray, style: str) -> None:
+        """Prints a conversation; what is in the loss is in colour and underlined, the rest is dim."""
+        parts = np.split(np.arange(len(ids)), np.flatnonzero(np.diff(learned)) + 1)
         segments = [
             Segment(
-                escape_controls(self.tokenizer.decode(ids[part])),
-                self.console.get_style(f"{style} underline" if bears[part[0]] else "dim"),
+                escape_controls(tokenizer.decode(ids[part])),
+                self.console.get_style(f"{style} underline" if learned[part[0]] else "dim"),
             )
             for part in parts
         ]
@@ -81,9 +87,8 @@ class RowPrinter:
         whole = int(piece.shard.offsets[piece.document + 1] - piece.shard.offsets[piece.document])
         part = "whole" if piece.length == whole else f"its tokens {piece.start:,} to {piece.start + piece.length - 1:,}"
         notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
-        if (bears := piece.bears_loss()) is not None:
-            notes += f", {int(bears.sum()):,} tokens bear loss"
-            notes += f", the first {piece.context:,} only as context" * bool(piece.context)
+        if (learned := piece.in_loss()) is not None:
+            notes += f", {int(learned.sum()):,} tokens are in the loss"
         return (
             f"{piece.length:,} of {whole:,} tokens, {part}{notes}: document {piece.document:,} of shard "
             f"{piece.shard.entry.name}, {self._source(piece)}"
@@ -109,8 +114,5 @@ def shortened(text: str, room: int) -> str:
     return f"{shown[: room * 2 // 3 - 5]} ... {shown[len(shown) - room // 3 :]}"
 
 
-def _name(rank: int | None, row: TracedRow) -> str:
-    parts = [] if row.number is None else [f"row {row.number:,}"]
-    parts += [] if row.place is None else [f"at {row.place}"]
-    parts += [] if rank is None else [f"rank {rank}"]
-    return ", ".join(parts)
+def _name(row: ShownRow) -> str:
+    return f"row {row.place}" + (f", rank {row.rank}" if row.rank is not None else "")

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenmill.look.bit_errors import flipped_bit
 from tokenmill.remote.sets import RemoteTokenSet
-from tokenmill.rows.view_windows import SLICE, cut_slices
+from tokenmill.rows.windows import SLICE, cut_slices
 from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of, listed_sha256
 from tokenmill.store.files import BLOCK_BYTES, read_bounded, read_json
 from tokenmill.store.maps import map_file

@@ -6,23 +6,14 @@ whose time ends first, ties by name. This is earliest deadline first, which meet
 
     W C W W M W C W W C W M W W C W W C M W
 
-At every turn each source is within one row of its share, and at every multiple of D it is exact. How many rows of a
-source come before a turn is looked up, so nothing is replayed.
+At every turn each source is within one row of its share. How many rows come before a turn is looked up, not replayed.
 """
 
 import heapq
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
-
-
-class Turns(NamedTuple):
-    """Some turns: the number of each turn's source, and the number of the source's row, from 0."""
-
-    source: np.ndarray  # (count,) int64
-    row: np.ndarray  # (count,) int64
 
 
 class Pattern:
@@ -34,20 +25,27 @@ class Pattern:
         order = np.argsort(self._source, kind="stable").astype(np.int32)
         ends = np.cumsum(self.weights)
         self._turns = np.split(order, ends[:-1])  # the turns of each source
+        self._before = ends - self.weights  # their place in the line of all sources' turns, which ascends by these keys
+        self._begin = np.arange(len(names)) * self.period
+        self._keys = np.repeat(self._begin, self.weights) + order
+        self._counted: tuple[int, list[int]] = (-1, [])
         self._row = np.empty(self.period, np.int32)
         self._row[order] = np.concatenate([np.arange(weight) for weight in weights])
 
-    def at(self, turns: np.ndarray) -> Turns:
-        """The source and the source's row of each of `turns`, (count,) int64."""
+    def at(self, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The number of the source, and of the source's row, of each of `turns`: each (count,) int64."""
         rounds, place = np.divmod(turns, self.period)
         source = self._source[place].astype(np.int64)
-        return Turns(source, self._row[place] + rounds * self.weights[source])
+        return source, self._row[place] + rounds * self.weights[source]
 
     def counts(self, turn: int) -> list[int]:
         """How many rows each source gives before a turn."""
-        rounds, place = divmod(turn, self.period)
-        whole = (rounds * self.weights).tolist()
-        return [count + int(np.searchsorted(turns, place)) for count, turns in zip(whole, self._turns, strict=True)]
+        known, found = self._counted  # those of the turn that was asked about last
+        if known != turn:
+            rounds, place = divmod(turn, self.period)
+            found = (self._keys.searchsorted(self._begin + place) - self._before + rounds * self.weights).tolist()
+            self._counted = turn, found
+        return found
 
     def turn_of(self, source: int, row: int) -> int:
         """The turn in which a source gives this row."""
@@ -57,8 +55,7 @@ class Pattern:
 
 @lru_cache(maxsize=16)
 def _pattern(weights: tuple[tuple[str, int], ...]) -> Pattern:
-    names, numbers = zip(*weights, strict=True)
-    return Pattern(names, numbers)
+    return Pattern(*zip(*weights, strict=True))
 
 
 def pattern_of(weights: Mapping[str, int]) -> Pattern:
@@ -69,12 +66,9 @@ def pattern_of(weights: Mapping[str, int]) -> Pattern:
 def _earliest_deadline_first(weights: np.ndarray) -> np.ndarray:
     """The source of each turn of a pattern: (sum of the weights,) uint16."""
     total, count = int(weights.sum()), len(weights)
-    source = np.repeat(np.arange(count), weights)
-    row = np.concatenate([np.arange(weight) for weight in weights])
-    begins = row * total // weights[source]
-    ends = -(-(row + 1) * total // weights[source])
+    source, row = np.repeat(np.arange(count), weights), np.concatenate([np.arange(weight) for weight in weights])
+    begins, ends = row * total // weights[source], -(-(row + 1) * total // weights[source])
     order = np.argsort(begins, kind="stable")
-    # how many rows may come up to each turn
     available = np.searchsorted(begins[order], np.arange(total + 1), side="right").tolist()
     keys = (ends * count + source)[order].tolist()
     due: list[int] = []

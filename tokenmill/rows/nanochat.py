@@ -4,12 +4,8 @@ Before each pick, a buffer is refilled while it has fewer than 1,000 documents. 
 buffered document that fits, the first of equals, again and again. When none fits, the beginning of the shortest
 document fills the row, and the rest of that document is dropped. (nanochat, `dataloader.py`.)
 
-nanochat scans its buffer for each pick. Here the buffer is one sorted list of whole numbers, with binary search:
-
-    key = length << 64 | (2**64 - 1 - place)          place: a whole number that grows from document to document
-    buffer, in order of arrival      5a 3b 5c 2d
-    sorted keys                      2d 3b 5c 5a      of equals, the first to arrive is the last in the list
-    room for 6: the last key below 7 << 64 is 5a;  room for 1: nothing fits; the shortest is 2d
+nanochat scans its buffer for each pick. Here it is a sorted list of keys length << 64 | (2**64 - 1 - place), where
+`place` grows from document to document: of documents of one length, the first to arrive is the last in the list.
 """
 
 from bisect import bisect_left

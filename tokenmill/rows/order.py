@@ -6,9 +6,7 @@ The bits are those of Philox (Salmon et al., 2011) with a key hashed from whole 
 stream, but not that of `Generator.permutation`.
 
 NumPy's stable sort of uint16 is a radix sort, six times faster than its sorts of wider numbers. So wider numbers are
-sorted 16 bits at a time, the least significant first:
-
-    21 13 11 23     by the ones 21 11 13 23     by the tens 11 13 21 23
+sorted 16 bits at a time, the least significant first.
 """
 
 import hashlib
@@ -16,7 +14,6 @@ import operator
 
 import numpy as np
 
-ORDER_VERSION = 2  # of the order of rows; positions of tokenmill 0.3.0 continue in order 1
 DIGIT = 16  # bits
 
 
@@ -38,10 +35,7 @@ def random_digits(count: int, *key: int | str) -> np.ndarray:
 
 
 def permutation(count: int, *key: int | str) -> np.ndarray:
-    """The numbers below `count` in a random order that depends on the key: (count,) int64.
-
-    It is a stable argsort of `random_bits`.
-    """
+    """The numbers below `count` in a random order, a stable argsort of `random_bits`: (count,) int64."""
     bits = random_bits(count, *key)
     upper = bits >> np.uint64(DIGIT)
     order = stable_order(upper)

@@ -1,4 +1,4 @@
-"""Slices of shards, taken in windows from all over a split: the order of an epoch, from the shards' sizes alone.
+"""Slices of shards, taken in windows from all over a split: the order of an epoch, from sizes alone.
 
 Slice k of a shard is what begins in its tokens k S to (k + 1) S, with S = 2^20. An epoch permutes all slices of the
 split and takes them in windows of about 2^28 tokens, whose documents are packed together. With S = 4 and windows of 8:
@@ -9,21 +9,39 @@ split and takes them in windows of about 2^28 tokens, whose documents are packed
 So a batch is a sample of all places of a window, and a window is a sample of all places of the split. The sample is
 systematic: with 37 windows, each gets one of the first 37 slices of the split, one of the next 37, and so on. A domain
 that takes 1% of the split in one place then has 0.8 to 1.2% of every window; if slices were drawn without regard to
-their place, 0 to 2.5%. A split smaller than a window is shuffled as a whole. A disk still reads stretches of 2 MB.
-(Levanter measured what taking neighboring slices costs instead: marin issue 2917.)
+their place, 0 to 2.5%. (Levanter measured what taking neighboring slices costs: marin issue 2917.)
 
-The slices of a view are in view_windows.py, and an epoch whose documents change on the way in joined_epoch.py.
+A view says how often each document counts (store/views.py). Copy c of a shard is the stream of its documents that count
+more than c, one after the other, and slice k of a copy is what begins in its tokens k S to (k + 1) S. With S = 8:
+
+    documents of 4, 4, 2, 6, 2 tokens that count 1, 0, 3, 1, 2
+    copy 0     4 2 6 2      slices (4 2 6)  (2)
+    copy 1     2 2          slice (2 2)
+    copy 2     2            slice (2)
+
+If every document counts once, the slices are those of the whole set. They are sorted by their first document, so most
+copies of a document are neighbors, which the systematic sample puts into different windows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.rows.order import ORDER_VERSION, permutation, stable_order
+from tokenmill.rows.order import permutation, stable_order
 
 Key = tuple[int | str, ...]
+SLICE = np.dtype(  # of a view, as it is stored
+    [
+        ("begin", "<u8"),  # the tokens of the shard that its documents are in
+        ("end", "<u8"),
+        ("shard", "<u4"),  # the shard's number
+        ("first", "<u4"),  # its documents are among these of the shard: first to before last
+        ("last", "<u4"),
+        ("tokens", "<u4"),  # of its copy's stream: S, or fewer at the end
+        ("copy", "<u4"),
+    ]
+)
 
 
 class WindowSize(NamedTuple):
@@ -36,57 +54,32 @@ class WindowSize(NamedTuple):
 DEFAULT_WINDOW_SIZE = WindowSize()
 
 
-class Copies(NamedTuple):
-    """Which documents the slices of a view have: `first[i]` to before `last[i]` of the shard, those that count more
-    than copy[i]. Each (num_slices,) int64.
+class Window(NamedTuple):
+    """Slices, in the order of their shards: slice i is what begins in tokens begin[i] to end[i] of shard[i]. Each
+    (num_slices,) int64.
+
+    Those of a view have `copies` (first, last, copy): documents first[i] to before last[i] that count over copy[i].
     """
 
-    first: np.ndarray
-    last: np.ndarray
-    copy: np.ndarray
+    shard: np.ndarray  # the shard's number in the split
+    begin: np.ndarray
+    end: np.ndarray
+    copies: tuple[np.ndarray, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Window:
-    """Slices, in the order of their shards: slice i is what begins in tokens begin[i] to end[i] of shard[i]."""
+class Epoch:
+    """The windows of one epoch: all slices, permuted by `key`, or in order if there is none. `sizes` are the tokens of
+    each slice, (num_slices,).
+    """
 
-    shard: np.ndarray  # (num_slices,) int64: the shard's number in the split
-    begin: np.ndarray  # (num_slices,) int64
-    end: np.ndarray  # (num_slices,) int64
-    copies: Copies | None = None  # of a view: which documents these slices have; None: all that begin in them
-
-    def of_shards_from(self, first: int) -> "Window":
-        """The same window where the shards of the split are numbered from `first` on."""
-        return Window(self.shard + first, self.begin, self.end, self.copies)
-
-
-class EpochWindows(Protocol):
-    """The windows of one epoch."""
-
-    tokens: np.ndarray  # (num_windows,) int64: of each window, about
-
-    def __len__(self) -> int: ...
-
-    def window(self, number: int) -> Window: ...
-
-    def slices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All slices: the shard, and the tokens of it that they are in: each (num_slices,) int64."""
-
-    def windows_of_slices(self) -> np.ndarray:
-        """The window of each of `slices()`: (num_slices,) int64; -1 for one that is in no window of this epoch."""
-
-
-class Arrangement:
-    """Slices of `stretch` tokens each, (num_slices,), permuted by `key` and cut into windows."""
-
-    def __init__(self, stretch: np.ndarray, key: Key | None, window_tokens: int, order_version: int = ORDER_VERSION):
-        count, total = len(stretch), int(stretch.sum())
+    def __init__(self, slices: Window, sizes: np.ndarray, key: Key | None, window_tokens: int):
+        self.slices, count, total = slices, len(sizes), int(sizes.sum())
         windows = max(1, round(total / window_tokens))
-        order = np.arange(count) if key is None else permutation(count, "slices", *key)
-        if key is not None and order_version > 1:
-            order = _systematic(order, windows)
+        order = np.arange(count)
+        if key is not None:
+            order = _systematic(permutation(count, "slices", *key), windows)
         self._order = order.astype(np.int32 if count < 1 << 31 else np.int64)
-        done = np.cumsum(stretch[order])
+        done = np.cumsum(sizes[order])
         cuts = [total * number // windows for number in range(windows + 1)]  # Python's numbers do not overflow
         self._cuts = np.searchsorted(done, cuts, side="right")  # the number of slices before each cut
         self._cuts[0], self._cuts[-1] = 0, count
@@ -95,10 +88,12 @@ class Arrangement:
     def __len__(self) -> int:
         return len(self._cuts) - 1
 
-    def of_window(self, number: int) -> np.ndarray:
-        """The slices of a window, ascending: int64."""
-        found: np.ndarray = np.sort(self._order[self._cuts[number] : self._cuts[number + 1]].astype(np.int64))
-        return found
+    def window(self, number: int) -> Window:
+        """The slices of a window."""
+        some = np.sort(self._order[self._cuts[number] : self._cuts[number + 1]].astype(np.int64))
+        shard, begin, end, copies = self.slices
+        copies = None if copies is None else tuple(column[some] for column in copies)
+        return Window(shard[some], begin[some], end[some], copies)
 
     def windows_of_slices(self) -> np.ndarray:
         """The window of each slice, in their order in the split: (num_slices,) int64."""
@@ -106,63 +101,51 @@ class Arrangement:
         found[self._order] = np.repeat(np.arange(len(self)), np.diff(self._cuts))
         return found
 
-    def window_of_slice(self, number: int) -> int:
-        """The window of one slice."""
-        place = int(np.flatnonzero(self._order == number)[0])
-        return int(np.searchsorted(self._cuts, place, side="right")) - 1
+
+def epoch_of_shards(shard_tokens: Sequence[int] | np.ndarray, key: Key | None, size: WindowSize) -> Epoch:
+    """The windows of one epoch of shards of `shard_tokens`."""
+    tokens = np.asarray(shard_tokens, np.int64)
+    slices = -(-tokens // size.slice)  # of each shard
+    shard = np.repeat(np.arange(len(tokens)), slices)
+    begin = (np.arange(len(shard)) - np.repeat(np.cumsum(slices) - slices, slices)) * size.slice
+    end = np.minimum(begin + size.slice, tokens[shard])
+    return Epoch(Window(shard, begin, end), end - begin, key, size.window)
 
 
-class Epoch(Arrangement):
-    """The windows of one epoch of shards of `shard_tokens`, permuted by `key`, or in order if there is no key.
+def epoch_of_view(slices: np.ndarray, key: Key | None, size: WindowSize) -> Epoch:
+    """The windows of one epoch of a view with these slices, (num_slices,) of SLICE, as `cut_slices` sorts them."""
+    names = ("shard", "begin", "end", "first", "last", "copy", "tokens")
+    shard, begin, end, *copies, sizes = (slices[name].astype(np.int64) for name in names)
+    return Epoch(Window(shard, begin, end, tuple(copies)), sizes, key, size.window)
 
-    Order version 1 is that of tokenmill 0.3.0: a permutation of all slices.
+
+def cut_slices(shard: int, offsets: np.ndarray, counts: np.ndarray, slice_tokens: int) -> np.ndarray:
+    """The slices of a shard with document `offsets` (documents + 1,), whose documents count `counts` (documents,):
+    (num_slices,) of SLICE.
     """
-
-    def __init__(
-        self,
-        shard_tokens: Sequence[int] | np.ndarray,
-        key: Key | None,
-        window_size: WindowSize,
-        order_version: int = ORDER_VERSION,
-    ):
-        self._tokens, self._slice = np.asarray(shard_tokens, dtype=np.int64), window_size.slice
-        slices = -(-self._tokens // self._slice)
-        self._first = np.concatenate([[0], np.cumsum(slices)])  # the first slice of each shard
-        stretch = np.full(int(self._first[-1]), self._slice)  # tokens of each slice
-        not_empty = slices > 0
-        stretch[self._first[1:][not_empty] - 1] = (self._tokens - (slices - 1) * self._slice)[not_empty]
-        super().__init__(stretch, key, window_size.window, order_version)
-
-    def window(self, number: int) -> Window:
-        """The slices of a window."""
-        slices = self.of_window(number)
-        shard = np.searchsorted(self._first, slices, side="right") - 1
-        begin = (slices - self._first[shard]) * self._slice
-        return Window(shard, begin, np.minimum(begin + self._slice, self._tokens[shard]))
-
-    def slices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All slices, shard after shard: (shard, begin, end), each (num_slices,) int64."""
-        shard = np.repeat(np.arange(len(self._tokens)), np.diff(self._first))
-        begin = (np.arange(len(shard)) - self._first[shard]) * self._slice
-        return shard, begin, np.minimum(begin + self._slice, self._tokens[shard])
-
-    def slice_of(self, shard: int, token: Any) -> Any:
-        """The numbers of the slices that contain tokens of a shard, in the order of `slices()`: an int64 for an int, or
-        an array for an array.
-        """
-        return self._first[shard] + token // self._slice
-
-    def window_of(self, shard: int, token: int) -> int:
-        """The window of the slice that contains this token of a shard."""
-        return self.window_of_slice(int(self.slice_of(shard, token)))
+    lengths, found = np.diff(offsets.astype(np.int64)), [np.zeros(0, SLICE)]
+    for copy in range(int(counts.max(initial=0))):
+        chosen = np.flatnonzero(counts > copy)
+        own = lengths[chosen]
+        total = int(own.sum())
+        number = np.arange(-(-total // slice_tokens))
+        first = np.searchsorted(np.cumsum(own) - own, number * slice_tokens)  # the document that begins there or after
+        last = np.append(first[1:], len(chosen))
+        slices = np.zeros(len(number), SLICE)
+        slices["shard"], slices["copy"] = shard, copy
+        slices["tokens"] = np.minimum(slice_tokens, total - number * slice_tokens)
+        slices["first"] = chosen[np.minimum(first, len(chosen) - 1)]
+        slices["last"] = np.where(last > first, chosen[last - 1] + 1, slices["first"])
+        slices["begin"], slices["end"] = offsets[slices["first"]], offsets[slices["last"]]
+        found.append(slices)
+    slices = np.concatenate(found)
+    return slices[np.lexsort((slices["copy"], slices["first"]))]
 
 
 def _systematic(drawn: np.ndarray, windows: int) -> np.ndarray:
-    """Slices in an order whose `windows` equal stretches each have one of every `windows` neighboring slices.
-
-    `drawn` is a random order of the slices, (num_slices,), which decides which neighbor goes to which window.
+    """Slices in an order whose `windows` equal parts each have one of every `windows` neighboring slices. The random
+    order `drawn`, (num_slices,), decides which.
     """
     count = len(drawn)
     by_group = stable_order(np.arange(count) // windows, among=drawn)
-    found: np.ndarray = by_group[stable_order(np.arange(count) % windows)]
-    return found
+    return np.asarray(by_group[stable_order(np.arange(count) % windows)])

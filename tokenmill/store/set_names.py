@@ -50,7 +50,9 @@ def _sets_of(root: Path, dataset: str) -> Iterator[Path]:
 
 
 def find_token_set(root: str | os.PathLike[str]) -> Path:
-    """The one token set under root; FileNotFoundError for none, ValueError that lists several, the newest last."""
+    """The one token set under root; FileNotFoundError for none, ValueError that lists several, the newest last, or that
+    names one that is not finished.
+    """
     found = sorted(Path(root).glob("*/manifest.json"), key=lambda path: (path.stat().st_mtime_ns, path))
     if not found:
         raise FileNotFoundError(
@@ -62,5 +64,12 @@ def find_token_set(root: str | os.PathLike[str]) -> Path:
         raise ValueError(
             f"{root}: {len(found)} token sets are here, and none was named:{listed}\n"
             f'name one where the loader is made; the last one that was prepared is\n  tokens="{found[-1].parent}"'
+        )
+    if begun := sorted(
+        path.parent for path in Path(root).glob("*/shards") if not (path.parent / "manifest.json").exists()
+    ):
+        raise ValueError(
+            f"{root}: none was named, and beside {found[0].parent} is {begun[0]}, which is not finished: finish it, "
+            f'delete it, or name the set where the loader is made, as tokens="{found[0].parent}"'
         )
     return found[0].parent

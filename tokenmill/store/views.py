@@ -3,7 +3,7 @@
     views/<name>.json          the rule, what it counted, and the digest of the view that the name stands for
     views/<digest>.json        the same, kept for positions when the name stands for another view
     views/<digest>.counts      uint8, one for each document of the set, shard after shard as the manifest lists them
-    views/<digest>.slices      the slices of its copies (rows/view_windows.py), which training shuffles
+    views/<digest>.slices      the slices of its copies (rows/windows.py), which training shuffles
 
 Reading a view takes numpy alone: the counts are memory-mapped, and the rule is only shown. tokenmill/views/ evaluates
 rules. A view belongs to one manifest; if the set has grown since, it is made again (`tokenmill view --update`).

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.rows.view_windows import cut_slices
-from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE
+from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, cut_slices
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import ViewWriter

@@ -1,6 +1,6 @@
 "use strict";
 // Opens a row's text. The documents lie in the page once, as bytes and the bytes of each token; every packing's rows
-// are parts of them: [document, first token, tokens, BOS inserted, filler, cropped, tokens of context].
+// are parts of them: [document, first token, tokens, BOS inserted, filler, cropped].
 // A part of a document after the last one is padding. Documents of a chat set have a byte for each token: 1 bears loss.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
@@ -57,12 +57,12 @@ function colorOf(number) {
   return number === data.documents.length ? "p" : `d${number % data.hues}`;
 }
 
-function factsOf([number, first, count, inserted, filler, cropped, context]) {
+function factsOf([number, first, count, inserted, filler, cropped]) {
   const format = (value) => value.toLocaleString("en");
   if (number === data.documents.length) return `padding: ${format(count)} tokens`;
   const { name, tokens } = data.documents[number];
   const part = count === tokens ? `all ${format(tokens)} tokens` : `tokens ${format(first)} to ${format(first + count - 1)} of ${format(tokens)}`;
-  const notes = [inserted && "BOS inserted", filler && "filler", cropped && "the rest is dropped", context && `the first ${format(context)} repeated as context`].filter(Boolean);
+  const notes = [inserted && "BOS inserted", filler && "filler", cropped && "the rest is dropped"].filter(Boolean);
   return [`${name}: ${part}`, ...notes].join(", ");
 }
 
@@ -76,12 +76,12 @@ function show(packing, row) {
     return item;
   }));
   const texts = parts.filter(([number]) => number < data.documents.length);
-  byId("text").replaceChildren(...texts.map(([number, first, count, inserted, filler, , context]) => {
+  byId("text").replaceChildren(...texts.map(([number, first, count, inserted, filler]) => {
     const span = element("span", `${colorOf(number)}${filler ? " f" : ""}`);
     const headed = first === 0;
     if (inserted) span.append(element("b", "inserted", data.bos));
     if (headed) span.append(element("b", "", tokenOf(number, 0)));
-    span.append(...tokensOf(number, first + headed, count - headed, first + context));
+    span.append(...tokensOf(number, first + headed, count - headed, first));
     return span;
   }));
   byId("back").disabled = row === 0;

@@ -1,0 +1,285 @@
+"""The rows of a mixture, turn by turn as a slow reference has them; what may change in a run; what is refused."""
+
+import json
+import random
+from collections import Counter
+from itertools import chain, islice
+from math import gcd
+
+import numpy as np
+import pytest
+from making import make_token_set, read_manifest
+from reference import SEED, SEQ_LEN, cursor_of, reference_rows, rows_of
+from slow_turns import slow_turns
+
+from tokenmill import Mixture
+from tokenmill.feed import source as sources
+from tokenmill.numpy import RowLoader
+from tokenmill.rows import windows as window_sizes
+from tokenmill.rows.windows import WindowSize
+
+NAMES = "web", "code", "math"
+WEIGHTS = {"web": 12, "code": 5, "math": 3}
+STAGES = [(0, {"web": 2, "code": 1}), (1_000, {"code": 1, "math": 1}), (2_001, {"web": 1, "math": 1})]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(window_sizes, "DEFAULT_WINDOW_SIZE", WindowSize(slice=16, window=128))
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """Three token sets of some rows each, in several windows."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for number, name in enumerate(NAMES):
+        rng = random.Random(number)
+        lengths = [[rng.randint(1, 40) for _ in range(rng.randint(8, 20))] for _ in range(2)]
+        make_token_set(folder / name, train=lengths, val=[[rng.randint(1, 40) for _ in range(20)]], seed=number)
+    return folder
+
+
+def mix(sets, weights=WEIGHTS, **more):
+    """A mixture of the sets by name, of these weights or stages."""
+    stages = [(0, weights)] if isinstance(weights, dict) else weights
+    names = {name for _, some in stages for name in some}
+    return Mixture(weights, sources={name: sets / name for name in NAMES if name in names}, **more)
+
+
+def make(mixture, batch_size=2, state=None, **settings):
+    loader = RowLoader(mixture, batch_size=batch_size, **({"seq_len": SEQ_LEN, "seed": SEED} | settings))
+    if state is not None:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+    return loader
+
+
+def take(loader, calls):
+    """The rows of the next batches, each with its source's name."""
+    found = []
+    for batch in islice(loader, calls):
+        found += zip([loader.sources[number] for number in loader.row_sources], rows_of(batch), strict=True)
+    return found
+
+
+def reference(sets, weights=WEIGHTS, caps=None):
+    """Turn by turn: the rule of the weights in force, which begins again whenever they change."""
+    stages = [(0, weights)] if isinstance(weights, dict) else weights
+    rows, ahead, given, turns, tokens = {}, {}, None, None, 0
+    for name in {name for _, some in stages for name in some}:
+        rows[name] = reference_rows(sets / name, name=name, epochs=(caps or {}).get(name))
+        ahead[name] = next(rows[name])
+    while True:
+        stage = [some for begin, some in stages if begin <= tokens][-1]
+        live = {name: weight for name, weight in stage.items() if ahead[name] is not None}
+        if not live:
+            return
+        live = {name: weight // gcd(*live.values()) for name, weight in live.items()}
+        if live != given:
+            given, turns = live, slow_turns(live, 10**9)
+        name, _ = next(turns)
+        yield name, ahead[name]
+        ahead[name], tokens = next(rows[name], None), tokens + SEQ_LEN
+
+
+CASES = [(WEIGHTS, None), (STAGES, None), (WEIGHTS, {"code": 1}), (STAGES, {"code": 2, "math": 1}), ({"web": 1}, None)]
+
+
+# ---------------------------------------------------------------------------- the order
+
+
+@pytest.mark.parametrize(("weights", "caps"), CASES)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a_batch(sets, weights, caps, prefetch):
+    expected = list(islice(reference(sets, weights, caps), 300))
+    for batch_size, world_size in [(1, 1), (2, 4), (5, 3), (64, 1)]:
+        ranks = [
+            make(mix(sets, weights, max_epochs=caps), batch_size, rank=rank, world_size=world_size, prefetch=prefetch)
+            for rank in range(world_size)
+        ]
+        found = []
+        while len(found) < 300 - batch_size * world_size:
+            found += chain.from_iterable(take(loader, 1) for loader in ranks)
+        assert found == expected[: len(found)]
+
+
+@pytest.mark.parametrize(("weights", "caps"), CASES)
+def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
+    expected, mixture = list(islice(reference(sets, weights, caps), 200)), mix(sets, weights, max_epochs=caps)
+    loader = make(mixture)
+    for step in range(90):
+        assert loader.tokens_seen == 2 * step * SEQ_LEN
+        again = make(mixture, 3, loader.state_dict(), prefetch=step % 2)
+        assert take(again, 4) == expected[2 * step : 2 * step + 12]
+        assert make(mixture, 2, loader.state_dict()).state_dict() == loader.state_dict()
+        next(loader)
+    counts = Counter(name for name, _ in expected[:180])
+    assert {name: usage.rows for name, usage in loader.seen().items()} == counts
+    assert sum(usage.tokens for usage in loader.seen().values()) == loader.tokens_seen == 180 * SEQ_LEN
+    assert loader.epoch == min(int(usage.epochs) for usage in loader.seen().values())
+
+
+@pytest.mark.parametrize("settings", [{"packing": "concat"}, {"packing": "random"}, {"long_documents": "crop"}])
+def test_with_other_packings_a_source_has_its_own_rows_too(sets, settings):
+    found = {"web": [], "math": []}
+    for name, row in take(make(mix(sets, {"web": 1, "math": 1}), **settings), 60):
+        found[name].append(row)
+    for name, rows in found.items():
+        assert rows == list(islice(reference_rows(sets / name, name=name, **settings), 60))
+
+
+def test_validation_has_the_weights_and_one_order_whatever_the_seed(sets):
+    first = take(make(mix(sets), split="val", seed=1), 20)
+    assert first == take(make(mix(sets), split="val", seed=2), 20)
+    assert Counter(name for name, _ in first) == {"web": 24, "code": 10, "math": 6}
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_when_all_sources_have_retired_it_ends(sets, drop_last):
+    weights, caps = {"web": 1, "math": 2}, {"web": 1, "math": 2}
+    whole, mixture = list(reference(sets, weights, caps)), mix(sets, weights, max_epochs=caps)
+    loader = make(mixture, 4, drop_last=drop_last)
+    found = take(loader, None)
+    assert found == (whole[: len(whole) // 4 * 4] if drop_last else whole)
+    assert list(loader) == []
+    more = make(mix(sets, weights, max_epochs={"web": 2, "math": 2}), 4, loader.state_dict())
+    assert len(take(more, 3)) == 12, "with a larger max_epochs it continues"
+    ranks = [[len(b[0]) for b in make(mixture, 4, drop_last=False, rank=r, world_size=3)] for r in range(3)]
+    assert sum(map(sum, ranks)) == len(whole)
+    assert len({len(one) for one in ranks}) == 1
+
+
+def test_a_stage_that_is_used_up_before_the_next_one_is_an_error_at_that_time(sets):
+    mixture = mix(sets, [(0, {"math": 1}), (100_000, {"web": 1})], max_epochs={"math": 2})
+    loader, rows = make(mixture, 4, prefetch=0), 2 * make(sets / "math").rows
+    with pytest.raises(ValueError, match="all sources of the stage from 0 tokens on are used up after"):
+        take(loader, None)
+    assert 0 <= rows - loader.step * 4 < 8
+
+
+def test_no_more_windows_are_planned_for_many_ranks_than_for_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(window_sizes, "DEFAULT_WINDOW_SIZE", WindowSize())
+    for number, name in enumerate(NAMES):
+        lengths = np.random.default_rng(number).integers(2, 60, 4_000).tolist()
+        make_token_set(tmp_path / name, train=[lengths], val=[[9]], seed=number)
+    plans, plan = Counter(), sources.plan_window
+    monkeypatch.setattr(sources, "plan_window", lambda *given: plans.update([given[3]]) or plan(*given))
+    found = {}
+    for world_size in (1, 16, 1024):
+        plans.clear()
+        mixture = mix(tmp_path, max_epochs={"web": 9})
+        next(make(mixture, 5, rank=world_size // 2, world_size=world_size, prefetch=0))
+        found[world_size] = plans.total()
+        assert set(plans.values()) == {1}, "none is planned twice"
+    assert found == {1: 3, 16: 3, 1024: 3}
+
+
+# ---------------------------------------------------------------------------- what may change
+
+
+def test_a_source_that_is_removed_keeps_its_place(sets):
+    loader = make(mix(sets))
+    before = [row for name, row in take(loader, 15) if name == "math"]
+    without = make(mix(sets, {"web": 1, "code": 1}, removed=["math"]), state=loader.state_dict())
+    assert {name for name, _ in take(without, 9)} == {"web", "code"}
+    assert cursor_of(without.state_dict(), "math") == cursor_of(loader.state_dict(), "math")
+    back = make(mix(sets, {"math": 1, "code": 3}, removed=["web"]), state=without.state_dict())
+    after = [row for name, row in take(back, 20) if name == "math"]
+    assert [*before, *after] == list(islice(reference_rows(sets / "math", name="math"), len(before) + len(after)))
+
+
+def test_a_run_of_one_token_set_continues_as_a_source_of_a_mixture(sets):
+    alone = make(sets / "web")
+    expected = [row for batch in islice(alone, 5) for row in rows_of(batch)]
+    mixed = make(mix(sets), state=alone.state_dict())
+    assert mixed.tokens_seen == alone.tokens_seen == mixed.seen()["web"].tokens
+    found = take(mixed, 30)
+    found += take(make(mix(sets), state=mixed.state_dict()), 10)
+    web = [row for name, row in found if name == "web"]
+    assert web == list(islice(reference_rows(sets / "web"), len(expected), len(expected) + len(web)))
+    code = [row for name, row in found if name == "code"]
+    assert code == list(islice(reference_rows(sets / "code", name="code"), len(code)))
+    with pytest.raises(ValueError, match="this position is of a mixture of web, code, math, but this is one token set"):
+        make(sets / "web", state=mixed.state_dict())
+    with pytest.raises(ValueError, match="0 sources of the mixture"):
+        make(mix(sets, {"code": 1}), state=alone.state_dict())
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_set_that_grows_is_read_with_its_new_shards_from_the_next_epoch_on(tmp_path, mixed):
+    small = make_token_set(tmp_path / "grows", train=[[20] * 10], val=[[5]], seed=7)
+    large = make_token_set(tmp_path / "large", train=[[20] * 10, [30] * 8], val=[[5]], seed=7)
+    other = make_token_set(tmp_path / "other", train=[[20] * 10], val=[[5]], seed=8)
+    tokens, name = (Mixture({small: 1, other: 1}), "grows") if mixed else (small, "")
+    whole = lambda epochs: list(reference_rows(small, name=name, epochs=epochs))  # noqa: E731
+    of_small = whole(1)
+    loader = make(tokens, 1)
+    while not cursor_of(loader.state_dict(), name).row:
+        next(loader)
+    given = loader.run.now.rows[name]
+    for path in large.rglob("*"):
+        if path.is_file():
+            (small / path.relative_to(large)).write_bytes(path.read_bytes())
+    assert len(read_manifest(small)["shards"]) == 3
+    of_large = whole(2)[len(whole(1)) :]
+    again, rows = make(tokens, 1, loader.state_dict()), []
+    while cursor_of(again.state_dict(), name).epoch < 2:
+        (row,) = rows_of(next(again))
+        rows += [row] if not mixed or again.row_sources[0] == 0 else []
+    assert rows[: len(of_small) - given] == of_small[given:]
+    assert rows[len(of_small) - given :] == of_large
+
+
+# ---------------------------------------------------------------------------- what is refused
+
+
+def test_a_position_of_other_sources_or_settings_is_refused(sets):
+    ours = mix(sets, {"web": 1, "code": 1})
+    loader = make(ours)
+    take(loader, 3)
+    state = loader.state_dict()
+    gone = make(mix(sets, {"code": 1}, removed=["web"]), state=state).state_dict()
+    renamed = Mixture({"internet": 1, "code": 1}, sources={"internet": sets / "web", "code": sets / "code"})
+    other = Mixture({"web": 1, "code": 1}, sources={"web": sets / "math", "code": sets / "code"})
+    for mixture, position, settings, told in [
+        (mix(sets, {"web": 1}), state, {}, r"has a source 'code', but the mixture has only web; .*removed=\['code'\]"),
+        (renamed, state, {}, "has a source 'web', but the mixture has only internet, code; add it by this name"),
+        (other, state, {}, "source 'web' of this position is of a token set with manifest .* never had"),
+        (other, gone, {}, "never .*manifest"),
+        (ours, state, {"seed": 5}, "this position does not fit.*: seed is 1337 in the position, 5 here"),
+        (ours, state, {"packing": "concat"}, "this position does not fit.*: packing is"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            make(mixture, state=position, **settings)
+    assert take(make(ours, state=state), 1) == take(loader, 1)
+
+
+def test_what_does_not_go_together_is_refused(sets, tmp_path):
+    same, twin = (make_token_set(tmp_path / name, train=[[20] * 5], val=[], seed=3) for name in ("same", "twin"))
+    other, loader = make_token_set(tmp_path / "other", train=[[20] * 5], val=[]), make(mix(sets))
+    manifest = read_manifest(other)
+    manifest["tokenizer"]["fingerprint"] = "e" * 64
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    for ask, told in [
+        (
+            lambda: make(Mixture({sets / "web": 1, other: 1})),
+            "the same tokenizer, found 'web' with random, ffff.*'other'",
+        ),
+        (lambda: make(Mixture({same: 1, twin: 1})), "sources 'same' and 'twin' have the same documents"),
+        (
+            lambda: make(Mixture({sets / "web": 1, same: 1}), split="val"),
+            "source 'same', .*same: split 'val' has 0 rows",
+        ),
+        (lambda: make(mix(sets, STAGES), split="val"), "validation .*stages|stages.* validation"),
+        (lambda: loader.set_epoch(1), "set_epoch: .*mixture"),
+        (lambda: make(mix(sets), epochs=1), "epochs is for one token set"),
+        (lambda: make(mix(sets), packing="nanochat"), "a mixture is not supported with packing='nanochat'"),
+        (lambda: make({sets / "web": 1}), r"pass Mixture\(\{...\}\)"),
+        (lambda: make(sets / "web").seen(), r"seen\(\) is for a mixture"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            ask()
+    with pytest.raises(FileNotFoundError, match="nowhere: expected a finished token set"):
+        make(Mixture({tmp_path / "nowhere": 1}))
+    assert loader.rows is None
+    with pytest.raises(TypeError, match="endless"):
+        len(loader)

@@ -1,0 +1,239 @@
+"""A run and its legs: what they say of the past, and how a position keeps them."""
+
+import json
+import random
+import zlib
+from base64 import b85decode, b85encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenmill.rows.run import (
+    Cursor,
+    Documents,
+    Leg,
+    Run,
+    Setting,
+    Stage,
+    past_of,
+    read_position,
+    set_of,
+    write_position,
+)
+
+
+def setting(names="a", seq_len=8, manifest="m0", **more):
+    """The setting of a mixture of sources with names of one letter."""
+    values = {"batch_size": 2, "world_size": 1, "stages": [Stage(0, dict.fromkeys(names, 1))], "caps": {}}
+    sets = {name: Documents(manifest, "", name) for name in names}
+    return Setting(**(values | {"seq_len": seq_len, "sets": sets} | more))
+
+
+def moved(run, steps=1, **cursors):
+    """The run after some steps, with sources that are at other cursors then."""
+    names = run.setting.sets
+    places = {name: Cursor(*cursors.get(name, run.now.cursors[name])) for name in names}
+    rows = steps * run.setting.global_batch
+    now = run.now._replace(
+        step=run.now.step + steps,
+        tokens=run.now.tokens + rows * run.setting.seq_len,
+        turn=run.now.turn + rows,
+        weights=run.setting.stages[0].weights,
+        cursors={**run.now.cursors, **places},
+        rows={**run.now.rows, **{name: run.now.rows[name] + rows for name in names}},
+    )
+    return run._replace(now=now)
+
+
+# ---------------------------------------------------------------------------- what the legs say
+
+
+def test_what_was_used_of_a_window_at_other_lengths():
+    run = moved(Run.start(setting(seq_len=2048)), a=(0, 2, 812))
+    run = run.go_on(setting(seq_len=4096))
+    assert past_of(run.legs, "a", 0, 2) == ([(2048, 812)], 812)
+    assert past_of(run.legs, "a", 0, 3) == ([], 0), "a window that was begun at this length"
+    run = moved(run, a=(0, 2, 900)).go_on(setting(seq_len=4096, batch_size=7))
+    assert past_of(run.legs, "a", 0, 2) == ([(2048, 812)], 812), "another batch size changes no row"
+    run = moved(run, a=(0, 2, 1000)).go_on(setting(seq_len=2048))
+    assert past_of(run.legs, "a", 0, 2) == ([(2048, 812), (4096, 188)], 1000)
+    assert past_of(run.legs[:2], "a", 0, 2) == ([(2048, 812)], 812), "to the run of that time"
+
+
+def test_the_past_of_a_source_is_of_the_legs_in_which_it_was_live():
+    run = moved(Run.start(setting("ab", 8)), a=(0, 0, 5), b=(0, 1, 3))
+    run = moved(run.go_on(setting("b", 16)), b=(0, 1, 9))
+    run = moved(run.go_on(setting("b", 32)), b=(0, 2, 4))
+    run = run.go_on(setting("abc", 64))
+    assert past_of(run.legs, "a", 0, 0) == ([(8, 5)], 5)
+    assert past_of(run.legs, "b", 0, 2) == ([(32, 4)], 4)
+    assert past_of(run.legs, "c", 0, 0) == ([], 0), "a source that joined later"
+    assert run.now.cursors["c"] == Cursor(0, 0, 0)
+
+
+def test_an_epoch_goes_over_what_there_was_when_its_first_row_came():
+    old, new = Documents("m0", "", "a"), Documents("m1", "", "a")
+    run = moved(Run.start(setting()), a=(0, 1, 3)).go_on(setting(manifest="m1"))
+    assert [set_of(run.legs, "a", epoch) for epoch in (0, 1, 2)] == [old, new, new]
+    run = moved(run, a=(1, 0, 0)).go_on(setting(manifest="m2"))
+    assert set_of(run.legs, "a", 1).manifest == "m2", "no row of it was dealt"
+    run = moved(run, a=(1, 0, 1)).go_on(setting("b", manifest="m3"))
+    run = moved(run).go_on(setting("ab", manifest="m3"))
+    assert [set_of(run.legs, "a", epoch).manifest for epoch in (1, 2)] == ["m2", "m3"], "also after it was away"
+
+
+def test_a_step_was_made_by_the_last_leg_at_or_before_it():
+    run = Run.start(setting())
+    for batch_size in (3, 4, 5):
+        run = moved(run, steps=10).go_on(setting(batch_size=batch_size))
+    run = moved(run, steps=10)
+    for step in range(40):
+        back = run.back_to(step)
+        assert (back.now.step, back.setting.batch_size) == (step // 10 * 10, step // 10 + 2)
+        assert back.now == run.legs[step // 10].begin
+    for step in (-1, 40):
+        with pytest.raises(ValueError, match=f"step {step} is not in this run, which has made 40 steps"):
+            run.back_to(step)
+
+
+# ---------------------------------------------------------------------------- legs begin
+
+
+def test_a_leg_begins_with_a_change_alone_and_replaces_one_that_made_no_batch():
+    run = moved(Run.start(setting()), a=(0, 0, 2))
+    assert run.go_on(setting()) is run
+    two = run.go_on(setting(batch_size=5))
+    assert len(two.legs) == 2
+    assert len(two.go_on(setting(batch_size=6)).legs) == 2
+    assert two.go_on(setting(batch_size=6)).setting.batch_size == 6
+    skipped = two.go_on(two.setting, two.now._replace(cursors={"a": Cursor(0, 0, 9)}))
+    assert len(skipped.legs) == 3
+    assert skipped.now.cursors["a"] == Cursor(0, 0, 9)
+    assert run.go_on(setting(batch_size=5)).now.weights == run.now.weights, "the pattern goes on"
+    assert run.go_on(setting(seq_len=9)).now.weights == {}, "it begins anew with rows of another length"
+
+
+def test_an_epoch_may_be_begun_again_whatever_was_used_of_it():
+    run = moved(Run.start(setting(epochs=1)), a=(0, 1, 5)).go_on(setting(seq_len=16, manifest="m1", epochs=1))
+    run = moved(run, a=(0, 1, 7))
+    back = run.begin_epoch(0)
+    assert (back.now.cursors["a"], back.now.until, back.now.step) == (Cursor(0), 1, 2)
+    assert past_of(back.legs, "a", 0, 1) == ([], 0)
+    assert set_of(back.legs, "a", 0).manifest == "m1"
+    assert run.begin_epoch(7).now.until == 8
+    later = moved(back, a=(0, 1, 3)).go_on(setting(seq_len=8, manifest="m1", epochs=1))
+    assert past_of(later.legs, "a", 0, 1) == ([(16, 3)], 3)
+
+
+def test_iterations_of_epochs_end_and_go_on():
+    run = moved(Run.start(setting(epochs=2)), a=(0, 1, 5))
+    assert not run.has_ended
+    broken = run.next_iteration()
+    assert (broken.now.cursors["a"], broken.now.until, len(broken.legs)) == (Cursor(2), 4, 2)
+    ended = run.at_end()
+    assert ended.has_ended
+    assert (ended.now.cursors["a"], len(ended.legs)) == (Cursor(2), 1)
+    again = ended.next_iteration()
+    assert (again.now.cursors["a"], again.now.until, len(again.legs)) == (Cursor(2), 4, 1), "no leg: it is known"
+    assert not again.has_ended
+
+
+# ---------------------------------------------------------------------------- the position
+
+
+def random_run(rng, legs, names="abcd"):
+    """A run of legs in which anything may have changed."""
+    run = Run.start(setting(rng.sample(names, 2)))
+    for _ in range(legs):
+        for name in run.setting.sets:
+            epoch, window, row = run.now.cursors[name]
+            place = rng.choice([(epoch, window, row + rng.randint(0, 9)), (epoch, window + 1, 3), (epoch + 1, 0, 0)])
+            run = moved(run, rng.randint(0, 5), **{name: place})
+        more = {"batch_size": rng.randint(1, 4), "caps": {names[0]: 2} if rng.random() < 0.5 else {}}
+        some = rng.sample(names, rng.randint(1, len(names)))
+        changed = setting(some, rng.choice([8, 16]), rng.choice(["m0", "m1"]), epochs=rng.choice([None, 1]), **more)
+        run = run.go_on(changed, anew=rng.random() < 0.1)
+    return run
+
+
+@given(st.integers(0, 10**9), st.integers(0, 12))
+def test_a_position_is_the_run(seed, legs):
+    run, settings = random_run(random.Random(seed), legs), {"seed": 1337, "split": "train", "shuffle": True}
+    state = json.loads(json.dumps(write_position(run, settings)))
+    assert list(state) == ["tokenmill"], "one text, which torch.distributed.checkpoint takes"
+    assert read_position(state) == (run, settings)
+    assert all(isinstance(leg, Leg) for leg in read_position(state)[0].legs)
+
+
+def test_a_position_stays_small():
+    """100 legs of 50 sources, with thousands of rows from leg to leg."""
+    rng, names, window_rows = random.Random(0), [f"source-{number:02}" for number in range(50)], 20_000
+    weights = {name: rng.randint(1, 999) for name in names}
+    sets = {name: Documents(f"{rng.getrandbits(64):016x}", "", name) for name in names}
+    run = Run.start(setting(names, stages=[Stage(0, weights)], sets=sets))
+    for leg in range(100):
+        steps, cursors, rows = rng.randint(1_000, 9_000), {}, dict(run.now.rows)
+        for name, (epoch, window, row) in run.now.cursors.items():
+            given = steps * weights[name] // sum(weights.values()) + rng.randint(0, 1)
+            rows[name] += given
+            cursors[name] = (epoch, window + (row + given) // window_rows, (row + given) % window_rows)
+        run = moved(run, steps, **cursors)
+        run = run._replace(now=run.now._replace(rows=rows))
+        run = run.go_on(setting(names, 2048, world_size=leg + 1, stages=[Stage(0, weights)], sets=sets))
+    assert len(run.legs) == 101
+    state = write_position(run, {"seed": 1337})
+    assert len(state["tokenmill"]) < 20_000
+    assert read_position(state)[0] == run
+
+
+WRONG = [None, 7, "text", {}, {"tokenmill": 7}, {"tokenmill": ""}, {"tokenmill": "[]"}, {"tokenmill": '{"version": 1}'}]
+
+
+@pytest.mark.parametrize("state", WRONG)
+def test_what_is_no_position_is_refused(state):
+    with pytest.raises(ValueError, match="expected a position, the dict that state_dict made, found"):
+        read_position(state)
+
+
+def test_a_position_of_another_version_is_refused():
+    content = json.loads(write_position(Run.start(setting()), {})["tokenmill"])
+    with pytest.raises(ValueError, match="expected a position of version 1, found 99"):
+        read_position({"tokenmill": json.dumps(content | {"version": 99})})
+
+
+NASTY = [None, -1, 1.5, "x", "", True, [], {}, 1 << 70, float("nan"), [[]], {"a": -1}, [1, 2, 3]]
+
+
+def damaged(rng, value):
+    """The same value with one thing in it changed, left out or put twice."""
+    if isinstance(value, dict) and value and rng.random() < 0.95:
+        key = rng.choice(list(value))
+        if rng.random() < 0.2:
+            return {other: one for other, one in value.items() if other != key}
+        return value | {key: damaged(rng, value[key])}
+    if isinstance(value, list) and value and rng.random() < 0.95:
+        at = rng.randrange(len(value))
+        some = rng.choice([[], [value[at]] * 2, [damaged(rng, value[at])], [damaged(rng, value[at])]])
+        return value[:at] + some + value[at + 1 :]
+    return rng.choice(NASTY)
+
+
+def test_a_damaged_position_is_a_run_or_an_error_in_words():
+    rng, refused = random.Random(0), 0
+    for _ in range(3_000):
+        content = json.loads(write_position(random_run(rng, 3), {"seed": 1})["tokenmill"])
+        content["legs"] = json.loads(zlib.decompress(b85decode(content["legs"])))
+        content = damaged(rng, content)
+        if isinstance(content, dict) and "legs" in content:
+            content["legs"] = b85encode(zlib.compress(json.dumps(content["legs"]).encode())).decode()
+        try:
+            run, settings = read_position({"tokenmill": json.dumps(content)})
+            assert read_position(write_position(run, settings)) == (run, settings)
+            for name in run.setting.sets:
+                epoch, window, _ = run.now.cursors[name]
+                past_of(run.legs, name, epoch, window)
+                set_of(run.legs, name, epoch)
+        except ValueError:
+            refused += 1
+    assert 500 < refused < 3_000

@@ -1,0 +1,140 @@
+"""LoaderConfig: a loader's settings, checked and in one normal form.
+
+RowLoader's docstring (batches/loader.py) explains each setting.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from tokenmill.addresses import cache_root, named
+from tokenmill.checks import LARGEST, LONGEST_ROW, bytes_of, one_of, truth, whole_number
+from tokenmill.feed.mixture import ONE_SET, Mixture
+from tokenmill.feed.table import LOSSES, Loss
+from tokenmill.remote.sets import Kept
+from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
+from tokenmill.rows.plan import PACKINGS
+from tokenmill.store.set_names import TOKENS_ROOT, find_token_set, set_folder
+from tokenmill.store.shards import SPLITS, Split
+
+Tokens = str | os.PathLike[str] | Mixture | None  # the type of the `tokens` parameter
+Packing = Literal["best_fit", "nanochat", "concat", "random"]
+MOST_PREFETCHED = 1_000  # batches; more would only take memory
+VAL_SEED = 0  # fixed, so that the first N validation batches are the same fair sample in every run
+LEAST = {"batch_size": 1, "seq_len": 1, "prefetch": 0, "seed": None, "ignore_index": -LARGEST}
+LEAST_IF_GIVEN = {"epochs": 1, "rank": 0, "world_size": 1}
+MOST = {"seq_len": LONGEST_ROW, "prefetch": MOST_PREFETCHED}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LoaderConfig:
+    """Which rows training gets, and where. Equivalent settings are equal: 32 and np.int64(32), "a" and Path("a")."""
+
+    tokens: Tokens = None
+    split: Split = "train"
+    view: str | None = None
+    batch_size: int
+    seq_len: int
+    device: Any = "cpu"  # with JAX, the sharding of global batches
+    dtype: Any = None  # with NumPy, the type of inputs and targets
+    packing: Packing = "best_fit"
+    long_documents: LongDocuments = "split"
+    shuffle: bool = True
+    seed: int = 1337
+    epochs: int | None = None
+    drop_last: bool = True
+    loss: Loss = "all"
+    ignore_index: int = -100
+    prefetch: int = 2
+    rank: int | None = None
+    world_size: int | None = None
+    mesh: Any = None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: int | str | None = None
+
+    @classmethod
+    def of(cls, arguments: dict[str, Any]) -> Self:
+        """The settings among `arguments`, the `locals()` of a function whose parameters are named like the fields."""
+        return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
+
+    def __post_init__(self) -> None:
+        self._require_folder_first()
+        known = {"split": SPLITS, "packing": PACKINGS, "long_documents": LONG_DOCUMENTS, "loss": LOSSES}
+        for field, values in known.items():
+            one_of(field, getattr(self, field), values)
+        given = {field: least for field, least in LEAST_IF_GIVEN.items() if getattr(self, field) is not None}
+        for field, least in (LEAST | given).items():
+            self._set(field, whole_number(field, getattr(self, field), least, MOST.get(field, LARGEST)))
+        for field in ("shuffle", "drop_last"):
+            self._set(field, truth(field, getattr(self, field)))
+        self._set("split", str(self.split))
+        if self.cache_bytes is not None:
+            self._set("cache_bytes", bytes_of("cache_bytes", self.cache_bytes))
+        if self.cache_dir is not None:
+            self._set("cache_dir", cache_root(self.cache_dir))
+        if isinstance(self.tokens, Mapping):
+            raise ValueError("tokens must be a token set's folder or a Mixture, not a dict; pass Mixture({...})")
+        if self.tokens is not None and not isinstance(self.tokens, Mixture):
+            location = named(self.tokens)
+            is_mixture = isinstance(location, Path) and location.suffix == ".toml"
+            self._set("tokens", Mixture.load(location) if is_mixture else set_folder(self.tokens))
+        self._require_valid()
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)  # the dataclass is frozen
+
+    def _require_folder_first(self) -> None:
+        """Explains RowLoader("train"), which would take the split for a folder."""
+        is_split = isinstance(self.tokens, str) and self.tokens in SPLITS
+        if self.tokens == "" or (is_split and not Path(str(self.tokens), "manifest.json").exists()):
+            raise ValueError(
+                f"the first argument must be a token set's folder, found {self.tokens!r}: pass the folder first, as "
+                f"('data/tokens/NAME', 'train'), or write split='train' to use the one token set under data/tokens"
+            )
+
+    def _require_valid(self) -> None:
+        is_mixture = isinstance(self.tokens, Mixture)
+        if is_mixture and self.view is not None:
+            raise ValueError(f"view={self.view!r} is for one token set; use Mixture(..., views={{source: view}})")
+        if is_mixture and self.epochs is not None:
+            raise ValueError("epochs is for one token set, as mixture['NAME']; a mixture ends with its max_epochs")
+        if isinstance(self.tokens, Mixture) and self.split == "val" and len(self.tokens.stages) > 1:
+            raise ValueError("validation has no stages: pass mixture.at(0), or mixture.at('900B')")
+        if self.packing == "nanochat" and (is_mixture or self.view is not None or self.epochs is not None):
+            what = "a mixture" if is_mixture else "view" if self.view is not None else "epochs"
+            raise ValueError(
+                f"{what} is not supported with packing='nanochat', whose rows are those of one whole token set, "
+                "without end; use packing='best_fit'"
+            )
+        if self.loss == "once" and self.packing != "best_fit":
+            raise ValueError(f"loss='once' is not supported with packing={self.packing!r}; use packing='best_fit'")
+        rank, world_size = self.rank, self.world_size
+        if self.mesh is not None and rank is not None:
+            raise ValueError("mesh determines rank and world_size; leave these out")
+        if (rank is None) != (world_size is None) or (rank is not None and rank >= (world_size or 0)):
+            raise ValueError(f"rank must be from 0 to world_size - 1, found rank={rank}, world_size={world_size}")
+
+    @property
+    def mixture(self) -> Mixture:
+        """The mixture that rows are made of; one token set is a mixture of one, whose source is called "".
+
+        Raises what finding a token set raises.
+        """
+        return Mixture.of(find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens, self.view)
+
+    @property
+    def is_one_set(self) -> bool:
+        """Whether rows come from one token set, which has no name."""
+        return not isinstance(self.tokens, Mixture) or self.tokens.names == (ONE_SET,)
+
+    @property
+    def kept(self) -> Kept:
+        """Where remote token sets are cached, and the size limit of that cache."""
+        return Kept(self.cache_dir, None if self.cache_bytes is None else int(self.cache_bytes))
+
+    @property
+    def order_seed(self) -> int:
+        """The seed of the random order of this split."""
+        return self.seed if self.split == "train" else VAL_SEED

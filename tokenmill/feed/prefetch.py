@@ -1,0 +1,128 @@
+"""Prefetch: runs an iterator ahead in a thread, which ends with it.
+
+    batches = Prefetch(make_batches(), depth=2)      the thread makes two batches before you ask for one
+    next(batches)                                    waits for one; an error in the thread is raised here
+
+Two queues and no lock: the thread waits for requests, the caller for items. The thread holds no reference to the
+Prefetch, so when that goes, or Python ends, a finalizer asks the thread to end. `threading.Thread.start` is not used,
+because a Ctrl-C inside it leaves a broken lock.
+"""
+
+import _thread
+import os
+import time
+import weakref
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from tokenmill.cancellation import cancelled_by
+
+SECONDS_TO_FINISH = 10  # how long `stop` waits for a thread that waits for a disk
+# How long the thread waits if nobody waits for it. The caller's loop runs Python then, and would have to wait whenever
+# the thread holds Python's lock; a moment later it usually waits for its device, or computes without the lock.
+HEAD_START_SECONDS = 0.001
+
+
+class Stop:
+    """Whether what runs in threads for an iterator is still needed."""
+
+    stopped = False
+
+
+class Prefetch:
+    """Iterates over `items`, made at most `depth` ahead by a thread; with depth 0, when you ask for them."""
+
+    def __init__(self, items: Iterator[Any], depth: int, stop: Stop):
+        self._items, self._depth, self._flag = items, depth, stop
+        if depth:
+            self._requests: SimpleQueue[bool] = SimpleQueue()
+            self._results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+            for _ in range(depth):
+                self._requests.put(True)
+            finished: SimpleQueue[None] = SimpleQueue()
+            self._end = weakref.finalize(self, _stop, os.getpid(), stop, self._requests, self._results, finished)
+            _running.add(self)
+            _thread.start_new_thread(_run, (items, stop, self._requests, self._results, finished))
+
+    def __iter__(self) -> "Prefetch":
+        return self
+
+    def __next__(self) -> Any:
+        if not self._depth:
+            with cancelled_by(lambda: self._flag.stopped):
+                return next(self._items)
+        item, error = self._results.get()
+        if error is None:
+            self._requests.put(True)
+            return item
+        self._depth, self._items = 0, iter(())  # the thread has ended
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+    def stop(self) -> None:
+        """Ends the thread and waits for it. A caller that waits for an item in another thread gets an error."""
+        self._flag.stopped = True
+        if self._depth:
+            self._end()
+        elif isinstance(self._items, Generator):
+            with suppress(ValueError):  # it runs in another thread, which sees the flag
+                self._items.close()
+
+
+_running: "weakref.WeakSet[Prefetch]" = weakref.WeakSet()
+
+
+def stop_all() -> None:
+    """Ends all threads, for a library that must not be used by one while it shuts down."""
+    for running in list(_running):
+        running.stop()
+
+
+def _run(
+    items: Iterator[Any],
+    stop: Stop,
+    requests: "SimpleQueue[bool]",
+    results: "SimpleQueue[Any]",
+    finished: "SimpleQueue[None]",
+) -> None:
+    before = 0.0
+    try:
+        with cancelled_by(lambda: stop.stopped):
+            while requests.get():
+                now, since = time.monotonic(), before
+                before = now
+                # the caller has just taken an item, has another, and takes its time between items
+                if now - since > 2 * HEAD_START_SECONDS and not results.empty():
+                    with suppress(Empty):
+                        requests.put(requests.get(timeout=HEAD_START_SECONDS))  # or until it takes the other too
+                results.put((next(items), None))
+    except BaseException as error:  # the caller raises it, StopIteration included
+        results.put((None, error))
+    finally:
+        with suppress(BaseException):
+            items.close()  # type: ignore[attr-defined]  # releases what it holds before the thread has finished
+        del items, results  # the error's traceback refers to this frame
+        finished.put(None)
+
+
+def _stop(
+    pid: int,
+    stop: Stop,
+    requests: "SimpleQueue[bool]",
+    results: "SimpleQueue[Any]",
+    finished: "SimpleQueue[None]",
+) -> None:
+    if os.getpid() != pid:
+        return  # in a forked child, where the thread does not run
+    stop.stopped = True
+    with suppress(Empty):
+        while True:
+            requests.get_nowait()
+    requests.put(False)
+    results.put((None, ValueError("the loader was closed or moved by another thread")))
+    with suppress(Empty):
+        finished.get(timeout=SECONDS_TO_FINISH)
