@@ -32,6 +32,8 @@ import signal
 import sys
 import tempfile
 import time
+import zlib
+from base64 import b85decode, b85encode
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,10 +60,7 @@ WEIRD = [
     *("", "../../home/diary", "/etc/hostname", "a\x1b[31m\n", "\ud800", "Train", "9" * 5000, "x" * 100_000),
     *([], {}, [[]], [None], {"a": 1}),
 ]
-MIXTURE = """tokens = "20K"
-on_cap = "spread"
-
-[sources.web]
+MIXTURE = """[sources.web]
 path = "set"
 max_epochs = 2
 
@@ -118,8 +117,10 @@ def make_all(base: Path) -> None:
         for _ in range(5):
             next(loader)
         state = loader.state_dict()
-    with RowLoader(base / "set", batch_size=2, seq_len=32, epochs=3, skip_rows=["1:0:3-4"]) as loader:
+    with RowLoader(base / "set", batch_size=2, seq_len=32, epochs=3) as loader:
         loader.load_state_dict(state)
+        next(loader)
+        loader.skip(2)
         next(loader)
         state = loader.state_dict()
     (base / "position.json").write_text(json.dumps(state))
@@ -315,22 +316,26 @@ def _load(folder: Path | str | Mixture, packing: str = "best_fit", state: dict |
 
 
 def _position(rng, base, work, seed, number, name="position.json"):
-    path = work / "position.json"
-    state = json.loads((base / name).read_text())
-    parent, key = _a_place(rng, state)
+    """A position of which one value is another, in what is packed too."""
+    path, whole = work / "position.json", json.loads((base / name).read_text())
+    found = json.loads(whole["tokenmill"])
+    found["legs"] = json.loads(zlib.decompress(b85decode(found["legs"])))
+    parent, key = _a_place(rng, found if rng.random() < 0.9 else whole)
     done = f"at {ascii(key)[:40]} "
     if rng.random() < 0.1:
         del parent[key]
     else:
-        numbers = [-1, 1 << 31, 1 << 63, 10**30, 99, 3, ["0:99:0"], ["9:0:1"], ["0:0:0-99999999999999999999"]]
-        parent[key] = rng.choice([*WEIRD, *numbers])
+        parent[key] = rng.choice([*WEIRD, -1, 1 << 31, 1 << 63, 10**30, 99, 3, [0, 99, 0], [9, 0, 1]])
         done += f"now {ascii(parent[key])[:60]}"
-    path.write_text(json.dumps(state))
+    if whole.get("tokenmill") and "legs" in found:
+        found["legs"] = b85encode(zlib.compress(json.dumps(found["legs"]).encode())).decode()
+        whole["tokenmill"] = json.dumps(found)
+    path.write_text(json.dumps(whole))
     shutil.copytree(base / "set", work / "set")
-    sizes = ["--batch-size", "2", "--world-size", "1"]
-    show = ["show", str(work / "set"), "--step", "5", *sizes, "--since", "3", str(path)]
-    command = rng.choice([lambda: _load(work / "set", state=state), show])
-    return Case(seed, number, "position", done, command, "show --since" if isinstance(command, list) else "load_state")
+    command = rng.choice([lambda: _load(work / "set", state=whole), ["show", str(work / "set"), "--step", "5"]])
+    if isinstance(command, list):
+        command += ["--checkpoint", str(path)]
+    return Case(seed, number, "position", done, command, command[0] if isinstance(command, list) else "load_state")
 
 
 def _mixed_position(rng, base, work, seed, number):
@@ -438,7 +443,7 @@ def _mixture(rng, base, work, seed, number):
         [lines[at].partition("=")[0] + f"= {json.dumps(rng.choice(WEIRD[:-1]))}", lines[at] * 2, "", "[x]", 'a."b" = 1']
     )
     (work / "mixture.toml").write_text("\n".join(lines), errors="replace")
-    command = ["mix", str(work / "mixture.toml"), "--seq-len", "32"]
+    command = ["mix", str(work / "mixture.toml"), "--tokens", "20K"]
     return Case(seed, number, "mixture", f"line {at}: {ascii(lines[at])[:60]}", command, "mix")
 
 

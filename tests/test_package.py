@@ -223,7 +223,7 @@ def test_a_stranger_loads_arrays_without_torch(stranger, tokens):
 
 
 def test_a_stranger_looks_verifies_and_converts(stranger, tokens):
-    assert "row 3" in stranger.run("tokenmill", "show", tokens, "--row", "3", "--seq-len", "64").stdout
+    assert "row 0:0:3" in stranger.run("tokenmill", "show", tokens, "--row", "3", "--seq-len", "64").stdout
     page = stranger.run("tokenmill", "report", tokens, "--seq-len", "64").stdout.splitlines()[-1]
     assert "<svg" in (text := (stranger.cwd / page).read_text()) or "<div" in text
     assert "0 bad, read in full" in stranger.run("tokenmill", "verify", tokens).stdout

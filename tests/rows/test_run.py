@@ -111,7 +111,7 @@ def test_a_leg_begins_with_a_change_alone_and_replaces_one_that_made_no_batch():
     assert len(skipped.legs) == 3
     assert skipped.now.cursors["a"] == Cursor(0, 0, 9)
     assert run.go_on(setting(batch_size=5)).now.weights == run.now.weights, "the pattern goes on"
-    assert run.go_on(setting(seq_len=9)).now.weights == {}, "it begins anew with rows of another length"
+    assert run.go_on(setting(seq_len=9)).now.weights == {}, "it starts over with rows of another length"
 
 
 def test_an_epoch_may_be_begun_again_whatever_was_used_of_it():
@@ -153,7 +153,7 @@ def random_run(rng, legs, names="abcd"):
         more = {"batch_size": rng.randint(1, 4), "caps": {names[0]: 2} if rng.random() < 0.5 else {}}
         some = rng.sample(names, rng.randint(1, len(names)))
         changed = setting(some, rng.choice([8, 16]), rng.choice(["m0", "m1"]), epochs=rng.choice([None, 1]), **more)
-        run = run.go_on(changed, anew=rng.random() < 0.1)
+        run = run.go_on(changed, restarts=rng.random() < 0.1)
     return run
 
 

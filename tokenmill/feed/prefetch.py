@@ -17,12 +17,14 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tokenmill.cancellation import cancelled_by
+from tokenmill.cancellation import Cancelled, cancelled_by
 
+Queue = SimpleQueue[Any]
 SECONDS_TO_FINISH = 10  # how long `stop` waits for a thread that waits for a disk
 # How long the thread waits if nobody waits for it. The caller's loop runs Python then, and would have to wait whenever
 # the thread holds Python's lock; a moment later it usually waits for its device, or computes without the lock.
 HEAD_START_SECONDS = 0.001
+CLOSED = "the loader was closed or moved by another thread"
 
 
 class Stop:
@@ -37,11 +39,11 @@ class Prefetch:
     def __init__(self, items: Iterator[Any], depth: int, stop: Stop):
         self._items, self._depth, self._flag = items, depth, stop
         if depth:
-            self._requests: SimpleQueue[bool] = SimpleQueue()
-            self._results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+            self._requests: Queue = SimpleQueue()
+            self._results: Queue = SimpleQueue()
             for _ in range(depth):
                 self._requests.put(True)
-            finished: SimpleQueue[None] = SimpleQueue()
+            finished: Queue = SimpleQueue()
             self._end = weakref.finalize(self, _stop, os.getpid(), stop, self._requests, self._results, finished)
             _running.add(self)
             _thread.start_new_thread(_run, (items, stop, self._requests, self._results, finished))
@@ -51,8 +53,11 @@ class Prefetch:
 
     def __next__(self) -> Any:
         if not self._depth:
-            with cancelled_by(lambda: self._flag.stopped):
-                return next(self._items)
+            try:
+                with cancelled_by(lambda: self._flag.stopped):
+                    return next(self._items)
+            except Cancelled:
+                raise ValueError(CLOSED) from None
         item, error = self._results.get()
         if error is None:
             self._requests.put(True)
@@ -82,13 +87,7 @@ def stop_all() -> None:
         running.stop()
 
 
-def _run(
-    items: Iterator[Any],
-    stop: Stop,
-    requests: "SimpleQueue[bool]",
-    results: "SimpleQueue[Any]",
-    finished: "SimpleQueue[None]",
-) -> None:
+def _run(items: Iterator[Any], stop: Stop, requests: Queue, results: Queue, finished: Queue) -> None:
     before = 0.0
     try:
         with cancelled_by(lambda: stop.stopped):
@@ -109,13 +108,7 @@ def _run(
         finished.put(None)
 
 
-def _stop(
-    pid: int,
-    stop: Stop,
-    requests: "SimpleQueue[bool]",
-    results: "SimpleQueue[Any]",
-    finished: "SimpleQueue[None]",
-) -> None:
+def _stop(pid: int, stop: Stop, requests: Queue, results: Queue, finished: Queue) -> None:
     if os.getpid() != pid:
         return  # in a forked child, where the thread does not run
     stop.stopped = True
@@ -123,6 +116,6 @@ def _stop(
         while True:
             requests.get_nowait()
     requests.put(False)
-    results.put((None, ValueError("the loader was closed or moved by another thread")))
+    results.put((None, ValueError(CLOSED)))
     with suppress(Empty):
         finished.get(timeout=SECONDS_TO_FINISH)

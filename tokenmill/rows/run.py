@@ -84,11 +84,11 @@ class Setting(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """A part of a run with one setting, from a point on. With `anew`, an epoch was begun whatever was used of it."""
+    """A part of a run with one setting, from a point on. With `restarts`, it begins an epoch whatever was used of it."""
 
     begin: Point
     setting: Setting
-    anew: bool = False
+    restarts: bool = False
 
 
 class Run(NamedTuple):
@@ -108,10 +108,8 @@ class Run(NamedTuple):
         begin = Point(0, 0, 0, {}, cursors, rows, setting.epochs)
         return cls((Leg(begin, setting),), begin)
 
-    def go_on(self, setting: Setting, now: Point | None = None, anew: bool = False) -> "Run":
-        """The run from here, or from another point, on: with a new leg if that is a change. New sources start at 0:0:0,
-        and with another row length the pattern starts over.
-        """
+    def go_on(self, setting: Setting, now: Point | None = None, restarts: bool = False) -> "Run":
+        """The run from here, or another point, on. A change begins a leg, in which new sources start at 0:0:0."""
         here = now or self.now
         if setting == self.setting and here == self.now:
             return self
@@ -121,14 +119,14 @@ class Run(NamedTuple):
             rows={**here.rows, **{name: 0 for name in setting.sets if name not in here.rows}},
         )
         last = self.legs[-1]  # if it has made no batch, the new leg takes its place
-        legs = self.legs[:-1] if begin == last.begin and not anew and not last.anew else self.legs
-        return Run((*legs, Leg(begin, setting, anew)), begin)
+        legs = self.legs[:-1] if begin == last.begin and not restarts and not last.restarts else self.legs
+        return Run((*legs, Leg(begin, setting, restarts)), begin)
 
     def begin_epoch(self, epoch: int) -> "Run":
         """The run of one source from the first row of an epoch on, as a new iteration."""
         until = None if self.setting.epochs is None else epoch + self.setting.epochs
         cursors = {**self.now.cursors, **dict.fromkeys(self.setting.sets, Cursor(epoch))}
-        return self.go_on(self.setting, self.now._replace(cursors=cursors, until=until), anew=True)
+        return self.go_on(self.setting, self.now._replace(cursors=cursors, until=until), restarts=True)
 
     @property
     def has_ended(self) -> bool:
@@ -160,9 +158,9 @@ def past_of(legs: Sequence[Leg], name: str, epoch: int, window: int) -> tuple[li
     With legs of 2,048 and 4,096, the second of which found the source at row 812 of this window: [(2048, 812)], 812.
     """
     changes: list[tuple[int, int]] = []  # each row length, and the row of this window at which it began
-    for begin, setting, anew in legs:
+    for begin, setting, restarts in legs:
         cursor = begin.cursors.get(name, Cursor())
-        changes = [] if anew else changes
+        changes = [] if restarts else changes
         if name in setting.sets and (not changes or changes[-1][0] != setting.seq_len):
             changes.append((setting.seq_len, cursor.row if cursor[:2] == (epoch, window) else 0))
     used = [(seq_len, after - before) for (seq_len, before), (_, after) in pairwise(changes) if after > before]
@@ -172,8 +170,8 @@ def past_of(legs: Sequence[Leg], name: str, epoch: int, window: int) -> tuple[li
 def set_of(legs: Sequence[Leg], name: str, epoch: int) -> Documents:
     """What an epoch goes over: the documents of the last leg that began before the epoch's second row."""
     found = None
-    for begin, setting, anew in legs:
-        if found is None or anew or begin.cursors.get(name, Cursor()) <= (epoch, 0, 0):
+    for begin, setting, restarts in legs:
+        if found is None or restarts or begin.cursors.get(name, Cursor()) <= (epoch, 0, 0):
             found = setting.sets.get(name, found)
     assert found is not None, "a source is in the sets of the leg in which it joined"
     return found
@@ -189,14 +187,14 @@ def write_position(run: Run, must_match: Mapping[str, Any]) -> dict[str, str]:
     has not moved on by that many in its window follows, and what is new in the setting.
     """
     legs, before, said = [], Point(0, 0, 0, {}, {}, {}, None), dict[str, Any]()
-    for begin, setting, anew in run.legs:
+    for begin, setting, restarts in run.legs:
         sources: list[Any] = []
         for name, cursor in begin.cursors.items():
             given = begin.rows[name] - before.rows.get(name, 0)
             epoch, window, row = before.cursors.get(name, Cursor())
             sources.append(given if cursor == (epoch, window, row + given) else [given, *cursor])
         facts, point = setting._asdict(), [begin.step, begin.tokens, begin.turn, begin.weights, sources, begin.until]
-        legs.append([point, {key: facts[key] for key in facts if not said or facts[key] != said[key]}, anew])
+        legs.append([point, {key: facts[key] for key in facts if not said or facts[key] != said[key]}, restarts])
         before, said = begin, facts
     packed = zlib.compress(json.dumps([list(run.now.cursors), legs], separators=(",", ":")).encode(), 9)
     position = {"version": VERSION, "must_match": must_match, "now": run.now._asdict()}
@@ -224,7 +222,7 @@ def read_position(state: Any) -> tuple[Run, dict[str, Any]]:
 
 def _read_legs(names: list[str], listed: list[Any]) -> tuple[Leg, ...]:
     legs, before, facts = list[Leg](), Point(0, 0, 0, {}, {}, {}, None), dict[str, Any]()
-    for (step, tokens, turn, weights, sources, until), changed, anew in listed:
+    for (step, tokens, turn, weights, sources, until), changed, restarts in listed:
         cursors, rows = dict[str, Cursor](), dict[str, int]()
         for name, item in zip(names, sources, strict=False):
             given, *cursor = [item] if isinstance(item, int) else item
@@ -233,10 +231,11 @@ def _read_legs(names: list[str], listed: list[Any]) -> tuple[Leg, ...]:
             rows[name] = before.rows.get(name, 0) + given
         before = Point(step, tokens, turn, weights, cursors, rows, until)
         facts = facts | changed
-        own = Setting(**facts)
-        sets = {name: Documents(*documents) for name, documents in own.sets.items()}
-        legs.append(Leg(before, own._replace(stages=[Stage(*stage) for stage in own.stages], sets=sets), bool(anew)))
-        _require_counts(before, legs[-1].setting)
+        setting = Setting(**facts)
+        sets = {name: Documents(*documents) for name, documents in setting.sets.items()}
+        setting = setting._replace(stages=[Stage(*stage) for stage in setting.stages], sets=sets)
+        legs.append(Leg(before, setting, bool(restarts)))
+        _require_counts(before, setting)
     return tuple(legs)
 
 
