@@ -51,6 +51,9 @@ class Unknown(dict[Any, Any]):
     def __init__(self, *_: Any, **__: Any) -> None:
         """Keeps what __new__ was given."""
 
+    def __call__(self, *arguments: Any, **_: Any) -> "Unknown":
+        return Unknown(*arguments)
+
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
@@ -83,9 +86,7 @@ def positions_in(path: Path) -> list[Found]:
 
 
 def position_of(flag: str, path: Path, wanted: str | None, expected: str) -> dict[str, Any]:
-    """The position of a split in a checkpoint; of the only one, or of training, if none is wanted. ValueError if there
-    is none, or if there are several.
-    """
+    """The position of a split in a checkpoint; if none is wanted, the only one, or that of training."""
     if not path.exists():
         raise FileNotFoundError(f"{flag} {path}: expected {expected}, found no such file")
     found, split = positions_in(path), wanted or "train"

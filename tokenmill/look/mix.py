@@ -114,7 +114,7 @@ def run_cells(found: History, number: Callable[[int], str] = "{:,}".format) -> l
 
 def show_run(checkpoint: Path, page: Path | None, console: Console) -> int:
     """Prints what a run has taken so far. ValueError if the checkpoint has no such position."""
-    found = history(position_of("checkpoint", checkpoint, "train", "a checkpoint with a position in it"))
+    found = history(position_of("--checkpoint", checkpoint, "train", "a checkpoint with a position in it"))
     _print_table(RUN_HEADS, run_cells(found, short), console)
     for name, tokens in found.totals.items():
         console.print(f"{name}: {tokens:,} tokens, {tokens / max(1, found.tokens):.3%} of the run")

@@ -84,7 +84,7 @@ class Setting(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """A part of a run with one setting, from a point on. With `restarts`, it begins an epoch whatever was used of it."""
+    """A part of a run with one setting, from a point on. With `restarts`, it begins an epoch again."""
 
     begin: Point
     setting: Setting
