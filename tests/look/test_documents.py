@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from making import BOS, make_token_set
+from making import BOS, make_token_set, run_prepare, write_parquet
 
 from tokenmill import TokenSet
 from tokenmill.look.source_places import SourceLocator
@@ -67,3 +67,24 @@ def test_a_sample_is_of_different_documents_and_repeatable(tmp_path):
     assert [document.number for document in documents.sample(20, seed=4)] != numbers
     assert len(documents.sample(1000)) == 50
     assert [document.number for document in documents[10:12].sample(5)] == [10, 11]
+
+
+def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(tmp_path, tokenizer_json):
+    for number in range(2):
+        write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b", None, "c d", "", "e f", "g h"], row_group_size=3)
+    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    found = [document.source for document in TokenSet(tmp_path / done.stdout.splitlines()[-1]).documents("train")]
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert found == [f"0.parquet row group {g}, document {nth} of those that were kept" for g, nth in places]
+
+
+def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer_json):
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        lines = "".join(f'{{"text": "{name} document {i}"}}\n' for i in range(300))
+        (tmp_path / "in" / f"{name}.jsonl").write_text(lines)
+    flags = ("--tokenizer", tokenizer_json, "--shard-text-bytes", 2000)
+    token_set = TokenSet(tmp_path / run_prepare("--source", "in", *flags, cwd=tmp_path).stdout.splitlines()[-1])
+    assert len(token_set.split("train")) > 3
+    for document in token_set.documents("train"):
+        assert document.source == f"a.jsonl line {int(document.text.split()[-1]) + 1}"

@@ -124,7 +124,7 @@ def test_the_command_prints_and_draws_a_run_from_its_checkpoint(paths, tmp_path,
     folder = make_token_set(tmp_path / "set", train=[[30] * 60], val=[[9] * 3])
     for calls, line in ((0, "source"), (1, "the set: 32 tokens, 100.000% of the run")):
         torch.save(go_on(None, folder, calls, 2, 1, T)[0], checkpoint)
-        assert cli.main(["mix", "--checkpoint", str(checkpoint), "--html", str(page)]) == 0
+        assert cli.main(["mix", "--checkpoint", str(checkpoint)]) == 0
         assert line in capsys.readouterr().out
 
 

@@ -33,7 +33,7 @@ from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.steps import RunRows, ShownRow
 from tokenmill.look.terminal import RowPrinter
 from tokenmill.rows.run import Run
-from tokenmill.sanitize import sanitize
+from tokenmill.sanitize import redact, sanitize
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
@@ -106,7 +106,7 @@ def _settings(config: Show, run: RunRows, leg: Run) -> str:
         said.append(f"the checkpoint is after {run.run.now.step:,} steps, so this one is to come")
     for source, (manifest, view, _) in setting.sets.items():
         said.append(f"{source or run.sets[source].name} as of manifest {manifest}" + f", view {view}" * bool(view))
-    return f"{config.tokens}, {run.order.split}: {'; '.join(said)}"
+    return f"{redact(config.tokens)}, {run.order.split}: {'; '.join(said)}"
 
 
 def _show_document(config: Show, run: RunRows, printer: RowPrinter) -> None:
