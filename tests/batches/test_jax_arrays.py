@@ -95,11 +95,11 @@ if process < 3:  # the fourth has no device in that mesh
     refused["the same parts"] = try_batch(devices[:6].reshape(2, 3), ("data", "tensor"), P("data"))
 refused["seq_len must be a multiple of 2"] = try_batch(
     devices.reshape(4, 2), ("data", "sequence"), P("data", "sequence"), seq_len=15)
-refused["sharding must name axes"] = try_batch(devices.reshape(2, 4), ("data", "tensor"), P("data", None, "tensor"))
+refused["sharding must be"] = try_batch(devices.reshape(2, 4), ("data", "tensor"), P("data", None, "tensor"))
 refused["has no device"] = try_batch(devices[:2] if process else devices[2:4], ("data",), P("data"))
 of = lambda sharding: tried(lambda: RowLoader(TOKENS, batch_size=2, seq_len=4, sharding=sharding))
-refused["sharding must be"] = of(Mesh(devices, ("data",)))
-refused["jax.sharding.NamedSharding"] = of(jax.sharding.SingleDeviceSharding(here[0]))
+refused["must be a NamedSharding"] = of(Mesh(devices, ("data",)))
+refused["a NamedSharding"] = of(jax.sharding.SingleDeviceSharding(here[0]))
 tell([told, refused, ranks])
 """
 RANKS = {  # of the four processes

@@ -19,6 +19,7 @@ from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.token_stats import histogram
 
 CHOICES = ("crop", "drop")
+pytestmark = pytest.mark.filterwarnings("ignore:.*have no target in their first:UserWarning")
 SEQ_LENS = (31, 200)
 
 

@@ -12,7 +12,7 @@ import pytest
 from making import make_token_set, wait_until
 from reference import PACKINGS, make_loader, rows_of
 
-from tokenmill.feed import window_rows
+from tokenmill.feed import table
 from tokenmill.store import maps, pread
 from tokenmill.store.pread import FileNumbers
 
@@ -103,7 +103,7 @@ def test_files_are_closed_when_a_thread_ends(many, monkeypatch):
 def test_a_file_that_is_cut_while_it_is_read_is_an_error(many, monkeypatch):
     """With a memory map it would end the process."""
     monkeypatch.setenv("TOKENMILL_READ", "pread")
-    monkeypatch.setattr(window_rows.ChangeCheck, "require", lambda self, shards: None)
+    monkeypatch.setattr(table.ChangeCheck, "require", lambda self, shards: None)
     loader = make_loader(many, prefetch=0)
     next(loader)
     for path in many.glob("shards/*.bin"):

@@ -159,5 +159,5 @@ def test_preparing_and_showing_with_one(both, source, tmp_path, monkeypatch):
         trees.append([entry.bin_sha256 for entry in token_set.entries])
     assert trees[0] == trees[1]
     assert warm.run("-m", "tokenmill", "verify", token_set.path, cwd=ROOT).returncode == 0
-    shown = warm.run("-m", "tokenmill", "show", token_set.path, "--document", 0, cwd=ROOT)
+    shown = warm.run("-m", "tokenmill", "show", token_set.path, "--document", 0, "--seq-len", 64, cwd=ROOT)
     assert (shown.returncode, bool(shown.stdout)) == (0, True)
