@@ -73,9 +73,6 @@ def test_the_command_prints_the_forecast_draws_it_and_says_that_a_run_ends_early
     assert cli.main(["mix", str(path), "--tokens", "15K"]) == 0
 
 
-# ---------------------------------------------------------------------------- a run so far
-
-
 def go_on(state, tokens, calls, batch_size, world_size, seq_len, skip=0):
     """The position after some calls of all ranks, and the tokens of each source that they got."""
     settings = {"batch_size": batch_size, "seq_len": seq_len, "world_size": world_size, "prefetch": 0}

@@ -130,7 +130,7 @@ def batch_of(sources: Sources, turns: list[Turns], first: int, last: int) -> Bat
     if len(turns) == 1 and len(turns[0].spans) == 1:  # one source: its rows are in order
         ((name, own),) = turns[0].spans.items()
         return Batch(_parts(sources[name], own, first, last - first), slice(None))
-    parts, places, done = list[Part](), [np.zeros(0, np.int64)], 0
+    parts, places, done = list[Part](), list[np.ndarray](), 0
     for pattern, begin, end, before, spans in turns:
         low, high = begin + max(0, first - done), begin + min(last - done, end - begin)
         if low < high:
@@ -144,7 +144,7 @@ def batch_of(sources: Sources, turns: list[Turns], first: int, last: int) -> Bat
                     parts += _parts(sources[name], spans[name], firsts[taken] - known, count)
                     taken += count
         done += end - begin
-    return Batch(parts, np.concatenate(places))
+    return Batch(parts, places[0] if len(places) == 1 else np.concatenate([np.zeros(0, np.int64), *places]))
 
 
 def targets_of(sources: Sources, turns: list[Turns]) -> int:

@@ -202,9 +202,11 @@ def read_batch(batch: Batch, shape: tuple[int, int], dtype: np.dtype[Any]) -> tu
     if not batch.parts:
         return np.zeros((0, shape[1]), dtype), None
     views, spans, inserted, now = list[Any](), list[np.ndarray](), list[np.ndarray](), time.monotonic()
+    is_masked = False
     for _, table, first, last in batch.parts:
         if now >= table.check.due:
             table.check.require(table.shards)
+        is_masked = is_masked or table.is_masked
         some = slice(table.offsets[first], table.offsets[last])
         span, bos = table.span[some], table.bos[some]
         views += table.views(span, bos)
@@ -215,7 +217,7 @@ def read_batch(batch: Batch, shape: tuple[int, int], dtype: np.dtype[Any]) -> tu
         one = len(spans) == 1
         span, bos = (spans[0], inserted[0]) if one else (np.concatenate(spans), np.concatenate(inserted))
         _mark_pieces(batch.parts, rows.reshape(-1), span, bos)
-    if not any(part.table.is_masked for part in batch.parts):
+    if not is_masked:
         return rows, None
     done, masks = 0, list[np.ndarray]()
     for _, table, first, last in batch.parts:

@@ -153,10 +153,7 @@ class Run(NamedTuple):
 
 
 def past_of(legs: Sequence[Leg], name: str, epoch: int, window: int) -> tuple[list[tuple[int, int]], int]:
-    """What was used of a source's window at other row lengths: [(seq_len, rows), ...], and these rows together.
-
-    With legs of 2,048 and 4,096, the second of which found the source at row 812 of this window: [(2048, 812)], 812.
-    """
+    """What was used of a source's window at other row lengths: [(seq_len, rows), ...], and these rows together."""
     changes: list[tuple[int, int]] = []  # each row length, and the row of this window at which it began
     for begin, setting, restarts in legs:
         cursor = begin.cursors.get(name, Cursor())
@@ -208,7 +205,7 @@ def read_position(state: Any) -> tuple[Run, dict[str, Any]]:
         if (version := found["version"]) == VERSION:
             listed = zlib.decompressobj().decompress(b85decode(found["legs"]), MOST_BYTES)
             now = Point(**found["now"])
-            now = now._replace(cursors={name: Cursor(*cursor) for name, cursor in now.cursors.items()})
+            now = now._replace(cursors={name: Cursor._make(cursor) for name, cursor in now.cursors.items()})
             run = Run(_read_legs(*json.loads(listed)), now)
             _require_counts(run.now, run.setting)
             return run, dict(found["must_match"])
@@ -227,7 +224,7 @@ def _read_legs(names: list[str], listed: list[Any]) -> tuple[Leg, ...]:
         for name, item in zip(names, sources, strict=False):
             given, *cursor = [item] if isinstance(item, int) else item
             epoch, window, row = before.cursors.get(name, Cursor())
-            cursors[name] = Cursor(*cursor) if cursor else Cursor(epoch, window, row + given)
+            cursors[name] = Cursor._make(cursor) if cursor else Cursor(epoch, window, row + given)
             rows[name] = before.rows.get(name, 0) + given
         before = Point(step, tokens, turn, weights, cursors, rows, until)
         facts = facts | changed
@@ -248,6 +245,7 @@ def _require_counts(point: Point, setting: Setting) -> None:
     counts += [size - 1 for size in (setting.batch_size, setting.world_size, setting.seq_len, *setting.caps.values())]
     counts += [0 if setting.epochs is None else setting.epochs - 1, 0 if point.until is None else point.until]
     texts = [text for documents in setting.sets.values() for text in documents]
+    counts.append(setting.stages[0].begin and -1)  # the first stage begins at 0
     if not all(type(number) is int and 0 <= number < MOST for number in counts) or setting.seq_len > 1 << 26:
         raise ValueError("expected whole numbers of a run")
     if not all(isinstance(text, str) for text in texts):

@@ -89,7 +89,9 @@ class Epoch:
         return len(self._cuts) - 1
 
     def window(self, number: int) -> Window:
-        """The slices of a window."""
+        """The slices of a window. ValueError if the epoch has no such window."""
+        if number >= len(self):
+            raise ValueError(f"no such window: {number}, of an epoch that has {len(self)}")
         some = np.sort(self._order[self._cuts[number] : self._cuts[number + 1]].astype(np.int64))
         shard, begin, end, copies = self.slices
         copies = None if copies is None else tuple(column[some] for column in copies)
