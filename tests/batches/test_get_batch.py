@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -166,17 +165,3 @@ def test_evaluation_moves_no_training_and_goes_on_where_it_was(token_set):
     for purpose in ("eval", "train"):  # validation is evaluation whatever is said
         batch = get_batch("val", 2, SEQ_LEN, tokens=token_set, purpose=purpose)
         assert rows_of(batch) == rows_of(next(loader))
-
-
-def test_a_training_batch_without_gradients_is_warned_of(token_set):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        get_batch("train", 2, SEQ_LEN, tokens=token_set)
-        with torch.no_grad():
-            get_batch("val", 1, SEQ_LEN, tokens=token_set)
-            get_batch("train", 2, SEQ_LEN, tokens=token_set, purpose="eval")
-            assert not caught
-            get_batch("train", 2, SEQ_LEN, tokens=token_set)
-    (one,) = caught
-    assert "purpose='eval'" in str(one.message)
-    assert one.filename == __file__, "it points at the user's line"
