@@ -80,7 +80,7 @@ def mask_of(shard: Shard, begin: int, end: int) -> np.ndarray:
     """Which of tokens `begin` to `end` of a chat set's shard are in the loss: (end - begin,) bool."""
     assert shard.mask_bytes is not None, "only chat sets have a mask"
     bits = np.unpackbits(np.frombuffer(shard.mask_bytes[begin >> 3 : (end + 7) >> 3], np.uint8), bitorder="little")
-    return bits[begin & 7 :][: end - begin].astype(bool)
+    return bits[begin & 7 :][: end - begin].view(bool)
 
 
 def pieces_of(shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False) -> list[Piece]:

@@ -162,10 +162,10 @@ class Table:
                 continue
             document = np.searchsorted(one.offsets, begin[own].astype(one.offsets.dtype), side="right") - 1
             counts[own] = one.target_counts[document]
-            for span in np.flatnonzero(plan.length[own] < one.lengths[document]).tolist():  # those that are cropped
-                counts[own[span]] = mask_of(
-                    one, int(begin[own[span]]), int(begin[own[span]] + plan.length[own[span]])
-                ).sum()
+            cropped = own[plan.length[own] < one.lengths[document]]
+            spans = zip(cropped.tolist(), begin[cropped].tolist(), plan.length[cropped].tolist(), strict=True)
+            for span, first, length in spans:
+                counts[span] = np.count_nonzero(mask_of(one, first, first + length))
         done = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         found: np.ndarray = np.diff(done[plan.row_offsets])
         return found
