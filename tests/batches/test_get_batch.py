@@ -165,3 +165,10 @@ def test_evaluation_moves_no_training_and_goes_on_where_it_was(token_set):
     for purpose in ("eval", "train"):  # validation is evaluation whatever is said
         batch = get_batch("val", 2, SEQ_LEN, tokens=token_set, purpose=purpose)
         assert rows_of(batch) == rows_of(next(loader))
+
+
+def test_a_relative_folder_is_that_of_the_folder_in_which_the_call_is_made(tmp_path, monkeypatch):
+    for seed, name in enumerate(("one", "two")):
+        folder = make_token_set(tmp_path / name / "set", train=[[20] * 30], val=[[9] * 30], seed=seed)
+        monkeypatch.chdir(tmp_path / name)
+        assert rows_of(get_batch("train", 2, SEQ_LEN, tokens="./set")) == rows_of(next(make_loader(folder)))

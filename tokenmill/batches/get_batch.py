@@ -12,16 +12,15 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 
-from tokenmill.addresses import is_address
 from tokenmill.batches.loader import RowLoader
 from tokenmill.batches.torch_arrays import find_device
 from tokenmill.checks import one_of
 from tokenmill.feed.config import LoaderConfig, Packing, Tokens
-from tokenmill.feed.mixture import Mixture
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
@@ -49,9 +48,8 @@ class LoaderCache:
 
     def _make(self, config: LoaderConfig, purpose: str) -> RowLoader:
         """A new loader, at the loaded position that fits, if there is one."""
-        tokens = config.tokens
-        if tokens is None or not (isinstance(tokens, Mixture) or is_address(tokens)):
-            tokens = os.path.realpath(tokens or find_token_set(TOKENS_ROOT))
+        tokens = config.tokens or find_token_set(TOKENS_ROOT)
+        tokens = tokens.resolve() if isinstance(tokens, Path) else tokens
         seed = config.seed + EVAL_SEEDS if purpose == "eval" else config.seed
         resolved = replace(config, tokens=tokens, device=find_device(config.device), seed=seed)
         for known in self._loaders.values():

@@ -3,18 +3,16 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tokenmill.addresses import is_address
 from tokenmill.batches.loader import RowLoader
 from tokenmill.batches.ranks import is_distributed, rank_and_world_size, require_same_on_all_ranks
+from tokenmill.batches.resume import setting_of
 from tokenmill.checks import whole_number
 from tokenmill.feed.config import LoaderConfig, Packing, Tokens
-from tokenmill.feed.mixture import Mixture
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
@@ -69,19 +67,14 @@ class PackedRows(IterableDataset[Pair]):
         config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})
         if self._single and not config.drop_last:
             raise ValueError("drop_last=False needs a batch_size: ranks would have unequal numbers of single rows")
-        where = config.tokens
-        if where is None or not (isinstance(where, Mixture) or is_address(where)):
-            where = Path(os.path.abspath(where or find_token_set(TOKENS_ROOT)))  # a worker may start in another folder
-        self.config, self._epoch, self._iterated_in = replace(config, tokens=where), 0, -1
-        self._manifests, self._length = self._manifests_now(), (tuple[Any, ...](), 0)
+        # found here, as a worker may start in another folder
+        self.config = replace(config, tokens=config.tokens or find_token_set(TOKENS_ROOT))
+        self._epoch, self._iterated_in, self._length = 0, -1, (tuple[Any, ...](), 0)
+        self._sets = setting_of(self.config, self.config.mixture.open(self.config.kept), 1).sets
         if is_distributed() and config.rank is None:  # here, because a worker cannot reach the other ranks
             local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes")
             settings = {key: repr(value) for key, value in vars(self.config).items() if key not in local}
-            require_same_on_all_ranks(settings | {"manifests": self._manifests, "tokens": repr(config.mixture.stages)})
-
-    def _manifests_now(self) -> dict[str, list[str]]:
-        sets = self.config.mixture.open(self.config.kept)
-        return {name: [one.digest, one.view_digest] for name, one in sets.items()}
+            require_same_on_all_ranks(settings | {"sets": self._sets, "tokens": repr(config.mixture.stages)})
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration begin with this epoch. The default is epoch 0 for each iteration."""
@@ -95,9 +88,9 @@ class PackedRows(IterableDataset[Pair]):
             if self._iterated_in == os.getpid():
                 return _refused("a worker that persists cannot be told its epoch: leave out persistent_workers=True")
             self._iterated_in, config = os.getpid(), replace(config, prefetch=0)  # the DataLoader makes batches ahead
-        if self._manifests_now() != self._manifests:
-            raise ValueError("a token set has changed since this PackedRows was made; make another one")
         loader = (_SingleRows if self._single else RowLoader).of(config)
+        if loader.run.setting.sets != self._sets:
+            raise ValueError("a token set has changed since this PackedRows was made; make another one")
         if self._epoch:
             loader.set_epoch(self._epoch)
         return loader

@@ -12,11 +12,12 @@ from typing import Any, Literal, Self
 from tokenmill.addresses import cache_root, named
 from tokenmill.checks import LARGEST, LONGEST_ROW, bytes_of, one_of, truth, whole_number
 from tokenmill.feed.mixture import ONE_SET, Mixture
+from tokenmill.feed.mixture_file import folder_of
 from tokenmill.feed.table import LOSSES, Loss
 from tokenmill.remote.sets import Kept
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
 from tokenmill.rows.plan import PACKINGS
-from tokenmill.store.set_names import TOKENS_ROOT, find_token_set, set_folder
+from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
 from tokenmill.store.shards import SPLITS, Split
 
 Tokens = str | os.PathLike[str] | Mixture | None  # the type of the `tokens` parameter
@@ -79,7 +80,7 @@ class LoaderConfig:
         if self.tokens is not None and not isinstance(self.tokens, Mixture):
             location = named(self.tokens)
             is_mixture = isinstance(location, Path) and location.suffix == ".toml"
-            self._set("tokens", Mixture.load(location) if is_mixture else set_folder(self.tokens))
+            self._set("tokens", Mixture.load(location) if is_mixture else folder_of(self.tokens, Path.cwd()))
         self._require_valid()
 
     def _set(self, field: str, value: object) -> None:
