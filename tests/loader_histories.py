@@ -26,7 +26,7 @@ from making_views import make_view
 
 from tokenmill import Mixture
 from tokenmill.feed.pieces import Piece
-from tokenmill.look.steps import rows_of_step
+from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows
 from tokenmill.rows.run import past_of, read_position
@@ -187,7 +187,7 @@ class History:
         before, length = self.state, len(self.log)
         if self.deal(self.loaders(), sets, count) == count:
             step = loaders[0].step
-            skipped = [list(rows_of_step(self.state, step + number, sets)) for number in range(count)]
+            skipped = [list(RunRows.of_position(self.state, sets).step(step + number)) for number in range(count)]
             after = read_position(self.state)[0].now.cursors
             for loader in loaders:
                 loader.skip(count)
@@ -208,7 +208,7 @@ class History:
         last: dict[str, int] = {}
         for rows, shown, then in self.log:
             if shown is None:
-                shown = list(rows_of_step(self.state, step, sets))
+                shown = list(RunRows.of_position(self.state, sets).step(step))
                 told = [[token for piece in row.pieces for token in tokens_of(piece)] for row in shown]
                 inputs, targets = rows
                 assert [row[:-1] for row in told] == inputs.tolist(), f"step {step} is not as it was dealt"

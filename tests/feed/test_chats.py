@@ -8,7 +8,7 @@ import pytest
 from making import BOS, make_chat_set, make_token_set
 
 from tokenmill import Mixture
-from tokenmill.look.steps import rows_of_step
+from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.store.token_sets import TokenSet
 
@@ -102,7 +102,9 @@ def test_a_conversation_without_a_target_in_what_is_kept_is_left_out_with_a_warn
         loader = RowLoader(folder, batch_size=1, seq_len=8, epochs=1, long_documents="crop")
     dealt = list(loader)
     shown = [
-        row for step in range(len(dealt)) for row in rows_of_step(loader.state_dict(), step, {"": TokenSet(folder)})
+        row
+        for step in range(len(dealt))
+        for row in RunRows.of_position(loader.state_dict(), {"": TokenSet(folder)}).step(step)
     ]
     pieces = [piece for row in shown for piece in row.pieces if not piece.is_padding]
     assert sorted(piece.document for piece in pieces) == [n for n, place in enumerate(first) if place < 9]

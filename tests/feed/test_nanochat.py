@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from making import BOS, make_token_set
 from reference import rows_of
 
-from tokenmill.look.steps import rows_of_step
+from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.rows.nanochat import BestFitBuffer
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -107,7 +107,7 @@ def test_it_resumes_at_every_step_with_any_batch_size_and_a_position_tells_each_
             resumed = make_loader(prepared[1], rank=rank, world_size=2, batch_size=2)
             resumed.load_state_dict(state)
             assert rows_of(next(resumed)) + rows_of(next(resumed)) == dealt[step][rank]
-        shown = rows_of_step(ranks[1].state_dict(), step, {"": ranks[0].token_set})
+        shown = RunRows.of_position(ranks[1].state_dict(), {"": ranks[0].token_set}).step(step)
         told = [[token for piece in row.pieces for token in piece.tokens(ranks[0].bos_id).tolist()] for row in shown]
         assert told == dealt[step][0] + dealt[step][1]
 

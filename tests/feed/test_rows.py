@@ -14,7 +14,7 @@ from making import BOS, make_token_set, wait_until
 from reference import PACKINGS, SEED, SEQ_LEN, cursor_of, reference_rows, rows_of
 
 from tokenmill.feed import source as sources
-from tokenmill.look.steps import rows_of_step
+from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows as window_sizes
 from tokenmill.rows.windows import WindowSize
@@ -32,7 +32,7 @@ def take(loader, calls):
 
 def shown_rows(loader, step):
     """The rows of a step, as they follow from the loader's position."""
-    shown = rows_of_step(loader.state_dict(), step, {"": loader.token_set})
+    shown = RunRows.of_position(loader.state_dict(), {"": loader.token_set}).step(step)
     return [[token for piece in row.pieces for token in piece.tokens(BOS).tolist()] for row in shown]
 
 
@@ -146,7 +146,7 @@ def test_a_batch_has_documents_of_as_many_files_as_random_draws_would(tmp_path, 
     loader, touched, drawn = make_loader(folder, 32, packing=packing), [], []
     take(loader, 40)
     for step in range(40):
-        rows = rows_of_step(loader.state_dict(), step, {"": TokenSet(folder)})
+        rows = RunRows.of_position(loader.state_dict(), {"": TokenSet(folder)}).step(step)
         pieces = [piece for row in rows for piece in (row.pieces if packing == "best_fit" else row.pieces[:1])]
         files = [piece.shard.entry.name for piece in pieces if not piece.filler]
         touched.append(len(set(files)))

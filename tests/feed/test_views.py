@@ -9,7 +9,7 @@ from making_views import make_view
 from reference import cursor_of, rows_of
 
 from tokenmill import Mixture, proportional
-from tokenmill.look.steps import rows_of_step
+from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows as window_sizes
 from tokenmill.rows.windows import WindowSize
@@ -69,7 +69,8 @@ def rest_of_epoch(loader):
 def rows_of_epoch(loader):
     """The rows of an epoch, as they follow from the position at its end."""
     steps = len(list(loader))
-    return [row for step in range(steps) for row in rows_of_step(loader.state_dict(), step, {"": loader.token_set})]
+    run = RunRows.of_position(loader.state_dict(), {"": loader.token_set})
+    return [row for step in range(steps) for row in run.step(step)]
 
 
 def times(folder, counts):

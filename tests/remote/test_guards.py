@@ -78,7 +78,7 @@ def test_a_read_is_made_again_if_a_block_was_given_back_meanwhile(shard):
 
 
 def test_rows_are_joined_again_if_a_block_was_given_back_meanwhile(shard):
-    guard = BlockGuard.of([shard])
+    guard = BlockGuard([shard])
     join, calls = ended_by_eviction(shard, "right")
     one, end = np.zeros(1, np.int64), np.array([2 * MIB])
     assert guard.join(one, one, end, join) == "right"
@@ -86,7 +86,7 @@ def test_rows_are_joined_again_if_a_block_was_given_back_meanwhile(shard):
 
 
 def test_rows_are_not_taken_by_their_era_if_a_block_was_given_back_meanwhile(shard):
-    guard, join = BlockGuard.of([shard]), ended_by_eviction(shard, "right")[0]
+    guard, join = BlockGuard([shard]), ended_by_eviction(shard, "right")[0]
     assert guard.join_if_all_present(lambda: "right") is None, "nothing was checked yet"
     guard.check_all_present([(shard.cache, blocks(shard))])
     assert guard.join_if_all_present(lambda: "right") == "right"
@@ -95,7 +95,7 @@ def test_rows_are_not_taken_by_their_era_if_a_block_was_given_back_meanwhile(sha
 
 
 def test_blocks_that_are_given_back_while_they_are_checked_are_not_taken_by_their_era(shard, monkeypatch):
-    guard = BlockGuard.of([shard])
+    guard = BlockGuard([shard])
     monkeypatch.setattr(shard, "require_unchanged", lambda: shard.cache.give_back(int(blocks(shard)[0])))
     guard.check_all_present([(shard.cache, blocks(shard))])
     assert guard.join_if_all_present(lambda: pytest.fail("a block is missing")) is None

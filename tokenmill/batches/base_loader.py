@@ -24,11 +24,10 @@ from tokenmill.feed.chats import require_conversations
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.mixed_rows import advance, mixed_rows, past_empty_windows
 from tokenmill.feed.nanochat_rows import nanochat_rows
-from tokenmill.feed.prefetch import Prefetch, Stop
+from tokenmill.feed.prefetch import CLOSED, Prefetch, Stop
 from tokenmill.feed.remote_rows import require_room
 from tokenmill.feed.source import Source
 from tokenmill.feed.table import read_batch
-from tokenmill.rows import windows
 from tokenmill.rows.run import Run, write_position
 from tokenmill.store.maps import unmap_dropped
 from tokenmill.store.token_sets import TokenSet
@@ -78,7 +77,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         self._identity = identity_of(config, self._setting, self._sets, self._order)
         self._counted: dict[int, int] = {}  # rows of epochs, which take time to count
         self.run = Run.start(self._setting)
-        require_room(self._sets.values(), config.split, windows.DEFAULT_WINDOW_SIZE)
+        require_room(self._sets.values(), config.split)
         for name, one in self._sets.items():
             self._require_rows(name, one)
         if self._is_compared and config.rank is None:
@@ -109,7 +108,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             batches: Any = self._batches
             sent, sources, targets, run = next(batches)
             if batches is not self._batches:
-                raise ValueError("the loader was closed or moved by another thread")
+                raise ValueError(CLOSED)
             arrays: Arrays = self._arrays.receive(sent)
             self._row_parts, self.targets, self._begun = sources, targets, True
             self.run = run

@@ -178,7 +178,7 @@ class Mixture:
         path = folder_of(text, Path.cwd())
         name = _plain(name_of(path))
         known = self.paths.setdefault(name, path)
-        if _resolved(known) != _resolved(path):
+        if os.path.realpath(known) != os.path.realpath(path):  # of addresses too, which are equal as they are
             raise ValueError(
                 f"two sources are called {name!r}: {known} and {path}; name them with sources={{name: folder}}"
             )
@@ -265,8 +265,3 @@ def _plain(name: Any) -> str:
     if not isinstance(name, str) or not is_plain(name) or not name.isprintable():
         raise ValueError(f"a source's name must be a string without '/', not {name!r}")
     return name
-
-
-def _resolved(path: str | Path) -> str:
-    """A form that is equal for equal sources: the address, or the folder with symbolic links resolved."""
-    return path if isinstance(path, str) else os.path.realpath(path)

@@ -37,16 +37,10 @@ def nanochat_rows(token_set: TokenSet, split: str, run: Run, rank: int) -> Itera
         buffer.next_row()
     while True:
         rows = [buffer.next_row() for _ in range(setting.batch_size)]
-        step, tokens, _, _, cursors, given, _ = run.now
-        cursor = cursors[name]._replace(row=cursors[name].row + setting.batch_size)
-        total = setting.global_batch
-        now = run.now._replace(
-            step=step + 1,
-            tokens=tokens + total * setting.seq_len,
-            cursors={**cursors, name: cursor},
-            rows={**given, name: given[name] + total},
-        )
-        run = run._replace(now=now)
+        now, total = run.now, setting.global_batch
+        cursors = {name: now.cursors[name]._replace(row=now.cursors[name].row + setting.batch_size)}
+        now = now._replace(step=now.step + 1, cursors=cursors, rows={name: now.rows[name] + total})
+        run = run._replace(now=now._replace(tokens=now.tokens + total * setting.seq_len))
         yield Batch([Part(0, PickedRows(documents, rows), 0, len(rows))], slice(None)), total * setting.seq_len, run
 
 

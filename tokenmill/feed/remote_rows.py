@@ -1,6 +1,6 @@
 """Rows of token sets at an address (remote/): which blocks contain their tokens, and when each block is needed next.
 
-    guard = BlockGuard.of(shards)                 None if all shards are on this disk
+    guard = BlockGuard(shards)                    of which some are remote
     guard.join(sources, begins, ends, join)       what join() returns, read while all blocks of these bytes are present
 
 The guard compares the marks of the blocks before and after it reads, and replaces what may come from a hole. The result
@@ -11,7 +11,7 @@ without working locks (remote/holes.py).
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from tokenmill.remote.cache import Cache, Need
 from tokenmill.remote.fetcher import fetcher
 from tokenmill.remote.holes import doubtful, read_verified
 from tokenmill.remote.sets import RemoteShard, RemoteTokenSet
-from tokenmill.rows.windows import SLICE, WindowSize
+from tokenmill.rows import windows
 from tokenmill.store.files import BLOCK_BYTES
 from tokenmill.store.shards import Shard
 from tokenmill.store.token_sets import TokenSet
@@ -42,11 +42,6 @@ class BlockGuard:
         self._eras: list[int] | None = None  # the eras in which all blocks of all rows were present
         self._eras_of_files: list[int] = []  # the eras in which the files were last checked
         self._shards = shards
-
-    @classmethod
-    def of(cls, shards: Sequence[Shard]) -> Self | None:
-        """A guard for these shards; None if no shard is remote."""
-        return cls(shards) if any(isinstance(shard, RemoteShard) for shard in shards) else None
 
     def eras(self) -> list[int]:
         """The eras of the caches. A cache gets a new era as soon as any of its blocks is evicted."""
@@ -135,15 +130,7 @@ class BlockOrder:
         self._itemsize = token_set.numpy_dtype.itemsize
         self.at = (0, 0)  # (epoch, window) that is being read
         self._known: tuple[tuple[int, int], np.ndarray] | None = None
-
-    @classmethod
-    def of(cls, source: Any, token_set: TokenSet) -> Self | None:
-        """The order of a source whose set is at an address; None for a set on this disk."""
-        if not isinstance(token_set, RemoteTokenSet):
-            return None
-        order = cls(source, token_set)
-        token_set.cache.add(order)
-        return order
+        token_set.cache.add(self)
 
     def windows_until(self, epoch: int, window: int) -> int:
         """How many windows come before this one, counted from the one that is being read."""
@@ -194,16 +181,17 @@ def needs_of(
     return needs
 
 
-def require_room(sets: Iterable[TokenSet], split: str, size: WindowSize) -> None:
+def require_room(sets: Iterable[TokenSet], split: str) -> None:
     """ValueError if the cache of remote sets is smaller than two windows of each: the current one, and the next one
     while it is fetched.
     """
     remote, needed = [token_set for token_set in sets if isinstance(token_set, RemoteTokenSet)], 0
+    size = windows.DEFAULT_WINDOW_SIZE
     for token_set in remote:
         itemsize, tokens = token_set.numpy_dtype.itemsize, sum(entry.tokens for entry in token_set.split(split))
         window = size.window
         if token_set.view is not None:  # all blocks from a slice's first document to its last, however few it keeps
-            slices = token_set.view.slices_of(split, SLICE)
+            slices = token_set.view.slices_of(split, windows.SLICE)
             read = int((slices["end"] - slices["begin"]).sum())
             window = window * read // max(1, token_set.view.tokens(split))
         blocks = window // size.slice * (size.slice * itemsize + BLOCK_BYTES)  # a document may end in the next block

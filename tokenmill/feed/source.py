@@ -21,6 +21,7 @@ from tokenmill.feed.pieces import Padding
 from tokenmill.feed.prefetch import Stop
 from tokenmill.feed.remote_rows import BlockOrder, needs_of
 from tokenmill.feed.table import Loss, Table
+from tokenmill.remote.sets import RemoteTokenSet
 from tokenmill.rows import windows
 from tokenmill.rows.order import number_of
 from tokenmill.rows.packing import LongDocuments
@@ -93,7 +94,9 @@ class Source:
         self._epochs: dict[int, EpochDocuments] = {}
         self._tables: dict[tuple[int, int], Any] = {}  # by window: its Table, or a Future of it
         self._counts: dict[tuple[int, int], tuple[int, int]] = {}  # by window: see `count_window`
-        self._blocks = None if counts_only else BlockOrder.of(self, token_set)
+        self._blocks = (
+            BlockOrder(self, token_set) if isinstance(token_set, RemoteTokenSet) and not counts_only else None
+        )
 
     # ------------------------------------------------------------------------ the order of rows
 

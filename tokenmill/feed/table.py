@@ -23,6 +23,7 @@ import numpy as np
 
 from tokenmill.feed.pieces import Padding, Piece, mask_of, pieces_of
 from tokenmill.feed.remote_rows import BlockGuard
+from tokenmill.remote.sets import RemoteShard
 from tokenmill.rows.packing import RowPlan
 from tokenmill.store.shards import Shard
 
@@ -79,7 +80,8 @@ class Table:
         self._masks = None if masks[0] is None else masks
         self.is_masked = self._masks is not None or loss == "once"
         self._targets = self._count_targets(plan) if self.is_masked else None
-        self.check, self._guard = ChangeCheck(), BlockGuard.of(self.shards)
+        is_remote = any(isinstance(one, RemoteShard) for one in self.shards)
+        self.check, self._guard = ChangeCheck(), BlockGuard(self.shards) if is_remote else None
         self.needs: list[Any] = []  # what keeps remote blocks in the cache
         self.blocks = [] if self._guard is None else self._guard.blocks(*self.span.T)
 

@@ -170,11 +170,6 @@ class RunRows:
         return Source(name, token_set, self.order, run.legs, counts_only=True, number=number)
 
 
-def rows_of_step(state: Mapping[str, Any], step: int, sets: Sets) -> list[ShownRow]:
-    """The rows of the global batch of a step, from a position. ValueError if the run has not made that step."""
-    return RunRows.of_position(state, sets).step(step)
-
-
 def _set_of(name: str, run: Run, sets: Sets) -> TokenSet:
     """The token set of a source of a run. ValueError if it is not among `sets`."""
     manifest = run.setting.sets[name].manifest

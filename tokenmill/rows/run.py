@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 VERSION = 1
-MOST, MOST_BYTES = 1 << 62, 1 << 26  # the largest count, and the largest list of legs, in a position
+MOST, MOST_TOKENS, MOST_BYTES = 1 << 62, 1 << 26, 1 << 26  # a count, a row length, and a list of legs, in a position
 
 
 class Cursor(NamedTuple):
@@ -245,8 +245,9 @@ def _require_counts(point: Point, setting: Setting) -> None:
     counts += [size - 1 for size in (setting.batch_size, setting.world_size, setting.seq_len, *setting.caps.values())]
     counts += [0 if setting.epochs is None else setting.epochs - 1, 0 if point.until is None else point.until]
     texts = [text for documents in setting.sets.values() for text in documents]
-    counts.append(setting.stages[0].begin and -1)  # the first stage begins at 0
-    if not all(type(number) is int and 0 <= number < MOST for number in counts) or setting.seq_len > 1 << 26:
+    if not all(type(number) is int and 0 <= number < MOST for number in counts) or setting.seq_len > MOST_TOKENS:
         raise ValueError("expected whole numbers of a run")
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("expected digests of sets")
+    if setting.stages[0].begin != 0:
+        raise ValueError("expected a stage that begins at 0 tokens")
