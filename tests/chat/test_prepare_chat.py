@@ -172,8 +172,8 @@ def test_show_tells_what_bears_loss_and_padding(chat_set):
     console = Console(record=True, width=200, soft_wrap=True, highlight=False, markup=False, force_terminal=True)
     show(Show(tokens=str(chat_set), row="0", seq_len=400), console)
     told = console.export_text(clear=False)
-    assert "tokens bear loss: document" in told
-    assert "tokens of padding, which bear no loss" in told
+    assert "tokens are in the loss: document" in told
+    assert "tokens of padding, which are not in the loss" in told
     underlined = "".join(console.export_text(styles=True).split("\x1b[0m"))
     assert "\x1b[4" in underlined
 
@@ -219,8 +219,8 @@ def test_the_lines_that_preparing_ends_with_train(source, tokenizer_json, tmp_pa
     flags = ("--source", source, "--chat", "chatml", "--tokenizer", tokenizer_json, "--workers", "1")
     lines = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()
     first = lines.index("train on it:")
-    code = "\n".join(lines[first + 1 : lines.index("look at it:")]).replace("seq_len=1024", "seq_len=16")
-    assert 'long_documents="window"' in code
+    code = "\n".join(lines[first + 1 : lines.index("look at it:")]).replace("seq_len=1024", "seq_len=64")
+    assert 'long_documents="crop"' in code
     done = warm.run("-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\nprint(loader.targets)", cwd=tmp_path)
     assert int(done.stdout) > 0, done.stderr
 

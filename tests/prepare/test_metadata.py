@@ -279,7 +279,7 @@ def test_ids_are_one_of_the_columns_and_show_prints_them(source, tokenizer_json,
     token_set = TokenSet(folder)
     assert set(kept_of(folder)[0]) == {"score", "id"}
     assert 'id "urn:0:0"' in SourceLocator(token_set).find(token_set.entries[0], 0)
-    assert cli.main(["show", str(folder), "--document", "0"]) == 0
+    assert cli.main(["show", str(folder), "--document", "0", "--seq-len", "128"]) == 0
     out = capsys.readouterr().out
     assert 'id "urn:0:0"' in out
     assert f"score: {next(expected())['score']}" in out

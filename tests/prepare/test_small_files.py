@@ -280,7 +280,7 @@ def test_texts_of_fields_bytes_and_several_columns_and_the_documents_own_ids(tmp
         assert last.endswith(', id "<urn\u20285>"')
     done = run_prepare(*flags[:-2], "--name", "p-doc.raw", cwd=tmp_path, check=False)
     assert "id_column of a.parquet was id then, is None now" in done.stderr
-    shown = run_show(token_set.path, "--document", 0, "--split", "val")
+    shown = run_show(token_set.path, "--document", 0, "--split", "val", "--seq-len", 128)
     assert r'id "<urn\u20280>"' in shown, "and breaks no line"
 
 

@@ -105,7 +105,7 @@ def test_a_format_from_outside_the_package_is_prepared_by_workers_resumed_and_sh
     second = token_set.entries[1]
     assert SourceLocator(token_set).find(second, 0) == f"a.toy card {token_set.entries[0].documents + 1}"
     capsys.readouterr()
-    assert cli.main(["show", str(folder), "--document", "0"]) in (0, None)
+    assert cli.main(["show", str(folder), "--document", "0", "--seq-len", "128"]) in (0, None)
     assert "a.toy card 1" in capsys.readouterr().out
 
 

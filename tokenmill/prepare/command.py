@@ -211,7 +211,7 @@ def next_step(folder: Path | str, module: str, is_chat: bool) -> str:
     settings = f"batch_size=8, seq_len=1024, tokens={str(folder)!r}"
     lines = [f"from {module} import get_batch", f'inputs, targets = get_batch("train", {settings})']
     if is_chat:  # long conversations are an error by default, and a loss is divided by the loader's `targets`
-        lines = [f"from {module} import RowLoader", f'loader = RowLoader({settings}, long_documents="window")']
+        lines = [f"from {module} import RowLoader", f'loader = RowLoader({settings}, long_documents="crop")']
         lines.append("inputs, targets = next(loader)")
     train = "\n".join(lines)
     look = "tokenmill" if module == "tokenmill" else "python -m tokenmill"
