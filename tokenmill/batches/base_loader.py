@@ -10,6 +10,7 @@ the batch that was returned last. To move elsewhere, and after an error, it drop
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -139,7 +140,8 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             pool = ThreadPoolExecutor(threads, "tokenmill") if self.config.prefetch else None
             rows = mixed_rows(self._sources(self.run, pool=pool, stop=stop), self.run, self.rank)
         shape, dtype = (self.config.batch_size, self.config.seq_len + 1), self.token_set.numpy_dtype
-        self._batches = Prefetch(_make_batches(rows, self._arrays, shape, dtype), self.config.prefetch, stop)
+        ahead = self.config.prefetch
+        self._batches = Prefetch(_make_batches(rows, self._arrays, shape, dtype, ahead), ahead, stop)
 
     def _sources(self, run: Run, **more: Any) -> dict[str, Source]:
         return {
@@ -371,8 +373,10 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             )
 
 
-def _make_batches(rows: Any, arrays: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> Iterator[Any]:
+def _make_batches(rows: Any, arrays: Any, shape: tuple[int, int], dtype: np.dtype[Any], ahead: int) -> Iterator[Any]:
     """(what the arrays have sent, the sources of its rows, targets of all ranks, the run after it) of each batch."""
+    kept: deque[Any] = deque(maxlen=ahead + 2)  # so that the thread frees them, and not the caller's `next`
     for batch, targets, run in rows:
+        kept.append((batch.sources, run))
         tokens, mask = read_batch(batch, shape, dtype)
         yield arrays.send(tokens, mask, batch.places), (batch.sources, batch.places), targets, run
