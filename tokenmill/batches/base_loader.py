@@ -138,7 +138,10 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         else:
             threads = min(THREADS, os.cpu_count() or 1)
             pool = ThreadPoolExecutor(threads, "tokenmill") if self.config.prefetch else None
-            rows = mixed_rows(self._sources(self.run, pool=pool, stop=stop), self.run, self.rank)
+            sources = self._sources(self.run, pool=pool, stop=stop)
+            for name, source in sources.items():  # here, as malloc is slower with arrays of this size in other threads
+                source.documents(self.run.now.cursors[name].epoch)
+            rows = mixed_rows(sources, self.run, self.rank)
         shape, dtype = (self.config.batch_size, self.config.seq_len + 1), self.token_set.numpy_dtype
         ahead = self.config.prefetch
         self._batches = Prefetch(_make_batches(rows, self._arrays, shape, dtype, ahead), ahead, stop)
