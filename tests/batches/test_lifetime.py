@@ -71,14 +71,15 @@ def test_a_ctrl_c_at_any_moment_costs_a_batch_at_most_and_never_gives_wrong_rows
         tokens = Mixture({"web": 2, "code": 1}, sources={name: folder / name for name in ("web", "code")})
     plain, before = make_loader(tokens, prefetch=0, **how), threads()
     next(make_loader(tokens, prefetch=0, **how))  # imports what planning needs
-    loader, rng, found = make_loader(tokens, prefetch=prefetch, **how), random.Random(0), {}
-    for _ in range(60):
+    loader, rng, found, interrupts = make_loader(tokens, prefetch=prefetch, **how), random.Random(0), {}, 0
+    while interrupts < 60 or len(found) < 60:  # a busy machine makes no batch in 10 ms
+        interrupts += 1
         with suppress(KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, rng.random() * 1e-2 + 1e-6)
             for _ in range(3_000):  # Python drops an interrupt of a finalizer
                 rows = rows_of(next(loader))
                 assert found.setdefault(loader.step - 1, rows) is rows, "none comes twice"
-    assert 60 < max(found) < len(found) + 60, "at most one is lost by each"
+    assert max(found) < len(found) + interrupts, "at most one is lost by each"
     for step in range(loader.step):
         rows = rows_of(next(plain))
         assert found.get(step, rows) == rows
