@@ -204,7 +204,7 @@ def plan_seconds(lengths: np.ndarray) -> float:
     seconds = []
     for run in range(ROUNDS):
         started = time.perf_counter()
-        plan_rows(lengths, ROW_LEN, seed=run)
+        plan_rows(lengths, ROW_LEN, seed=(run,))
         seconds.append(time.perf_counter() - started)
     return float(np.median(seconds))
 
