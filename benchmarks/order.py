@@ -88,10 +88,8 @@ def repeats(path: Path) -> list[str]:
 
 def small_files() -> list[str]:
     lengths = fineweb_edu_lengths(5_000)
-    together, alone = (
-        plan_rows(lengths, SEQ_LEN + 1, seed=(0,)),
-        [plan_rows([n], SEQ_LEN + 1, seed=(0,)) for n in lengths],
-    )
+    together = plan_rows(lengths, SEQ_LEN + 1, seed=(0,))
+    alone = [plan_rows([n], SEQ_LEN + 1, seed=(0,)) for n in lengths]
     shares = [
         sum(int(p.length[p.filler].sum()) for p in plans) / sum(p.num_rows * (SEQ_LEN + 1) for p in plans)
         for plans in ([together], alone)
