@@ -96,6 +96,9 @@ def test_set_epoch_goes_to_the_beginning_of_any_epoch(token_set, windows):
     loader.set_epoch(1)
     assert all_of(loader) == epochs[1], "again from its beginning"
     endless = make_loader(token_set, batch_size=1)
+    endless.skip(3)
+    endless.set_epoch(0)
+    assert all_of(islice(endless, 3)) == epochs[0][:3], "skipped rows too"
     endless.set_epoch(2)
     assert all_of(islice(endless, len(epochs[2]) + 3)) == epochs[2] + epochs[3][:3]
 

@@ -11,7 +11,7 @@ from making import make_token_set
 from reference import SEQ_LEN, make_loader, rows_of
 
 import tokenmill
-from tokenmill import RowLoader, get_batch, load_state_dict, state_dict
+from tokenmill import Mixture, RowLoader, get_batch, load_state_dict, state_dict
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +172,45 @@ def test_a_relative_folder_is_that_of_the_folder_in_which_the_call_is_made(tmp_p
         folder = make_token_set(tmp_path / name / "set", train=[[20] * 30], val=[[9] * 30], seed=seed)
         monkeypatch.chdir(tmp_path / name)
         assert rows_of(get_batch("train", 2, SEQ_LEN, tokens="./set")) == rows_of(next(make_loader(folder)))
+
+
+def test_a_mixtures_file_that_changes_is_not_noticed_until_a_state_is_loaded(tmp_path):
+    """Or every source would begin again at its first row."""
+    for seed, name in enumerate(("web", "code")):
+        make_token_set(tmp_path / name, train=[[9] * 30] * 9, val=[[9]], seed=seed)
+    file, how = tmp_path / "m.toml", {"batch_size": 2, "seq_len": 8, "tokens": "m.toml"}
+    text = "[sources.web]\npath = 'web'\n[sources.code]\npath = 'code'\n[weights]\nweb = 3\ncode = 1\n"
+    file.write_text(text)
+    expected = RowLoader(**how)
+    for weight in (3, 2):
+        file.write_text(text.replace("3", str(weight)))
+        assert rows_of(get_batch("train", **how)) == rows_of(next(expected))
+    changed = RowLoader(**how)
+    changed.load_state_dict(expected.state_dict())
+    load_state_dict(state_dict())
+    assert rows_of(get_batch("train", **how)) == rows_of(next(changed))
+
+
+def test_each_mixture_goes_on_where_it_was_whichever_is_called_first(tmp_path):
+    for seed, name in enumerate(("web", "code")):
+        make_token_set(tmp_path / name, train=[[9] * 30] * 9, val=[[9]], seed=seed)
+    mixtures = [Mixture({"web": weight, "code": 1}, sources={"web": "web", "code": "code"}) for weight in (3, 1)]
+    expected = [RowLoader(mixture, batch_size=2, seq_len=8) for mixture in mixtures]
+    for mixture, loader, steps in zip(mixtures, expected, (5, 2), strict=True):
+        for _ in range(steps):
+            assert rows_of(get_batch("train", 2, 8, tokens=mixture)) == rows_of(next(loader))
+    load_state_dict(state_dict())
+    for mixture, loader in [*zip(mixtures, expected, strict=True)][::-1]:
+        assert rows_of(get_batch("train", 2, 8, tokens=mixture)) == rows_of(next(loader))
+
+
+def test_a_third_call_does_not_take_what_is_left_of_two_positions(token_set):
+    sizes = {4: 3, 8: 5}
+    for size, steps in sizes.items():
+        for _ in range(steps):
+            get_batch("train", size, SEQ_LEN, tokens=token_set)
+    load_state_dict(state_dict())
+    for size in (4, 2):
+        get_batch("train", size, SEQ_LEN, tokens=token_set)
+    with pytest.raises(ValueError, match="no call has continued the loaded position of .*batch_size=8"):
+        state_dict()

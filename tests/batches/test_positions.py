@@ -104,6 +104,7 @@ def test_so_does_that_of_get_batch_in_a_fresh_process(token_set, tmp_path):
     [
         ({"packing": "concat"}, "packing is 'best_fit' in the position, 'concat' here"),
         ({"seed": 1}, "seed is 1337 in the position, 1 here"),
+        ({"loss": "once"}, "loss is 'all' in the position, 'once' here"),
         ({"split": "val"}, "split is 'train' in the position, 'val' here"),
         ({"shuffle": False}, "shuffle is True in the position, False here"),
         ({"long_documents": "crop"}, "long_documents is 'split' in the position, 'crop' here"),

@@ -244,7 +244,7 @@ def test_a_position_of_other_sources_or_settings_is_refused(sets):
         (mix(sets, {"web": 1}), state, {}, r"has a source 'code', but the mixture has only web; .*removed=\['code'\]"),
         (renamed, state, {}, "has a source 'web', but the mixture has only internet, code; add it by this name"),
         (other, state, {}, "source 'web' of this position is of a token set with manifest .* never had"),
-        (other, gone, {}, "never .*manifest"),
+        (other, gone, {}, "source 'web' of this position .* never had"),
         (ours, state, {"seed": 5}, "this position does not fit.*: seed is 1337 in the position, 5 here"),
         (ours, state, {"packing": "concat"}, "this position does not fit.*: packing is"),
     ]:

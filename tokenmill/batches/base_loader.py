@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 import numpy as np
 
-from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks
+from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks, torch_rank
 from tokenmill.batches.resume import identity_of, order_of, resumed, setting_of
 from tokenmill.checks import whole_number
 from tokenmill.feed.chats import require_conversations
@@ -98,23 +98,24 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
     def __iter__(self) -> Self:
         if self.config.epochs is not None and (self._begun or self.run.has_ended) and not self._stays:
             self._move(self.run.next_iteration())
-        self._stays = self._resumed = False
+        self._stays = self._resumed = self._begun = False
         return self
 
     def __next__(self) -> Arrays:
         started = time.perf_counter()
         try:
-            if self._batches is None or self._pid != os.getpid():
+            alone = self.world_size == 1 and self.config.rank is None and self.config.mesh is None
+            if self._batches is None or self._pid != os.getpid() or (alone and torch_rank() not in (None, (0, 1))):
                 self._start()
             batches: Any = self._batches
             sent, sources, targets, run = next(batches)
             if batches is not self._batches:
                 raise ValueError(CLOSED)
             arrays: Arrays = self._arrays.receive(sent)
-            self._row_parts, self.targets, self._begun = sources, targets, True
-            self.run = run
+            self._row_parts, self.targets, self._begun, self.run = sources, targets, True, run  # the run is set last
         except StopIteration:
             self._move(self.run if self.run.now.until is None else self.run.at_end())
+            self._begun = False
             raise
         except BaseException:
             self._move(self.run)  # the next call tries again
@@ -125,8 +126,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
 
     def _start(self) -> None:
         """Makes batches from the run on."""
-        if self._closed:
-            self._raise_closed()
+        self._require_open()
         if self.config.rank is None and (now := self._find_rank()) != (self.rank, self.world_size):
             raise ValueError(
                 f"rank {self.rank} of {self.world_size} made this RowLoader, but this process is now rank {now[0]} of "
@@ -136,8 +136,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         if self.config.packing == "nanochat":
             rows = nanochat_rows(self.token_set, self.config.split, self.run, self.rank)
         else:
-            threads = min(THREADS, os.cpu_count() or 1)
-            pool = ThreadPoolExecutor(threads, "tokenmill") if self.config.prefetch else None
+            pool = ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "tokenmill") if self.config.prefetch else None
             sources = self._sources(self.run, pool=pool, stop=stop)
             for name, source in sources.items():  # here, as malloc is slower with arrays of this size in other threads
                 source.documents(self.run.now.cursors[name].epoch)
@@ -154,7 +153,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
 
     def _move(self, run: Run) -> None:
         """Drops everything that runs; the next batch is made from this run on."""
-        batches, self._batches, self._begun = self._batches, None, False
+        batches, self._batches = self._batches, None
         if run is not self.run:
             self.run = run
             self._counted = {}
@@ -172,8 +171,8 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the first row of an epoch (see the class docstring). ValueError if no iteration begins there."""
-        epoch = whole_number("epoch", epoch, 0)
-        epochs = self.config.epochs
+        self._require_open()
+        epoch, epochs = whole_number("epoch", epoch, 0), self.config.epochs
         if not self.config.is_one_set or self.config.packing == "nanochat":
             raise ValueError("set_epoch: rows of a mixture and of nanochat continue from one epoch into the next")
         if epochs is not None and epoch % epochs:
@@ -182,14 +181,16 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             self._move(self.run.next_iteration())
         within = self.run.now.until == epoch + epochs if epochs is not None else self.epoch == epoch
         self._stays = self._resumed and within and not self._begun
-        if not self._stays and (self._begun or self.run.has_ended or not within):
+        if not self._stays and self.run.now.cursors[""] != (epoch, 0, 0):
             self._move(self.run.begin_epoch(epoch))
+        self._begun = False
 
     def skip(self, batches: int) -> None:
         """Leaves out the next global batches, which count as no step and no tokens. Call it on every rank. ValueError
         if an iteration of `epochs`, or the mixture, ends before.
         """
-        count = whole_number("batches", batches, 0)
+        self._require_open()
+        count = whole_number("batches", batches, 0, 10_000_000)  # more take minutes, and are a mistake
         if self.config.packing == "nanochat":
             raise ValueError("skip is not supported with packing='nanochat'; use packing='best_fit'")
         now, total = self.run.now, count * self._setting.global_batch
@@ -198,9 +199,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         if (found := sum(some.last - some.first for some in turns)) < total:
             raise ValueError(f"skip({count}): only {found // self._setting.global_batch:,} batches are left")
         moved = after.now._replace(step=now.step, tokens=now.tokens, rows=now.rows)
-        begun = self._begun
         self._move(self.run.go_on(self.run.setting, moved))
-        self._begun = begun
 
     def close(self) -> None:
         """Ends the thread and releases the files. You can still call state_dict()."""
@@ -216,8 +215,9 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a RowLoader cannot be copied or pickled; make another one and load this one's state_dict()")
 
-    def _raise_closed(self) -> NoReturn:
-        raise ValueError(f"{self!r} is closed; create another one and load this one's state_dict()")
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"{self!r} is closed; create another one and load this one's state_dict()")
 
     # ------------------------------------------------------------------------ the position
 
@@ -232,11 +232,10 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         the token set has grown, or has another view, the current epoch ends as it began. ValueError if the position
         does not fit; then nothing changes.
         """
-        if self._closed:
-            self._raise_closed()
+        self._require_open()
         run, self._identity = resumed(state, self.config, self._setting, self._sets, self._order)
         self._move(run)
-        self._resumed = True
+        self._resumed, self._begun, self._stays = True, False, False
         self.targets, self._row_parts = 0, ((), slice(None))
 
     # ------------------------------------------------------------------------ properties
@@ -244,8 +243,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
     @property
     def epoch(self) -> int | None:
         """The epoch of the next row, from 0; of a mixture, of the source that is last. None with nanochat."""
-        epoch = min(self.run.now.cursors[name].epoch for name in self._sets)
-        return None if self.config.packing == "nanochat" else epoch
+        return None if self.config.packing == "nanochat" else min(self.run.now.cursors[n] for n in self._sets).epoch
 
     @property
     def step(self) -> int:

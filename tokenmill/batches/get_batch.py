@@ -12,6 +12,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,6 +22,7 @@ from tokenmill.batches.loader import RowLoader
 from tokenmill.batches.torch_arrays import find_device
 from tokenmill.checks import one_of
 from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.mixture import Mixture
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
@@ -35,13 +37,14 @@ class LoaderCache:
     """Keeps a loader for each set of arguments. A loaded position waits until its loader is first used."""
 
     def __init__(self) -> None:
-        self._loaders: dict[tuple[LoaderConfig, str], RowLoader] = {}
-        self._waiting: list[Any] = []  # [arguments of a call, position] that were loaded, and no loader has taken yet
+        self._loaders: dict[tuple[LoaderConfig, str, str], RowLoader] = {}
+        self._loaded: list[Any] = []  # [arguments of a call, position] that were loaded
+        self._waiting: list[Any] = []  # those of them that no loader has taken yet
         self._anew: list[dict[str, Any]] = []  # arguments of training calls that began at the first row since a load
 
     def next(self, config: LoaderConfig, purpose: str) -> tuple[torch.Tensor, torch.Tensor]:
         """The next batch of the loader with these settings."""
-        key = config, purpose
+        key = config, purpose, os.getcwd() if config.tokens is None else ""
         if key not in self._loaders:
             self._loaders[key] = self._make(config, purpose)
         return next(self._loaders[key])
@@ -56,13 +59,13 @@ class LoaderCache:
             if known.config == resolved:  # by other words
                 return known
         loader = RowLoader.of(resolved, is_compared=purpose == "train")  # one rank may evaluate alone
-        arguments = _arguments(config, purpose)
-        kind = [one for one in self._waiting if (one[0]["split"], one[0]["purpose"]) == (config.split, purpose)]
-        same = [saved for saved in kind if saved[0] == arguments]
-        for saved in same or (kind if len(kind) == 1 else []):
-            with suppress(ValueError):  # it is of another token set
+        arguments = _arguments(loader, purpose)
+        kind = [one for one in self._loaded if (one[0]["split"], one[0]["purpose"]) == (config.split, purpose)]
+        for saved in [one for one in kind if one[0] == arguments or len(kind) == 1]:
+            with suppress(ValueError):  # another loader has it, or it is of another token set
+                place = self._waiting.index(saved)
                 loader.load_state_dict(saved[1])
-                self._waiting.remove(saved)
+                del self._waiting[place]
                 return loader
         if purpose == "train":
             self._anew.append(arguments)
@@ -76,23 +79,25 @@ class LoaderCache:
                 f"no call has continued the loaded position of {_call(waiting[0])}, while {_call(self._anew[0])} began "
                 "at its first row: call get_batch with the arguments and token set of the position"
             )
-        saved = {id(one): [_arguments(config, of), one.state_dict()] for (config, of), one in self._loaders.items()}
+        saved = {id(one): [_arguments(one, of), one.state_dict()] for (_, of, _), one in self._loaders.items()}
         return {"get_batch": json.dumps([*saved.values(), *self._waiting])}
 
     def load_state_dict(self, state: Any) -> None:
         """See tokenmill.load_state_dict."""
         try:
             waiting = json.loads(state["get_batch"])
-            assert all(arguments.keys() >= {*SAVED, "purpose"} for arguments, _ in waiting)
+            assert all(arguments.keys() >= {*SAVED, "purpose", "tokens"} for arguments, _ in waiting)
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"expected what tokenmill.state_dict() returned, found {str(state)[:80]!r}") from error
         self._loaders.clear()
-        self._waiting, self._anew = waiting, []
+        _mixture_of.cache_clear()
+        self._loaded, self._waiting, self._anew = waiting, [*waiting], []
 
 
-def _arguments(config: LoaderConfig, purpose: str) -> dict[str, Any]:
-    """The arguments that decide which rows a call returns, except the token set and the rank."""
-    return {name: getattr(config, name) for name in SAVED} | {"purpose": purpose}
+def _arguments(loader: RowLoader, purpose: str) -> dict[str, Any]:
+    """The arguments that decide which rows a call returns, except the rank and where the token set is."""
+    tokens = repr(loader.config.tokens) if loader.sources else loader.token_set.display_name
+    return {name: getattr(loader.config, name) for name in SAVED} | {"purpose": purpose, "tokens": tokens}
 
 
 def _call(arguments: dict[str, Any]) -> str:
@@ -100,6 +105,7 @@ def _call(arguments: dict[str, Any]) -> str:
 
 
 _loaders = LoaderCache()
+_mixture_of = cache(Mixture.load)  # a file as it was at the first call that named it
 
 
 def get_batch(
@@ -134,4 +140,5 @@ def get_batch(
     """
     one_of("purpose", purpose, get_args(Purpose))
     is_train = split == "train" and purpose == "train"
+    tokens = _mixture_of(Path(str(tokens)).absolute()) if str(tokens).endswith(".toml") else tokens
     return _loaders.next(LoaderConfig.of(locals()), "train" if is_train else "eval")

@@ -42,7 +42,8 @@ def identity_of(config: LoaderConfig, setting: Setting, sets: Sets, order: Order
     """What must match for a position to mean the same row."""
     name, long_documents, shuffle, _ = order.packing
     identity: dict[str, Any] = {"fingerprint": ids_fingerprint(next(iter(sets.values()))), "split": config.split}
-    identity |= {"packing": name, "long_documents": long_documents, "shuffle": shuffle, "seed": order.seed}
+    identity |= {"packing": name, "long_documents": long_documents, "shuffle": shuffle}
+    identity |= {"seed": order.seed, "loss": order.loss}
     if any(one.is_chat for one in sets.values()):
         identity[LONG_CHATS] = order.long_chats
     if name == "nanochat":  # each rank has an order of its own
@@ -72,17 +73,17 @@ def resumed(state: Any, config: LoaderConfig, setting: Setting, sets: Sets, orde
     until = run.now.until if setting.epochs else None
     if setting.epochs and (run.setting.epochs != setting.epochs or until is None):
         until = (run.now.cursors[ONE_SET].epoch // setting.epochs + 1) * setting.epochs
-    run = run.go_on(setting, run.now._replace(until=until))
+    was, run = run.setting.seq_len, run.go_on(setting, run.now._replace(until=until))
     for name, one in sets.items() if config.packing != "nanochat" else ():
-        source, (epoch, window, _) = Source(name, one, order, run.legs, counts_only=True), run.now.cursors[name]
+        source, (epoch, window, row) = Source(name, one, order, run.legs, counts_only=True), run.now.cursors[name]
         if window >= source.count_windows(epoch):
             raise ValueError(f"{one.display_name} has no window {window} in epoch {epoch}, where this position is")
-        if past := past_of(run.legs, name, epoch, window)[0]:
-            if config.packing != "best_fit":
-                raise ValueError(
-                    f"rows of packing {config.packing!r} cannot change their length within an epoch, from "
-                    f"{past[0][0]} to {setting.seq_len}; begin an epoch with set_epoch, or use the same seq_len"
-                )
+        if config.packing != "best_fit" and was != setting.seq_len and (window or row):
+            raise ValueError(
+                f"rows of packing {config.packing!r} cannot change their length within an epoch, from {was} to "
+                f"{setting.seq_len}; begin an epoch with set_epoch, or use the same seq_len"
+            )
+        if past_of(run.legs, name, epoch, window)[0]:
             source.count_window(epoch, window)  # ValueError if the rows that were used do not exist
     return run, own
 
@@ -104,13 +105,13 @@ def _with_our_names(run: Run, config: LoaderConfig, sets: Sets) -> Run:
                 f"sources of the mixture are or were: {', '.join(sets)}"
             )
         run = _renamed(run, ONE_SET, same[0])
-    for name, (manifest, *_) in run.setting.sets.items():
+    for name, (manifest, *_) in {k: v for leg in run.legs for k, v in leg.setting.sets.items()}.items():
         if name in sets and not sets[name].knows(manifest):
             raise ValueError(
                 f"{f'source {name!r} of ' if name else ''}this position is of a token set with manifest {manifest}, "
                 f"which {sets[name].display_name} never had; name the set that it was"
             )
-        if name not in sets and name not in config.mixture.removed:
+        if name in theirs and name not in sets and name not in config.mixture.removed:
             raise ValueError(
                 f"this position has a source {name!r}, but the mixture has only {', '.join(sets)}; add it by this "
                 f"name, on which the order of its rows depends, or, to take it out, list it in removed=[{name!r}]"
