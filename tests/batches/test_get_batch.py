@@ -204,6 +204,21 @@ def test_each_mixture_goes_on_where_it_was_whichever_is_called_first(tmp_path):
         assert rows_of(get_batch("train", 2, 8, tokens=mixture)) == rows_of(next(loader))
 
 
+def test_sets_that_were_moved_go_on_each_where_it_was(tmp_path):
+    how, names = {"split": "train", "batch_size": 2, "seq_len": 8}, ("web", "code")
+    for seed, name in enumerate(names):
+        make_token_set(tmp_path / "here" / name, train=[[9] * 30] * 9, val=[[9]], seed=seed)
+    expected = [RowLoader(tokens=tmp_path / "here" / name, **how) for name in names]
+    for name, loader in zip(names, expected, strict=True):
+        assert rows_of(get_batch(tokens=tmp_path / "here" / name, **how)) == rows_of(next(loader))
+    state = state_dict()
+    (tmp_path / "here").rename(tmp_path / "there")
+    load_state_dict(state)
+    for name, loader in [*zip(names, expected, strict=True)][::-1]:
+        assert rows_of(get_batch(tokens=tmp_path / "there" / name, **how)) == rows_of(next(loader))
+    state_dict()
+
+
 def test_a_third_call_does_not_take_what_is_left_of_two_positions(token_set):
     sizes = {4: 3, 8: 5}
     for size, steps in sizes.items():

@@ -96,7 +96,7 @@ class LoaderCache:
 
 def _arguments(loader: RowLoader, purpose: str) -> dict[str, Any]:
     """The arguments that decide which rows a call returns, except the rank and where the token set is."""
-    tokens = repr(loader.config.tokens) if loader.sources else loader.token_set.display_name
+    tokens = repr(loader.config.tokens) if loader.sources else loader.token_set.name
     return {name: getattr(loader.config, name) for name in SAVED} | {"purpose": purpose, "tokens": tokens}
 
 

@@ -84,6 +84,6 @@ def require_conversations(token_set: TokenSet, split: str, row_len: int, long_do
         warnings.warn(
             f"{token_set.display_name}: of {total:,} conversations, {' and '.join(filter(None, [dropped, none]))}; "
             "these are left out. A larger seq_len keeps more of them",
-            stacklevel=6,
+            stacklevel=5,
         )
     return kept

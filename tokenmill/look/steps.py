@@ -53,7 +53,7 @@ class RunRows:
     """The rows of a run whose sources are `sets`, by name, and whose positions say `identity` (resume.py)."""
 
     def __init__(self, run: Run, identity: Mapping[str, Any], sets: Sets):
-        self.run, self.identity = run, identity
+        self.run = run
         of_one = {"packing": PACKINGS, "long_documents": LONG_DOCUMENTS, "split": SPLITS, "shuffle": (True, False)}
         wrong = [key for key, values in of_one.items() if identity.get(key) not in values]
         if wrong or type(identity.get("seed")) is not int or identity.get(LONG_CHATS, "split") not in LONG_DOCUMENTS:
