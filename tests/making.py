@@ -22,8 +22,7 @@ from tokenmill.store.chat_rule import ChatRule
 from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.store.small_files import SMALL_FILES, checksums_of_files
-from tokenmill.store.token_sets import digest_of, write_manifest
+from tokenmill.store.token_sets import SMALL_FILES, checksums_of_files, digest_of, write_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 BOS, VOCAB = 0, 1000

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tokenmill.batches.packed_rows import PackedRows
     from tokenmill.feed.forecast import forecast
     from tokenmill.feed.mixture import Mixture, proportional
+    from tokenmill.look.documents import Documents
     from tokenmill.prepare.outcomes import PreparationError
     from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
     from tokenmill.store.set_names import find_token_set
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.4.0"
 __all__ = [
     "PRESETS",
+    "Documents",
     "Mixture",
     "PackedRows",
     "PreparationError",
@@ -66,6 +68,7 @@ __all__ = [
 ]
 _HOMES = {
     "PRESETS": "prepare.prepare_config",
+    "Documents": "look.documents",
     "Mixture": "feed.mixture",
     "PackedRows": "batches.packed_rows",
     "PreparationError": "prepare.outcomes",

@@ -9,7 +9,6 @@ Everything else that names a token set is a folder.
 
 import os
 import re
-import zlib
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -121,16 +120,10 @@ def joined(address: str, name: str) -> str:
     return urlunsplit((scheme, host, f"{path}/{name}", query, ""))
 
 
-def remote_name(subfolders: int, shard: str, suffix: str) -> str:
-    """The name of a shard's file under an address: in shards/, or in a folder below it if there are too many."""
-    below = f"{zlib.crc32(shard.encode()) % subfolders:03d}/" if subfolders else ""
-    return f"shards/{below}{shard}.{suffix}"
-
-
 def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that keeps blocks of token sets: `folder`, or TOKENMILL_CACHE, or ~/.cache/tokenmill/sets."""
+    """The cache of token sets at an address: `folder`, or TOKENMILL_CACHE, or ~/.cache/tokenmill/remote."""
     if folder is not None:
         return Path(os.path.realpath(folder))
     if os.environ.get(CACHE):
         return Path(os.path.realpath(os.environ[CACHE]))
-    return Path(os.path.realpath(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")) / "tokenmill" / "sets"
+    return Path(os.path.realpath(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")) / "tokenmill" / "remote"

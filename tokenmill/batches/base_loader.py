@@ -26,9 +26,9 @@ from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.mixed_rows import advance, mixed_rows, past_empty_windows
 from tokenmill.feed.nanochat_rows import nanochat_rows
 from tokenmill.feed.prefetch import CLOSED, Prefetch, Stop
-from tokenmill.feed.remote_rows import require_room
 from tokenmill.feed.source import Source
 from tokenmill.feed.table import read_batch
+from tokenmill.feed.token_files import require_room
 from tokenmill.rows.run import Run, write_position
 from tokenmill.store.maps import unmap_dropped
 from tokenmill.store.token_sets import TokenSet
@@ -68,7 +68,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         self._resumed = self._stays = False  # a position was loaded; its iteration was asked for, even if it has ended
         self._batches: Prefetch | None = None
         self.rank, self.world_size = self._find_rank()
-        self._sets = config.mixture.open(config.kept)
+        self._sets = config.mixture.open(config.cache)
         self.token_set = next(iter(self._sets.values()))
         self._order = order_of(config, self._sets)
         self.is_masked = config.loss == "once" or any(one.is_chat for one in self._sets.values())

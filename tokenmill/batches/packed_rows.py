@@ -70,7 +70,7 @@ class PackedRows(IterableDataset[Pair]):
         # found here, as a worker may start in another folder
         self.config = replace(config, tokens=config.tokens or find_token_set(TOKENS_ROOT))
         self._epoch, self._iterated_in, self._length = 0, -1, (tuple[Any, ...](), 0)
-        self._sets = setting_of(self.config, self.config.mixture.open(self.config.kept), 1).sets
+        self._sets = setting_of(self.config, self.config.mixture.open(self.config.cache), 1).sets
         if is_distributed() and config.rank is None:  # here, because a worker cannot reach the other ranks
             local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes")
             settings = {key: repr(value) for key, value in vars(self.config).items() if key not in local}

@@ -39,14 +39,14 @@ from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
 from tokenmill.exchange.writing import write_meta
 from tokenmill.hub_client import is_hub_address
 from tokenmill.humanize import counted
-from tokenmill.remote.sets import open_set
+from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import columns_of
+from tokenmill.store.documents import documents_of
 from tokenmill.store.files import TEMPORARY, remove_temporary_files
 from tokenmill.store.locked import locked
 from tokenmill.store.names import plain
 from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest, write_token_bytes
-from tokenmill.store.viewed_shard import shards_of
 from tokenmill.tokenize.foreign import load_any
 from tokenmill.tokenize.tokenizer import EOT_TOKENS, Tokenizer
 
@@ -101,7 +101,7 @@ def export(config: Out) -> Path:
     unfinished.mkdir(parents=True)
     try:
         for name in SPLITS:
-            shards = list(shards_of(token_set, [entry for entry in token_set.split(name) if entry.tokens]))
+            shards = documents_of(token_set, [entry for entry in token_set.split(name) if entry.tokens])
             if not shards:
                 of_view = "" if config.view is None else f" of view {config.view!r}"
                 raise ValueError(f"{token_set.display_name}: split {name!r}{of_view} has no token to write")
@@ -109,7 +109,7 @@ def export(config: Out) -> Path:
             split = SplitFiles(
                 name, prefix, token_set.numpy_dtype, shards, file_tokens, tokenizer.name, layout.most_tokens
             )
-            split = split if eos_id is None else split.ended(tokenizer.bos_id, eos_id)
+            split = split if eos_id is None else split.ended(eos_id)
             layout.write(split, unfinished)
             written = sorted(unfinished.glob(layout.pattern.format(split=name)))
             _compare(split, (layout.read(path, split.dtype) for path in written))

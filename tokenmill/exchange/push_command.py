@@ -17,8 +17,7 @@ from tokenmill.addresses import display_address, is_address, named
 from tokenmill.exchange.card import card_of
 from tokenmill.exchange.transfer_progress import counting
 from tokenmill.hub_client import is_hub_address, parse_address
-from tokenmill.remote.push import push
-from tokenmill.remote.writers import sink_of
+from tokenmill.remote.copy import push
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -30,7 +29,6 @@ class Push:
     # s3://, gs://, hf://datasets/OWNER/NAME
     address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
     license: str | None = None  # of the text, for the hub's card, as odc-by; asked for where it is not given
-    again: bool = False  # send every shard, also those that are there: where they were found damaged
     private: bool = False  # make the hub's repository, where it is not there, one that not everybody sees
 
 
@@ -38,16 +36,15 @@ def send(config: Push) -> str:
     """The address, to be shown. ValueError or OSError if the set cannot be sent."""
     if is_address(config.tokens) or not is_address(config.address):
         raise ValueError("expected a folder and then an address: tokenmill push data/tokens/NAME s3://bucket/NAME")
-    token_set, address, card = TokenSet(config.tokens), str(named(config.address)), None
+    token_set, address, more = TokenSet(config.tokens), str(named(config.address)), dict[str, bytes]()
     if is_hub_address(address):
         parse_address(address)  # before anybody is asked for a license
-        card = card_of(token_set, address, config.license or _ask_for_license()).encode()
+        more = {"README.md": card_of(token_set, address, config.license or _ask_for_license()).encode()}
     elif config.license or config.private:
         raise ValueError("--license and --private are for the hub, hf://datasets/OWNER/NAME; leave them out")
-    sink = sink_of(address, config.private)
     with counting(f"pushing to {display_address(address)}") as count:
         count.of(sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize)
-        sent = push(token_set, sink, card, config.again, count)
+        sent = push(token_set, address, more, count, config.private)
     print(f"{sent:,} shards were sent, {len(token_set.entries) - sent:,} were there already")
     return display_address(address)
 

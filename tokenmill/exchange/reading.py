@@ -5,7 +5,6 @@ ValueError where a file is not of its layout. `dtype` is what the tokenizer's id
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ from tokenmill.exchange.headers import (
     MEGATRON_MAGIC,
     MEGATRON_TYPES,
 )
+from tokenmill.store.documents import ShardDocuments
 from tokenmill.store.maps import map_file
 from tokenmill.text.formats import MASK_COLUMNS
 
@@ -101,11 +101,11 @@ def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     return column.flatten().to_numpy(), np.diff(column.offsets.to_numpy().astype(np.int64))
 
 
-def compare_masks(shards: Sequence[Any], paths: Sequence[Path]) -> None:
+def compare_masks(shards: Sequence[ShardDocuments], paths: Sequence[Path]) -> None:
     """ValueError if parquet files, one for each shard of a chat set, do not have its loss mask."""
     for shard, path in zip(shards, paths, strict=True):
-        assert shard.mask_bytes is not None, "a chat set has a mask"
-        bits = np.unpackbits(np.frombuffer(shard.mask_bytes, np.uint8), bitorder="little", count=shard.entry.tokens)
+        bits = shard.mask()
+        assert bits is not None, "a chat set has a mask"
         done = 0
         for batch in pq.ParquetFile(path).iter_batches(1000, columns=["assistant_masks", "labels"]):
             found = {name: batch.column(name).flatten().to_numpy() for name in batch.schema.names}

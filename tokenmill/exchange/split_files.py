@@ -1,52 +1,14 @@
-"""What is written of a split: the tokens of its documents, in order, some million at a time, cut into files.
-
-documents that begin with BOS     B w w w | B w w        as they lie in the shards
-documents that end with EOS       w w w E | w w E        `ended`: as many tokens, at the same offsets
-"""
+"""What is written of a split: the tokens of its documents, in order, some million at a time, cut into files."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from tokenmill.store.documents import ShardDocuments
+
 BLOCK_TOKENS = 1 << 22
 FILE_TOKENS = 100_000_000  # at most, of the layouts with several files: build-nanogpt's and llm.c's own size
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A shard whose documents end with EOS where they began with BOS: its tokens, a block at a time, and lengths."""
-
-    shard: Any  # with `tokens`, `offsets` and `lengths`, memory-mapped
-    bos_id: int
-    eos_id: int
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.asarray(self.shard.lengths)
-
-    @property
-    def offsets(self) -> np.ndarray:
-        return np.asarray(self.shard.offsets)
-
-    @property
-    def tokens(self) -> "Ended":
-        return self
-
-    def __len__(self) -> int:
-        return len(self.shard.tokens)
-
-    def read(self, first: int, last: int) -> np.ndarray:
-        last = min(last, len(self))
-        found = np.array(self.shard.read(first + 1, last + 1))
-        found[found == self.bos_id] = self.eos_id
-        missing = last - first - len(found)  # the end of the shard's last document
-        return np.concatenate([found, np.full(missing, self.eos_id, found.dtype)])
-
-    def in_blocks(self, size: int) -> Iterator[np.ndarray]:
-        for first in range(0, len(self), size):
-            yield self.read(first, first + size)
 
 
 class SplitFiles(NamedTuple):
@@ -55,14 +17,14 @@ class SplitFiles(NamedTuple):
     name: str  # "train" or "val"
     dataset: str
     dtype: np.dtype
-    shards: list[Any]  # with `tokens`, `offsets` and `lengths`
+    shards: list[ShardDocuments]
     file_tokens: int = FILE_TOKENS
     tokenizer: str = ""  # its name
     most_tokens: int | None = None  # that a file may have, whatever its documents
 
-    def ended(self, bos_id: int, eos_id: int) -> "SplitFiles":
+    def ended(self, eos_id: int) -> "SplitFiles":
         """The same documents, ending with EOS."""
-        return self._replace(shards=[Ended(shard, bos_id, eos_id) for shard in self.shards])
+        return self._replace(shards=[shard.ended(eos_id) for shard in self.shards])
 
     def blocks(self) -> Iterator[np.ndarray]:
         """The tokens, some million at a time."""

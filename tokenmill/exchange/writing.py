@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -74,31 +73,20 @@ def write_megatron(split: SplitFiles, folder: Path) -> None:
 def write_parquet(split: SplitFiles, folder: Path) -> None:
     ids_type = pa.large_list(pa.uint16() if split.dtype.itemsize == 2 else pa.uint32())
     masked = {"labels": pa.large_list(pa.int32()), "assistant_masks": pa.large_list(pa.uint8())}
-    is_chat = any(_mask_of(shard) is not None for shard in split.shards)
+    is_chat = split.shards[0].mask() is not None
     schema = pa.schema({"input_ids": ids_type} | (masked if is_chat else {}))
     for number, shard in enumerate(split.shards):
         path = folder / f"{split.name}-{number:05d}-of-{len(split.shards):05d}.parquet"
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+            mask = shard.mask()
             for first in range(0, len(shard.lengths), 1000):
-                offsets = shard.offsets[first : first + 1001].astype(np.int64)
-                ids = shard.read(int(offsets[0]), int(offsets[-1]))
-                mask = _mask_of(shard)
-                columns = [ids] if mask is None else [ids, *_labels(mask, offsets, ids)]
-                rows = [pa.LargeListArray.from_arrays(offsets - offsets[0], column) for column in columns]
+                offsets = shard.offsets[first : first + 1001]
+                ids, columns = shard.read(int(offsets[0]), int(offsets[-1])), list[np.ndarray]()
+                if mask is not None:  # labels, not shifted, and assistant_masks
+                    own = mask[offsets[0] : offsets[-1]]
+                    columns = [np.where(own, ids.astype(np.int32), np.int32(-100)), own]
+                rows = [pa.LargeListArray.from_arrays(offsets - offsets[0], column) for column in (ids, *columns)]
                 writer.write_table(pa.table(rows, schema=schema))
-
-
-def _mask_of(shard: Any) -> memoryview | None:
-    """The loss mask of a shard; None of text, and of documents that end with EOS, whose tokens have moved."""
-    return getattr(shard, "mask_bytes", None)
-
-
-def _labels(mask_bytes: memoryview, offsets: np.ndarray, ids: np.ndarray) -> list[np.ndarray]:
-    """labels, the ids that bear loss and -100 for others, not shifted; and assistant_masks of 0 and 1."""
-    first, last = int(offsets[0]), int(offsets[-1])
-    bits = np.unpackbits(np.frombuffer(mask_bytes[first >> 3 : (last + 7) >> 3], np.uint8), bitorder="little")
-    mask = bits[first & 7 :][: last - first]
-    return [np.where(mask, ids.astype(np.int32), np.int32(-100)), mask]
 
 
 def write_datatrove(split: SplitFiles, folder: Path) -> None:
@@ -108,7 +96,7 @@ def write_datatrove(split: SplitFiles, folder: Path) -> None:
         path = folder / split.name / f"{number:05d}_{split.name}.ds"
         _write_flat(path, shard.in_blocks(BLOCK_TOKENS))
         _write_flat(path.with_name(path.name + DATATROVE_INDEX), iter([np.cumsum(shard.lengths).astype("<u8")]))
-        metadata = f"{split.tokenizer}|{split.dtype.itemsize}\n{len(shard.tokens)}\n{len(shard.tokens):,} tokens"
+        metadata = f"{split.tokenizer}|{split.dtype.itemsize}\n{shard.tokens}\n{shard.tokens:,} tokens"
         path.with_name(path.name + DATATROVE_METADATA).write_text(metadata)
 
 

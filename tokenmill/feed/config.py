@@ -14,7 +14,7 @@ from tokenmill.checks import LARGEST, LONGEST_ROW, bytes_of, one_of, truth, whol
 from tokenmill.feed.mixture import ONE_SET, Mixture
 from tokenmill.feed.mixture_file import folder_of
 from tokenmill.feed.table import LOSSES, Loss
-from tokenmill.remote.sets import Kept
+from tokenmill.remote.token_set import CacheConfig
 from tokenmill.rows.packing import LONG_DOCUMENTS, LongDocuments
 from tokenmill.rows.plan import PACKINGS
 from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
@@ -131,9 +131,9 @@ class LoaderConfig:
         return not isinstance(self.tokens, Mixture) or self.tokens.names == (ONE_SET,)
 
     @property
-    def kept(self) -> Kept:
+    def cache(self) -> CacheConfig:
         """Where remote token sets are cached, and the size limit of that cache."""
-        return Kept(self.cache_dir, None if self.cache_bytes is None else int(self.cache_bytes))
+        return CacheConfig(self.cache_dir, None if self.cache_bytes is None else int(self.cache_bytes))
 
     @property
     def order_seed(self) -> int:

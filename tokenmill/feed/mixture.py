@@ -19,7 +19,7 @@ from tokenmill.addresses import name_of
 from tokenmill.checks import whole_number
 from tokenmill.feed.mixture_file import arguments_of, folder_of, read_toml
 from tokenmill.feed.weights import exact, powers, whole_weights
-from tokenmill.remote.sets import KEPT, Kept, open_set
+from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, open_set
 from tokenmill.rows.run import Stage
 from tokenmill.store.names import is_plain
 from tokenmill.store.token_sets import TokenSet
@@ -117,14 +117,14 @@ class Mixture:
             setattr(other, field, {name: one for name, one in getattr(self, field).items() if name in weights})
         return other
 
-    def open(self, kept: Kept = KEPT) -> dict[str, TokenSet]:
-        """The token sets, with their views, by name. `kept` says where remote ones are cached. ValueError if two have
+    def open(self, cache: CacheConfig = DEFAULT_CACHE) -> dict[str, TokenSet]:
+        """The token sets, with their views, by name. `cache` says where remote ones are cached. ValueError if two have
         other tokenizers, or the same documents as often.
         """
         opened: dict[str | Path, TokenSet] = {}  # each once, whatever views of it there are
         sets: dict[str, TokenSet] = {}
         for name, path in self.paths.items():
-            opened[path] = opened.get(path) or open_set(path, kept)
+            opened[path] = opened.get(path) or open_set(path, cache)
             sets[name] = opened[path].viewed(self.views.get(name))
         _require_compatible(sets)
         return sets

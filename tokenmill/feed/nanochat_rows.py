@@ -114,13 +114,13 @@ class PickedRows:
         self.offsets, self.span = range(len(rows) + 1), range(len(rows))
         self.bos, self.shards, self.check = self.span, list[Shard](), ChangeCheck()
 
-    def views(self, span: range, bos: range) -> Iterator[memoryview]:
+    def views(self, first: int, last: int) -> Iterator[memoryview]:
         """The tokens of each document of some rows. ValueError if one does not begin with BOS."""
         bos_id = self._documents.token_set.bos_id
-        for pieces in self._rows[span.start : span.stop]:
+        for pieces in self._rows[first:last]:
             for place, taken in pieces:
                 shard, begin = self._documents.find(place)
-                tokens = shard.read(begin, begin + taken, known_first=not bos_id).data
+                tokens = shard.read(begin, begin + taken).data
                 if tokens[0] != bos_id:
                     raise not_bos(tokens[0], bos_id, shard)
                 yield tokens

@@ -6,40 +6,27 @@ document 1.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tokenmill.store.shards import Shard
+from tokenmill.store.shards import Shard, ShardEntry
 
 
-class PaddingEntry(NamedTuple):
-    """What stands in place of a shard's entry in the manifest."""
+class Padding(Shard):
+    """What closes a row of whole documents: `row_len` tokens in memory, none of which is in the loss.
 
-    name: str = "padding"
-
-
-class Padding:
-    """What closes a row of whole documents: `row_len` tokens, none of which is in the loss. It has what `Shard` has, as
-    far as rows are read from it. It begins with BOS, so that attention does not reach from it into a conversation.
+    It begins with BOS, so that attention does not reach from it into a conversation.
     """
 
-    entry, path = PaddingEntry(), None
-
     def __init__(self, row_len: int, bos_id: int, dtype: np.dtype[Any]):
-        # any id that is neither BOS nor 0, which remote/holes.py would look at twice
-        self.tokens = np.full(row_len, 1 if bos_id != 1 else 2, dtype)
+        self.entry = ShardEntry("padding", "train", "", 1, row_len, 0, "", "")
+        self.path, self.dtype = Path("padding"), dtype
+        self.tokens = np.full(row_len, 1 if bos_id != 1 else 2, dtype)  # any id but BOS
         self.tokens[0] = bos_id
         self.offsets = np.array([0, row_len], np.uint64)
         self.mask_bytes = memoryview(bytes(-(-row_len // 8)))
-
-    @property
-    def token_bytes(self) -> memoryview:
-        return self.tokens.data.cast("B")
-
-    def read(self, begin: int, end: int) -> np.ndarray:
-        found: np.ndarray = self.tokens[begin:end]
-        return found
 
     def require_unchanged(self) -> None:
         """Does nothing: padding is no file."""

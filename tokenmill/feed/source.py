@@ -19,9 +19,7 @@ from tokenmill.cancellation import cancelled_by, raise_if_cancelled
 from tokenmill.feed.chats import first_targets
 from tokenmill.feed.pieces import Padding
 from tokenmill.feed.prefetch import Stop
-from tokenmill.feed.remote_rows import BlockOrder, needs_of
 from tokenmill.feed.table import Loss, Table
-from tokenmill.remote.sets import RemoteTokenSet
 from tokenmill.rows import windows
 from tokenmill.rows.order import number_of
 from tokenmill.rows.packing import LongDocuments
@@ -94,9 +92,6 @@ class Source:
         self._epochs: dict[int, EpochDocuments] = {}
         self._tables: dict[tuple[int, int], Any] = {}  # by window: its Table, or a Future of it
         self._counts: dict[tuple[int, int], tuple[int, int]] = {}  # by window: see `count_window`
-        self._blocks = (
-            BlockOrder(self, token_set) if isinstance(token_set, RemoteTokenSet) and not counts_only else None
-        )
 
     # ------------------------------------------------------------------------ the order of rows
 
@@ -162,8 +157,6 @@ class Source:
 
     def table(self, epoch: int, window: int) -> Table:
         """A window's rows; waits for the plan."""
-        if self._blocks is not None:
-            self._blocks.at = (epoch, window)
         place, tables = (epoch, window), self._tables
         if not isinstance(tables.get(place), Table):  # no variable for the plan: its error refers to this frame
             tables[place] = tables.pop(place).result() if place in tables else self._make(epoch, window)
@@ -187,7 +180,7 @@ class Source:
             content, shards, shard, begin = self._content(epoch, window, past)
             plan = plan_window(self._packing, content, self.seq_len, self._key(epoch, window), past)
             self._read_ahead(content, shards, shard, begin)
-            opened: list[Any] = list(shards.values())
+            opened = list(shards.values())
             if self._packing.whole:  # padding is the document after the last
                 opened.append(Padding(plan.row_len, self.token_set.bos_id, self.token_set.numpy_dtype))
                 shard, begin = np.append(shard, len(shards)), np.append(begin, 0)
@@ -201,8 +194,8 @@ class Source:
                 marks_pieces=self._packing.packs_documents,
                 loss=self._order.loss,
             )
-            if self._blocks is not None:
-                table.needs = needs_of(table.blocks, table.place, self._blocks)
+            before = [one for at, one in list(self._tables.items()) if isinstance(one, Table) and at < (epoch, window)]
+            table.files.fetch(after=sum(len(one.files.missing) for one in before))
             return table
 
     def _key(self, epoch: int, window: int) -> tuple[int, ...]:
@@ -243,10 +236,10 @@ class Source:
         numbers = np.unique(slices.shard).tolist() or [*range(len(entries))][:1]  # a small view has empty windows
         token_set.bring([entries[number] for number in numbers])
         # a small set has the same shards in every window, so their memory maps are reused
-        held = {one.entry: one for t in list(self._tables.values()) if isinstance(t, Table) for one in t.shards}
+        held = {s.entry: s for t in list(self._tables.values()) if isinstance(t, Table) for s in t.shards}
         shards = {number: held.get(entries[number]) or token_set.open(entries[number]) for number in numbers}
-        for shard in shards.values():
-            shard.expect_random_reads()
+        for one in shards.values():
+            one.expect_random_reads()
         if not self._packing.packs_documents:
             content = Content(np.zeros(0, np.int64), slices, tokens)
             return content, shards, np.searchsorted(numbers, slices.shard), slices.begin
@@ -268,8 +261,7 @@ class Source:
             places = (shard[first], begin[first], (begin + content.lengths)[last])
             spans = [(numbers[number], a, b) for number, a, b in zip(*(c.tolist() for c in places), strict=True)]
         for number, a, b in spans:
-            if shards[number].is_there(a, b):
-                shards[number].read_ahead(a, b, wait=False)
+            shards[number].read_ahead(a, b, wait=False)
 
 
 def _documents(
@@ -294,7 +286,7 @@ def _documents(
             counts = token_set.view.counts_of(entries[number])[first:last]
             by_shard.setdefault(number, []).append(first + np.flatnonzero(counts > copy))
         for number in sorted(by_shard):
-            found.append((number, *shards[number].places_of(np.sort(np.concatenate(by_shard[number])))))
+            found.append((number, *shards[number].spans_of(np.sort(np.concatenate(by_shard[number])))))
     empty = np.zeros(0, np.int64)
     numbers = np.repeat([n for n, *_ in found], [len(begins) for _, begins, _ in found]) if found else empty
     return numbers, np.concatenate([empty, *(b for _, b, _ in found)]), np.concatenate([empty, *(n for *_, n in found)])

@@ -22,8 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tokenmill.feed.pieces import Padding, Piece, mask_of, pieces_of
-from tokenmill.feed.remote_rows import BlockGuard
-from tokenmill.remote.sets import RemoteShard
+from tokenmill.feed.token_files import TokenFiles
 from tokenmill.rows.packing import RowPlan
 from tokenmill.store.shards import Shard
 
@@ -58,7 +57,7 @@ class Table:
         self,
         place: tuple[int, int],
         plan: RowPlan,
-        shards: Sequence[Any],
+        shards: Sequence[Shard],
         shard: np.ndarray,
         start: np.ndarray,
         *,
@@ -68,42 +67,19 @@ class Table:
     ):
         self.place, self.shards, self.row_len, self.num_rows = place, list(shards), plan.row_len, plan.num_rows
         self.bos_id, self.marks_pieces = bos_id, marks_pieces
-        self.dtype = self.shards[0].tokens.dtype
+        self.dtype = self.shards[0].dtype
         size = self.dtype.itemsize
         self.offsets, self.filler, self.bos = plan.row_offsets.astype(np.int32), plan.filler, plan.bos
         self.span = np.empty((len(plan.document), 3), np.int64)
         first = start[plan.document] + plan.start
         self.span[:, 0], self.span[:, 1] = shard[plan.document], (first - plan.bos) * size
         self.span[:, 2] = (first + plan.length) * size
-        self._bytes = [one.token_bytes for one in self.shards]
         masks = [one.mask_bytes for one in self.shards]  # a bit a token, of a chat set
         self._masks = None if masks[0] is None else masks
         self.is_masked = self._masks is not None or loss == "once"
         self._targets = self._count_targets(plan) if self.is_masked else None
-        is_remote = any(isinstance(one, RemoteShard) for one in self.shards)
-        self.check, self._guard = ChangeCheck(), BlockGuard(self.shards) if is_remote else None
-        self.needs: list[Any] = []  # what keeps remote blocks in the cache
-        self.blocks = [] if self._guard is None else self._guard.blocks(*self.span.T)
-
-    def views(self, span: np.ndarray, bos: np.ndarray) -> list[Any]:
-        """The bytes of each of some spans, or of all together if the set is remote."""
-        if self._guard is not None:
-            return [self._join_remote(self._guard, span, bos)]
-        shards = self._bytes
-        return [shards[number][begin:end] for number, begin, end in span.tolist()]
-
-    def _join_remote(self, guard: BlockGuard, span: np.ndarray, bos: np.ndarray) -> bytearray:
-        def join() -> bytearray:
-            return bytearray().join([self._bytes[number][begin:end] for number, begin, end in span.tolist()])
-
-        if (joined := guard.join_if_all_present(join)) is None:
-            joined = guard.join(span[:, 0], span[:, 1], span[:, 2], join)
-            guard.check_all_present(self.blocks)
-        size = (span[:, 2] - span[:, 1]) // self.dtype.itemsize
-        known = bos | (self.marks_pieces and not self.bos_id)  # becomes BOS, or is BOS
-        tokens, firsts = np.frombuffer(joined, self.dtype), np.cumsum(size) - size
-        guard.replace_holes(tokens, firsts, span[:, 0], span[:, 1], span[:, 2], known)
-        return joined
+        self.check, self.files = ChangeCheck(), TokenFiles(self.shards, self.offsets, self.span)
+        self.views = self.files.views
 
     def loss_mask(self, first: int, last: int, rows: np.ndarray) -> np.ndarray:
         """Which tokens of these rows, as they were read, are in the loss: (rows, row_len) bool."""
@@ -211,7 +187,7 @@ def read_batch(batch: Batch, shape: tuple[int, int], dtype: np.dtype[Any]) -> tu
         is_masked = is_masked or table.is_masked
         some = slice(table.offsets[first], table.offsets[last])
         span, bos = table.span[some], table.bos[some]
-        views += table.views(span, bos)
+        views += table.views(first, last)
         spans.append(span)
         inserted.append(bos)
     rows = np.frombuffer(bytearray().join(views), dtype).reshape(-1, shape[1])

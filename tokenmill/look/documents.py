@@ -1,6 +1,6 @@
 """Documents: the documents of a split as a sequence, to look at your data from Python.
 
-    documents = TokenSet("data/tokens/NAME").documents("train")
+    documents = Documents("data/tokens/NAME", "train")
     len(documents), documents[7], documents[-100:], documents.sample(5)
     for document in documents: ...
     document.tokens, document.text, document.source, document.metadata
@@ -8,7 +8,9 @@
 They have the numbers that `tokenmill show --document N` takes.
 """
 
+import copy
 import operator
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +23,8 @@ import numpy as np
 from tokenmill.checks import whole_number
 from tokenmill.humanize import counted
 from tokenmill.look.source_places import SourceLocator
-from tokenmill.store.shards import ShardEntry
+from tokenmill.remote.token_set import open_set
+from tokenmill.store.shards import ShardEntry, Split
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -100,11 +103,15 @@ class Document:
 
 
 class Documents(Sequence[Document]):
-    """The documents of a split, or some of them. A slice or a sample is another such sequence, and reads nothing."""
+    """The documents of a split of a token set, or some of them. Nothing is read before you ask a document for its
+    tokens, text or source. A slice or a sample is another such sequence.
 
-    def __init__(self, token_set: TokenSet, split: str, of: _Split | None = None, numbers: Sequence[int] | None = None):
-        self._of = of or _Split(token_set, split)
-        self._numbers = range(self._of.ends[-1] if self._of.ends else 0) if numbers is None else numbers
+    `tokens` is a folder, a name or an address, as for RowLoader.
+    """
+
+    def __init__(self, tokens: str | os.PathLike[str] | TokenSet, split: Split = "train"):
+        self._of = _Split(tokens if isinstance(tokens, TokenSet) else open_set(tokens), split)
+        self._numbers: Sequence[int] = range(self._of.ends[-1] if self._of.ends else 0)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -117,7 +124,7 @@ class Documents(Sequence[Document]):
 
     def __getitem__(self, index: int | slice) -> "Document | Documents":
         if isinstance(index, slice):
-            return Documents(self._of.token_set, self._of.split, self._of, self._numbers[index])
+            return self._some(self._numbers[index])
         at = operator.index(index)
         if not -len(self) <= at < len(self):
             raise IndexError(
@@ -134,8 +141,12 @@ class Documents(Sequence[Document]):
         """`count` different documents at random, in the order of their numbers; the same ones for the same seed."""
         count = min(whole_number("count", count, 0), len(self))
         chosen = np.random.default_rng(seed).choice(len(self), count, replace=False)
-        numbers = [self._numbers[index] for index in sorted(chosen.tolist())]
-        return Documents(self._of.token_set, self._of.split, self._of, numbers)
+        return self._some([self._numbers[index] for index in sorted(chosen.tolist())])
+
+    def _some(self, numbers: Sequence[int]) -> "Documents":
+        found = copy.copy(self)
+        found._numbers = numbers
+        return found
 
     def __repr__(self) -> str:
         split = f"the {self._of.split} split of {self._of.token_set.display_name}"

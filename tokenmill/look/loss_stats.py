@@ -15,9 +15,8 @@ import numpy as np
 from tokenmill.feed.chats import NONE
 from tokenmill.look.packing_stats import variants
 from tokenmill.look.token_stats import sample
-from tokenmill.store.shards import Shard
+from tokenmill.store.documents import ShardDocuments, documents_of
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.store.viewed_shard import shards_of
 
 MOST_STRETCHES = 16  # a chart counts conversations of this many and more together
 
@@ -39,11 +38,11 @@ class LossStatistics:
 
 def look_at_loss(token_set: TokenSet, split: str, seq_lens: Sequence[int]) -> LossStatistics:
     """Reads the loss masks of a chat set. Raises ValueError or FileNotFoundError if a shard is damaged or missing."""
-    shards = shards_of(token_set, sample(token_set, split))
+    shards = documents_of(token_set, sample(token_set, split))
     targets, stretches, first = [], [], []
     kept = {label: dict.fromkeys(seq_lens, 0) for label in variants(chat=True)}
     for shard in shards:
-        bits, offsets = _bits(shard), shard.offsets.astype(np.int64)
+        bits, offsets = _bits(shard), shard.offsets
         begins = np.zeros_like(bits)
         begins[1:] = bits[1:] > bits[:-1]  # a conversation begins with BOS, which bears no loss
         targets.append(_sums(bits, offsets[:-1], offsets[1:]))
@@ -63,12 +62,11 @@ def look_at_loss(token_set: TokenSet, split: str, seq_lens: Sequence[int]) -> Lo
     return LossStatistics(found, np.concatenate(stretches), lost, first)
 
 
-def _bits(shard: Shard) -> np.ndarray:
+def _bits(shard: ShardDocuments) -> np.ndarray:
     """The loss mask of a shard, and a 0 after it: (tokens + 1,) uint8."""
-    mask = shard.mask_bytes
+    mask = shard.mask()
     assert mask is not None, "only chat sets have a mask"
-    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little", count=shard.entry.tokens)
-    return np.append(bits, np.uint8(0))
+    return np.append(mask, np.uint8(0))
 
 
 def _sums(bits: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from tokenmill.look.report_page import Findings, glance, render, view_in_words
 from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.token_stats import look, sample
 from tokenmill.prepare.progress import Bars, Meter
-from tokenmill.remote.sets import Kept, open_set
+from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.store.columns import META
 from tokenmill.store.files import write_file
 from tokenmill.store.set_names import set_folder
@@ -65,7 +65,7 @@ class Report:
 
 def find(config: Report) -> Findings:
     """Reads the token set. Raises ValueError or FileNotFoundError if it is unfinished, damaged, or has no documents."""
-    token_set = open_set(config.tokens, Kept(config.cache_dir)).viewed(config.view)
+    token_set = open_set(config.tokens, CacheConfig(config.cache_dir)).viewed(config.view)
     tokenizer = Tokenizer.of_set(token_set)
     to_read = sum(entry.tokens for entry in sample(token_set, "train"))
     with Bars() as bars, Meter(bars, "reading", to_read) as meter:

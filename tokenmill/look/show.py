@@ -43,7 +43,7 @@ MOST_ROWS = 20  # of a document, that are listed
 def show(config: Show, console: Console) -> None:
     """Prints what the config asks for. Raises ValueError or FileNotFoundError if it does not exist."""
     loader = config.loader
-    sets = loader.mixture.open(loader.kept)
+    sets = loader.mixture.open(loader.cache)
     if config.checkpoint is None:
         run = RunRows.of_config(loader, sets)
     else:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenmill.store.shards import Shard, ShardEntry
+from tokenmill.store.documents import ShardDocuments, documents_of
+from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.store.viewed_shard import shards_of
 
 SAMPLE_TOKENS, SAMPLE_DOCUMENTS = 1 << 30, 1 << 23
 BLOCK_TOKENS = 1 << 20
@@ -52,7 +52,7 @@ def look(token_set: TokenSet, split: str, progress=lambda tokens: None) -> Stati
     entries = sample(token_set, split)
     if not entries:
         raise ValueError(f"{token_set.display_name}: split {split!r} has no documents, so there is nothing to report")
-    shards = shards_of(token_set, entries)
+    shards = documents_of(token_set, entries)
     if not shards:
         raise ValueError(f"{token_set.display_name}: split {split!r} has no documents in this view to report on")
     uses = np.zeros(token_set.tokenizer["vocab_size"], dtype=np.int64)
@@ -109,17 +109,17 @@ def quantile_ids(uses: np.ndarray, share: float) -> int:
     return int(np.searchsorted(most, share * most[-1])) + 1
 
 
-def _require_ids(shard: Shard, found: np.ndarray, vocab_size: int) -> None:
+def _require_ids(shard: ShardDocuments, found: np.ndarray, vocab_size: int) -> None:
     if len(found) > vocab_size:
         raise ValueError(
-            f"{shard.path}: expected ids below {vocab_size:,}, found {len(found) - 1:,}: the shard is damaged; "
+            f"{shard.shard.path}: expected ids below {vocab_size:,}, found {len(found) - 1:,}: the shard is damaged; "
             "run `tokenmill verify` to find the place"
         )
 
 
-def _require_bos(shard: Shard, found: int) -> None:
-    if found != shard.entry.documents:
+def _require_bos(shard: ShardDocuments, found: int) -> None:
+    if found != len(shard.lengths):
         raise ValueError(
-            f"{shard.path}: expected one BOS for each of {shard.entry.documents:,} documents, found {found:,}: "
+            f"{shard.shard.path}: expected one BOS for each of {len(shard.lengths):,} documents, found {found:,}: "
             "the shard is damaged; run `tokenmill verify` to find the place"
         )

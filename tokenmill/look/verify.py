@@ -29,7 +29,7 @@ from tokenmill.look import verify_checks
 from tokenmill.prepare.outcomes import Failure
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import run_tasks
-from tokenmill.remote.sets import KEPT, Kept, RemoteTokenSet, open_set
+from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, RemoteTokenSet, open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import COLUMNS, OFFSETS, TOKENS, checksums_of, columns_of
 from tokenmill.store.files import BLOCK_BYTES, Checksums
@@ -58,23 +58,23 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, workers: int = 
     A remote set is read from its address, and nothing is kept. Raises FileNotFoundError or ValueError if there is no
     token set at all.
     """
-    with _opened(path) as (token_set, kept):
-        return _verify(token_set, kept, quick, workers)
+    with _opened(path) as (token_set, cache):
+        return _verify(token_set, cache, quick, workers)
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[TokenSet, Kept]]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[TokenSet, CacheConfig]]:
     """The set and its cache. A remote set has a temporary cache, because it is read once."""
     if not is_address(path):
-        yield TokenSet(path), KEPT
+        yield TokenSet(path), DEFAULT_CACHE
         return
     (root := cache_root()).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="verify-", dir=root) as folder:
-        kept = Kept(folder, ONCE_BYTES)
-        yield open_set(path, kept), kept
+        cache = CacheConfig(folder, ONCE_BYTES)
+        yield open_set(path, cache), cache
 
 
-def _verify(token_set: TokenSet, kept: Kept, quick: bool, workers: int) -> dict[str, list[str]]:
+def _verify(token_set: TokenSet, cache: CacheConfig, quick: bool, workers: int) -> dict[str, list[str]]:
     path = token_set.address
     wrong = {"": verify_checks.of_the_set(token_set)}
     with contextlib.suppress(OSError, ValueError):  # the check of each shard reports it
@@ -85,15 +85,15 @@ def _verify(token_set: TokenSet, kept: Kept, quick: bool, workers: int) -> dict[
     with Bars() as bars, Meter(bars, "verifying", sum(entry.tokens for entry in readable)) as meter:
         tasks = sorted(readable, key=lambda entry: -entry.tokens)
         outcomes = run_tasks(
-            check_shard, tasks, partial(_open, path, kept), max(1, min(workers, len(tasks))), meter.add
+            check_shard, tasks, partial(_open, path, cache), max(1, min(workers, len(tasks))), meter.add
         )
     for entry, outcome in zip(tasks, outcomes, strict=True):
         wrong[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
     return {name: found for name, found in wrong.items() if found}
 
 
-def _open(path: str | os.PathLike[str], kept: Kept, entry: ShardEntry) -> TokenSet:
-    return open_set(path, kept)
+def _open(path: str | os.PathLike[str], cache: CacheConfig, entry: ShardEntry) -> TokenSet:
+    return open_set(path, cache)
 
 
 def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
@@ -167,10 +167,10 @@ def main(arguments: list[str], prog: str) -> int:
     config = tyro.cli(VerifyConfig, prog=prog, args=arguments)
     if config.drop_bad and is_address(config.path):
         raise ValueError(
-            "--drop-bad is for a set on this disk; for a remote set, `tokenmill push --again` sends bad shards again"
+            "--drop-bad is for a set on this disk; at an address, delete bad shards and push the set again"
         )
-    with _opened(config.path) as (token_set, kept):
-        wrong = _verify(token_set, kept, config.quick, config.workers)
+    with _opened(config.path) as (token_set, cache):
+        wrong = _verify(token_set, cache, config.quick, config.workers)
     for name, found in wrong.items():
         for problem in found:
             print(sanitize(f"{name or 'the set'}: {problem}"))
@@ -178,7 +178,7 @@ def main(arguments: list[str], prog: str) -> int:
     shards = len(token_set.entries)
     print(f"{token_set.display_name}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
     if bad and isinstance(token_set, RemoteTokenSet):
-        print(f"send them again from an undamaged copy: tokenmill push FOLDER {token_set.display_name} --again")
+        print(f"delete them there, and send them again: tokenmill push FOLDER {token_set.display_name}")
     elif bad and config.drop_bad:
         drop(config.path, bad)
         print(f"removed {', '.join(bad)}; prepare from the same source again to make them again, in their places")

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from tokenmill.look.bit_errors import flipped_bit
-from tokenmill.remote.sets import RemoteTokenSet
+from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.rows.windows import SLICE, cut_slices
 from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of, listed_sha256
-from tokenmill.store.files import BLOCK_BYTES, read_bounded, read_json
+from tokenmill.store.files import BLOCK_BYTES, read_json
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
-from tokenmill.store.small_files import SMALL_FILES, has_record, what_is_wrong
-from tokenmill.store.token_sets import TokenSet, require_kept_manifests
+from tokenmill.store.token_sets import SMALL_FILES, TokenSet, checksums_of_files, require_kept_manifests
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS, read_view
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -37,11 +36,10 @@ def of_the_set(token_set: TokenSet) -> list[str]:
         found = tokenizer.facts()
         others = [key for key in {**facts, **found} if facts.get(key) != found.get(key)]
         problems += [f"tokenizer.json: expected {key} {facts.get(key)!r}, found {found.get(key)!r}" for key in others]
-        files = {name: read_bounded(token_set.file(name), most, name) for name, most in SMALL_FILES.items()}
-        wrong = {name: what_is_wrong(name, data, token_set.manifest) for name, data in files.items()}
-        problems += [f"{name}: {what}" for name, what in wrong.items() if what is not None]
-        data = files["token_bytes.npy"]
-        if not _is_array(data, tokenizer.token_bytes()):
+        paths = [token_set.file(name) for name in SMALL_FILES]
+        listed, sums = token_set.manifest["files"], checksums_of_files(token_set.path)
+        problems += [f"{name}: its SHA-256 is not the manifest's" for name in SMALL_FILES if sums[name] != listed[name]]
+        if not _is_array(paths[1].read_bytes(), tokenizer.token_bytes()):
             problems.append("token_bytes.npy: expected the bytes of the tokens in tokenizer.json, found others")
         require_kept_manifests(token_set.path)
         problems += of_views(token_set)
@@ -103,7 +101,7 @@ def of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
             for key in COUNTS
             if hasattr(entry, key) and record[key] != getattr(entry, key)
         ]
-        if not has_record(token_set.path, entry.name, token_set.records):
+        if _sha256(shard_path(token_set.path, entry.name, "json")) != token_set.records[entry.name]:
             problems.append("record: its SHA-256 is not the manifest's")
         if record["fingerprint"] != token_set.tokenizer["fingerprint"]:
             problems.append("record: its fingerprint is not the token set's")

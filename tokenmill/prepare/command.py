@@ -17,7 +17,7 @@ from tokenmill.prepare.estimate import fraction_line
 from tokenmill.prepare.outcomes import Failure, PreparationError
 from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
 from tokenmill.prepare.run import prepare_and_describe
-from tokenmill.remote.sets import open_set
+from tokenmill.remote.token_set import open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import TARGETS
 from tokenmill.store.shards import SPLITS, Split, sources_of

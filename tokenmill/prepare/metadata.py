@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tokenmill.addresses import remote_name
 from tokenmill.store.columns import IDS, META, add_to_record
 from tokenmill.store.files import read_json, write_json
 from tokenmill.store.shard_writer import MANY_FILES, TableFile
@@ -104,11 +103,11 @@ def add_metadata(folder: Path, address: str | None, state: None, unit: Unit, rep
     add_to_record(record, META, checksums)
     write_json(path, record, on_one_line=len(sources_of(record)) > MANY_FILES)
     if address is not None:
-        from tokenmill.remote.writers import sink_of  # and urllib, ssl: a twentieth of a second
+        from tokenmill.remote.files import write
 
         table = shard_path(folder, unit.name, META.suffix)
-        names = [remote_name(0, unit.name, suffix) for suffix in (META.suffix, "json")]
-        sink_of(address).put(list(zip(names, (table, path), strict=True)))
+        for sent in (table, path):
+            write(address, f"shards/{sent.name}", sent)
         table.unlink()
     return documents
 

@@ -45,8 +45,7 @@ from tokenmill.store.files import remove_temporary_files
 from tokenmill.store.locked import WRITER, locked
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES, ShardEntry
-from tokenmill.store.small_files import SMALL_FILES
-from tokenmill.store.token_sets import write_manifest
+from tokenmill.store.token_sets import SMALL_FILES, write_manifest
 from tokenmill.text.document_split import require_documents
 from tokenmill.tokenize.encoder import require_engine
 from tokenmill.tokenize.tokenizer import Tokenizer

@@ -17,9 +17,8 @@ from typing import Any
 
 from tokenmill.addresses import display_address
 from tokenmill.hub_client import is_hub_address
-from tokenmill.remote.backends import read, require_same_again
-from tokenmill.remote.push import closing_items, items_of
-from tokenmill.remote.writers import Sink, sink_of
+from tokenmill.remote.copy import push_rest, push_shard
+from tokenmill.remote.files import read, scheme_of, sizes
 from tokenmill.store.columns import columns_of
 from tokenmill.store.files import parse_json, read_json, write_file
 from tokenmill.store.names import is_plain
@@ -39,16 +38,16 @@ class BucketUpload:
                 f"{display_address(address)}: the hub takes few commits an hour, too few for one a shard; prepare into "
                 "a folder, or a bucket, and then `tokenmill push`"
             )
+        if scheme_of(address) in ("http", "https"):
+            raise ValueError(f"{display_address(address)}: a web server takes no files; name a bucket, as s3://...")
         self.address, self._folder = address, folder
-        self._sink: Sink = sink_of(address)
 
     def fetch_records(self) -> None:
         """Fetches the records and manifests that the bucket has now, and deletes all other shards here.
 
-        Nothing tells whether a record is right before a manifest lists it, so what is new here is read twice.
         The folder is locked, so no other process makes them. Raises the errors of reading an address.
         """
-        there = {name for name in self._sink.sizes() if _kind_of(name) is not None}
+        there = {name for name in sizes(self.address) if _kind_of(name) is not None}
         here = {str(path.relative_to(self._folder)) for path in self._folder.glob("shards/*")}
         for name in here - there:
             (self._folder / name).unlink(missing_ok=True)
@@ -58,10 +57,9 @@ class BucketUpload:
     def _fetch(self, name: str) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        data, shown = read(self._sink.backend, name), self._sink.backend.display(name)
+        data, shown = read(self.address, name), f"{display_address(self.address)}/{name}"
         if path.exists() and path.read_bytes() == data:
             return
-        require_same_again(self._sink.backend, name, data)
         try:
             parse_json(data, shown, _kind_of(name) or "tokens")
         except ValueError as error:
@@ -70,7 +68,7 @@ class BucketUpload:
 
     def finish(self) -> None:
         """Uploads what makes the shards a token set, the manifest last."""
-        self._sink.put(closing_items(TokenSet(self._folder), 0, None))
+        push_rest(TokenSet(self._folder), self.address)
 
 
 def _kind_of(name: str) -> str | None:
@@ -95,7 +93,7 @@ def make_and_upload(
     """Makes a shard, uploads it, and keeps only its record here; runs in a worker."""
     made = make(state, unit, report)
     record = read_json(shard_path(folder, unit.name, "json"), "shard")
-    sink_of(address).put(items_of(folder, record))
+    push_shard(folder, record, address)
     for suffix in columns_of(record):
         shard_path(folder, unit.name, suffix).unlink()
     return made

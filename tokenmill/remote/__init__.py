@@ -1,15 +1,11 @@
-"""Token sets in a bucket, on the hub, or on a web server. Only verified bytes reach the cache.
+"""Token sets at an address, read through a cache of verified part files; push and pull.
 
-Comes in: an address. Goes out: a token set whose blocks come as they are needed; files sent to an address.
+ranges        byte ranges over HTTP
+files         one object, a range of it or all: read and written through fsspec, with retries and a time limit
+part_cache    the folder of parts: fetch one, compare it, rename it into place; evict the oldest
+prefetch      a queue of what will be needed, and a pool of threads
+token_set     a token set and its shards, read through the three above
+copy          push and pull: files, the manifest last
 
-    backends      what reads each kind of address: http_backend, s3_backend, hub_backend, fsspec_backend
-    retry         how long a read is tried; deadlines: ends a request in time
-    blocks        the MiB of shards, numbered; block_state: which are there; block_locks: who fetches them
-    cache         the blocks of a set on this disk; cache_folder: where; caches: one for each; budget: their size
-    holes         reads again what may come from a hole in a file of the cache
-    fetcher       the threads that fetch
-    sets          a token set at an address
-    pull, push    a whole set from an address, and to one; writers: what takes the files
-
-It must never know what a row is, nor trust a lock for a row to be right.
+In: an address. Out: what store gives for a folder. store and rows know nothing of this wing; it never imports feed.
 """

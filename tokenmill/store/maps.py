@@ -1,7 +1,7 @@
 """Files as arrays, mapped into memory without keeping a file descriptor each.
 
     tokens = map_file(path, np.dtype("<u2"))      read-only, the whole file; unmapped after the last array of it is gone
-    read_ahead(tokens[a:b], wait=True)            has the kernel read a stretch of it
+    read_ahead(tokens[a:b], wait=True)            has the kernel read a part of it
 
 A window of rows reads hundreds of shards, and many machines allow 1,024 descriptors a process. `np.memmap` and, before
 Python 3.13, `mmap` keep one for each map, so this is the C library's. Its madvise lets other threads of Python
@@ -31,15 +31,6 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def maps_are_scarce() -> bool:
-    """Whether this process's shards have taken half of the maps that the kernel allows it.
-
-    The other half is for everything else: without a map, the program's next large array fails.
-    """
-    unmap_dropped()
-    return 2 * len(_mapped) >= _most_maps()
-
-
 @functools.cache
 def _most_maps() -> int:
     try:
@@ -51,9 +42,13 @@ def _most_maps() -> int:
 def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
     """All numbers of a file: (size // itemsize,), read-only. OSError if it cannot be opened or mapped.
 
-    If the process has no more maps (vm.max_map_count, with many shards of a few kilobytes), the file is read instead.
+    Once the process has used half of the maps that the kernel allows it (vm.max_map_count), as with tens of thousands
+    of small shards, files are read instead. The other half is for everything else: without a map, the program's next
+    large array fails.
     """
     unmap_dropped()
+    if 2 * len(_mapped) >= _most_maps():
+        return _read(path, dtype)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
     try:
         size = os.fstat(descriptor).st_size
@@ -63,13 +58,19 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
         if address == _FAILED:
             if (number := ctypes.get_errno()) != ENOMEM:
                 raise OSError(number, os.strerror(number), str(path))
-            return np.fromfile(path, dtype)
+            return _read(path, dtype)
     finally:
         os.close(descriptor)
     memory = (ctypes.c_char * size).from_address(address)
     held = _mapped[address] = _Map(memory, _dropped.append)
     held.address, held.size = address, size
     numbers: np.ndarray = np.frombuffer(memory, dtype)  # type: ignore[call-overload]  # a ctypes array is a buffer
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _read(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
+    numbers = np.fromfile(path, dtype)
     numbers.flags.writeable = False
     return numbers
 

@@ -7,8 +7,7 @@ A shard is at least three files in a token set's folder (token_sets.py). Three d
     shards/shard_00000.000.idx   0 4 6 9                                    little-endian uint64
     shards/shard_00000.000.json  the record: source, counts, sizes, checksums; its rename makes the shard count
 
-Optional columns (columns.py) are further files, for instance shards/shard_00000.000.ids: the publisher's own id of
-each document, as JSON, one a line.
+Chat sets and sets with metadata have further columns (columns.py).
 
 Files appear whole or not at all (files.py). Nothing in them depends on time, machine or number of workers: the same
 input gives the same bytes.
@@ -16,30 +15,28 @@ input gives the same bytes.
 shard_writer.py writes a shard, here it is mapped. Left out: reading text, tokenizing, and which file is in which split.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.store.columns import (
+    COLUMNS,
     MASK,
     META,
     OFFSETS,
     TARGETS,
     TOKENS,
-    Column,
     checksums_of,
     columns_of,
     listed_sha256,
 )
-from tokenmill.store.files import read_bounded, read_json
-from tokenmill.store.maps import map_file, maps_are_scarce, read_ahead, read_here_and_there
-from tokenmill.store.pread import FileBytes, FileNumbers, changed, wants_pread
+from tokenmill.store.files import read_json
+from tokenmill.store.maps import map_file, read_ahead, read_here_and_there
 from tokenmill.store.schema import LATER_COUNTS
 
 Split = Literal["train", "val"]
@@ -112,27 +109,24 @@ class ShardEntry:
 
 
 class Shard:
-    """One shard: `tokens` (num_tokens,), `offsets` (num_documents + 1,), and `column(name)`.
-
-    Files are mapped into memory, or read when they are needed (pread.py).
+    """One shard, mapped into memory: `tokens` (num_tokens,) and `offsets` (num_documents + 1,).
 
     Raises FileNotFoundError or ValueError if the files are not what the manifest says. The first and last offset are
     checked when a shard is opened; that offsets increase is checked when lengths are read.
     """
 
+    part_bytes: int | None = None  # of a shard whose tokens are in several files (remote/): the size of each
+
     def __init__(self, folder: Path, entry: ShardEntry, dtype: str):
-        self.entry = entry
-        self.path = shard_path(folder, entry.name, "bin")
-        self.stamp = _stamp(self.path)
-        self.tokens: np.ndarray | FileNumbers
-        if wants_pread() or maps_are_scarce():
-            self.tokens = _unmapped(self.path, DTYPES[dtype], entry.tokens)
-            self.offsets = _read(self.path.with_suffix(".idx"), OFFSET, entry.documents + 1)
-        else:
-            self.tokens = _map(self.path, DTYPES[dtype], entry.tokens)
-            self.offsets = _map(self.path.with_suffix(".idx"), OFFSET, entry.documents + 1)
-        if (int(self.offsets[0]), int(self.offsets[-1])) != (0, entry.tokens):
+        self.entry, self.path, self.dtype = entry, shard_path(folder, entry.name, "bin"), DTYPES[dtype]
+        self.tokens = map_numbers(self.path, self.dtype, entry.tokens)
+        self.offsets = self._map_offsets()
+
+    def _map_offsets(self) -> np.ndarray:
+        offsets = map_numbers(self.path.with_suffix(".idx"), OFFSET, self.entry.documents + 1)
+        if (int(offsets[0]), int(offsets[-1])) != (0, self.entry.tokens):
             raise self._damaged_offsets()
+        return offsets
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -154,113 +148,66 @@ class Shard:
             raise self._damaged_offsets()
         return lengths
 
-    def places_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def spans_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first token of each of these documents, and its length: each (len(documents),) int64."""
         begin, end = self.offsets[documents].astype(np.int64), self.offsets[documents + 1].astype(np.int64)
         if (end <= begin).any():
             raise self._damaged_offsets()
         return begin, end - begin
 
-    def read(self, begin: int, end: int, known_first: bool = False) -> np.ndarray:
-        """Tokens `begin` to `end`: (end - begin,). Only the hot path (feed/row_table.py) reads in another way.
-
-        `known_first` says that the first one may be 0 and is checked by the caller (remote/holes.py).
-        """
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Tokens `begin` to `end`: (end - begin,). Only the hot path (feed/table.py) reads in another way."""
         found: np.ndarray = self.tokens[begin:end]
         return found
-
-    @property
-    def token_bytes(self) -> memoryview | FileBytes:
-        """The bytes of the tokens: a slice of it joins to others."""
-        return self.tokens.data if isinstance(self.tokens, FileNumbers) else self.tokens.data.cast("B")
-
-    @cached_property
-    def mask_bytes(self) -> memoryview | None:
-        """The bytes of the loss mask, a bit a token; None if every token bears loss, as in a set of text."""
-        listed = dict(self.entry.columns)
-        return self.column(MASK.suffix).data if {MASK.suffix, TARGETS.suffix} <= listed.keys() else None
-
-    @cached_property
-    def target_counts(self) -> np.ndarray:
-        """How many tokens of each document of a chat set bear loss: (num_documents,)."""
-        found: np.ndarray = self.column(TARGETS.suffix)
-        return found
-
-    def expect_random_reads(self) -> None:
-        """Tells the kernel that rows are read from here and there."""
-        if not isinstance(self.tokens, FileNumbers):
-            read_here_and_there(self.tokens)
-
-    def read_ahead(self, begin: int, end: int, wait: bool) -> None:
-        """Asks the kernel to read tokens `begin` to `end` ahead; with `wait`, until mapped files are in memory."""
-        if isinstance(self.tokens, FileNumbers):
-            size = self.tokens.itemsize
-            self.tokens.data.read_ahead(begin * size, end * size)
-        else:
-            read_ahead(self.tokens[begin:end], wait)
 
     def in_blocks(self, size: int) -> Iterator[np.ndarray]:
         """All tokens, `size` at a time."""
         return in_blocks(self.tokens, size)
 
     def column(self, suffix: str) -> np.ndarray:
-        """An optional column of numbers, memory-mapped: (num_tokens,) or (num_documents,), as its record says. Of bits,
-        the bytes: value k is bit k of np.unpackbits(..., bitorder="little").
-
-        ValueError if the shard has no such column, or its file has another size; FileNotFoundError if the file is gone.
+        """A column that the manifest lists, mapped: "mask", as bytes, of which value k is bit k of
+        np.unpackbits(..., bitorder="little"), or "targets", (num_documents,) uint32. ValueError if there is none.
         """
-        column, _ = self._column(suffix)
-        read = _read if isinstance(self.tokens, FileNumbers) else _map
-        return read(
-            self._column_path(suffix), column.numpy_dtype, column.stored(self.entry.documents, self.entry.tokens)
-        )
+        if suffix not in (listed := dict(self.entry.columns)):
+            raise ValueError(f"{self.path}: the shard has no column {suffix!r}, only {', '.join(listed) or 'tokens'}")
+        column = COLUMNS[suffix]
+        count = column.stored(self.entry.documents, self.entry.tokens)
+        return map_numbers(self.path.with_suffix(f".{suffix}"), column.numpy_dtype, count)
 
-    def lines(self, suffix: str) -> list[str]:
-        """An optional column of text: the lines of its file. Each is JSON."""
-        path, size = self.column_file(suffix)
-        text = read_bounded(path, size, f"column {suffix}").decode("utf-8", "replace")
-        return text.split("\n")[:-1]  # splitlines() would also split at U+2028, which a line may hold
+    @cached_property
+    def mask_bytes(self) -> memoryview | None:
+        """The bytes of the loss mask, a bit a token; None if every token is in the loss, as in a set of text."""
+        listed = dict(self.entry.columns)
+        return self.column(MASK.suffix).data if {MASK.suffix, TARGETS.suffix} <= listed.keys() else None
 
-    def column_file(self, suffix: str) -> tuple[Path, int]:
-        """The file of an optional column, and its size. Raises what `column` raises."""
-        _, size = self._column(suffix)
-        path = self._column_path(suffix)
-        require_size(path, size)
-        return path, size
+    @cached_property
+    def target_counts(self) -> np.ndarray:
+        """How many tokens of each document of a chat set are in the loss: (num_documents,)."""
+        return self.column(TARGETS.suffix)
 
-    def _column(self, suffix: str) -> tuple[Column, int]:
-        """What the record says about an optional column, and its size in bytes."""
-        path = self.path.with_suffix(".json")
-        record = read_json(path, "shard")
-        if not self.entry.is_of(record):
-            raise ValueError(f"{path}: expected the record of the shard that the manifest lists, found another one's")
-        known = {name: column for name, column in columns_of(record).items() if column.optional}
-        if suffix not in known:
-            raise ValueError(f"{path}: has no column {suffix!r}; optional columns here: {', '.join(known) or 'none'}")
-        return known[suffix], checksums_of(record, suffix)["bytes"]
+    def expect_random_reads(self) -> None:
+        """Tells the kernel that rows are read from here and there."""
+        read_here_and_there(self.tokens)
 
-    def _column_path(self, suffix: str) -> Path:
-        return self.path.with_suffix(f".{suffix}")
-
-    def is_there(self, begin: int, end: int) -> bool:
-        """Whether tokens `begin` to `end` are on this disk: those of a local file always are."""
-        return True
+    def read_ahead(self, begin: int, end: int, wait: bool) -> None:
+        """Asks the kernel to read tokens `begin` to `end` ahead; with `wait`, until they are in memory."""
+        read_ahead(self.tokens[begin:end], wait)
 
     def require_unchanged(self) -> None:
-        """ValueError if the file of the tokens was replaced since it was opened, by one with other bytes.
+        """ValueError if the file of the tokens is gone, or has another size than when it was opened.
 
-        Reading past the end of a truncated mapped file kills a process, so this comes first.
+        Reading past the end of a truncated mapped file kills a process, so this comes first. `tokenmill verify`
+        compares its bytes.
         """
-        found = _stamp(self.path)
-        if found == self.stamp:
-            return
-        if found is None or found.size != self.tokens.nbytes or not self._is_as_listed():
-            raise changed(self.path)
-        self.stamp = found  # touched, or put back
-
-    def _is_as_listed(self) -> bool:
-        with open(self.path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == self.entry.bin_sha256
+        try:
+            found = os.path.getsize(self.path)
+        except FileNotFoundError:
+            found = -1
+        if found != self.tokens.nbytes:
+            raise ValueError(
+                f"{self.path}: deleted, truncated or replaced while it was being read; what comes next is not what was "
+                "prepared. Put the file back, or prepare again, and resume"
+            )
 
     def _damaged_offsets(self) -> ValueError:
         path = self.path.with_suffix(".idx")
@@ -270,35 +217,11 @@ class Shard:
         )
 
 
-class Stamp(NamedTuple):
-    """What changes when a file is written to, truncated or replaced."""
-
-    inode: int
-    size: int
-    changed: int
-
-
-def _map(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
-    """Maps exactly `count` numbers of a file, read-only."""
-    size = count * dtype.itemsize
-    require_size(path, size)
+def map_numbers(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
+    """Maps exactly `count` numbers of a file, read-only. FileNotFoundError or ValueError if it has others."""
+    require_size(path, count * dtype.itemsize)
     numbers = map_file(path, dtype)
-    if len(numbers) != count:
-        require_size(path, size)
-    return numbers
-
-
-def _unmapped(path: Path, dtype: np.dtype[Any], count: int) -> FileNumbers:
-    """Exactly `count` numbers of a file, read when they are asked for."""
-    require_size(path, count * dtype.itemsize)
-    return FileNumbers(path, dtype)
-
-
-def _read(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
-    """Reads exactly `count` numbers of a file."""
-    require_size(path, count * dtype.itemsize)
-    numbers = np.fromfile(path, dtype)
-    if len(numbers) != count:
+    if len(numbers) != count:  # it changed meanwhile
         require_size(path, count * dtype.itemsize)
     return numbers
 
@@ -314,16 +237,7 @@ def require_size(path: Path, expected: int) -> None:
         raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
 
 
-def _stamp(path: Path) -> Stamp | None:
-    """None if the file is gone."""
-    try:
-        stat = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return Stamp(stat.st_ino, stat.st_size, max(stat.st_mtime_ns, stat.st_ctime_ns))
-
-
-def in_blocks(tokens: np.ndarray | FileNumbers, size: int) -> Iterator[np.ndarray]:
+def in_blocks(tokens: np.ndarray, size: int) -> Iterator[np.ndarray]:
     """Tokens, `size` at a time, so that a whole shard is never in memory."""
     for first in range(0, len(tokens), size):
         yield tokens[first : first + size]

@@ -4,7 +4,7 @@ manifest.json       the shards in order, each with its split, counts and checksu
 manifests/          every manifest that ever was, <digest>.json: a position names the one that its epoch goes over
 tokenizer.json      the whole tokenizer
 token_bytes.npy     bytes of text that each token id stands for, 0 for special tokens
-shards/             three files a shard, and its optional columns (shards.py, columns.py)
+shards/             three files a shard, and the columns that chat sets and metadata add (shards.py, columns.py)
 """
 
 import copy
@@ -12,21 +12,19 @@ import hashlib
 import io
 import os
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
 from tokenmill.addresses import display_address, is_address
 from tokenmill.checks import one_of
 from tokenmill.humanize import counted
-from tokenmill.store.columns import OFFSETS, TOKENS, described_sha256
-from tokenmill.store.files import header, read_json, write_file, write_json
-from tokenmill.store.schema import CHAT_COUNTS, dtype_name
+from tokenmill.store.columns import described_sha256
+from tokenmill.store.files import LARGEST, LARGEST_JSON, header, read_bounded, read_json, write_file, write_json
+from tokenmill.store.schema import CHAT_COUNTS, MOST_IDS, dtype_name
 from tokenmill.store.set_names import set_folder
 from tokenmill.store.shards import (
     COUNTS,
@@ -35,20 +33,16 @@ from tokenmill.store.shards import (
     Shard,
     ShardEntry,
     Split,
-    Stamp,
     finished_record,
     require_size,
     shard_path,
     sources_of,
 )
-from tokenmill.store.small_files import checksums_of_files, checksums_of_records
 from tokenmill.store.views import DIGEST, FOLDER, View, read_view, stems_of_views
-
-if TYPE_CHECKING:
-    from tokenmill.look.documents import Document, Documents
 
 MOST_UNCHECKED = 1 << 40  # tokens of a set whose files are compared only when they are opened
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
+SMALL_FILES = {"tokenizer.json": LARGEST_JSON["tokenizer"], "token_bytes.npy": 5 * MOST_IDS}  # and their most bytes
 
 
 def write_manifest(
@@ -69,18 +63,28 @@ def write_manifest(
         "dataset": dataset,
         "dtype": dtype_name(tokenizer["vocab_size"]),
         "tokenizer": tokenizer,
-        **{count: sum(record.get(count, 0) for record in records) for count in COUNTS},  # old records lack new counts
+        **{count: sum(record[count] for record in records) for count in COUNTS},
         **{name: sum(r.get(name, 0) for r in records) for name in CHAT_COUNTS if "chat" in tokenizer},
         **(origin or {}),
         "files": checksums_of_files(folder),
-        "records": checksums_of_records(folder, (record["name"] for record in records)),
+        "records": {record["name"]: _sha256_of(shard_path(folder, record["name"], "json")) for record in records},
         **({"dropped": [{"place": place} | _listed(entry) for place, entry in dropped]} if dropped else {}),
         "shards": [_listed(_entry(record, split)) for record, split in shards],
     }
-    if (folder / "manifest.json").exists():  # from before manifests were kept
-        _keep(folder, read_json(folder / "manifest.json", "tokens"))
-    _keep(folder, manifest)
+    if not (kept := kept_manifest(folder, digest_of(manifest))).exists():
+        kept.parent.mkdir(exist_ok=True)
+        write_json(kept, manifest)
     write_json(folder / "manifest.json", manifest)
+
+
+def checksums_of_files(folder: Path) -> dict[str, str]:
+    """The SHA-256 of tokenizer.json and token_bytes.npy, as far as the folder has them."""
+    there = [name for name in SMALL_FILES if (folder / name).exists()]
+    return {name: _sha256_of(folder / name, SMALL_FILES[name]) for name in there}
+
+
+def _sha256_of(path: Path, most: int = LARGEST) -> str:
+    return hashlib.sha256(read_bounded(path, most, "a file of a token set")).hexdigest()
 
 
 def write_token_bytes(folder: Path, token_bytes: np.ndarray) -> None:
@@ -89,14 +93,6 @@ def write_token_bytes(folder: Path, token_bytes: np.ndarray) -> None:
     np.save(data, token_bytes)
     if not (path.exists() and path.read_bytes() == data.getvalue()):
         write_file(path, data.getvalue())
-
-
-def _keep(folder: Path, manifest: dict[str, Any]) -> None:
-    """Writes a manifest into manifests/; one that is there already stays as it is."""
-    path = kept_manifest(folder, digest_of(manifest))
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, manifest)
 
 
 def kept_manifest(folder: Path, digest: str) -> Path:
@@ -182,8 +178,6 @@ class TokenSet:
                 f"{self.path}: expected a finished token set, found {found}; run `tokenmill prepare`, or "
                 "prepare_data.py, first (again, if it was interrupted); `tokenmill list` prints the sets that are there"
             )
-        self._stamps: dict[str, Stamp | None] = {}
-        self._read_at = time.time_ns()
         self._take(read_json(manifest, "tokens"))
         self._require_files_if_large()
 
@@ -214,23 +208,6 @@ class TokenSet:
         """The shards of "train" or "val", in order."""
         one_of("split", split, SPLITS)
         return [entry for entry in self.entries if entry.split == split]
-
-    def documents(self, split: Split = "train") -> "Documents":
-        """The documents of a split as a sequence: iterate over it, index it, slice it, or take a `sample`.
-
-        Nothing is read before you ask a document for its tokens, text or source.
-
-            for document in TokenSet("data/tokens/NAME").documents("train")[:3]:
-                print(document.number, document.source, len(document.tokens), document.text)
-        """
-        found: Documents = import_module("tokenmill.look.documents").Documents(self, split)  # only when asked for
-        return found
-
-    def document(self, number: int, split: Split = "train") -> "Document":
-        """The document of a split with this number, from 0, as `tokenmill show --document` counts. IndexError if there
-        is none.
-        """
-        return self.documents(split)[number]
 
     @property
     def display_name(self) -> str:
@@ -279,10 +256,6 @@ class TokenSet:
         """The digest of its view; "" for none."""
         return "" if self.view is None else self.view.digest
 
-    def documents_are_those_of(self, other: "TokenSet") -> bool:
-        """Whether another set has the same documents as often: the same manifest, and the same view."""
-        return (self.digest, self.view_digest) == (other.digest, other.view_digest)
-
     # ------------------------------------------------------------------------ former manifests
 
     def digests(self) -> list[str]:
@@ -326,7 +299,7 @@ class TokenSet:
                 was._require_still_there(entry)
         return was
 
-    def _taken(self, manifest: dict[str, Any]) -> "TokenSet":
+    def _taken(self, manifest: dict[str, Any]) -> Self:
         was = copy.copy(self)
         was.view = None  # it is of another manifest
         was._take(manifest)
@@ -336,9 +309,7 @@ class TokenSet:
         """ValueError if a shard that only a former manifest lists is no longer what it was."""
         record = finished_record(self.path, entry.name)
         found = "no such shard" if record is None else "another one of that name"
-        # optional columns may have been added since
-        core = {TOKENS.suffix: entry.bin_sha256, OFFSETS.suffix: entry.idx_sha256}
-        if record is None or any(record[suffix]["sha256"] != sha256 for suffix, sha256 in core.items()):
+        if record is None or (record["bin"]["sha256"], record["idx"]["sha256"]) != (entry.bin_sha256, entry.idx_sha256):
             raise ValueError(
                 f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.source} with "
                 f"{entry.tokens:,} tokens, found {found}; put {entry.source} back as it was, prepare again, and resume"
@@ -348,22 +319,13 @@ class TokenSet:
         """Fetches the offsets and records of many shards at once. On this disk there is nothing to do."""
 
     def open(self, entry: ShardEntry) -> Shard:
-        """Maps a shard. ValueError if its file was replaced, by one with other bytes, since it was last opened, or
-        since the manifest was read.
-        """
-        shard = Shard(self.path, entry, self.dtype)
-        if shard.stamp is None or shard.stamp != self._stamps.get(entry.name):
-            is_first = entry.name not in self._stamps
-            if not is_first or shard.stamp is None or shard.stamp.changed > self._read_at:
-                shard.stamp = None
-                shard.require_unchanged()  # compares the whole file with its checksum
-            self._stamps[entry.name] = shard.stamp  # so that a file that was only touched is read once
-        return shard
+        """Maps a shard."""
+        return Shard(self.path, entry, self.dtype)
 
     @property
     def records(self) -> dict[str, str]:
-        """The SHA-256 of shards' records, by name; sets from before 0.4.0 have none."""
-        found: dict[str, str] = self.manifest.get("records", {})
+        """The SHA-256 of each shard's record, by name."""
+        found: dict[str, str] = self.manifest["records"]
         return found
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:

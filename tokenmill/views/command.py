@@ -22,7 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tokenmill.humanize import counted
-from tokenmill.remote.sets import RemoteTokenSet, open_set
+from tokenmill.remote.token_set import RemoteTokenSet, open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.files import read_json, remove_temporary_files
 from tokenmill.store.token_sets import TokenSet

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.remote.sets import RemoteTokenSet
+from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE
 from tokenmill.store.shards import SPLITS, ShardEntry
 from tokenmill.store.token_sets import TokenSet

@@ -1,0 +1,256 @@
+"""Objects at an address, through fsspec: s3://, gs://, hf://, https://, memory:// and whatever else it knows.
+
+    read("s3://bucket/web", "shards/a.bin", 0, 1 << 20)       the first MiB of an object
+    read("s3://bucket/web", "manifest.json")                  all of it
+    write("s3://bucket/web", "manifest.json", path)           sends a file
+    sizes("s3://bucket/web")                                  what is there
+
+HTTP is read by `ranges.py`, and so are objects whose file system can sign a URL of them: S3 and the Hugging Face hub.
+
+fsspec and botocore retry what they know. What is left is tried again here, after pauses that grow and are random ("full
+jitter", Brooker 2015), for five minutes at most: NCCL gives up a collective after ten, with a worse message. Messages
+show addresses without passwords and signatures.
+"""
+
+import functools
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from tokenmill import hub_client
+from tokenmill.addresses import display_address, joined
+from tokenmill.extras import naming_the_extra
+from tokenmill.sanitize import sanitize
+from tokenmill.store.files import LARGEST
+
+REQUEST_SECONDS = 60.0  # of a range, for file systems that have no time limit
+SIGNED_SECONDS = 1800  # a signed URL is used for so long, and valid for twice as long
+PATIENCE_SECONDS, WARN_SECONDS = 300.0, 5.0  # of all tries; after which the log says why nothing comes
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+TRIES_OF_WRONG_BYTES = 3  # a second copy behind a load balancer may be right
+HTTP, SIGNED = ("http", "https"), ("s3", "s3a", "hf")
+BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")  # where nobody makes folders
+# botocore keeps 10 connections, too few for the threads; a bucket's region is looked up
+OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"max_pool_connections": 64}, "cache_regions": True}}
+LOG = logging.getLogger("tokenmill")
+
+
+class WrongBytes(ValueError):
+    """What came is not what a record or a manifest says."""
+
+
+def scheme_of(address: str) -> str:
+    """The scheme of an address: "s3"."""
+    return address.partition("://")[0]
+
+
+def file_system(address: str) -> tuple[Any, str]:
+    """fsspec's file system of an address, and its path there. ValueError for a scheme that fsspec does not know.
+
+    fsspec keeps one instance a process, so asking each time costs microseconds, and is right after a fork.
+    """
+    with naming_the_extra("remote"):
+        from fsspec.core import url_to_fs
+    try:
+        fs, path = url_to_fs(address, **OPTIONS.get(scheme_of(address), {}))
+    except ImportError as error:
+        raise ImportError(f"{display_address(address)}: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{display_address(address)}: no such kind of address ({error})") from error
+    return fs, path
+
+
+def read(
+    address: str,
+    name: str,
+    start: int = 0,
+    end: int | None = None,
+    check: Callable[[bytes], None] = lambda data: None,
+    most: int = LARGEST,
+) -> bytes:
+    """Bytes `start` to `end` of an object, or as many as there are; without `end`, all of them, at most `most`.
+
+    `check` raises WrongBytes for the bytes of another. Raises FileNotFoundError, PermissionError, or ConnectionError
+    with the address and the last reason.
+    """
+
+    def attempt() -> bytes:
+        data = _get(joined(address, name), start, end, most)
+        check(data)
+        return data
+
+    found: bytes = _retried(attempt, f"{display_address(address)}/{name}", "read")
+    return found
+
+
+def write(address: str, name: str, source: Path | bytes) -> None:
+    """Sends a file, or bytes. ValueError for a web server; PermissionError, ConnectionError with the address."""
+    if scheme_of(address) in (*HTTP, "hf"):
+        raise ValueError(
+            f"{display_address(address)}: files cannot be sent there one by one; name s3://, gs://, or what else "
+            "fsspec writes to, or push to hf://datasets/OWNER/NAME"
+        )
+
+    def attempt() -> None:
+        fs, path = file_system(joined(address, name))
+        if scheme_of(address) not in BUCKETS:
+            fs.makedirs(fs._parent(path), exist_ok=True)
+        fs.pipe_file(path, source) if isinstance(source, bytes) else fs.put_file(str(source), path)
+
+    _retried(attempt, f"{display_address(address)}/{name}", "written")
+
+
+def sizes(address: str, below: str = "") -> dict[str, int]:
+    """The size of each object under an address, by name, or of those in a folder `below` it; none if it is not there.
+
+    Web servers cannot be asked: empty.
+    """
+
+    def attempt() -> dict[str, int]:
+        if scheme_of(address) == "hf":
+            where = hub_client.parse_address(address)
+            files = hub_client.files_of(where.repository, where.revision, where.under(below).rstrip("/"))
+            return {file.name.removeprefix(where.under("")): file.bytes for file in files}
+        (fs, root), (_, path) = file_system(address), file_system(joined(address, below))
+        fs.invalidate_cache()
+        found = fs.find(path, detail=True)
+        return {name.removeprefix(root).lstrip("/"): facts["size"] for name, facts in found.items()}
+
+    if scheme_of(address) in HTTP:
+        return {}
+    try:
+        found: dict[str, int] = _retried(attempt, f"{display_address(address)}/{below}", "listed")
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+# ---------------------------------------------------------------------------- one attempt
+
+
+def _get(address: str, start: int, end: int | None, most: int) -> bytes:
+    if scheme_of(address) not in (*HTTP, *SIGNED):
+        return _cat(address, start, end, most)
+    with naming_the_extra("remote"):
+        from tokenmill.remote.ranges import Refused, read_url
+    if scheme_of(address) in HTTP:
+        return read_url(address, {}, start, end, most)
+    try:
+        return read_url(*_url_of(address, int(time.time() // SIGNED_SECONDS)), start, end, most)
+    except Refused as error:
+        if error.status in (404, 408, 429) or error.status >= 500:
+            raise
+    except Exception as error:
+        if "redential" not in repr(error):
+            raise
+    _url_of.cache_clear()  # the URL may have expired
+    if scheme_of(address) == "hf":
+        return read_url(*_url_of(address, int(time.time() // SIGNED_SECONDS)), start, end, most)
+    return _cat(address, start, end, most)  # it knows regions, and what S3 says
+
+
+def _cat(address: str, start: int, end: int | None, most: int) -> bytes:
+    fs, path = file_system(address)
+    if end is None and (size := fs.info(path).get("size")) is not None and size > most:
+        raise ValueError(f"expected at most {most:,} bytes, found {size:,}")
+    span = {} if end is None else {"start": start, "end": end}
+    if fs.async_impl:
+        from fsspec.asyn import sync
+
+        data = bytes(sync(fs.loop, fs._cat_file, path, **span, timeout=REQUEST_SECONDS * (10 if end is None else 1)))
+    else:
+        data = bytes(fs.cat_file(path, **span, cache_type="none"))  # or it reads 5 MiB ahead
+    if len(data) > (most if end is None else end - start):
+        raise NotImplementedError(f"asked for fewer bytes than {len(data):,}: the file system does not support ranges")
+    return data
+
+
+@functools.lru_cache(4096)
+def _url_of(address: str, period: int) -> tuple[str, dict[str, str]]:
+    """A URL that plain HTTP reads an object by, for some time, and the headers to send."""
+    if scheme_of(address) == "hf":
+        return _url_on_the_hub(address)
+    fs, path = file_system(address)
+    return str(fs.sign(path, expiration=2 * SIGNED_SECONDS)), {}
+
+
+def _url_on_the_hub(address: str) -> tuple[str, dict[str, str]]:
+    """Where the hub keeps a file: on another host, which must not see the token, or, of a small file, on its own."""
+    from tokenmill.remote.ranges import Refused, ask
+
+    where, headers = hub_client.parse_address(address), hub_client.headers()
+    url = hub_client.file_url(where.repository, where.revision, where.path)
+    for _ in range(5):  # a repository that was renamed is redirected, too
+        answer = ask("HEAD", url, headers, redirect=False)
+        answer.release_conn()
+        if answer.status == 200:
+            return url, headers
+        if answer.status // 100 != 3 or "Location" not in answer.headers:
+            raise Refused(answer.status, answer.headers.get("Retry-After"))
+        there = urljoin(url, answer.headers["Location"])
+        if urlsplit(there).netloc != urlsplit(url).netloc:
+            return there, {}
+        url = there
+    raise ValueError(f"{url}: the hub redirects in a circle")
+
+
+# ---------------------------------------------------------------------------- retries
+
+
+def _retried(attempt: Callable[[], Any], what: str, done: str) -> Any:
+    """What attempt() returns, after as many tries as may help."""
+    began, tries, wrong = time.monotonic(), 0, 0
+    while True:
+        tries += 1
+        try:
+            return attempt()
+        except Exception as error:  # of each library another
+            wrong += isinstance(error, WrongBytes)
+            spent, reason = time.monotonic() - began, sanitize(f"{error}" or type(error).__name__)[:500]
+            pause = random.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries))
+            pause = max(pause, min(LONGEST_PAUSE, getattr(error, "after", 0.0)))
+            if not _may_pass(error) or wrong == TRIES_OF_WRONG_BYTES or spent + pause > PATIENCE_SECONDS:
+                how = f", {tries} tries over {spent:,.0f} s" if tries > 1 else ""
+                raise _kind(error)(f"{what}: cannot be {done}{how}: {reason}{_advice(error, what)}") from None
+            if spent + pause > WARN_SECONDS:
+                LOG.warning("%s: not %s yet; trying for up to %.0f s: %s", what, done, PATIENCE_SECONDS, reason)
+            time.sleep(pause)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether trying again may help: not for what is missing, forbidden or not supported."""
+    if (status := _status(error)) is not None:
+        return status in (408, 429) or status >= 500
+    if "redential" in repr(error):  # there are none
+        return False
+    final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError)
+    return isinstance(error, WrongBytes) or not isinstance(error, (*final, ValueError, TypeError, NotImplementedError))
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status that an error is about: urllib3's here, aiohttp's, or huggingface_hub's."""
+    found = getattr(error, "status", getattr(getattr(error, "response", None), "status_code", None))
+    return found if isinstance(found, int) else None
+
+
+def _kind(error: Exception) -> type[Exception]:
+    """The type of the error that is raised in place of a library's."""
+    if (status := _status(error)) in (401, 403, 404, 416):
+        return FileNotFoundError if status == 404 else PermissionError if status != 416 else WrongBytes
+    if "redential" in repr(error):
+        return PermissionError
+    known = (FileNotFoundError, PermissionError, ImportError, WrongBytes, NotImplementedError, ValueError)
+    return next((kind for kind in known if isinstance(error, kind)), ConnectionError)
+
+
+def _advice(error: Exception, what: str) -> str:
+    denied = isinstance(error, PermissionError) or _status(error) in (401, 403)
+    if what.startswith("hf://") and (denied or _status(error) == 404):
+        return f"; {hub_client.ACCESS}"
+    if what.startswith("s3") and (denied or "redentials" in str(error)):
+        return "; give AWS credentials that may, or, for a public bucket, set FSSPEC_S3_ANON=true"
+    return ""

@@ -1,0 +1,212 @@
+"""The cache: parts of shards' tokens as files. A part is there, or it is not.
+
+    CACHE/parts/<shard>/0                   bytes 0 to 1 MiB of a shard's tokens
+    CACHE/parts/<shard>/1                   the next MiB
+    CACHE/sets/<set>/manifest.json          a set's small files (token_set.py), which are never evicted
+
+<shard> is the beginning of the SHA-256 of the shard's record. The record has the CRC-32 of each MiB, so what lies there
+cannot be another shard's, and a set that has grown finds its old shards' parts. A process compares a part with its
+CRC-32 when it fetches it, and again when it maps it.
+
+A part is fetched under a temporary name and renamed. While it is fetched, its process holds a lock on `<part>.lock`, so
+that eight ranks of a machine fetch it once. No row depends on the lock: where locks do not work, or their holder stands
+still, the part is fetched twice, and the second rename puts the same bytes there.
+
+A part is evicted by unlink. POSIX keeps its bytes for whoever has it mapped, so no reader has to be asked. Mapping a
+part sets its time. Parts go in this order: those of sets that this process does not read, the oldest first; those of
+windows that are done, the last one first, as an epoch in random order needs the others sooner (the other way round, a
+cache of 0.9 of a set fetches half of it again in each epoch); and what is in use.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import random
+import shutil
+import time
+import uuid
+import weakref
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tokenmill.remote.files import WrongBytes, read
+from tokenmill.remote.prefetch import Job
+from tokenmill.store.files import BLOCK_BYTES, with_message
+from tokenmill.store.maps import map_file
+
+PART_BYTES = BLOCK_BYTES
+LOCK_SECONDS = 60.0  # then a part is fetched although another process is at it
+COUNT_AFTER = 64  # the cache is counted after every 64th of its limit that this process has written
+ROOM = 16  # a 16th of the limit is evicted at once
+UNLIMITED_COUNT = 1 << 30  # bytes written between two counts of a cache with no limit of its own
+LEFT_OVER_SECONDS = 3600.0  # after which a temporary file or a lock is of a process that was killed
+
+
+class Cache:
+    """The folder of a user's parts, of at most `limit` bytes; None for nine tenths of what the disk has free.
+
+    Offsets and records come on top. Several processes that write at once may be over the limit by a 64th each.
+    PermissionError if the folder is another user's.
+    """
+
+    def __init__(self, root: Path, limit: int | None = None):
+        self.root, self._limit, self._written = root, limit, 0
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (owner := root.stat().st_uid) != os.geteuid():
+            raise PermissionError(
+                f"{root}: expected a cache of user {os.geteuid()}, found one of user {owner}; pass a cache_dir of your "
+                "own, or set TOKENMILL_CACHE"
+            )
+        self.reads: set[str] = set()  # folders of the shards of sets that this process has opened
+        self.in_use: weakref.WeakSet[Job] = weakref.WeakSet()  # the parts that this process holds
+
+    def limit(self) -> int:
+        """How many bytes the parts may take."""
+        return self._limit or int(0.9 * (shutil.disk_usage(self.root).free + self.used()))
+
+    def used(self) -> int:
+        """About how many bytes the parts take: only names are counted, as nearly all parts are of one size."""
+        return PART_BYTES * sum(1 for _ in self._paths())
+
+    def wrote(self, size: int) -> None:
+        """Notes that a part was written; evicts if it is time to count and there are too many."""
+        self._written += size
+        if self._written >= (self._limit // COUNT_AFTER if self._limit else UNLIMITED_COUNT):
+            self._written = 0
+            self.evict(self.used() - self.limit())
+
+    def evict(self, size: int) -> None:
+        """Unlinks so many bytes of parts, and some more for room. Does nothing if size < 1."""
+        if size < 1:
+            return
+        since = min((job.made for job in list(self.in_use)), default=time.time())
+        found = []
+        for folder, entry in self._paths():
+            with contextlib.suppress(FileNotFoundError):
+                mapped = entry.stat().st_mtime
+                is_done = folder in self.reads and mapped < since
+                order = (1, -mapped) if is_done else (2 * (folder in self.reads), mapped)
+                found.append((order, entry.path))
+        found.sort()
+        for _, path in found[: (size + self.limit() // ROOM) // PART_BYTES + 1]:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _paths(self) -> "Iterator[tuple[str, os.DirEntry[str]]]":
+        """The folder and file of each part. What killed processes have left there is removed."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.root / "parts") as folders:
+            for folder in folders:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+                    for entry in entries:
+                        if entry.name.isdigit():
+                            yield folder.name, entry
+                            continue
+                        with contextlib.suppress(FileNotFoundError):
+                            if time.time() - entry.stat().st_mtime > LEFT_OVER_SECONDS:
+                                os.unlink(entry.path)
+
+
+def folder_name(key: str) -> str:
+    """The folder of the parts of the shard whose record has this SHA-256."""
+    return key[:32]
+
+
+@dataclass(frozen=True)
+class PartFolder:
+    """The parts of one shard: `name` at `address`, `size` bytes, with the CRC-32 of each MiB."""
+
+    cache: Cache
+    key: str  # the SHA-256 of the shard's record
+    address: str
+    name: str
+    size: int
+    crc32: tuple[int, ...]
+
+    @property
+    def folder(self) -> Path:
+        return self.cache.root / "parts" / folder_name(self.key)
+
+    def load(self, number: int) -> memoryview:
+        """A part, mapped; it is fetched first if it is not there. It stays readable if it is evicted. Raises what
+        `read` does, or OSError for a full disk.
+        """
+        while (found := self._map(number)) is None:
+            self._fetch(number)
+        return found
+
+    def _map(self, number: int) -> memoryview | None:
+        """A part that is there, mapped. None if it is not there; one with other bytes is removed."""
+        path = self.folder / str(number)
+        try:
+            found = map_file(path, np.dtype("u1")).data
+            self._require(number, found)
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except WrongBytes:  # a power cut may leave a name without its bytes
+            path.unlink(missing_ok=True)
+            return None
+        return found
+
+    def _fetch(self, number: int) -> None:
+        """Fetches a part, unless another process does so meanwhile."""
+        path, start = self.folder / str(number), number * PART_BYTES
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_name(f"{number}.lock")):
+            if path.exists():
+                return
+            end = min(start + PART_BYTES, self.size)
+            data = read(self.address, self.name, start, end, check=lambda data: self._require(number, data))
+            self._write(path, data)
+        self.cache.wrote(len(data))
+
+    def _require(self, number: int, data: bytes | memoryview) -> None:
+        """WrongBytes if this is not the part."""
+        size, crc32 = min(PART_BYTES, self.size - number * PART_BYTES), zlib.crc32(data)
+        if len(data) != size or crc32 != self.crc32[number]:
+            raise WrongBytes(
+                f"bytes from {number * PART_BYTES:,} on: expected {size:,} with CRC-32 {self.crc32[number]}, found "
+                f"{len(data):,} with {crc32}: damaged there, or replaced; delete the shard there, and push it again"
+            )
+
+    def _write(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            message = (
+                f"{self.cache.root}: no room for {len(data):,} more bytes; the cache has {self.cache.used():,}. Make "
+                "room, pass a smaller cache_bytes, or a cache_dir on another disk"
+            )
+            raise with_message(error, message) from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock on a file, and removes it. Goes on without it after a time, and where there are no locks."""
+    began = time.monotonic()
+    with open(path, "w") as file:
+        while time.monotonic() - began < LOCK_SECONDS:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(random.uniform(0.005, 0.03))
+            except OSError:  # not supported here
+                break
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough if the process has forked

@@ -1,0 +1,78 @@
+"""Byte ranges over HTTP, by urllib3: a third of the work of an asynchronous file system.
+
+read_url("https://host/a.bin?sig=...", {}, 0, 1 << 20)         the first MiB
+read_url("https://host/manifest.json", {}, most=1 << 26)       all of it, if it is no larger
+"""
+
+import functools
+import os
+import time
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+
+CONNECTIONS, BLOCK = 64, 1 << 18
+CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 20.0
+SECONDS, SLOWEST = 60.0, 1 << 16  # a read may take 60 s, and a second more for each 64 KiB that came
+NO_RETRIES = urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=5)  # files.py retries
+
+
+class Refused(Exception):
+    """An answer other than the bytes: `status` says which, and `after` how many seconds the server asks to wait."""
+
+    def __init__(self, status: int, after: str | None = None):
+        super().__init__(f"HTTP status {status}")
+        self.status, self.after = status, float(after) if after and after.isdecimal() else 0.0
+
+
+@functools.cache
+def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:
+    """The connections of a process: after a fork there are none."""
+    how: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": NO_RETRIES}
+    how["timeout"] = urllib3.Timeout(CONNECT_SECONDS, SILENCE_SECONDS)
+    return urllib3.PoolManager(**how) if proxy is None else urllib3.ProxyManager(proxy, **how)
+
+
+def ask(method: str, url: str, headers: dict[str, str], redirect: bool = True) -> Any:
+    """An answer whose body is not read yet. A user and password before the host are sent as basic authentication."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if at:
+        headers = headers | urllib3.make_headers(basic_auth=unquote(user))
+        url = parts._replace(netloc=host).geturl()
+    proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+    headers = {"Accept-Encoding": "identity"} | headers
+    return _pool(os.getpid(), proxy).request(method, url, headers=headers, preload_content=False, redirect=redirect)
+
+
+def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None = None, most: int = 1 << 62) -> bytes:
+    """Bytes `start` to `end` of what a URL names; without `end`, all of them, at most `most`.
+
+    Raises Refused; NotImplementedError for a server without ranges; ValueError for more than `most`; TimeoutError; or
+    what urllib3 raises.
+    """
+    began, found, size = time.monotonic(), list[bytes](), 0
+    whole, most = end is None, most if end is None else end - start
+    answer = ask("GET", url, headers if end is None else headers | {"Range": f"bytes={start}-{end - 1}"})
+    try:
+        if answer.status not in (200, 206):
+            raise Refused(answer.status, answer.headers.get("Retry-After"))
+        announced = answer.headers.get("Content-Length", "")
+        while size <= most and not (announced.isdecimal() and int(announced) > most):
+            if not (block := answer.read(BLOCK)):
+                break
+            found.append(block)
+            size += len(block)
+            if time.monotonic() - began > SECONDS + size / SLOWEST:
+                raise TimeoutError(f"only {size:,} bytes came in {time.monotonic() - began:.0f} s")
+        else:
+            if whole:
+                raise ValueError(f"expected at most {most:,} bytes, found more")
+            raise NotImplementedError(f"asked for {most:,} bytes, and more came: the server does not support ranges")
+    except BaseException:
+        answer.close()
+        raise
+    answer.release_conn()
+    return b"".join(found)

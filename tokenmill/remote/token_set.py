@@ -1,0 +1,255 @@
+"""A token set at an address, used like one in a folder: the same manifest, records and columns, fetched as needed.
+
+    token_set = open_set("s3://bucket/tokens/web")        its manifest is read, nothing else
+    shard = token_set.open(entry)                         its record and offsets are fetched
+    shard.read(0, 2049)                                   the parts of these tokens are fetched, and copied
+
+Small files are fetched whole, and are kept in CACHE/sets/<set>, where <set> is a digest of the manifest with all
+checksums that it lists. A process compares each with its SHA-256 when it first uses it.
+"""
+
+import hashlib
+import json
+import os
+import weakref
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from tokenmill.addresses import cache_root, display_address, name_of, named
+from tokenmill.checks import whole_number
+from tokenmill.remote.files import WrongBytes, read, sizes
+from tokenmill.remote.part_cache import PART_BYTES, Cache, PartFolder, folder_name
+from tokenmill.remote.prefetch import Job, call_all, expect, require
+from tokenmill.store.columns import checksums_of
+from tokenmill.store.files import LARGEST, parse_json, write_file
+from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path
+from tokenmill.store.token_sets import TokenSet, digest_of, kept_manifest
+from tokenmill.store.views import FOLDER
+
+AHEAD, HELD = 8, 64  # parts that are fetched behind those that `read` reads; parts that it keeps mapped
+MOST_TOKENS = 1 << 44  # of a set: its windows take about half a GiB
+MOST_BYTES = 1 << 40  # of a file whose size nothing says
+
+
+class CacheConfig(NamedTuple):
+    """The folder of the cache, and how many bytes its parts may take: None for the default of each."""
+
+    folder: str | os.PathLike[str] | None = None
+    bytes: int | None = None
+
+
+DEFAULT_CACHE = CacheConfig()
+
+
+def open_set(tokens: str | os.PathLike[str], cache: CacheConfig = DEFAULT_CACHE) -> TokenSet:
+    """The token set of a folder, a name (store/set_names.py) or an address. Raises what TokenSet and `read` do."""
+    where = named(tokens)
+    return TokenSet(where) if isinstance(where, Path) else RemoteTokenSet(where, cache)
+
+
+def read_manifest(address: str) -> tuple[bytes, dict[str, Any]]:
+    """The manifest at an address, as it is now. FileNotFoundError if there is none; what `read` raises."""
+    try:
+        data = read(address, "manifest.json")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{display_address(address)}: expected a finished token set, found no manifest.json; check the address "
+            f"({error})"
+        ) from error
+    return data, parse_json(data, f"{display_address(address)}/manifest.json", "tokens")
+
+
+_cache_of = lru_cache(None)(Cache)  # one for each root and limit, as it counts what it writes
+
+
+class RemoteTokenSet(TokenSet):
+    """A token set at an address; `path` is its folder in the cache."""
+
+    def __init__(self, address: str, cache: CacheConfig = DEFAULT_CACHE):
+        limit = None if cache.bytes is None else whole_number("cache_bytes", cache.bytes, 1)
+        self.address, self.cache = address, _cache_of(cache_root(cache.folder), limit)
+        data, manifest = read_manifest(address)
+        if manifest["tokens"] > MOST_TOKENS:
+            raise ValueError(
+                f"{self.display_name}: expected at most {MOST_TOKENS:,} tokens in a set at an address, found "
+                f"{manifest['tokens']:,} in its manifest; make several sets of it"
+            )
+        self._take(manifest)
+        self._begin()
+        write_file(self.path / "manifest.json", data, durable=False)
+
+    def _begin(self) -> None:
+        """Makes its folder in the cache."""
+        what = json.dumps([self.records, self.manifest["files"]], sort_keys=True)
+        digest = hashlib.sha256(what.encode()).hexdigest()[:8]
+        self.path = self.cache.root / "sets" / f"{self.digest}-{digest}"
+        (self.path / "shards").mkdir(parents=True, exist_ok=True)
+        self._compared: set[str] = set()  # files in it that this process has compared with their checksums
+        self.cache.reads |= {folder_name(sha256) for sha256 in self.records.values()}
+
+    @property
+    def display_name(self) -> str:
+        """Its address, to be shown."""
+        return display_address(self.address)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.address)
+
+    # ------------------------------------------------------------------------ small files
+
+    def _whole(self, name: str, sha256: str | None, most: int = LARGEST) -> Path:
+        """The path of a small file in the cache, which is fetched if it is not there. Without a checksum it is fetched
+        each time, as what the name of a view stands for may change.
+        """
+        path = self.path / name
+        if sha256 is None or not path.exists() or (name not in self._compared and sha256 != _sha256_of_file(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = read(self.address, name, check=partial(require_sha256, sha256), most=most)
+            write_file(path, data, durable=False)
+        self._compared.add(name)
+        return path
+
+    def file(self, name: str) -> Path:
+        return self._whole(name, self.manifest["files"][name], 2 * LARGEST)
+
+    def bring(self, entries: list[ShardEntry]) -> None:
+        """Fetches the records, offsets and listed columns of shards."""
+        wanted = []
+        for entry in entries:
+            listed = {"json": self.records[entry.name], "idx": entry.idx_sha256, **dict(entry.columns)}
+            names = {f"shards/{entry.name}.{suffix}": sha256 for suffix, sha256 in listed.items()}
+            there = {name for name in names if name in self._compared and (self.path / name).exists()}
+            wanted += [partial(self._whole, name, names[name], MOST_BYTES) for name in names if name not in there]
+        call_all(wanted)
+
+    def record(self, entry: ShardEntry) -> dict[str, Any]:
+        self.bring([entry])
+        return super().record(entry)
+
+    def column_path(self, entry: ShardEntry, suffix: str) -> Path:
+        """The path of a column; of metadata, which the manifest does not list, as the record says."""
+        facts = checksums_of(self.record(entry), suffix)
+        return self._whole(f"shards/{entry.name}.{suffix}", facts["sha256"], facts["bytes"])
+
+    def open(self, entry: ShardEntry) -> "RemoteShard":
+        """A shard whose parts are mapped as they come."""
+        record, name = self.record(entry), f"shards/{entry.name}.bin"
+        if not entry.is_of(record):
+            raise ValueError(
+                f"{self.display_name}: the record of shard {entry.name} is not of the shard that the manifest lists; "
+                "push the set again"
+            )
+        facts = record["bin"]
+        parts = PartFolder(
+            self.cache, self.records[entry.name], self.address, name, facts["bytes"], tuple(facts["crc32"])
+        )
+        return RemoteShard(self, entry, parts)
+
+    # ------------------------------------------------------------------------ views, former manifests
+
+    def view_stems(self) -> list[str]:
+        """The names and digests of its views, where the address can be listed; it cannot over https://."""
+        return sorted(Path(name).stem for name in sizes(self.address, FOLDER) if name.endswith(".json"))
+
+    def view_file(self, name: str, checksums: dict[str, Any] | None = None) -> Path:
+        """The path of a file of a view: of an array, which has checksums, or of its JSON, which is read each time."""
+        if checksums is None:
+            return self._whole(f"{FOLDER}/{name}", None)
+        return self._whole(f"{FOLDER}/{name}", checksums["sha256"], checksums["bytes"])
+
+    def digests(self) -> list[str]:
+        found = [Path(name).stem for name in sizes(self.address, "manifests") if name.endswith(".json")]
+        return sorted({*found, self.digest})
+
+    def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
+        name = f"manifests/{kept_manifest(self.path, digest).name}"
+        try:
+            data = read(self.address, name)
+        except FileNotFoundError:
+            return None
+        manifest = parse_json(data, f"{self.display_name}/{name}", "tokens")
+        if (found := digest_of(manifest)) != digest:
+            raise ValueError(
+                f"{self.display_name}/{name}: expected the manifest with this digest, found {found}; push the set again"
+            )
+        return manifest
+
+    def _taken(self, manifest: dict[str, Any]) -> Self:
+        """The set as it was. A shard that the set still has is read by its present record, which may have metadata."""
+        now = {(entry.name, entry.sha256) for entry in self.entries}
+        was = super()._taken(manifest)
+        newer = {entry.name: self.records[entry.name] for entry in was.entries if (entry.name, entry.sha256) in now}
+        was.manifest = was.manifest | {"records": was.records | newer}
+        was._begin()
+        return was
+
+    def _require_still_there(self, entry: ShardEntry) -> None:
+        """Does nothing: the record of a shard is compared when it is opened."""
+
+
+class RemoteShard(Shard):
+    """A shard whose tokens are in several files, each a part of the cache."""
+
+    part_bytes = PART_BYTES
+
+    def __init__(self, token_set: RemoteTokenSet, entry: ShardEntry, parts: PartFolder):
+        self.entry, self.path = entry, shard_path(token_set.path, entry.name, "bin")
+        self.dtype, self._parts = DTYPES[token_set.dtype], parts
+        self.offsets = self._map_offsets()
+        self._jobs: weakref.WeakValueDictionary[int, Job] = weakref.WeakValueDictionary()
+        self._held: dict[int, Job] = {}  # the parts that `read` used last, and those behind
+
+    def part(self, number: int) -> Job:
+        """A part of the tokens: `result` is its bytes, mapped for as long as the job is held, or None while it is not
+        there.
+        """
+        if (job := self._jobs.get(number)) is None:
+            job = self._jobs[number] = Job(partial(self._parts.load, number))
+            self._parts.cache.in_use.add(job)
+        return job
+
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Tokens `begin` to `end`, copied. The parts behind them are fetched too."""
+        size, end = self.dtype.itemsize, min(end, self.entry.tokens)
+        if begin >= end:
+            return np.empty(0, self.dtype)
+        begin, end, last = begin * size, end * size, (self._parts.size - 1) // PART_BYTES
+        numbers = range(begin // PART_BYTES, (end - 1) // PART_BYTES + 1)
+        jobs = [self.part(number) for number in numbers]
+        require(jobs)
+        used = {n: self.part(n) for n in range(numbers.start, min(numbers.stop + AHEAD, last + 1))}
+        expect([job for number, job in used.items() if number not in self._held])
+        self._held = dict([*((n, job) for n, job in self._held.items() if n not in used), *used.items()][-HELD:])
+        spans = [(max(begin - n * PART_BYTES, 0), end - n * PART_BYTES) for n in numbers]
+        joined = bytearray().join([job.result[a:b] for job, (a, b) in zip(jobs, spans, strict=True)])
+        return np.frombuffer(joined, self.dtype)
+
+    def in_blocks(self, size: int) -> Iterator[np.ndarray]:
+        for begin in range(0, self.entry.tokens, size):
+            yield self.read(begin, begin + size)
+
+    def read_ahead(self, begin: int, end: int, wait: bool) -> None:
+        """Does nothing: a part is read whole when it is mapped."""
+
+    def expect_random_reads(self) -> None:
+        """Does nothing: a part is read whole when it is mapped."""
+
+    def require_unchanged(self) -> None:
+        """Does nothing: a part never changes."""
+
+
+def require_sha256(expected: str | None, data: bytes) -> None:
+    """WrongBytes if data has another SHA-256."""
+    found = hashlib.sha256(data).hexdigest()
+    if expected not in (None, found):
+        raise WrongBytes(f"expected SHA-256 {expected}, found {found}: damaged there, or replaced; push it again")
+
+
+def _sha256_of_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
