@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "c" * 40
 
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         server, url = self.server, urlsplit(self.path)
-        path = url.path.lstrip("/")
+        path = unquote(url.path).lstrip("/")
         time.sleep(server.delay)
         if path.startswith("hub/"):
             return self.as_hub(path.removeprefix("hub/"))
@@ -85,6 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("Authorization"):
                 return self.reply(400, b"a token was sent to another host")
         return self.serve(path)
+
+    do_HEAD = do_GET
 
     def do_POST(self):
         """What huggingface_hub asks to push: a repository, which files are large, where to, and a commit of them."""
@@ -137,14 +139,18 @@ class _Handler(BaseHTTPRequestHandler):
         if found := re.fullmatch(r"api/datasets/o/n/revision/(\w+)", path):
             known = found[1] in ("main", COMMIT)
             return self.reply(200 if known else 404, json.dumps({"sha": COMMIT}).encode())
-        if found := re.fullmatch(r"api/datasets/o/n/tree/main(?:/(.+))?", path):
+        if found := re.fullmatch(r"api/datasets/o/n/tree/main(?:/(.+?))?/?", path):
             below = f"{found[1]}/" if found[1] else ""
             there = [name for name in server.files if name.startswith(below)]
             listed = [{"type": "file", "path": p, "size": len(server.files[p]), "oid": "0" * 40} for p in there]
             headers = {"Content-Type": "application/json"} | ({} if there else {"X-Error-Code": "EntryNotFound"})
             return self.reply(200 if there else 404, json.dumps(listed).encode() if there else b"", headers)
-        if found := re.fullmatch(rf"datasets/o/n/resolve/{COMMIT}/(.+)", path):
+        if found := re.fullmatch(r"datasets/o/renamed/resolve/(.+)", path):
+            return self.reply(307, b"", {"Location": f"/hub/datasets/o/n/resolve/{found[1]}"})
+        if found := re.fullmatch(rf"datasets/o/n/resolve/(?:main|{COMMIT})/(.+)", path):
             server.resolved += 1
+            if found[1] not in server.files:
+                return self.reply(404, b"")
             # another host, as the hub's is: a token must not follow
             there = f"http://localhost:{server.server_port}/cdn/{found[1]}?signature={server.signature}"
             return self.reply(302, b"", {"Location": there})
@@ -164,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.reply(403, b"expired")
         if fault == "redirect":
             return self.reply(302, b"", {"Location": server.location} if server.location else {})
-        if fault in ("503", "429", "403"):
+        if fault in ("503", "429", "403", "301"):
             return self.reply(int(fault), b"", {"Retry-After": server.retry_after})
         status, headers = 200, {}
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
@@ -182,9 +188,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send(self, status, path, data, headers, fault):
         self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(data))}.items():
+        size = {"Transfer-Encoding": "chunked"} if fault == "chunked" else {"Content-Length": str(len(data))}
+        for key, value in {**headers, **size}.items():
             self.send_header(key, value)
         self.end_headers()
+        if fault == "chunked":
+            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
         if fault in ("drop", "stall"):
             self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
@@ -208,7 +217,8 @@ class _Handler(BaseHTTPRequestHandler):
         for key, value in {**(headers or {}), "Content-Length": str(len(data))}.items():
             self.send_header(key, value)
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, *_):
         pass

@@ -95,7 +95,12 @@ def give_small_files(folder: Path, of: Path) -> None:
 def of_shards(manifest: dict, shards: list[dict]) -> dict:
     """A manifest with these shards in place of its own."""
     counts = ("documents", "tokens", "text_bytes")
-    return manifest | {"shards": shards} | {count: sum(shard[count] for shard in shards) for count in counts}
+    records = {shard["name"]: manifest["records"][shard["name"]] for shard in shards}
+    return (
+        manifest
+        | {"shards": shards, "records": records}
+        | {count: sum(shard[count] for shard in shards) for count in counts}
+    )
 
 
 def read_manifest(folder: Path) -> dict:

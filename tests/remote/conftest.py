@@ -1,4 +1,4 @@
-"""A set of 42 MB, and a server of it."""
+"""A set of 28 MB, and a server of it."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ from elsewhere import SMALL, lengths
 from file_server import FileServer
 from making import make_token_set
 
-from tokenmill.remote import http_backend, retry
+from tokenmill.remote import files, ranges
 from tokenmill.rows import windows
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """A set of 42 MB in 5 training shards, one of less than a block, and one for validation."""
+    """A set of 28 MB in 5 training shards, one of less than a part, and one for validation."""
     sizes = (4_900_000, 300_000, 3_000_000, 4_300_000, 1_600_000)
     train = [lengths(size, seed) for seed, size in enumerate(sizes)]
     return make_token_set(tmp_path_factory.mktemp("elsewhere") / "web", train=train, val=[lengths(200_000, 9)])
@@ -26,13 +26,30 @@ def server(folder):
 
 
 @pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub with one repository, o/n, that is empty."""
+    with FileServer({}) as server:
+        server.token = "hf_S3CRET"
+        for key, value in {
+            "HF_ENDPOINT": f"{server.url}/hub",
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_TOKEN": server.token,
+            "HF_HUB_DISABLE_XET": "1",
+        }.items():
+            monkeypatch.setenv(key, value)
+        files._url_of.cache_clear()
+        yield server
+        files._url_of.cache_clear()
+
+
+@pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
     monkeypatch.setattr(windows, "DEFAULT_WINDOW_SIZE", SMALL)
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 2.0)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(http_backend, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(http_backend, "RANGE_SECONDS", 0.8)
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(files, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(ranges, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(ranges, "SECONDS", 0.8)

@@ -18,7 +18,7 @@ from typing import Any
 from tokenmill.addresses import display_address
 from tokenmill.hub_client import is_hub_address
 from tokenmill.remote.copy import push_rest, push_shard
-from tokenmill.remote.files import read, scheme_of, sizes
+from tokenmill.remote.files import read, require_writable, sizes
 from tokenmill.store.columns import columns_of
 from tokenmill.store.files import parse_json, read_json, write_file
 from tokenmill.store.names import is_plain
@@ -38,8 +38,7 @@ class BucketUpload:
                 f"{display_address(address)}: the hub takes few commits an hour, too few for one a shard; prepare into "
                 "a folder, or a bucket, and then `tokenmill push`"
             )
-        if scheme_of(address) in ("http", "https"):
-            raise ValueError(f"{display_address(address)}: a web server takes no files; name a bucket, as s3://...")
+        require_writable(address)
         self.address, self._folder = address, folder
 
     def fetch_records(self) -> None:

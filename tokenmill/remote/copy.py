@@ -19,7 +19,7 @@ from typing import Any
 
 from tokenmill import hub_client
 from tokenmill.addresses import display_address
-from tokenmill.remote.files import WrongBytes, read, scheme_of, sizes, write
+from tokenmill.remote.files import WrongBytes, read, require_writable, scheme_of, sizes, write
 from tokenmill.remote.part_cache import PART_BYTES
 from tokenmill.remote.token_set import read_manifest, require_sha256
 from tokenmill.sanitize import sanitize
@@ -71,6 +71,7 @@ def push(
     """
     if scheme_of(address) == "hf":
         return _commit(token_set, address, more or {}, progress, private)
+    require_writable(address)
     _require_no_other(token_set, address)
     there = sizes(address)
     with ThreadPoolExecutor(THREADS) as threads:
@@ -337,8 +338,7 @@ def _checked_name(folder: Path, name: str) -> Path | None:
     as whoever may write there chooses it.
     """
     kind, _, file = name.partition("/")
-    if not file.endswith(".json"):
-        return None
-    if kind == "manifests":
-        return kept_manifest(folder, Path(file).stem) if DIGEST.fullmatch(Path(file).stem) else None
-    return folder / FOLDER / file if DIGEST.fullmatch(Path(file).stem) or NAME.fullmatch(Path(file).stem) else None
+    stem = file.removesuffix(".json")
+    if stem != file and (DIGEST.fullmatch(stem) or (kind == FOLDER and NAME.fullmatch(stem))):
+        return folder / kind / file
+    return None

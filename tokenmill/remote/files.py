@@ -88,12 +88,8 @@ def read(
 
 
 def write(address: str, name: str, source: Path | bytes) -> None:
-    """Sends a file, or bytes. ValueError for a web server; PermissionError, ConnectionError with the address."""
-    if scheme_of(address) in (*HTTP, "hf"):
-        raise ValueError(
-            f"{display_address(address)}: files cannot be sent there one by one; name s3://, gs://, or what else "
-            "fsspec writes to, or push to hf://datasets/OWNER/NAME"
-        )
+    """Sends a file, or bytes. Raises what `require_writable` does; PermissionError, ConnectionError with the address."""
+    require_writable(address)
 
     def attempt() -> None:
         fs, path = file_system(joined(address, name))
@@ -102,6 +98,15 @@ def write(address: str, name: str, source: Path | bytes) -> None:
         fs.pipe_file(path, source) if isinstance(source, bytes) else fs.put_file(str(source), path)
 
     _retried(attempt, f"{display_address(address)}/{name}", "written")
+
+
+def require_writable(address: str) -> None:
+    """ValueError for a web server and the hub, which do not take one file after the other."""
+    if scheme_of(address) in (*HTTP, "hf"):
+        raise ValueError(
+            f"{display_address(address)}: files cannot be sent there one by one; name s3://, gs://, or what else "
+            "fsspec writes to, or push to hf://datasets/OWNER/NAME"
+        )
 
 
 def sizes(address: str, below: str = "") -> dict[str, int]:
@@ -145,7 +150,7 @@ def _get(address: str, start: int, end: int | None, most: int) -> bytes:
         if error.status in (404, 408, 429) or error.status >= 500:
             raise
     except Exception as error:
-        if "redential" not in repr(error):
+        if "redential" not in repr(error):  # there are none
             raise
     _url_of.cache_clear()  # the URL may have expired
     if scheme_of(address) == "hf":
@@ -186,7 +191,7 @@ def _url_on_the_hub(address: str) -> tuple[str, dict[str, str]]:
     url = hub_client.file_url(where.repository, where.revision, where.path)
     for _ in range(5):  # a repository that was renamed is redirected, too
         answer = ask("HEAD", url, headers, redirect=False)
-        answer.release_conn()
+        answer.drain_conn()  # or the connection cannot be used again
         if answer.status == 200:
             return url, headers
         if answer.status // 100 != 3 or "Location" not in answer.headers:
@@ -225,7 +230,7 @@ def _may_pass(error: Exception) -> bool:
     """Whether trying again may help: not for what is missing, forbidden or not supported."""
     if (status := _status(error)) is not None:
         return status in (408, 429) or status >= 500
-    if "redential" in repr(error):  # there are none
+    if "redential" in repr(error) or "SSLError" in repr(error):  # there are none; no secure connection
         return False
     final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError)
     return isinstance(error, WrongBytes) or not isinstance(error, (*final, ValueError, TypeError, NotImplementedError))

@@ -16,7 +16,9 @@ import urllib3
 CONNECTIONS, BLOCK = 64, 1 << 18
 CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 20.0
 SECONDS, SLOWEST = 60.0, 1 << 16  # a read may take 60 s, and a second more for each 64 KiB that came
-NO_RETRIES = urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=5)  # files.py retries
+NO_RETRIES = urllib3.Retry(
+    connect=0, read=0, status=0, other=0, redirect=5, raise_on_redirect=False, respect_retry_after_header=False
+)
 
 
 class Refused(Exception):
@@ -30,8 +32,7 @@ class Refused(Exception):
 @functools.cache
 def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:
     """The connections of a process: after a fork there are none."""
-    how: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": NO_RETRIES}
-    how["timeout"] = urllib3.Timeout(CONNECT_SECONDS, SILENCE_SECONDS)
+    how: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": NO_RETRIES}  # files.py retries
     return urllib3.PoolManager(**how) if proxy is None else urllib3.ProxyManager(proxy, **how)
 
 
@@ -44,7 +45,9 @@ def ask(method: str, url: str, headers: dict[str, str], redirect: bool = True) -
         url = parts._replace(netloc=host).geturl()
     proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
     headers = {"Accept-Encoding": "identity"} | headers
-    return _pool(os.getpid(), proxy).request(method, url, headers=headers, preload_content=False, redirect=redirect)
+    timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
+    pool = _pool(os.getpid(), proxy)
+    return pool.request(method, url, headers=headers, preload_content=False, redirect=redirect, timeout=timeout)
 
 
 def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None = None, most: int = 1 << 62) -> bytes:
@@ -61,7 +64,7 @@ def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None 
             raise Refused(answer.status, answer.headers.get("Retry-After"))
         announced = answer.headers.get("Content-Length", "")
         while size <= most and not (announced.isdecimal() and int(announced) > most):
-            if not (block := answer.read(BLOCK)):
+            if not (block := answer.read1(BLOCK)):
                 break
             found.append(block)
             size += len(block)

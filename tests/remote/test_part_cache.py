@@ -1,0 +1,195 @@
+"""The cache of parts: what is evicted, deleted, damaged or killed in it costs time and never a row."""
+
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import warm
+from elsewhere import MIB, READ, WINDOW, batches, digest_of, lengths, parts, read_code, same, size
+from file_server import FileServer
+from making import make_token_set, wait_until
+
+from tokenmill import RowLoader
+from tokenmill.remote import part_cache
+from tokenmill.remote.part_cache import Cache, PartFolder
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user, and mount disks")
+
+
+def test_a_cache_of_two_windows_keeps_its_limit_and_the_rows(folder, server, tmp_path):
+    found, most = [], 0
+    with RowLoader(
+        f"{server.url}/set", batch_size=8, seq_len=512, epochs=2, cache_dir=tmp_path, cache_bytes=2 * WINDOW
+    ) as loader:
+        for inputs, targets in loader:
+            found.append(torch.stack([inputs, targets]))
+            if len(found) % 20 == 0:
+                most = max(most, len(parts(tmp_path)) * MIB)
+    assert same(found, batches(folder, epochs=2))
+    assert WINDOW < most <= 2 * WINDOW + WINDOW // 2
+    assert server.tokens_served() < 2 * 2 * size(folder)
+
+
+def test_too_small_a_cache_is_an_error_with_both_numbers(server, tmp_path):
+    told = r"the cache may take 1,048,576 bytes, but rows need [\d,]+: 2 windows"
+    with pytest.raises(ValueError, match=told):
+        RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=MIB)
+
+
+def test_parts_that_are_deleted_or_damaged_are_fetched_again(folder, server, tmp_path):
+    """While they are read, as by eviction, and between runs, as by a power cut."""
+    here, rng = batches(folder), random.Random(3)
+    with RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
+        for number, (inputs, _) in enumerate(loader):
+            assert torch.equal(inputs, here[number][0])
+            if number % 10 == 0:
+                for path in rng.sample(there := sorted(parts(tmp_path)), min(3, len(there))):
+                    path.unlink(missing_ok=True)
+    assert same(batches(f"{server.url}/set", cache_dir=tmp_path), here)
+    served, (one, two, three) = server.tokens_served(), sorted(parts(tmp_path))[:3]
+    one.write_bytes(bytes([one.read_bytes()[0] ^ 1]) + one.read_bytes()[1:])
+    two.write_bytes(b"")
+    three.write_bytes(bytes(three.stat().st_size))
+    for path in tmp_path.glob("sets/*/shards/*"):
+        path.write_bytes(b"[]")
+    done = warm.run("-c", read_code(f"{server.url}/set", tmp_path))
+    assert done.stdout.strip() == digest_of(folder), done.stderr
+    assert served < server.tokens_served() <= served + 3 * MIB
+
+
+def test_kills_evictions_and_deleted_parts_never_give_a_wrong_row(folder, server, tmp_path):
+    """Four ranks on a cache of two windows, killed at random."""
+    here = {rank: batches(folder, rank=rank, world_size=4) for rank in range(4)}
+    for rank, found in here.items():
+        torch.save([inputs for inputs, _ in found], tmp_path / f"{rank}.pt")
+    code = (
+        READ
+        + f"""
+import torch
+rank = int(sys.argv[1])
+right = torch.load({str(tmp_path)!r} + f"/{{rank}}.pt")
+with RowLoader({server.url + "/set"!r}, batch_size=8, seq_len=512, epochs=1, rank=rank, world_size=4,
+        cache_dir={str(tmp_path / "cache")!r}, cache_bytes={2 * WINDOW}) as loader:
+    for number, (inputs, _) in enumerate(loader):
+        print("right" if torch.equal(inputs, right[number]) else "WRONG", flush=True)
+print("whole" if number + 1 == len(right) else "WRONG", flush=True)
+"""
+    )
+    rng, running, kills, end = random.Random(5), {}, 0, time.monotonic() + 12
+    with open(tmp_path / "told", "a+") as told:
+        while time.monotonic() < end or running:
+            for rank in range(4) if time.monotonic() < end else ():
+                if rank not in running:
+                    command = [sys.executable, "-c", code, str(rank)]
+                    running[rank] = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)
+            time.sleep(rng.random() * 0.4)
+            if rng.random() < 0.2 and running and time.monotonic() < end:
+                running[rng.choice(list(running))].kill()
+                kills += 1
+            for path in rng.sample(there := parts(tmp_path / "cache"), min(len(there), 3)):
+                path.unlink(missing_ok=True)
+            running = {rank: process for rank, process in running.items() if process.poll() is None}
+        told.seek(0)
+        told = told.read()
+    assert kills > 3
+    assert told.count("right") > 300
+    assert set(told.split()) == {"right", "whole"}, told[-2000:]
+    assert len(parts(tmp_path / "cache")) * MIB <= 3 * WINDOW
+
+
+def test_where_locks_do_nothing_rows_are_right(folder, server, tmp_path):
+    lying = "import fcntl\nfcntl.flock = lambda *_: None\n"
+    running = [warm.Command("-c", lying + read_code(f"{server.url}/set", tmp_path)) for _ in range(3)]
+    assert {process.done(240).stdout.strip() for process in running} == {digest_of(folder)}
+
+
+def test_a_stopped_process_holds_nobody_up_for_good(folder, server, tmp_path):
+    server.delay = 0.05
+    stopped = warm.Command("-c", read_code(f"{server.url}/set", tmp_path))
+    wait_until(lambda: server.tokens_served() > MIB)
+    stopped.send_signal(signal.SIGSTOP)
+    faster = "from tokenmill.remote import part_cache\npart_cache.LOCK_SECONDS = 1.0\n"
+    code = read_code(f"{server.url}/set", tmp_path)
+    done = warm.run("-c", code.replace("from tokenmill import RowLoader", f"{faster}from tokenmill import RowLoader"))
+    stopped.kill()
+    assert done.stdout.strip() == digest_of(folder), done.stderr
+
+
+def test_other_sets_parts_go_first_then_done_windows_and_left_overs(tmp_path):
+    cache = Cache(tmp_path, 10 * MIB)
+
+    def put(folder: str, numbers, age: float) -> None:
+        (tmp_path / "parts" / folder).mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            path = tmp_path / "parts" / folder / str(number)
+            path.write_bytes(b"")
+            os.utime(path, (time.time() - age + number,) * 2)
+
+    put("mine", range(6), 1000)
+    put("other", range(6), 10)
+    (left := tmp_path / "parts" / "mine" / "7.ab12.tmp").write_bytes(b"")
+    os.utime(left, (0, 0))
+    cache.reads.add("mine")
+    cache.evict(cache.used() - 7 * MIB)
+    assert {str(path.relative_to(tmp_path / "parts")) for path in parts(tmp_path)} == {f"mine/{n}" for n in range(6)}
+    assert not left.exists()
+    cache.evict(2 * MIB)
+    assert {path.name for path in parts(tmp_path)} == {"0", "1", "2"}, "of windows that are done, the last first"
+
+
+def test_a_cache_belongs_to_its_user(server, tmp_path):
+    batches(f"{server.url}/set", 1, cache_dir=tmp_path / "mine")
+    assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700
+
+
+@as_root
+def test_a_cache_of_another_user_is_refused(server, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 4242, -1)
+    with pytest.raises(PermissionError, match="expected a cache of user 0, found one of user 4242; pass a cache_dir"):
+        batches(f"{server.url}/set", 1, cache_dir=tmp_path / "theirs")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 8 MiB."""
+    (folder := tmp_path / "disk").mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("no tmpfs may be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@as_root
+def test_a_full_disk_is_an_error_that_says_how_much_is_needed(server, disk):
+    with pytest.raises(OSError, match=rf"{disk}: no room for 1,048,576 more bytes; the cache has [\d,]+. Make room"):
+        batches(f"{server.url}/set", cache_dir=disk, cache_bytes=100 * MIB)
+    assert not list(disk.rglob("*.tmp"))
+
+
+def test_two_sets_of_one_name_share_no_part(tmp_path):
+    """The same shards' names and sizes, other tokens; and one address whose set was replaced between two runs."""
+    sets = [make_token_set(tmp_path / name, train=[lengths(MIB, 5)], val=[[9]], seed=n) for n, name in enumerate("ab")]
+    with FileServer.of(sets[0]) as server:
+        for folder in (sets[0], sets[1], sets[0]):
+            server.files = FileServer.of(folder).files
+            assert same(batches(f"{server.url}/set", cache_dir=tmp_path / "c"), batches(folder))
+
+
+def test_a_part_is_loaded_with_its_bytes_or_not_at_all(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("tokenmill.remote.files.FIRST_PAUSE", 0.01)
+    data = Path(part_cache.__file__).read_bytes()
+    server.files["set/x.bin"] = data
+    folder = PartFolder(Cache(tmp_path), "k" * 64, f"{server.url}/set", "x.bin", len(data), (0,))
+    with pytest.raises(
+        ValueError, match=r"x.bin: cannot be read, 3 tries over .* with CRC-32 0, found .*: damaged there"
+    ):
+        folder.load(0)
+    assert not parts(tmp_path)

@@ -1,0 +1,216 @@
+"""Rows of a set at an address are the local set's: every packing, views, chats, mixtures, positions, processes."""
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import warm
+from elsewhere import MIB, batches, digest_of, lengths, parts, read_code, same, size
+from file_server import FileServer
+from making import ROOT, give_small_files, make_chat_set, make_token_set, of_shards, read_manifest, tree
+
+from tokenmill import Documents, Mixture, PackedRows, RowLoader, TokenSet, cli, get_batch
+from tokenmill.remote.copy import push
+from tokenmill.remote.token_set import open_set
+from tokenmill.store.files import write_json
+from tokenmill.store.token_sets import digest_of as digest
+
+PACKINGS = [
+    {},
+    {"packing": "concat"},
+    {"packing": "random", "epochs": None},
+    {"packing": "nanochat", "epochs": None},
+    {"long_documents": "crop"},
+    {"loss": "once", "prefetch": 0},
+    {"rank": 1, "world_size": 3},
+    {"split": "val"},
+]
+
+
+@pytest.mark.parametrize("settings", PACKINGS, ids=str)
+def test_rows_are_the_local_set_s(folder, server, tmp_path, settings):
+    here = batches(folder, 400, **settings)
+    for _ in range(2):  # cold, and from the cache
+        assert same(batches(f"{server.url}/set", 400, cache_dir=tmp_path, **settings), here)
+    if settings.get("split") == "val":
+        assert not [path for path in server.served if "train" in path], "nothing else is fetched"
+
+
+def test_each_part_comes_once_whatever_the_rank(folder, server, tmp_path):
+    for rank in range(3):
+        more = {"rank": rank, "world_size": 3}
+        assert same(batches(f"{server.url}/set", cache_dir=tmp_path, **more), batches(folder, **more))
+    assert server.tokens_served() == size(folder)
+
+
+def test_rows_of_wide_ids_of_views_and_of_chats(prepared, tmp_path):
+    wide = make_token_set(tmp_path / "wide", train=[lengths(MIB, 3)] * 2, val=[[9]], vocab=100_000)
+    chats = make_chat_set(tmp_path / "chats", train=[[30, 9, 12, 5] * 20_000] * 2, val=[[9]])
+    for name, rule in (("few", "number % 7 = 0"), ("twice", "2 * (number % 3)")):
+        what = "--where" if name == "few" else "--repeat"
+        assert cli.main(["view", str(wide), "--name", name, what, rule.replace("number", "tokens")]) == 0
+    with FileServer.of(wide) as server:
+        for view in (None, "few", "twice"):
+            found = batches(f"{server.url}/set", view=view, cache_dir=tmp_path / "c")
+            assert same(found, batches(wide, view=view))
+    how = {"long_documents": "crop", "seq_len": 16, "batch_size": 64}
+    with FileServer.of(chats) as server:
+        assert same(batches(f"{server.url}/set", cache_dir=tmp_path / "c", **how), batches(chats, **how))
+
+
+def test_rows_of_a_mixture_of_which_half_lies_elsewhere(folder, server, tmp_path):
+    math = make_token_set(tmp_path / "math", train=[lengths(900_000, 77)], val=[[50] * 40], seed=5)
+    here, there = ({"web": tokens, "math": math} for tokens in (folder, f"{server.url}/set"))
+    more = {"epochs": None, "seq_len": 256}
+    expected = batches(Mixture({"web": 3, "math": 1}, sources=here), 300, **more)
+    mixture = Mixture({"web": 3, "math": 1}, sources=there)
+    assert same(batches(mixture, 300, cache_dir=tmp_path / "c", **more), expected)
+    path = tmp_path / "mixture.toml"
+    sources = "".join(f'[sources.{name}]\npath = "{where}"\n' for name, where in there.items())
+    path.write_text(f"{sources}[weights]\nweb = 3\nmath = 1\n")
+    assert same(batches(path, 300, cache_dir=tmp_path / "c", **more), expected)
+
+
+def test_a_position_is_continued_there_and_here(folder, server, tmp_path):
+    with RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path) as loader:
+        for _ in range(300):
+            next(loader)
+        state = loader.state_dict()
+        after = [next(loader)[0] for _ in range(20)]
+    for tokens in (folder, f"{server.url}/set"):
+        with RowLoader(tokens, batch_size=8, seq_len=512, cache_dir=tmp_path / "b") as loader:
+            loader.load_state_dict(state)
+            assert same([next(loader)[0] for _ in range(20)], after)
+
+
+def test_a_set_that_grew_keeps_its_parts_and_knows_the_positions_of_before(prepared, tmp_path):
+    """Also a pulled one."""
+    grown = make_token_set(tmp_path / "grown", train=[lengths(MIB, n) for n in range(3)], val=[[300] * 20])
+    give_small_files(grown, prepared[1])
+    manifest, small = read_manifest(grown), tmp_path / "small"
+    subprocess.run(["cp", "-r", grown, small], check=True)
+    for path in [*(small / "manifests").iterdir(), *(small / "shards").glob("train_2*")]:
+        path.unlink()
+    shards = [shard for shard in manifest["shards"] if not shard["name"].startswith("train_2")]
+    former = of_shards(manifest, shards)
+    for path in (small / "manifest.json", *(f / "manifests" / f"{digest(former)}.json" for f in (small, grown))):
+        write_json(path, former)
+    address = f"memory://grows/{tmp_path.name}"
+    assert push(TokenSet(small), address) == 3
+    with RowLoader(address, batch_size=4, seq_len=128, cache_dir=tmp_path / "c") as loader:
+        next(loader)
+        state = loader.state_dict()
+        after = [next(loader)[0].clone() for _ in range(5)]
+    assert push(TokenSet(grown), address) == 1
+    assert cli.main(["pull", address, str(tmp_path / "back")]) == 0
+    before = {path: path.stat().st_ino for path in parts(tmp_path / "c")}
+    for there in (address, tmp_path / "back"):
+        with RowLoader(there, batch_size=4, seq_len=128, cache_dir=tmp_path / "c") as loader:
+            loader.load_state_dict(state)
+            assert all(torch.equal(next(loader)[0], inputs) for inputs in after)
+            assert same([next(loader)[0]], [next(loader)[0]]) is False, "it goes on"
+    assert before.items() <= {path: path.stat().st_ino for path in parts(tmp_path / "c")}.items()
+
+
+def test_get_batch_and_packed_rows_take_addresses(folder, server, tmp_path):
+    from torch.utils.data import DataLoader
+
+    here = [inputs for inputs, _ in batches(folder, 6)]
+    more = {"tokens": f"{server.url}/set", "cache_dir": tmp_path}
+    assert same([get_batch("train", 8, 512, **more)[0] for _ in range(3)], here[:3])
+    more["tokens"] = f"{server.url}//set/"  # the same, spelled otherwise
+    assert same([get_batch("train", 8, 512, **more)[0] for _ in range(3)], here[3:]), "one loader"
+    rows = PackedRows(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path)
+    found = list(itertools.islice(DataLoader(rows, batch_size=None, num_workers=1), 6))
+    assert same([inputs for inputs, _ in found], here)
+
+
+def test_a_fork_reads_on(folder, server, tmp_path):
+    here = [inputs for inputs, _ in batches(folder, 60)]
+    loader = RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path)
+    assert all(torch.equal(next(loader)[0], rows) for rows in here[:20])
+    child = os.fork()
+    if not child:
+        right = all(torch.equal(next(loader)[0], rows) for rows in here[20:60])
+        os._exit(0 if right else 1)
+    assert all(torch.equal(next(loader)[0], rows) for rows in here[20:60])
+    assert os.waitpid(child, 0)[1] == 0
+    loader.close()
+
+
+def test_eight_processes_share_a_cache_and_each_part_comes_once(folder, server, tmp_path):
+    running = [warm.Command("-c", read_code(f"{server.url}/set", tmp_path)) for _ in range(8)]
+    found = [process.done(240) for process in running]
+    assert {done.stdout.strip() for done in found} == {digest_of(folder)}, [done.stderr for done in found]
+    assert server.tokens_served() == size(folder)
+
+
+def test_nothing_that_lies_elsewhere_is_loaded_for_a_local_set(folder):
+    code = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\nfrom tokenmill import RowLoader\n"
+        f"next(RowLoader({str(folder)!r}, batch_size=2, seq_len=64))\n"
+        "assert not {'urllib3', 'botocore', 'fsspec'} & set(sys.modules), 'training loads numpy and torch alone'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# ---------------------------------------------------------------------------- looking at it
+
+
+@pytest.fixture(scope="module")
+def whole(prepared):
+    """A set with a tokenizer, served."""
+    with FileServer.of(prepared[1]) as server:
+        yield prepared[1], server
+
+
+def says(capsys, *words) -> str:
+    status = cli.main([str(word) for word in words])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    return said.out
+
+
+@pytest.mark.parametrize(
+    "asked", [["--row", "3"], ["--document", "7"], ["--step", "2", "--batch-size", "2", "--world-size", "1"]]
+)
+def test_show_shows_the_same(whole, tmp_path, capsys, asked):
+    folder, server = whole
+    here = says(capsys, "show", folder, *asked, "--seq-len", "128")
+    here = here.replace(str(folder), f"{server.url}/set").replace(folder.name, "set")
+    assert says(capsys, "show", f"{server.url}/set", *asked, "--seq-len", "128", "--cache-dir", tmp_path) == here
+
+
+def test_report_verify_convert_and_documents_read_what_lies_there(whole, tmp_path, capsys, monkeypatch):
+    folder, server = whole
+    monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / "cache"))
+    address, page = f"{server.url}/set", tmp_path / "page.html"
+    here = says(capsys, "report", folder, "--out", page).replace(folder.name, "set")
+    assert says(capsys, "report", address, "--out", page) == here
+    for tokens, out in ((folder, "here"), (address, "there")):
+        says(capsys, "convert", "out", "llm.c", tokens, tmp_path / out)
+    assert tree(tmp_path / "here") == tree(tmp_path / "there")
+    assert [one.text for one in Documents(address)[:5]] == [one.text for one in Documents(folder)[:5]]
+    before = tree(tmp_path / "cache").keys()
+    assert "0 bad, read in full" in says(capsys, "verify", address)
+    assert tree(tmp_path / "cache").keys() == before, "verify keeps nothing"
+    name = next(path for path in server.files if path.endswith(".bin"))
+    right = server.files[name]
+    server.files[name] = bytes([right[0] ^ 4]) + right[1:]
+    monkeypatch.setattr("tokenmill.remote.files.FIRST_PAUSE", 0.01)
+    assert cli.main(["verify", address]) == 1
+    server.files[name] = right
+    said = capsys.readouterr().out
+    assert "1 bad" in said
+    assert f"tokenmill push FOLDER {address}" in said
+    assert cli.main(["verify", address, "--drop-bad"]) == 1
+
+
+def test_a_path_that_an_address_was_made_to_is_that_address(server):
+    assert open_set(Path(f"{server.url}/set")).display_name == f"{server.url}/set"
+    assert np.array_equal(open_set(f"{server.url}/set").view_names(), [])
