@@ -32,7 +32,7 @@ from tokenmill.store.views import FOLDER
 
 AHEAD, HELD = 8, 64  # parts that are fetched behind those that `read` reads; parts that it keeps mapped
 MOST_TOKENS = 1 << 44  # of a set: its windows take about half a GiB
-MOST_BYTES = 1 << 40  # of a file whose size nothing says
+MOST_BYTES = 1 << 30  # of offsets or another file that is fetched whole: of 134M documents
 
 
 class CacheConfig(NamedTuple):
