@@ -75,6 +75,17 @@ def test_where_there_are_no_more_maps_a_file_is_read(path, monkeypatch):
     assert np.array_equal(map_file(path, UINT16), np.arange(50_000))
 
 
+def test_a_process_leaves_half_of_the_maps_to_its_program(path, monkeypatch):
+    """With tens of thousands of small shards: the others are read."""
+    held = map_file(path, UINT16)
+    monkeypatch.setattr(maps, "_most_maps", lambda: 2)
+    before = mapped(path)
+    numbers = map_file(path, UINT16)
+    assert (mapped(path), numbers.data.readonly) == (before, True)
+    assert np.array_equal(numbers, held)
+    read_ahead(numbers[4:9], wait=True)
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_reading_ahead_changes_nothing_that_is_read(path, wait):
     numbers = map_file(path, UINT16)

@@ -2,11 +2,14 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
+from file_server import FileServer
 from making import BOS, make_token_set, of_shards, read_manifest, tree
 
+from tokenmill import RowLoader
 from tokenmill.store.files import AtomicFile, write_json
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.set_names import find_token_set
@@ -199,3 +202,22 @@ def test_a_set_is_found_from_whatever_folder_the_process_goes_to(tmp_path, monke
     token_set = TokenSet("set")
     monkeypatch.chdir("/")
     assert token_set.open(token_set.entries[0]).tokens.tolist()[0] == 0
+
+
+@pytest.mark.parametrize("tokens", [1 << 34, 1 << 40, 1 << 60])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_manifest_that_lies_costs_no_memory(tmp_path, tokens, elsewhere):
+    """Neither plans nor files of what it claims are made."""
+    folder = make_token_set(tmp_path / "set", train=[[50] * 40], val=[[50] * 20])
+    manifest = read_manifest(folder)
+    first, *others = manifest["shards"]
+    (folder / "manifest.json").write_text(json.dumps(of_shards(manifest, [first | {"tokens": tokens}, *others])))
+    told = "expected [0-9,]+ bytes, found 4,000|expected at most 17,592|expected offsets increasing from 0 to"
+    tracemalloc.start()
+    with FileServer.of(folder) as server:
+        where = f"{server.url}/set" if elsewhere else folder
+        with pytest.raises(ValueError, match=told):
+            RowLoader(where, batch_size=2, seq_len=64, prefetch=0, cache_dir=tmp_path / "c").skip(1)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 200 << 20
