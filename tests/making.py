@@ -187,7 +187,7 @@ def make_chat_set(
             writer.write_column("mask", mask)
             done = np.concatenate([[0], np.cumsum(mask)])
             writer.write_column("targets", done[offsets[1:]] - done[offsets[:-1]])
-            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64, "source": record["source"]}
+            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "e" * 64, "source": record["source"]}
             shards.append((writer.finish(facts), entry["split"]))
     rule = ChatRule.named("chatml", "all")
     chat = replace(rule, text_fingerprint="f" * 64).as_dict()

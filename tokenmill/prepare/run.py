@@ -238,24 +238,11 @@ def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
     if left := [*inventory.missing(inputs.files), *inventory.lacking_metadata()]:
         return Prepared(job.address or folder, len(left)), []
     records = in_former_order(inventory.entries(inputs.files), former)
-    _require_same_columns(folder, [record for record, _ in records])
     dropped = still_dropped(folder, records)
     write_manifest(folder, request.destination.dataset, job.tokenizer.facts(), records, inputs.facts(), dropped)
     if upload is not None:
         upload.finish()
     return Prepared(job.address or folder, 0), changes(records, former)
-
-
-def _require_same_columns(folder: Path, records: list[dict]) -> None:
-    """ValueError if only some shards have an optional column."""
-    several = {tuple(record.get("columns", {})): record["name"] for record in records}
-    if len(several) > 1:
-        (one, first), (other, second), *_ = several.items()
-        columns = ", ".join(sorted(set(one) ^ set(other)))
-        raise ValueError(
-            f"{folder}: shards {first} and {second} do not have the same columns: {columns}; register these columns "
-            "and prepare again, so that all shards get them"
-        )
 
 
 def _require_all_made(job: _Job, inventory: Inventory, inputs: InputFiles) -> None:

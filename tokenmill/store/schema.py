@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tokenmill.checks import LARGEST
-from tokenmill.store.columns import COLUMNS, Column, checksums_of, columns_of
+from tokenmill.store.columns import CHAT_COLUMNS, COLUMNS, checksums_of, columns_of
 from tokenmill.store.names import is_plain, plain, plain_path
 
 SPLITS = ("train", "val")
@@ -148,7 +148,7 @@ def _entries(entries: list[dict[str, Any]]) -> None:
         if "columns" in entry:
             _require(len(entry["columns"]) > 0, "columns of a shard", "a column or more", entry["columns"])
             for suffix, sha256 in entry["columns"].items():
-                _described(suffix, "uint8", "token")
+                _require(suffix in CHAT_COLUMNS, "columns", " or ".join(CHAT_COLUMNS), suffix)
                 _digest(f"{suffix} of a shard", sha256)
 
 
@@ -198,13 +198,9 @@ def _record(record: dict[str, Any]) -> None:
 
 
 def _described(suffix: str, dtype: object, per: object) -> None:
-    """An optional column, whether it is registered or not."""
-    right = suffix not in COLUMNS or COLUMNS[suffix].described
-    _require(right and per in ("token", "document"), f"column {ascii(suffix)[:40]}", "an optional one", per)
-    try:
-        Column(suffix, dtype, per)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise _Wrong(str(error)) from error
+    _require(suffix in CHAT_COLUMNS, "columns", " or ".join(CHAT_COLUMNS), suffix)
+    expected = COLUMNS[suffix].dtype, COLUMNS[suffix].per
+    _require((dtype, per) == expected, f"column {suffix}", f"{expected}", (dtype, per))
 
 
 def _checksums(suffix: str, facts: dict[str, Any], size: int | None) -> None:
