@@ -96,7 +96,9 @@ def give_small_files(folder: Path, of: Path) -> None:
 def of_shards(manifest: dict, shards: list[dict]) -> dict:
     """A manifest with these shards in place of its own."""
     counts = ("documents", "tokens", "text_bytes")
-    return manifest | {"shards": shards} | {count: sum(shard[count] for shard in shards) for count in counts}
+    totals = {count: sum(shard[count] for shard in shards) for count in counts}
+    records = {shard["name"]: manifest["records"].get(shard["name"], "0" * 64) for shard in shards}
+    return manifest | {"shards": shards, "records": records} | totals
 
 
 def read_manifest(folder: Path) -> dict:

@@ -68,5 +68,5 @@ def test_a_record_with_a_column_that_nobody_knows_is_refused(folder):
     record = json.loads(path.read_text())
     record["columns"]["reward"] = record["columns"].pop("mask")
     path.write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=rf"{NAME}.json: columns: expected mask or targets, found 'reward'"):
+    with pytest.raises(ValueError, match=rf"{NAME}.json: columns.mask: expected a value, found None"):
         finished_record(folder, NAME)
