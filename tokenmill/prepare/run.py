@@ -42,7 +42,7 @@ from tokenmill.prepare.splits import (
 )
 from tokenmill.prepare.trial import make_trial
 from tokenmill.store.files import remove_temporary_files
-from tokenmill.store.locked import WRITER, locked
+from tokenmill.store.locked import locked
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES, ShardEntry
 from tokenmill.store.small_files import SMALL_FILES
@@ -284,7 +284,7 @@ def _remove_if_nothing_is_done(folder: Path) -> None:
     done = [path for name in (*SUBFOLDERS, "planned") for path in folder.glob(f"{name}/*")]
     if done or (folder / "manifest.json").exists():
         return
-    for name in (*SMALL_FILES, WRITER):
+    for name in SMALL_FILES:
         (folder / name).unlink(missing_ok=True)
     for path in (*(folder / name for name in SUBFOLDERS), folder):
         with contextlib.suppress(OSError):  # it does not exist, or has something else in it
