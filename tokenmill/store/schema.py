@@ -157,7 +157,7 @@ def _manifest(manifest: Table) -> None:
     for key in TOTALS:
         total = sum(entry[key] for entry in shards)
         _require(manifest[key] == total, key, f"{total:,}, as its shards have", manifest[key])
-    others = manifest["records"].keys() ^ {entry["name"] for entry in shards}
+    others = sorted(manifest["records"].keys() ^ {entry["name"] for entry in shards})
     _require(not others, "records", "one for each of the shards", ", ".join(others))
 
 
