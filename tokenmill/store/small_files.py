@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tokenmill.store import fingerprints
-from tokenmill.store.files import LARGEST, LARGEST_JSON, parse_json, read_bounded
+from tokenmill.store.files import LARGEST, parse_json, read_bounded
 from tokenmill.store.schema import MOST_IDS
 
-SMALL_FILES = {"tokenizer.json": LARGEST_JSON["tokenizer"], "token_bytes.npy": 5 * MOST_IDS}  # and their most bytes
+SMALL_FILES = {"tokenizer.json": LARGEST, "token_bytes.npy": 5 * MOST_IDS}  # and their most bytes
 
 
 def checksums_of_files(folder: Path) -> dict[str, str]:
