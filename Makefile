@@ -42,10 +42,9 @@ chat: .venv/installed
 	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/chat.txt)" --start-from data/checkpoints/demo.pt \
 		--checkpoint data/checkpoints/chat.pt --learning-rate 1e-3 --steps 120 --val-every 40
 
-# two hours: 200 kills of a preparation at random moments, and 1,000 histories of a set whose server has every fault
+# 200 kills of a preparation at random moments
 torture: .venv/tools
 	PYTHONPATH=.:tests $(PY) tests/torture.py 200
-	PYTHONPATH=.:tests $(PY) tests/histories.py 1000
 
 # half an hour: damages what tokenmill reads at random; CASES and SEED name others
 CASES ?= 5000

@@ -94,6 +94,9 @@ def equal_shards(count):
 
     folder = Path(tempfile.mkdtemp(prefix="tokenmill-bench-"))
     names = [f"shard_{number:05d}.000" for number in range(count)]
+    (folder / "shards").mkdir()
+    for name in names:  # so that the manifest lists them
+        (folder / "shards" / f"{name}.json").write_text(json.dumps(record(name)))
     write_manifest(folder, "equal", vocabulary, [(record(name), "train") for name in names])
     manifest = (folder / "manifest.json").read_bytes()
     shutil.rmtree(folder)

@@ -132,10 +132,10 @@ def rows_of(folder: Path, many: int) -> list[tuple[str, tuple[float, int, int]]]
     weights = ", ".join(f"s{n:02} = 1" for n in range(len(sources)))
     toml.write_text(f"{listed}[[stages]]\nbegin = 0\nweights = {{ {weights} }}\n")
     listing = (
-        "from pathlib import Path\nfrom tokenmill.remote.writers import sink_of\n"
+        "from pathlib import Path\nfrom tokenmill.remote.files import sizes\n"
         "import fsspec\nmemory = fsspec.filesystem('memory')\n"
         f"for path in Path({str(large)!r}, 'shards').iterdir(): memory.pipe_file('/there/shards/' + path.name, b'')\n"
-        "print(len(sink_of('memory://there').sizes()))"
+        "print(len(sizes('memory://there')))"
     )
     named = {"15T tokens in 60,000 shards": large, "10^8 documents": documents}
     found = []

@@ -1,6 +1,7 @@
 """Token sets for the benchmarks: one prepared from real text, one of any size made of sparse files."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -47,6 +48,7 @@ def sparse(folder: Path, num_shards: int, shard_tokens: int = 50_000_000) -> Pat
         digest = hashlib.sha256(f"{folder.name}/{name}".encode()).hexdigest()  # of no bytes, but one of each file
         checksums = {kind: {"sha256": digest} for kind in ("bin", "idx")}
         record = facts | checksums | {"name": name, "source": {"file": f"zeros_{number:05}.parquet"}}
+        (folder / "shards" / f"{name}.json").write_text(json.dumps(record))  # so that the manifest lists it
         shards.append((record, "val" if number == num_shards - 1 else "train"))
     tokenizer = {"name": "zeros", "fingerprint": "0" * 64, "vocab_size": 50257, "bos_token": "<|bos|>", "bos_id": 0}
     write_manifest(folder, "zeros", tokenizer, shards)

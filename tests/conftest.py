@@ -28,7 +28,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 # Files in the order in which they begin; all others follow. DataLoaders fork in test_packed_rows.py, before other tests
 # have started the thread pools of their libraries. Then those that take longest, so that both processes end together.
 FIRST = ("packed_rows", "clients", "ray", "train", "package", "types", "notebook", "docs", "hub", "sets", "show")
-FIRST += ("fuzz", "folders", "huggingface", "reading", "small_files", "prepare", "push", "estimate", "histories")
+FIRST += ("fuzz", "huggingface", "files", "small_files", "prepare", "estimate", "part_cache")
 FIRST += ("row_sums",)
 
 

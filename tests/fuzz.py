@@ -46,7 +46,7 @@ from file_server import FileServer
 from making import make_text, run_prepare, tree, write_parquet
 
 from tokenmill import Mixture, RowLoader, cli
-from tokenmill.remote import http_backend, retry
+from tokenmill.remote import files, ranges
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.sources import plan_units, read_documents
@@ -497,8 +497,8 @@ def _wrong(status: int | None, printed: str) -> str | None:
 
 def _be_impatient() -> None:
     """With a server that serves damage: in the fork alone, as the tests beside this one have servers of their own."""
-    retry.PATIENCE_SECONDS, retry.FIRST_PAUSE = 2.0, 0.01
-    http_backend.SILENCE_SECONDS, http_backend.RANGE_SECONDS = 0.3, 0.8
+    files.PATIENCE_SECONDS, files.FIRST_PAUSE = 2.0, 0.01
+    ranges.SILENCE_SECONDS, ranges.SECONDS = 0.3, 0.8
 
 
 def _in_a_process(command: list[str] | Callable[[], int | None], work: Path) -> tuple[int | None, str]:

@@ -95,12 +95,9 @@ def give_small_files(folder: Path, of: Path) -> None:
 def of_shards(manifest: dict, shards: list[dict]) -> dict:
     """A manifest with these shards in place of its own."""
     counts = ("documents", "tokens", "text_bytes")
-    records = {shard["name"]: manifest["records"][shard["name"]] for shard in shards}
-    return (
-        manifest
-        | {"shards": shards, "records": records}
-        | {count: sum(shard[count] for shard in shards) for count in counts}
-    )
+    totals = {count: sum(shard[count] for shard in shards) for count in counts}
+    records = {shard["name"]: manifest["records"].get(shard["name"], "0" * 64) for shard in shards}
+    return manifest | {"shards": shards, "records": records} | totals
 
 
 def read_manifest(folder: Path) -> dict:
@@ -191,7 +188,7 @@ def make_chat_set(
             writer.write_column("mask", mask)
             done = np.concatenate([[0], np.cumsum(mask)])
             writer.write_column("targets", done[offsets[1:]] - done[offsets[:-1]])
-            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64, "source": record["source"]}
+            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "e" * 64, "source": record["source"]}
             shards.append((writer.finish(facts), entry["split"]))
     rule = ChatRule.named("chatml", "all")
     chat = replace(rule, text_fingerprint="f" * 64).as_dict()

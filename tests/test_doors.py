@@ -11,7 +11,7 @@ from hub_server import Hub, environment
 from making import make_text, read_manifest, run_prepare, tree, write_parquet
 
 from tokenmill import cli
-from tokenmill.remote.pull import pull
+from tokenmill.remote.copy import pull
 
 ELSEWHERE = ["../../home/model", "/{home}/model", "a/../../../home/model", "..", ""]
 TRICKS = [*ELSEWHERE, "a\nb", "a\x1b[31m", "a\u202eb", "a\0b"]
@@ -88,7 +88,7 @@ def test_a_tokenizer_s_name(home, token_set, tmp_path, capsys, trick):
     assert not list((tmp_path / "here").rglob("manifest.json"))
 
 
-@pytest.mark.parametrize("folder", ["shards", "manifests", ".incoming"])
+@pytest.mark.parametrize("folder", ["shards", "manifests"])
 def test_a_folder_of_a_set_that_is_a_link(home, token_set, capsys, folder):
     """To one in which the names of shards are those of other files."""
     for path in (token_set / "shards").glob("*.json"):
@@ -150,22 +150,6 @@ def test_a_hub_s_incoming_folder_that_is_a_link(home, hub, tokenizer_json, tmp_p
     done = run_prepare(*flags, cwd=work, env=environment(hub.url, tmp_path), check=False)
     assert done.returncode != 0
     assert "lies outside of" in done.stderr
-
-
-@pytest.mark.parametrize("trick", TRICKS)
-def test_a_shard_s_name_at_an_address(home, token_set, tmp_path, trick):
-    shards = read_manifest(token_set)["shards"]
-    say(token_set, shards=[shards[0] | {"name": trick.replace("/{home}", str(home))}, *shards[1:]])
-    with FileServer.of(token_set) as server, pytest.raises(ValueError, match="name of a shard: expected a plain name"):
-        pull(f"{server.url}/set", tmp_path / "sets" / "back")
-    assert not (tmp_path / "sets" / "back" / "manifest.json").exists()
-
-
-@pytest.mark.parametrize("digest", ["../../../home/model", "x" * 16])
-def test_the_digests_of_earlier_manifests_at_an_address(home, token_set, tmp_path, digest):
-    say(token_set, earlier=[digest])
-    with FileServer.of(token_set) as server, pytest.raises(ValueError, match="earlier: expected 16 hex digits"):
-        pull(f"{server.url}/set", tmp_path / "back")
 
 
 @pytest.mark.parametrize("name", ["a\x1b[31mb.jsonl", "a\nb.jsonl", "a\u202eb.jsonl"])

@@ -13,10 +13,9 @@ from making import ROOT, tree
 
 from tokenmill import Mixture, PackedRows, PrepareConfig, RowLoader, TokenSet, cli, prepare
 from tokenmill.addresses import display_address, named
-from tokenmill.remote import http_backend, retry
-from tokenmill.remote.pull import pull
-from tokenmill.remote.sets import Kept, open_set
-from tokenmill.remote.writers import sink_of
+from tokenmill.remote import files, ranges
+from tokenmill.remote.copy import pull
+from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.sanitize import hide, redact, sanitize_logs
 
 SECRET = "S3CRETofALongEnoughKind"
@@ -45,11 +44,11 @@ ADDRESSES = {
 @pytest.fixture(params=ADDRESSES)
 def address(request, prepared, tmp_path, monkeypatch):
     """An address with a secret; a set lies at those of the server, whose faults are many."""
-    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr(retry, "WARN_SECONDS", 0.0)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(http_backend, "SILENCE_SECONDS", 0.1)
-    monkeypatch.setattr(http_backend, "RANGE_SECONDS", 0.8)
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(files, "WARN_SECONDS", 0.0)
+    monkeypatch.setattr(files, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(ranges, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(ranges, "SECONDS", 0.8)
     monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     with FileServer.of(prepared[1]) as server:
@@ -108,14 +107,14 @@ def test_the_python_api_tells_no_secret(address, logged, tmp_path, tokenizer_jso
 
     doings = [
         read,
-        lambda: open_set(address, Kept(tmp_path / "d")).file("tokenizer.json").name,
+        lambda: open_set(address, CacheConfig(tmp_path / "d")).file("tokenizer.json").name,
         lambda: pull(address, tmp_path / "pulled"),
         lambda: (
             Mixture({"a": 1}, sources={"a": address})
             and RowLoader(Mixture({"a": 1}, sources={"a": address}), batch_size=1, seq_len=8)
         ),
         lambda: repr(PackedRows(address, batch_size=1, seq_len=8)),
-        lambda: sink_of(address).put([("a.bin", b"1")]),
+        lambda: files.write(address, "a.bin", b"1"),
         lambda: TokenSet(address),
         lambda: prepare(PrepareConfig(f"{address}/a.jsonl", tokenizer=tokenizer_json, tokens_root=tmp_path / "t")),
         lambda: prepare(PrepareConfig(str(text), tokenizer=tokenizer_json, tokens_root=address, val_file=str(text))),
@@ -134,7 +133,6 @@ VERBS = [
     ["verify", "{}"],
     ["mix", "{}", "--tokens", "1M"],
     ["pull", "{}", "back"],
-    ["pull", "{}", "--tokens", "1000"],
     ["convert", "out", "nanogpt", "{}", "out"],
     ["push", "{}", "{}"],
     ["prepare", "--source", "{}/a.parquet"],

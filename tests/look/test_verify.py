@@ -125,7 +125,7 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
     for expected in (
         f"{bins[0].stem}: ",
         f"{bins[1].stem}: .idx: expected",
-        f"{bins[2].stem}.json: bin: bytes: expected",
+        f"{bins[2].stem}.json: bin.bytes: expected",
         f"{bins[3].stem}: ",
         "the set: ",
         "8 shards, 4 bad",

@@ -3,7 +3,6 @@
 import json
 import random
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,11 +11,9 @@ from making import make_text, read_manifest, run_prepare, tree
 from tokenmill import cli
 from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.verify import verify
-from tokenmill.remote.sets import Kept, open_set
-from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.store.tables import metadata_of
-from tokenmill.store.token_sets import TokenSet, write_manifest
+from tokenmill.store.token_sets import TokenSet
 
 TEXTS = make_text(120, seed=3, words=12)
 
@@ -285,31 +282,13 @@ def test_ids_are_one_of_the_columns_and_show_prints_them(source, tokenizer_json,
     assert f"score: {next(expected())['score']}" in out
 
 
-def test_a_set_of_before_with_a_file_of_ids_is_read_as_before(tmp_path):
-    folder = tmp_path / "old"
-    folder.mkdir()
-    records = []
-    for split in ("train", "val"):
-        with ShardWriter(folder, f"{split}.000", "uint16", columns=["ids"]) as writer:
-            writer.write(np.array([0, 5, 0, 6, 7]), [2, 3])
-            writer.write_column("ids", ["urn:1", 2])
-            source = {"file": f"{split}.jsonl", "id_column": "id"}
-            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64, "source": source}
-            records.append((writer.finish(facts), split))
-    facts = {"name": "random", "fingerprint": "f" * 64, "vocab_size": 1000, "bos_token": "<|bos|>", "bos_id": 0}
-    write_manifest(folder, "old", facts, records)
-    token_set = TokenSet(folder)
-    assert SourceLocator(token_set).find(token_set.entries[0], 1) == "train.jsonl line 2, id 2"
-    assert SourceLocator(token_set).metadata(token_set.entries[0], 1) == {}
-
-
 def test_columns_are_added_to_a_set_in_a_bucket(tokenizer_json, bucket, tmp_path):
     write_parquet_source(tmp_path / "corpus")
     flags = flags_of(tokenizer_json, "--tokens-root", f"s3://{bucket}/tokens")
     address = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     done = run_prepare(*flags, "--keep-columns", "score,id", cwd=tmp_path)
     assert "made " not in done.stderr, "nothing is tokenized"
-    token_set = open_set(address, Kept(tmp_path / "cache"))
+    token_set = open_set(address, CacheConfig(tmp_path / "cache"))
     found = [row for entry in token_set.entries for row in metadata_of(token_set, entry).to_pylist()]
     kept = [{key: row[key] for key in ("score", "id")} for row in expected()]
     assert sorted(found, key=lambda row: row["id"]) == sorted(kept, key=lambda row: row["id"])

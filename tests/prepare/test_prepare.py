@@ -203,7 +203,7 @@ def test_two_preparations_of_one_set_do_not_meet(large_source, tokenizer_json, t
     process.communicate(timeout=120)
     assert process.returncode == 0
     assert second.returncode == 1
-    assert "another preparation is writing here" in second.stderr
+    assert "another process is writing in this folder" in second.stderr
 
 
 # ---------------------------------------------------------------------------- what a user can get wrong

@@ -164,7 +164,7 @@ def test_the_size_of_a_shard_is_summed_once_however_many_files_it_has(settings, 
     unit = inventory.plan(inventory.groups(found)[0])[0]
     assert len(unit.files) == 29
     encoder = make.load_encoder(tokenizer, "tiktoken", unit)
-    make.make_shard(tmp_path, (), 1 << 20, encoder, unit, lambda *numbers: None)
+    make.make_shard(tmp_path, 1 << 20, encoder, unit, lambda *numbers: None)
     assert len(summed) <= 2
 
 

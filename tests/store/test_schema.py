@@ -1,46 +1,77 @@
-"""What the JSON files of the format may say, and every leaf of each replaced by what it cannot be."""
+"""What the JSON files of the format may say: whatever else stands in one is a ValueError that says where."""
 
 import copy
 import json
 import math
-import shutil
+import random
 
 import pytest
-from making import make_token_set, read_manifest
+from making import make_chat_set, read_manifest
+from making_views import make_view
 
 from tokenmill import TokenSet
 from tokenmill.store.files import header, parse_json
-from tokenmill.store.names import is_plain
 
-OTHERS = [
-    None,
-    True,
-    -1,
-    1.5,
-    10**30,
-    math.nan,
-    math.inf,
-    "",
-    "x",
-    "../x",
-    "/x",
-    "a\x1bb",
-    "\ud800",
-    [],
-    {},
-    [[]],
-    "Train",
-]
-FREE = {"bos_token", "eot_token", "repository", "revision", "commit", "source", "file", "text_column", "pattern"}
+OTHERS = [None, True, -1, 0.5, 10**30, math.nan, math.inf, "", "x", "../x", "a\x1bb", [], {}, [[]], ["x"], {"x": 1}]
+# where any text may stand
+FREE = {"bos_token", "repository", "revision", "commit", "source", "file", "template", "pattern", "metadata", "where"}
+FREE |= {"chat", "more_sources", "bos_token", "eot_token", "id_column"}
+OPTIONAL = {
+    "more_sources",
+    "columns",
+    "hub",
+    "dropped",
+    "limit_documents",
+    "chat",
+    "eot_token",
+    "eot_id",
+}  # of manifests
+OPTIONAL |= {"metadata", "refused", "bytes", "shards", "row_groups", "row_group_documents"}  # of records
+OPTIONAL |= {"where", "cap", "broken_conversations", "refused_conversations"}  # of views, and of chat sets
+DATA = {
+    "ranks",
+    "special_tokens",
+    "times",
+    "tokenizer.json",
+    "a/b.parquet",
+    "oversized",
+    "model",
+}  # objects with keys of data
 
 
-def leaves(value, path=()):
-    """The path to each leaf of JSON."""
-    if isinstance(value, dict | list) and value:
-        for key, below in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(below, (*path, key))
-    else:
-        yield path
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A file of each kind, with everything that it may have: {name: (kind, what it says)}."""
+    folder = make_chat_set(tmp_path_factory.mktemp("schema") / "set", train=[[5, 3], [4]], val=[[2]])
+    hub = {"repository": "o/n", "revision": "main", "commit": "c" * 40}
+    hub["files"] = [{"name": "a/b.parquet", "bytes": 3, "sha256": "d" * 64, "git_sha1": None}]
+    manifest = read_manifest(folder) | {"hub": hub, "files": {"tokenizer.json": "0" * 64}, "limit_documents": 9}
+    manifest["shards"][0]["more_sources"] = ["b.parquet"]
+    manifest["dropped"] = [{"place": 1} | manifest["shards"][0] | {"name": "gone"}]
+    manifest["tokenizer"] |= {"eot_token": "<|eot|>", "eot_id": 1}
+    record = json.loads((folder / "shards/train_0.000.json").read_text())
+    record |= {"metadata": ["score"], "refused": {"oversized": 3}}
+    several = record | {"source": {"files": [{"file": name, "documents": 1, "bytes": 9} for name in "ab"], "shards": 1}}
+    named = header("tokenizer") | {"name": "bpe", "fingerprint": "f" * 64, "bos_token": "<|bos|>"}
+    named |= {"special_tokens": {"<|bos|>": 300}, "chat": manifest["tokenizer"]["chat"]}
+    return {
+        "manifest": ("tokens", manifest),
+        "record": ("shard", record),
+        "record of several": ("shard", several),
+        "tokenizer": ("tokenizer", named | {"pattern": ".", "ranks": {"YQ==": 0, "Yg==": 1}}),
+        "foreign tokenizer": ("tokenizer", named | {"kind": "huggingface", "tokenizer": {"model": {}}}),
+        "view": ("view", make_view(folder, "good", {"train_0.000": [0, 3]}) | {"rule": {"where": "a > 0", "cap": 3}}),
+        "listing": ("files", header("files") | hub),
+        "plan": ("plan", header("plan") | {"text_bytes": 7}),
+        "checked": ("checked", header("checked") | {"files": {"a/b.parquet": [1, 2, 3]}}),
+    }
+
+
+def paths(value, path=()):
+    """The path to everything in a file."""
+    for key, below in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from paths(below, (*path, key))
 
 
 def at(value, path):
@@ -49,124 +80,75 @@ def at(value, path):
     return value
 
 
-def said(kind, value) -> str | None:
-    """What is found wrong with it."""
+def is_refused(kind, value) -> bool:
+    """Whether it is, by an error that says what was expected."""
     try:
-        parse_json(json.dumps(value).encode(), "here", kind)
+        assert parse_json(json.dumps(value).encode(), "here", kind) == value
     except ValueError as error:
-        return str(error)
-    return None
-
-
-def replaced(value, path, other):
-    value = copy.deepcopy(value)
-    at(value, path[:-1])[path[-1]] = other
-    return value
-
-
-@pytest.fixture(scope="module")
-def files(prepared, tmp_path_factory):
-    """What is written of each kind: (kind, what it says)."""
-    folder = tmp_path_factory.mktemp("schema") / "set"
-    shutil.copytree(prepared[1], folder)
-    hub = {"repository": "o/n", "revision": "main", "commit": "c" * 40}
-    hub["files"] = [{"name": "a/b.parquet", "bytes": 3, "sha256": "d" * 64, "git_sha1": None}]
-    manifest = read_manifest(folder)
-    dropped = [{"place": 1} | manifest["shards"][0] | {"name": "gone"}]
-    record = json.loads(min((folder / "shards").glob("*.json")).read_text())
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    tokenizer["ranks"] = dict(list(tokenizer["ranks"].items())[:3])
-    return [
-        ("tokens", manifest | {"hub": hub, "dropped": dropped, "earlier": ["0" * 16], "subfolders": 256}),
-        ("shard", record),
-        ("tokenizer", tokenizer),
-        ("files", header("files") | hub),
-        ("plan", header("plan") | {"text_bytes": 7}),
-        ("counts", header("counts") | {"rows": [1, 2]}),
-        ("checked", header("checked") | {"files": {"a/b.parquet": [1, 2, 3]}}),
-    ]
+        return "expected " in str(error)
+    return False
 
 
 def test_what_is_written_is_let_through(files):
-    for kind, value in files:
-        assert parse_json(json.dumps(value).encode(), "here", kind) == value
+    assert [name for name, (kind, value) in files.items() if is_refused(kind, value)] == []
 
 
-def test_every_leaf_that_is_something_else_is_an_error_that_says_where(files):
-    """But where any text may stand, and among what no reader takes for anything."""
-    for kind, value in files:
-        for path in leaves(value):
+def test_whatever_is_replaced_is_refused_unless_it_is_of_the_same_type(files):
+    for name, (kind, whole) in files.items():
+        for path in paths(whole):
+            old = at(whole, path)
             for other in OTHERS:
-                if path[0] == "source" and path[-1] not in ("file",) and kind == "shard":
-                    continue  # compared with what is planned, and taken for nothing else
-                if (found := said(kind, replaced(value, path, other))) is not None:
-                    assert found.startswith("here: "), (kind, path, other)
+                changed = copy.deepcopy(whole)
+                at(changed, path[:-1])[path[-1]] = copy.copy(other)
+                if is_refused(kind, changed) or other == old:
                     continue
-                old = at(value, path)
-                names = {"name", "dataset"} & {path[-1]} and is_plain(other)
-                free = FREE & set(map(str, path)) and isinstance(other, str)
-                optional = path[-1] in ("sha256", "git_sha1") and other is None
-                assert other == old or names or free or optional, (kind, path, other)
+                null = other is None and path[-1] in ("sha256", "git_sha1") and "files" in path  # of the hub
+                text = isinstance(other, str) and (FREE & set(path) or other == "x") and isinstance(old, str)
+                container = type(other) is type(old) in (list, dict) and path[-1] not in ("shards", "source", "crc32")
+                foreign = path[0] == "tokenizer" and kind == "tokenizer"  # as Hugging Face's library reads it
+                assert null or text or container or foreign, (name, path, other)
 
 
-def test_every_key_that_is_missing_is_an_error_or_is_not_needed(files):
-    optional = {
-        "max_document_bytes",
-        "shard_text_bytes",
-        "oversized_documents",
-        "null_documents",
-        "empty_documents",
-        "repaired_documents",
-        "broken_lines",
-        "eot_token",
-        "eot_id",
-    }
-    optional |= {
-        "files",
-        "records",
-        "tokenizer.json",
-        "token_bytes.npy",
-        "hub",
-        "dropped",
-        "earlier",
-        "subfolders",
-        "more_sources",
-        "kind",
-        "ids",
-    }
-    for kind, value in files:
-        for path in {leaf[:depth] for leaf in leaves(value) for depth in range(1, len(leaf) + 1)}:
-            if not isinstance(path[-1], str) or (kind == "shard" and path[0] == "source" and path[-1] != "file"):
-                continue
-            less = copy.deepcopy(value)
-            del at(less, path[:-1])[path[-1]]
-            if (found := said(kind, less)) is not None:
-                assert found.startswith("here: "), (kind, path)
-            else:
-                named_by_data = path[0] in ("ranks", "special_tokens", "records") or kind == "checked"
-                assert path[-1] in optional or named_by_data, (kind, path)
+def test_whatever_is_taken_out_is_missed_unless_it_is_optional(files):
+    for name, (kind, whole) in files.items():
+        for path in paths(whole):
+            changed = copy.deepcopy(whole)
+            del at(changed, path[:-1])[path[-1]]
+            if not is_refused(kind, changed):
+                assert isinstance(path[-1], int) or {*OPTIONAL, *DATA} & set(path), (name, path)
+
+
+def test_random_damage_is_a_value_error_or_nothing_at_all(files):
+    rng = random.Random(0)
+    for _ in range(2000):
+        kind, whole = rng.choice(list(files.values()))
+        changed = copy.deepcopy(whole)
+        for _ in range(rng.randint(1, 4)):
+            path = rng.choice(list(paths(changed)))
+            at(changed, path[:-1])[path[-1]] = copy.deepcopy(rng.choice([*OTHERS, 0, 1, "train", "0" * 64]))
+        is_refused(kind, changed)  # and raises nothing else
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("path", "value", "message"),
     [
-        ({"split": "Train"}, "split of a shard: expected train or val, found 'Train'"),
-        ({"extra": 1}, "a shard of the list: expected .*, found .*'extra'"),
-        ({"bin_sha256": "F" * 64}, "bin_sha256 of a shard: expected 64 hex digits"),
-        ({"tokens": 2**63}, "tokens of a shard: expected a whole number"),
+        (("shards", 1, "split"), "Train", r"shards\[1\].split: expected train or val, found 'Train'"),
+        (("shards", 1, "extra"), 1, r"shards\[1\]: expected no other keys than name, .*, found .*extra"),
+        (("shards", 1, "bin_sha256"), "F" * 64, r"shards\[1\].bin_sha256: expected 64 hex digits, found 'FFF"),
+        (("shards", 1, "tokens"), 2**63, r"shards\[1\].tokens: expected a whole number, 0 to .*, found 9223"),
+        (("shards", 1, "name"), "../x", r"shards\[1\].name: expected a plain name, .*, found '../x'"),
+        (("shards", 1, "name"), "train_0.000", "shards: expected each shard once, found 'train_0.000'"),
+        (("shards", 1, "documents"), 5, "shards: expected a token or more for each document, found 'train_1.000'"),
+        (("tokens",), 99, "tokens: expected 14, as its shards have, found 99"),
+        (("dtype",), "uint32", "dtype: expected uint16 for 1,000 ids, found 'uint32'"),
+        (("tokenizer", "bos_id"), 1000, "tokenizer.bos_id, eot_id: expected less than 1,000, found 1000"),
+        (("records",), {}, "records: expected one for each of the shards, found 'train_0.000"),
+        (("files", "a\x1bb"), "0" * 64, r"files, a key: expected a plain name, .*, found 'a\\x1bb'"),
     ],
 )
-def test_a_manifest_says_what_is_wrong_with_a_shard(tmp_path, changes, message):
-    folder = make_token_set(tmp_path / "set", train=[[5, 3], [4]], val=[[2]])
-    manifest = read_manifest(folder)
-    manifest["shards"][1] |= changes
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+def test_a_manifest_says_what_is_wrong_with_it(files, tmp_path, path, value, message):
+    manifest = copy.deepcopy(files["manifest"][1])
+    at(manifest, path[:-1])[path[-1]] = value
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match=f"manifest.json: {message}"):
-        TokenSet(folder)
-
-
-def test_a_type_that_does_not_hold_the_ids_is_refused(tmp_path):
-    folder = make_token_set(tmp_path / "set", train=[[5, 3]], val=[[2]])
-    (folder / "manifest.json").write_text(json.dumps(read_manifest(folder) | {"dtype": "uint32"}))
-    with pytest.raises(ValueError, match="dtype: expected uint16 for"):
-        TokenSet(folder)
+        TokenSet(tmp_path)

@@ -165,7 +165,7 @@ def test_a_shard_of_too_many_documents_is_refused_before_their_lengths_take_memo
     (unit,) = plan_units(SourceFile("b.txt.zst", str(path), "train"), ReadOptions(document_separator=b"\n"), 1 << 40)
     encoder = make.load_encoder(tokenizer, "auto", unit)
     with pytest.raises(ValueError, match="expected at most 50,000 documents in a shard, found more; name a smaller"):
-        make.make_shard(tmp_path, (), 1 << 20, encoder, unit, lambda *numbers: None)
+        make.make_shard(tmp_path, 1 << 20, encoder, unit, lambda *numbers: None)
     assert list((tmp_path / "shards").iterdir()) == [], "nothing of it counts"
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_gives_far_more_than_it_told_is_refused(tmp_path, tokenizer,
     (unit,) = plan_units(SourceFile("b.parquet", str(path), "train"), ReadOptions(), MIB)
     encoder = make.load_encoder(tokenizer, "auto", unit)
     with pytest.raises(ValueError, match="bytes of text and has more, where .* write it again with smaller row groups"):
-        make.make_shard(tmp_path, (), 1 << 20, encoder, unit, lambda *numbers: None)
+        make.make_shard(tmp_path, 1 << 20, encoder, unit, lambda *numbers: None)
     assert list((tmp_path / "shards").iterdir()) == [], "nothing of it counts"
 
 

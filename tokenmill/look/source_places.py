@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenmill.store.columns import IDS, META
+from tokenmill.store.columns import META
 from tokenmill.store.shards import ShardEntry, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.formats import format_of
@@ -57,8 +57,6 @@ class SourceLocator:
     def _read_ids(self, entry: ShardEntry) -> list[str]:
         """The id of each document of a shard, to be shown; none if ids were not kept."""
         record = self._record(entry)
-        if IDS.suffix in record:  # of a set from before 0.4.0
-            return self._token_set.open(entry).lines(IDS.suffix)
         names = [source["id_column"] for source in sources_of(record) if source.get("id_column")]
         table = self._metadata(entry) if names else None
         if table is None:

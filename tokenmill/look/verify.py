@@ -149,7 +149,7 @@ def drop(path: str | os.PathLike[str], names: list[str]) -> None:
             shard_path(path, name, "json").unlink(missing_ok=True)
         write_manifest(path, facts["dataset"], token_set.tokenizer, records, token_set.origin, dropped)
         for _, entry in dropped:
-            for suffix in {*COLUMNS, *dict(entry.columns)} if entry.name in names else ():
+            for suffix in COLUMNS if entry.name in names else ():
                 shard_path(path, entry.name, suffix).unlink(missing_ok=True)
 
 

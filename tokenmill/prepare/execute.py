@@ -22,7 +22,6 @@ from tokenmill.prepare.plan import Failures, Missing, naming_files_that_wait
 from tokenmill.prepare.prepare_config import Makers
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import TaskQueue
-from tokenmill.store.columns import prepared_columns
 from tokenmill.text.document_split import both_splits
 from tokenmill.text.file_groups import FileGroup
 from tokenmill.text.units import SourceFile, Unit
@@ -93,7 +92,7 @@ def _make(
         arguments = (queue, inventory, inputs, missing.absent, meter, failures)
         threading.Thread(target=_add_fetched, args=arguments, daemon=True, name="tokenmill-fetch").start()
         folder = inventory.folder.absolute()
-        make = functools.partial(make_shard, folder, prepared_columns(), inventory.shard_text_bytes)
+        make = functools.partial(make_shard, folder, inventory.shard_text_bytes)
         if inventory.upload is not None:
             from tokenmill.prepare.upload import make_and_upload
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from tokenmill.prepare.metadata import lacks_metadata, unit_of_record
 from tokenmill.prepare.shard_size import find_shard_text_bytes
-from tokenmill.store.columns import columns_of, prepared_columns
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.shards import Split, finished_record, shard_path, sources_of
 from tokenmill.store.token_sets import TokenSet
@@ -162,8 +161,6 @@ class Inventory:
         for was, part in zip(made_from, unit.parts, strict=False):
             if problem is None and (problem := _difference(was, part.identity or identify(part.file, part.options))):
                 path = part.file.path
-        if problem is None and _lacks_columns(record):
-            return None
         if problem:
             raise ValueError(
                 f"{self.folder}: shard {unit.name} was made from other data: {problem} ({path}); put that back as it "
@@ -210,7 +207,7 @@ class Inventory:
 
     def _is_made_of(self, record: dict, group: FileGroup, size_of: Callable[[SourceFile], int | None]) -> bool:
         made_from = sources_of(record)
-        if len(made_from) != len(group) or self._difference(record) or _lacks_columns(record):
+        if len(made_from) != len(group) or self._difference(record):
             return False
         for was, file in zip(made_from, group, strict=True):
             size = size_of(file)
@@ -248,12 +245,6 @@ class Inventory:
 def is_costly(group: FileGroup) -> bool:
     """Whether a whole file must be read to plan the group: a compressed file that is not small."""
     return len(group) == 1 and group[0].compression is not None
-
-
-def _lacks_columns(record: dict) -> bool:
-    """Whether a shard was made before a column that is computed while preparing was registered as it is now."""
-    made = {suffix: (column.dtype, column.per) for suffix, column in columns_of(record).items()}
-    return any(made.get(column.suffix) != (column.dtype, column.per) for column in prepared_columns())
 
 
 def _shown(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tokenmill.prepare.metadata import kept_columns_of, kept_table, no_rows, require_found
 from tokenmill.prepare.tokenize_documents import concatenated, text_maker
-from tokenmill.store.columns import META, Column, register_column
+from tokenmill.store.columns import META
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import DTYPES, TEXT_COUNTS
@@ -51,7 +51,6 @@ def load_encoder(tokenizer: Tokenizer, engine: str, unit: Unit) -> tuple[Encoder
 
 def make_shard(
     folder: Path,
-    columns: tuple[Column, ...],
     shard_text_bytes: int,
     state: tuple[Encoder, str],
     unit: Unit,
@@ -59,19 +58,16 @@ def make_shard(
 ) -> Made:
     """Tokenizes one unit into one shard; reports (documents, tokens, bytes of text, share of unit.text_bytes).
 
-    `columns` are computed from the tokens, and written beside them. The record says which `shard_text_bytes` the unit
-    was planned with.
+    The record says which `shard_text_bytes` the unit was planned with.
     """
     encoder, why = state
-    for column in columns:
-        register_column(column)
     tallies, referred = [Tally(part) for part in unit.parts], 0
     identities: list[dict] = []
     most = max(MOST_TEXT, MUCH_MORE * unit.text_bytes)
     kept = kept_columns_of(unit)
     missing = {column.name for column in kept if not column.optional}
     tokenize = text_maker(encoder, unit)
-    written = [META.suffix] * bool(kept) + list(tokenize.columns) + [column.suffix for column in columns]
+    written = [META.suffix] * bool(kept) + list(tokenize.columns)
     with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), written) as writer:
         if kept:
             writer.write_column(META.suffix, no_rows(kept))
@@ -80,9 +76,6 @@ def make_shard(
             writer.write(made.tokens, made.lengths)
             for suffix, values in made.columns.items():
                 writer.write_column(suffix, values)
-            for column in columns:
-                assert column.of_tokens is not None, "only columns that are computed are prepared"
-                writer.write_column(column.suffix, column.of_tokens(made.tokens, made.lengths))
             referred += made.referred
             for documents in made.documents:
                 tallies[documents.part].add(documents)

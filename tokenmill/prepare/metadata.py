@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tokenmill.store.columns import IDS, META, add_to_record
+from tokenmill.store.columns import META, add_to_record
 from tokenmill.store.files import read_json, write_json
 from tokenmill.store.shard_writer import MANY_FILES, TableFile
 from tokenmill.store.shards import shard_path, sources_of
@@ -53,8 +53,6 @@ def lacks_metadata(record: dict[str, Any], kept: Sequence[str]) -> bool:
     """Whether a shard was made without some of the columns to keep."""
     kept_then = record.get("metadata", ()) if META.suffix in record else ()  # none if its table was cut
     have = {KeptColumn.parse(name).name for name in kept_then}
-    if IDS.suffix in record:  # of a set from before 0.4.0
-        have |= {str(source.get("id_column")) for source in sources_of(record)}
     has_columns = any(map(_has_columns, sources_of(record)))
     return has_columns and any(KeptColumn.parse(name).name not in have for name in kept)
 

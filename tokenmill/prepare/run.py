@@ -42,7 +42,7 @@ from tokenmill.prepare.splits import (
 )
 from tokenmill.prepare.trial import make_trial
 from tokenmill.store.files import remove_temporary_files
-from tokenmill.store.locked import WRITER, locked
+from tokenmill.store.locked import locked
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES, ShardEntry
 from tokenmill.store.token_sets import SMALL_FILES, write_manifest
@@ -237,24 +237,11 @@ def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
     if left := [*inventory.missing(inputs.files), *inventory.lacking_metadata()]:
         return Prepared(job.address or folder, len(left)), []
     records = in_former_order(inventory.entries(inputs.files), former)
-    _require_same_columns(folder, [record for record, _ in records])
     dropped = still_dropped(folder, records)
     write_manifest(folder, request.destination.dataset, job.tokenizer.facts(), records, inputs.facts(), dropped)
     if upload is not None:
         upload.finish()
     return Prepared(job.address or folder, 0), changes(records, former)
-
-
-def _require_same_columns(folder: Path, records: list[dict]) -> None:
-    """ValueError if only some shards have an optional column."""
-    several = {tuple(record.get("columns", {})): record["name"] for record in records}
-    if len(several) > 1:
-        (one, first), (other, second), *_ = several.items()
-        columns = ", ".join(sorted(set(one) ^ set(other)))
-        raise ValueError(
-            f"{folder}: shards {first} and {second} do not have the same columns: {columns}; register these columns "
-            "and prepare again, so that all shards get them"
-        )
 
 
 def _require_all_made(job: _Job, inventory: Inventory, inputs: InputFiles) -> None:
@@ -296,7 +283,7 @@ def _remove_if_nothing_is_done(folder: Path) -> None:
     done = [path for name in (*SUBFOLDERS, "planned") for path in folder.glob(f"{name}/*")]
     if done or (folder / "manifest.json").exists():
         return
-    for name in (*SMALL_FILES, WRITER):
+    for name in SMALL_FILES:
         (folder / name).unlink(missing_ok=True)
     for path in (*(folder / name for name in SUBFOLDERS), folder):
         with contextlib.suppress(OSError):  # it does not exist, or has something else in it

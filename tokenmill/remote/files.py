@@ -88,7 +88,7 @@ def read(
 
 
 def write(address: str, name: str, source: Path | bytes) -> None:
-    """Sends a file, or bytes. Raises what `require_writable` does; PermissionError, ConnectionError with the address."""
+    """Sends a file, or bytes. Raises what `require_writable` does, PermissionError or ConnectionError."""
     require_writable(address)
 
     def attempt() -> None:

@@ -1,8 +1,12 @@
-"""Files that appear whole, or not at all.
+"""Files that appear whole, or not at all; and JSON files, which begin with their format and version.
 
-Everything tokenmill writes goes to a temporary name in the same folder, is flushed to disk and
-renamed, so that a crash at any instant leaves the old file, the new one, or a `.tmp` that nothing
-reads. JSON files begin with their format and version.
+    with AtomicFile(path) as file:           a temporary file beside `path`
+        file.write(data)
+        checksums = file.commit()            on disk, and renamed: {"bytes": 4, "sha256": "...", "crc32": [...]}
+    write_json(path, header("plan") | {"text_bytes": 7})
+    read_json(path, "plan")                  ValueError if it is another file, or schema.py finds it wrong
+
+A crash at any instant leaves the old file, the new one, or a `.tmp` that nothing reads.
 """
 
 import contextlib
@@ -10,6 +14,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import socket
 import stat
 import time
@@ -26,17 +31,16 @@ if TYPE_CHECKING:
 
 VERSION = 1
 TEMPORARY = ".tmp"
-LARGEST = 64 << 20  # bytes of a JSON file: a manifest of 180,000 shards
-LARGEST_JSON = {"tokenizer": 128 << 20}  # of kinds that may be larger
+OWNER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{8}\.tmp$")  # the machine and the process that writes a file
+LARGEST = 128 << 20  # bytes of a JSON file: a manifest of 300,000 shards
 CALLED = {  # what error messages call each kind of JSON
     "tokens": "the manifest of a token set",
     "shard": "the record of a shard",
+    "view": "a view of a token set",
+    "tokenizer": "a tokenizer that tokenmill wrote",
     "files": "the list of a hub's files",
     "checked": "the list of files that were checked",
-    "tokenizer": "a tokenizer that tokenmill wrote",
     "plan": "the plan of a file",
-    "counts": "the counts of rows",
-    "view": "a view of a token set",
 }
 OLD_SECONDS = 86_400  # after which a temporary file that nobody writes to is removed
 BLOCK_BYTES = 1 << 20  # every block of a file has its own CRC-32
@@ -104,26 +108,18 @@ class AtomicFile:
             self._file.flush()
             if self._durable:
                 os.fsync(self._file.fileno())
-        # the next file is written several times faster into memory that is warm
         if self._durable and hasattr(os, "posix_fadvise"):
+            # the next file is written several times faster into memory that is warm
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
         os.replace(self._temporary, self.path)
         if self._durable:
-            self._keep_the_name()
+            _sync_folder(self.path.parent)
         return self.facts()
 
     def facts(self) -> dict[str, Any]:
         """The {"bytes", "sha256", "crc32"} of what was written so far."""
         return self._checksums.facts()
-
-    def _keep_the_name(self) -> None:
-        """The rename itself must survive a power cut."""
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def discard(self) -> None:
         """Removes the file if it is not committed."""
@@ -137,6 +133,15 @@ class AtomicFile:
 
     def __exit__(self, *error: object) -> None:
         self.discard()
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename itself must survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_file(path: Path, data: "Buffer", durable: bool = True) -> dict[str, Any]:
@@ -159,43 +164,33 @@ def write_json(path: Path, value: dict[str, Any], on_one_line: bool = False) -> 
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Reads what `write_json` wrote. FileNotFoundError, or ValueError if it is of another kind or version."""
     try:
-        data = read_bounded(path, LARGEST_JSON.get(kind, LARGEST), CALLED[kind])
+        return parse_json(read_bounded(path, LARGEST, CALLED[kind]), path, kind)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: expected {CALLED[kind]}, found no such file; prepare again") from error
-    return parse_json(data, path, kind)
 
 
 def read_bounded(path: Path, most: int, what: str) -> bytes:
     """Reads a whole file. ValueError if it is not a regular file, for example a pipe, or has over `most` bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
-            raise ValueError(f"{path}: expected {what}, found {kind}; delete it")
-        if found.st_size > most:
-            raise ValueError(f"{path}: expected {what} of at most {most:,} bytes, found {found.st_size:,}")
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{path}: expected {what}, found a pipe, a device or a folder; delete it")
+    if found.st_size > most:
+        raise ValueError(f"{path}: expected {what} of at most {most:,} bytes, found {found.st_size:,}")
+    return path.read_bytes()
 
 
 def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
     """Parses the bytes of a JSON file. ValueError if they are of another kind or version, or their content is wrong."""
-    if len(data) > (most := LARGEST_JSON.get(kind, LARGEST)):
-        raise ValueError(f"{path}: expected {CALLED[kind]} of at most {most:,} bytes, found {len(data):,}")
     try:
         value: dict[str, Any] = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path}: expected {CALLED[kind]}, found broken JSON ({error}); delete it and prepare again"
         ) from error
-    found = (value.get("format"), value.get("version")) if isinstance(value, dict) else None
+    found = (value.get("format"), value.get("version")) if isinstance(value, dict) else f"a {type(value).__name__}"
     if found != (f"tokenmill-{kind}", VERSION):
-        other = found or f"a {type(value).__name__}"
         raise ValueError(
-            f"{path}: expected {CALLED[kind]}, of format tokenmill-{kind}, version {VERSION}, found {other}; "
+            f"{path}: expected {CALLED[kind]}, of format tokenmill-{kind}, version {VERSION}, found {found}; "
             "delete it and prepare again"
         )
     try:
@@ -224,22 +219,15 @@ def remove_temporary_files(*folders: Path) -> None:
 
     It keeps recent files of other machines: on file systems without working locks they may be writing right now.
     """
-    for folder in folders:
-        for path in folder.glob(f"*{TEMPORARY}"):
-            with contextlib.suppress(FileNotFoundError):
-                if _is_left_over(path):
-                    path.unlink()
+    for path in (path for folder in folders for path in folder.glob(f"*{TEMPORARY}")):
+        owner = OWNER.search(path.name)
+        with contextlib.suppress(FileNotFoundError):
+            is_old = time.time() - path.stat().st_mtime > OLD_SECONDS
+            if is_old or (owner and owner[1] == this_machine() and not _is_alive(int(owner[2]))):
+                path.unlink()
 
 
-def _is_left_over(path: Path) -> bool:
-    if time.time() - path.stat().st_mtime > OLD_SECONDS:
-        return True
-    machine, _, rest = path.name.removesuffix(TEMPORARY).rpartition(".")[2].partition("-")
-    process = rest.partition("-")[0]
-    return machine == this_machine() and process.isdigit() and not is_alive(int(process))
-
-
-def is_alive(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     """Whether a process can still write. A killed one that nobody has waited for (a zombie) cannot."""
     with contextlib.suppress(OSError):  # not on Linux, or it has gone
         if Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX":

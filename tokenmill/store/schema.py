@@ -1,36 +1,141 @@
-"""Checks the content of the JSON files of the format, in one place, whoever wrote them.
+"""What the JSON files of the format may say: a table for each kind, and the few rules that tie several values together.
 
-    check("tokens", manifest)      ValueError that says which key, what was expected, and what was found
+    check("tokens", manifest)      ValueError: shards[3].split: expected train or val, found 'Train'
 
-It checks types, ranges, splits, names that stay in their folder (names.py), the form of checksums, and sizes that
-agree with counts. `tokenmill verify` checks sums over several files.
+In a table, {"key": rule} is an object with these keys, of which those that end with `?` may be missing, {Is: rule} an
+object whose keys are data, and [rule] a list. Keys that a table does not name are let through, but of an `Only`. What
+reads these files relies on types, ranges, names that stay in their folder, and sizes that agree with counts.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenmill.checks import LARGEST
-from tokenmill.store.columns import COLUMNS, Column, checksums_of, columns_of
-from tokenmill.store.names import is_plain, plain, plain_path
+from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of
+from tokenmill.store.names import is_plain
 
-SPLITS = ("train", "val")
-LOSS_RULES = ("all", "last")
-TOKEN_TYPES = ("uint16", "uint32")
 MOST_IDS = 1 << 24  # of a vocabulary: token_bytes.npy has 4 bytes for each
-BLOCK = 1 << 20  # bytes
-DIGESTS = re.compile("(?:[0-9a-f]{64})*")
-LATER_COUNTS = (
-    "null_documents",
-    "empty_documents",
-    "repaired_documents",
-    "broken_lines",
-    "oversized_documents",
-)  # old sets lack
+BLOCK = 1 << 20  # bytes that a CRC is of
+LEFT_OUT_COUNTS = ("null_documents", "empty_documents", "repaired_documents", "broken_lines", "oversized_documents")
 CHAT_COUNTS = ("broken_conversations", "refused_conversations")  # only chat sets have them
-LISTED = {"name", "split", "source", "documents", "tokens", "text_bytes", "bin_sha256", "idx_sha256"}
-LISTED_IF_ANY = {"more_sources", "columns"}
+Table = dict[Any, Any]
+
+
+class Is(NamedTuple):
+    """A rule for one value: what an error calls it, and its test."""
+
+    expected: str
+    test: Callable[[Any], bool]
+
+
+class Only(Table):
+    """A table of all the keys that an object may have."""
+
+
+def _check(rule: Any, value: Any, where: str) -> None:
+    """ValueError if a value, which is at `where` in the file, breaks a rule."""
+    if isinstance(rule, Is):
+        _require(rule.test(value), where, rule.expected, value)
+    elif isinstance(rule, list):
+        _require(type(value) is list, where, "a list", value)
+        for number, item in enumerate(value):
+            _check(rule[0], item, f"{where}[{number}]")
+    else:
+        _require(type(value) is dict, where, "an object", value)
+        known = 0
+        for key, below in rule.items():
+            if isinstance(key, Is):
+                for name, item in value.items():
+                    _check(key, name, f"{where}, a key")
+                    _check(below, item, f"{where}.{ascii(name)[1:-1]}")
+            elif (name := key.removesuffix("?")) in value:
+                known += 1
+                if type(below) is not Is or not below.test(value[name]):  # most values are right, and need no `where`
+                    _check(below, value[name], f"{where}.{name}")
+            elif name == key:
+                _require(False, f"{where}.{key}", "a value", None)
+        if type(rule) is Only and known < len(value):
+            _require(False, where, f"no other keys than {', '.join(rule)}", ", ".join(value))
+
+
+def _require(true: bool, where: str, expected: str, found: object) -> None:
+    if not true:
+        shown = f"a {type(found).__name__}" if isinstance(found, dict | list) else ascii(found)[:100]
+        raise ValueError(f"{where.lstrip('.')}: expected {expected}, found {shown}")
+
+
+# ---------------------------------------------------------------------------- the tables
+
+
+def _whole(least: int, most: int = LARGEST) -> Is:
+    return Is(f"a whole number, {least:,} to {most:,}", lambda value: type(value) is int and least <= value <= most)
+
+
+def _hexadecimal(digits: int, *others: None) -> Is:
+    matches = re.compile(f"[0-9a-f]{{{digits}}}").fullmatch
+    return Is(f"{digits} hex digits", lambda value: bool(matches(value)) if type(value) is str else value in others)
+
+
+def _one_of(*texts: str) -> Is:
+    return Is(" or ".join(texts), texts.__contains__)
+
+
+COUNT, SOME, ID, DIGEST, SHORT = _whole(0), _whole(1), _whole(0, MOST_IDS - 1), _hexadecimal(64), _hexadecimal(16)
+TEXT, DTYPE = Is("a text", lambda value: type(value) is str), _one_of("uint16", "uint32")
+PLAIN = Is("a plain name, without `/` or control characters", is_plain)
+PATH = Is("a path of plain names", lambda value: type(value) is str and all(map(is_plain, value.split("/"))))
+TOTALS = dict.fromkeys(("documents", "tokens", "text_bytes"), COUNT)
+COUNTS = {**TOTALS, **dict.fromkeys(LEFT_OUT_COUNTS, COUNT), **{f"{name}?": COUNT for name in CHAT_COUNTS}}
+FILE = {"bytes": COUNT, "sha256": DIGEST, "crc32": [_whole(0, (1 << 32) - 1)]}
+
+CHAT: Table = {"name": TEXT, "template": TEXT, "loss": _one_of("all", "last"), "variables": {TEXT: TEXT}}
+CHAT |= {"version": SOME, "text_fingerprint": DIGEST}
+NAMED = {"name": PLAIN, "fingerprint": DIGEST, "bos_token": TEXT, "eot_token?": TEXT, "chat?": CHAT}
+TOKENIZER = {**NAMED, "special_tokens": {TEXT: ID}}
+VOCABULARY = {**NAMED, "vocab_size": _whole(1, MOST_IDS), "bos_id": ID, "eot_id?": ID}
+LISTED = Only(
+    {"name": PLAIN, "split": _one_of("train", "val"), "source": TEXT, "more_sources?": [TEXT]}
+    | {**TOTALS, "bin_sha256": DIGEST, "idx_sha256": DIGEST, "columns?": Only(mask=DIGEST, targets=DIGEST)}
+)
+HUB_FILE = Only(name=PATH, bytes=COUNT, sha256=_hexadecimal(64, None), git_sha1=_hexadecimal(40, None))
+HUB = {"repository": TEXT, "revision": TEXT, "commit": TEXT, "files": [HUB_FILE]}
+MANIFEST = (
+    {"dataset": PLAIN, "dtype": DTYPE, "tokenizer": VOCABULARY, **COUNTS, "shards": [LISTED]}
+    | {"files": {PLAIN: DIGEST}, "records": {PLAIN: DIGEST}}
+    | {"dropped?": [Only(LISTED, place=COUNT)], "limit_documents?": SOME, "hub?": HUB}
+)
+SOURCE = (
+    {"file": TEXT, "id_column?": TEXT, "shards?": SOME}
+    | {f"{name}?": COUNT for name in ("bytes", "documents", "other_split", *LEFT_OUT_COUNTS, *CHAT_COUNTS)}
+    | {f"{name}?": [COUNT] for name in ("row_groups", "row_group_documents", "span")}
+)
+SEVERAL = {"files": [{**SOURCE, "documents": COUNT}], "shards?": SOME}
+COLUMN = {
+    column.suffix: {"dtype": _one_of(column.dtype), "per": _one_of(column.per), **FILE} for column in (MASK, TARGETS)
+}
+RECORD = (
+    {"name": PLAIN, "dtype": DTYPE, "fingerprint": DIGEST, **COUNTS, "source": {}}
+    | {"bin": FILE, "idx": FILE, "meta.parquet?": FILE, "columns?": Only(COLUMN)}
+    | {"metadata?": [TEXT], "refused?": {TEXT: SOME}, "max_document_bytes?": SOME, "shard_text_bytes?": SOME}
+)
+CHOSEN = dict.fromkeys(("documents", "copies", "tokens"), COUNT)
+VIEW = (
+    {"name": PLAIN, "digest": SHORT, "manifest": SHORT, "slice_tokens": _whole(1, (1 << 32) - 1)}
+    | {"rule": Only({"where?": TEXT, "repeat?": TEXT, "cap?": _whole(1, 255)}), "counts": FILE, "slices": FILE}
+    | {"splits": Only(train=CHOSEN, val=CHOSEN), "times": {_one_of(*map(str, range(256))): SOME}}
+)
+
+
+# ---------------------------------------------------------------------------- what ties values together
+
+
+def check(kind: str, value: dict[str, Any]) -> None:
+    """ValueError if this is not the content of a JSON file of this kind."""
+    table, tie = KINDS[kind]
+    _check(table, value, "")
+    tie(value)
 
 
 def dtype_name(vocab_size: int) -> str:
@@ -38,291 +143,56 @@ def dtype_name(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
-class _Wrong(ValueError):
-    """An error in a file, without the file's name."""
-
-
-def check(kind: str, value: dict[str, Any]) -> None:
-    """ValueError if this is not the content of a JSON file of this kind."""
-    try:
-        CHECKS[kind](value)
-    except _Wrong:
-        raise
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise _Wrong(f"is not built as a {kind} is: {said}") from error
-
-
-def _require(true: bool, what: str, expected: str, found: object) -> None:
-    if not true:
-        raise _Wrong(f"{what}: expected {expected}, found {ascii(found)[:100]}")
-
-
-def _count(what: str, value: object, least: int = 0, most: int = LARGEST) -> None:
-    right = type(value) is int and least <= value <= most
-    _require(right, what, f"a whole number from {least:,} to {most:,}", value)
-
-
-def _text(what: str, value: object) -> None:
-    _require(type(value) is str, what, "a text", value)
-
-
-def _digest(what: str, value: object, digits: int = 64) -> None:
-    right = type(value) is str and re.fullmatch(f"[0-9a-f]{{{digits}}}", value) is not None
-    _require(right, what, f"{digits} hex digits", value)
-
-
-def _list(what: str, value: object) -> None:
-    _require(type(value) is list, what, "a list", value)
-
-
-# ---------------------------------------------------------------------------- a manifest
-
-
-def _manifest(manifest: dict[str, Any]) -> None:
-    plain("dataset", manifest["dataset"])
-    tokenizer = manifest["tokenizer"]
-    plain("tokenizer.name", tokenizer["name"])
-    _digest("tokenizer.fingerprint", tokenizer["fingerprint"])
-    _count("tokenizer.vocab_size", vocab_size := tokenizer["vocab_size"], 1, MOST_IDS)
-    for key in ("bos_token", *(("eot_token",) if "eot_token" in tokenizer else ())):
-        _text(f"tokenizer.{key}", tokenizer[key])
-    for key in ("bos_id", *(("eot_id",) if "eot_id" in tokenizer else ())):
-        _count(f"tokenizer.{key}", tokenizer[key], 0, vocab_size - 1)
-    if "chat" in tokenizer:
-        _chat(tokenizer["chat"])
-    dtype = dtype_name(vocab_size)
-    _require(manifest["dtype"] == dtype, "dtype", f"{dtype} for {vocab_size:,} ids", manifest["dtype"])
-    for key in ("documents", "tokens", "text_bytes"):
-        _count(key, manifest[key])
-    for key in (*LATER_COUNTS, *CHAT_COUNTS):
-        _count(key, manifest.get(key, 0))
-    _list("shards", manifest["shards"])
-    _entries(manifest["shards"])
-    for key in ("documents", "tokens", "text_bytes"):
-        total = sum(entry[key] for entry in manifest["shards"])
+def _manifest(manifest: Table) -> None:
+    facts, shards = manifest["tokenizer"], manifest["shards"]
+    dtype = dtype_name(facts["vocab_size"])
+    _require(manifest["dtype"] == dtype, "dtype", f"{dtype} for {facts['vocab_size']:,} ids", manifest["dtype"])
+    largest = max(facts["bos_id"], facts.get("eot_id", 0))
+    _require(largest < facts["vocab_size"], "tokenizer.bos_id, eot_id", f"less than {facts['vocab_size']:,}", largest)
+    for listed in (shards, manifest.get("dropped", [])):
+        twice = [name for name, times in Counter(entry["name"] for entry in listed).items() if times > 1]
+        _require(not twice, "shards", "each shard once", ", ".join(twice))
+        empty = [entry["name"] for entry in listed if entry["documents"] > entry["tokens"]]
+        _require(not empty, "shards", "a token or more for each document", ", ".join(empty))
+    for key in TOTALS:
+        total = sum(entry[key] for entry in shards)
         _require(manifest[key] == total, key, f"{total:,}, as its shards have", manifest[key])
-    _list("dropped", manifest.get("dropped", []))
-    for dropped in manifest.get("dropped", []):
-        _count("dropped: place", dropped["place"])
-    _entries([{key: value for key, value in one.items() if key != "place"} for one in manifest.get("dropped", [])])
-    for name, sha256 in manifest.get("files", {}).items():
-        plain("files", name)
-        _digest(f"files: {name}", sha256)
-    for name, sha256 in manifest.get("records", {}).items():
-        plain("records", name)
-        _digest(f"records: {name}", sha256)
-    _count("limit_documents", manifest.get("limit_documents", 1), 1)
-    if "hub" in manifest:
-        _listing(manifest["hub"])
-    for digest in manifest.get("earlier", []):
-        _digest("earlier", digest, 16)
-    for stem in manifest.get("views", []):
-        plain("views", stem)
-    _count("subfolders", manifest.get("subfolders", 0), 0, 1000)
+    others = sorted(manifest["records"].keys() ^ {entry["name"] for entry in shards})
+    _require(not others, "records", "one for each of the shards", ", ".join(others))
 
 
-def _entries(entries: list[dict[str, Any]]) -> None:
-    """The shards in a manifest: key by key, as there may be 100,000 of them."""
-    for entry in entries:
-        if entry.keys() != LISTED and entry.keys() - LISTED_IF_ANY != LISTED:
-            _require(False, "a shard of the list", f"{', '.join(sorted(LISTED))}", sorted(entry))
-    names = _values(entries, "name", is_plain, "a plain name, without `/` or control characters")
-    many = [name for name, count in Counter(names).items() if count > 1]
-    if many:
-        raise _Wrong(f"lists shard {many[0]} twice; prepare or convert it again")
-    _values(entries, "split", SPLITS.__contains__, " or ".join(SPLITS))
-    _values(entries, "source", _is_text, "a text")
-    for key in ("documents", "tokens", "text_bytes"):
-        _values(entries, key, _is_count, "a whole number")
-    for entry in entries:
-        if entry["documents"] > entry["tokens"]:
-            _require(False, f"documents of shard {entry['name']}", f"at most {entry['tokens']:,}", entry["documents"])
-    for key in ("bin_sha256", "idx_sha256"):
-        _values(entries, key, _is_digest, "64 hex digits")
-    for entry in entries:
-        if "more_sources" in entry:
-            _list("more_sources", entry["more_sources"])
-            for source in entry["more_sources"]:
-                _text("more_sources", source)
-        if "columns" in entry:
-            _require(len(entry["columns"]) > 0, "columns of a shard", "a column or more", entry["columns"])
-            for suffix, sha256 in entry["columns"].items():
-                _described(suffix, "uint8", "token")
-                _digest(f"{suffix} of a shard", sha256)
-
-
-def _values(entries: list[dict[str, Any]], key: str, is_right: Callable[[Any], bool], expected: str) -> list[Any]:
-    values = [entry[key] for entry in entries]
-    if not all(map(is_right, values)):
-        wrong = next(value for value in values if not is_right(value))
-        _require(False, f"{key} of a shard", expected, wrong)
-    return values
-
-
-def _is_text(value: object) -> bool:
-    return type(value) is str
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= LARGEST
-
-
-def _is_digest(value: object) -> bool:
-    return type(value) is str and len(value) == 64 and DIGESTS.fullmatch(value) is not None
-
-
-# ---------------------------------------------------------------------------- a shard's record
-
-
-def _record(record: dict[str, Any]) -> None:
-    plain("name", record["name"])
-    _require(record["dtype"] in TOKEN_TYPES, "dtype", " or ".join(TOKEN_TYPES), record["dtype"])
-    for key in ("documents", "tokens", "text_bytes"):
-        _count(key, record[key])
-    for key in (*LATER_COUNTS, *CHAT_COUNTS):
-        _count(key, record.get(key, 0))
-    for reason, count in record.get("refused", {}).items():
-        _text("refused: a reason", reason)
-        _count("refused", count, 1)
-    _digest("fingerprint", record["fingerprint"])
-    for key in ("max_document_bytes", "shard_text_bytes"):  # old sets lack them
-        _count(key, record.get(key, 1), 1)
-    for suffix, facts in record.get("columns", {}).items():
-        _described(suffix, facts["dtype"], facts["per"])
+def _record(record: Table) -> None:
+    source, documents, tokens = record["source"], record["documents"], record["tokens"]
+    _check(SEVERAL if "files" in source else SOURCE, source, "source")
+    total = sum(one["documents"] for one in source.get("files", [record]))
+    _require(total == documents <= tokens, "documents", f"{total:,}, of {tokens:,} tokens", documents)
     for suffix, column in columns_of(record).items():
-        _checksums(suffix, checksums_of(record, suffix), column.size(record["documents"], record["tokens"]))
-    for name in record.get("metadata", []):
-        _text("metadata: a column", name)
-    _sources(record["source"], record["documents"])
+        _file(suffix, checksums_of(record, suffix), column.size(documents, tokens))
 
 
-def _described(suffix: str, dtype: object, per: object) -> None:
-    """An optional column, whether it is registered or not."""
-    right = suffix not in COLUMNS or COLUMNS[suffix].described
-    _require(right and per in ("token", "document"), f"column {ascii(suffix)[:40]}", "an optional one", per)
-    try:
-        Column(suffix, dtype, per)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise _Wrong(str(error)) from error
+def _tokenizer(tokenizer: Table) -> None:
+    is_foreign = tokenizer.get("kind") == "huggingface"
+    _check({"tokenizer": {}} if is_foreign else {"pattern": TEXT, "ranks": {TEXT: ID}}, tokenizer, "")
 
 
-def _checksums(suffix: str, facts: dict[str, Any], size: int | None) -> None:
-    _count(f"{suffix}: bytes", facts["bytes"])
-    if size is not None:
-        _require(facts["bytes"] == size, f"{suffix}: bytes", f"{size:,}, as its counts say", facts["bytes"])
-    _digest(f"{suffix}: sha256", facts["sha256"])
-    _list(f"{suffix}: crc32", facts["crc32"])
-    blocks = -(-facts["bytes"] // BLOCK)
-    right = len(facts["crc32"]) == blocks and all(type(one) is int and 0 <= one < 1 << 32 for one in facts["crc32"])
-    _require(right, f"{suffix}: crc32", f"{blocks:,} numbers of 32 bits", facts["crc32"])
-
-
-def _sources(source: dict[str, Any], documents: int) -> None:
-    several = source.get("files", [])
-    _list("source: files", several)
-    _count("source: shards", source.get("shards", 1), 1)
-    for one in several or [source]:
-        _text("source: file", one["file"])
-        for key in ("bytes", *LATER_COUNTS):
-            _count(f"source: {key}", one.get(key, 0))
-        counts = [one.get(key, []) for key in ("row_groups", "row_group_documents", "span")]
-        for numbers in counts:
-            _list("source: row groups", numbers)
-            _require(all(map(_is_count, numbers)), "source: row groups", "whole numbers", numbers)
-        many = one["documents"] if several else documents
-        _count("source: documents", many)
-        right = len(counts[0]) == len(counts[1]) and (not counts[1] or sum(counts[1]) == many)
-        _require(right, "source: row_group_documents", f"{many:,} documents, by row groups", counts[1])
-    if several:
-        _require(sum(one["documents"] for one in several) == documents, "source: documents", f"{documents:,}", several)
-
-
-# ---------------------------------------------------------------------------- other files
-
-
-def _listing(listing: dict[str, Any]) -> None:
-    for key in ("repository", "revision", "commit"):
-        _text(key, listing[key])
-    _list("files", listing["files"])
-    for file in listing["files"]:
-        plain_path("a file of the hub", file["name"])
-        _count(f"{file['name']}: bytes", file["bytes"])
-        for key, digits in (("sha256", 64), ("git_sha1", 40)):
-            if file[key] is not None:
-                _digest(f"{file['name']}: {key}", file[key], digits)
-
-
-def _tokenizer(whole: dict[str, Any]) -> None:
-    plain("name", whole["name"])
-    _digest("fingerprint", whole["fingerprint"])
-    _text("bos_token", whole["bos_token"])
-    if "chat" in whole:
-        _chat(whole["chat"])
-    _ids("special_tokens", whole["special_tokens"])
-    if whole.get("kind") != "huggingface":
-        _text("pattern", whole["pattern"])
-        _ids("ranks", whole["ranks"])
-
-
-def _chat(rule: dict[str, Any]) -> None:
-    for key in ("name", "template"):
-        _text(f"chat: {key}", rule[key])
-    _require(rule["loss"] in LOSS_RULES, "chat: loss", " or ".join(LOSS_RULES), rule["loss"])
-    _digest("chat: text_fingerprint", rule["text_fingerprint"])
-    for name, value in rule["variables"].items():
-        _text(f"chat: variable {ascii(name)[:40]}", value)
-
-
-def _ids(what: str, ids: dict[str, Any]) -> None:
-    for token, id in ids.items():
-        _count(f"{what}: {ascii(token)[:60]}", id, 0, MOST_IDS - 1)
-
-
-def _plan(plan: dict[str, Any]) -> None:
-    _count("text_bytes", plan["text_bytes"])
-
-
-def _counts(counts: dict[str, Any]) -> None:
-    _list("rows", counts["rows"])
-    for rows in counts["rows"]:
-        _count("rows", rows)
-
-
-def _view(view: dict[str, Any]) -> None:
-    plain("name", view["name"])
-    for key in ("digest", "manifest"):
-        _digest(key, view[key], 16)
-    for key in ("where", "repeat"):
-        if view["rule"].get(key) is not None:
-            _text(f"rule: {key}", view["rule"][key])
-    _count("rule: cap", view["rule"].get("cap") or 1, 1, 255)
-    _count("slice_tokens", view["slice_tokens"], 1, (1 << 32) - 1)
-    for split, counts in view["splits"].items():
-        _require(split in SPLITS, "splits", " or ".join(SPLITS), split)
-        for key in ("documents", "copies", "tokens"):
-            _count(f"{key} of {split}", counts[key])
-    for times, many in view["times"].items():
-        _require(times.isdecimal() and int(times) <= 255, "times", "a number up to 255", times)
-        _count("times", many, 1)
+def _view(view: Table) -> None:
     for kind in ("counts", "slices"):
-        _checksums(kind, view[kind], None)
+        _file(kind, view[kind], None)
 
 
-def _checked(checked: dict[str, Any]) -> None:
-    for name, stamp in checked["files"].items():
-        plain_path("a file of the hub", name)
-        _list(name, stamp)
-        _require(all(map(_is_count, stamp)), name, "whole numbers", stamp)
+def _file(suffix: str, facts: Table, size: int | None) -> None:
+    """A file has the size that follows from counts, if any, and a CRC for each block."""
+    _require(size in (None, facts["bytes"]), f"{suffix}.bytes", f"{size}, as its counts say", facts["bytes"])
+    blocks, found = -(-facts["bytes"] // BLOCK), len(facts["crc32"])
+    _require(found == blocks, f"{suffix}.crc32", f"{blocks:,} numbers", found)
 
 
-CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
-    "tokens": _manifest,
-    "shard": _record,
-    "files": _listing,
-    "tokenizer": _tokenizer,
-    "plan": _plan,
-    "counts": _counts,
-    "checked": _checked,
-    "view": _view,
+KINDS: dict[str, tuple[Table, Callable[[Table], object]]] = {
+    "tokens": (MANIFEST, _manifest),
+    "shard": (RECORD, _record),
+    "tokenizer": (TOKENIZER, _tokenizer),
+    "view": (VIEW, _view),
+    "files": (HUB, bool),
+    "plan": ({"text_bytes": COUNT}, bool),
+    "checked": ({"files": {PATH: [COUNT]}}, bool),
 }

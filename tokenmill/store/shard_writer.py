@@ -1,21 +1,21 @@
 """Writes a shard: its tokens, offsets and optional columns, and then the record that makes it count.
 
-    with ShardWriter(folder, "shard_00000.000", "uint16", columns=["label"]) as writer:
-        writer.write(tokens, lengths)
-        writer.write_column("label", labels)        one value for each token, or each document, as its entry says
+    with ShardWriter(folder, "shard_00000.000", "uint16", columns=["mask", "targets"]) as writer:
+        writer.write([0, 7, 8, 0, 9], [3, 2])                the tokens of two documents, and their lengths
+        writer.write_column("mask", [0, 0, 1, 0, 1])         a value for each token, or each document: columns.py
+        writer.write_column("targets", [1, 1])
         record = writer.finish({"source": ...})
 
 Documents come a few at a time, and only their lengths are held. A shard that is left before `finish` leaves no file.
-The bytes are described in shards.py, the columns in columns.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from tokenmill.store.columns import BIT, OFFSETS, PARQUET, TOKENS, Column, add_to_record, optional_column
+from tokenmill.store.columns import BIT, COLUMNS, OFFSETS, PARQUET, TOKENS, Column, add_to_record
 from tokenmill.store.files import AtomicFile, header, write_file, write_json
 from tokenmill.store.shards import DTYPES, OFFSET, shard_path
 
@@ -25,19 +25,18 @@ MANY_FILES = 100  # in a shard; the record of more is written on one line
 
 
 class ShardWriter:
-    """Writes one shard, a few documents at a time. Nothing counts before `finish`. ValueError for a column that is not
-    registered.
-    """
+    """Writes one shard, a few documents at a time. Nothing counts before `finish`."""
 
     def __init__(self, folder: Path, name: str, dtype: str, columns: Sequence[str] = ()):
-        optional = [optional_column(suffix) for suffix in columns]
         self.folder, self.name, self.dtype = folder, name, dtype
         self.num_documents = self.num_tokens = 0
-        self._lengths: list[np.ndarray] = []
+        self._lengths = [np.zeros(1, HELD)]  # and those of documents: sums of them are the offsets
         (folder / "shards").mkdir(exist_ok=True)
         self._bin = AtomicFile(shard_path(folder, name, TOKENS.suffix))
-        kinds = {column.suffix: TableFile if column.dtype == PARQUET else _ColumnFile for column in optional}
-        self._columns = {column.suffix: kinds[column.suffix](folder, name, column) for column in optional}
+        self._columns: dict[str, TableFile | _ColumnFile] = {}
+        for column in (COLUMNS[suffix] for suffix in columns):
+            kind = TableFile if column.dtype == PARQUET else _ColumnFile
+            self._columns[column.suffix] = kind(folder, name, column)
 
     def write(self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
         """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
@@ -51,8 +50,8 @@ class ShardWriter:
                 "smaller --shard-text-bytes, or, if a small compressed file has all of them, write it as several files"
             )
 
-    def write_column(self, suffix: str, values: Iterable[Any]) -> None:
-        """Appends values to an optional column, to a table a pyarrow.Table. ValueError if its type cannot hold one."""
+    def write_column(self, suffix: str, values: Any) -> None:
+        """Appends values to an optional column: a sequence of numbers, or to a table a pyarrow.Table."""
         self._columns[suffix].write_values(values)
 
     def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +59,8 @@ class ShardWriter:
 
         ValueError where a column has too few or too many values.
         """
-        offsets = self._offsets()
+        offsets = np.concatenate(self._lengths, dtype=OFFSET)
+        np.cumsum(offsets, out=offsets)  # in place, as there may be millions
         assert offsets[-1] == self.num_tokens, "the lengths do not add up to the tokens"
         for column in self._columns.values():
             column.require_count(self.num_documents, self.num_tokens)
@@ -79,16 +79,6 @@ class ShardWriter:
         write_json(shard_path(self.folder, self.name, "json"), record, on_one_line=many)
         return record
 
-    def _offsets(self) -> np.ndarray:
-        """(documents + 1,), made some lengths at a time, as there may be millions."""
-        offsets, first = np.zeros(self.num_documents + 1, OFFSET), 1
-        for lengths in self._lengths:
-            some = offsets[first : first + len(lengths)]
-            np.cumsum(lengths, dtype=OFFSET, out=some)
-            some += offsets[first - 1]
-            first += len(lengths)
-        return offsets
-
     def __enter__(self) -> Self:
         return self
 
@@ -103,26 +93,25 @@ class ShardWriter:
 
 
 class _ColumnFile(AtomicFile):
-    """An optional column that is being written."""
+    """A column of numbers that is being written."""
 
     def __init__(self, folder: Path, name: str, column: Column):
         super().__init__(shard_path(folder, name, column.suffix))
         self.column, self._count = column, 0
         self._bits = np.zeros(0, np.uint8)  # values of the last byte, which is not full yet
 
-    def write_values(self, values: Iterable[Any]) -> None:
-        count, data = self.column.encode(values)
+    def write_values(self, values: Sequence[int] | np.ndarray) -> None:
+        numbers = np.ascontiguousarray(values, self.column.numpy_dtype)
+        self._count += len(numbers)
         if self.column.dtype == BIT:
-            bits = np.concatenate([self._bits, np.frombuffer(data, np.uint8)])
+            bits = np.concatenate([self._bits, numbers])
             whole = len(bits) // 8 * 8
-            self._bits, data = bits[whole:], np.packbits(bits[:whole], bitorder="little").data
-        self.write(data)
-        self._count += count
+            self._bits, numbers = bits[whole:], np.packbits(bits[:whole], bitorder="little")
+        self.write(numbers.data)
 
     def require_count(self, documents: int, tokens: int) -> None:
         """Ends the column. ValueError where it has too few or too many values."""
         self.write(np.packbits(self._bits, bitorder="little").data)
-        self._bits = self._bits[:0]
         expected = self.column.count(documents, tokens)
         if self._count != expected:
             raise ValueError(

@@ -37,14 +37,14 @@ from tokenmill.store.columns import (
 )
 from tokenmill.store.files import read_json
 from tokenmill.store.maps import map_file, read_ahead, read_here_and_there
-from tokenmill.store.schema import LATER_COUNTS
+from tokenmill.store.schema import LEFT_OUT_COUNTS
 
 Split = Literal["train", "val"]
 SPLITS = get_args(Split)
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 OFFSET = OFFSETS.numpy_dtype
 # what was left out is counted too: null and empty documents, broken lines. Repaired: invalid UTF-8 became U+FFFD
-TEXT_COUNTS = ("text_bytes", *LATER_COUNTS)
+TEXT_COUNTS = ("text_bytes", *LEFT_OUT_COUNTS)
 COUNTS = ("documents", "tokens", *TEXT_COUNTS)
 
 

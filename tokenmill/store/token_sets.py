@@ -23,7 +23,7 @@ from tokenmill.addresses import display_address, is_address
 from tokenmill.checks import one_of
 from tokenmill.humanize import counted
 from tokenmill.store.columns import described_sha256
-from tokenmill.store.files import LARGEST, LARGEST_JSON, header, read_bounded, read_json, write_file, write_json
+from tokenmill.store.files import LARGEST, header, read_bounded, read_json, write_file, write_json
 from tokenmill.store.schema import CHAT_COUNTS, MOST_IDS, dtype_name
 from tokenmill.store.set_names import set_folder
 from tokenmill.store.shards import (
@@ -42,7 +42,7 @@ from tokenmill.store.views import DIGEST, FOLDER, View, read_view, stems_of_view
 
 MOST_UNCHECKED = 1 << 40  # tokens of a set whose files are compared only when they are opened
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
-SMALL_FILES = {"tokenizer.json": LARGEST_JSON["tokenizer"], "token_bytes.npy": 5 * MOST_IDS}  # and their most bytes
+SMALL_FILES = {"tokenizer.json": LARGEST, "token_bytes.npy": 5 * MOST_IDS}  # and their most bytes
 
 
 def write_manifest(
@@ -153,7 +153,7 @@ class TokenSet:
     Raises FileNotFoundError if the folder or its manifest is missing, ValueError if the manifest is of another version.
     """
 
-    address: str  # its folder, or its address (remote/sets.py)
+    address: str  # its folder, or its address (remote/token_set.py)
     view: View | None = None  # how often each document counts; None: once
 
     def __init__(self, path: str | os.PathLike[str]):

@@ -11,14 +11,13 @@ rules. A view belongs to one manifest; if the set has grown since, it is made ag
 
 import hashlib
 import re
-from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tokenmill.cached import cached_property
-from tokenmill.humanize import counted
 from tokenmill.store.files import AtomicFile, header, read_json, write_json
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import ShardEntry
@@ -43,8 +42,8 @@ class View:
         self.digest: str = facts["digest"]
         self.manifest: str = facts["manifest"]
         self.slice_tokens: int = facts["slice_tokens"]
-        firsts = np.cumsum([0, *(entry.documents for entry in self._entries)]).tolist()
-        self._first = {entry.name: first for entry, first in zip(self._entries, firsts, strict=False)}
+        ends = accumulate(entry.documents for entry in self._entries)
+        self._first = {entry.name: end - entry.documents for entry, end in zip(self._entries, ends, strict=True)}
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -61,10 +60,8 @@ class View:
         """The slices of a split, with `shard` as the shard's number in that split: (num_slices,) of `dtype`."""
         slices = self._map("slices", dtype)
         is_in = np.array([entry.split == split for entry in self._entries], bool)
-        numbers = np.cumsum(is_in) - 1
-        some: np.ndarray = slices[is_in[slices["shard"]]] if len(slices) else slices
-        some = some.copy()
-        some["shard"] = numbers[some["shard"]]
+        some = np.array(slices[is_in[slices["shard"]]])
+        some["shard"] = (np.cumsum(is_in) - 1)[some["shard"]]
         return some
 
     def tokens(self, split: str) -> int:
@@ -84,45 +81,32 @@ class View:
 
 
 def read_view(token_set: "TokenSet", name: str) -> View:
-    """The view of this name, or with this digest. FileNotFoundError with the names that there are; ValueError if it was
-    made for another manifest, with the shards that it lacks.
+    """The view of this name, or with this digest. FileNotFoundError with the names that there are; ValueError if it is
+    of another manifest.
     """
+    shown = token_set.display_name
     if not (DIGEST.fullmatch(name) or NAME.fullmatch(name)):
-        raise ValueError(f"view must be the name of a view of {token_set.display_name}, not {ascii(name)[:100]}")
+        raise ValueError(f"view must be the name of a view of {shown}, not {ascii(name)[:100]}")
     try:
         facts = read_json(token_set.view_file(f"{name}.json"), "view")
     except FileNotFoundError as error:
-        if DIGEST.fullmatch(name):
-            raise FileNotFoundError(
-                f"{token_set.display_name}: expected the former view {name}, found no such file in {FOLDER}/; a "
-                "position in the middle of an epoch needs it: put it back, or continue from another position"
-            ) from error
         known = ", ".join(token_set.view_names()) or "none"
         raise FileNotFoundError(
-            f"{token_set.display_name}: expected a view {name!r}, found {known}; make it by `tokenmill view "
-            f"{token_set.display_name} --name {name} --where ...`"
+            f"{shown}: expected a view {name!r}, found {known}; make it by `tokenmill view {shown} --name {name} "
+            "--where ...`, or, if it is a digest that a position names, put its file back"
         ) from error
     if facts["manifest"] != token_set.digest:
-        raise _of_another_manifest(token_set, name, facts)
+        raise ValueError(
+            f"{shown}: view {name!r} is of manifest {facts['manifest']}, and the set has grown or changed since, to "
+            f"{token_set.digest}; run `tokenmill view {shown} --name {name} --update`"
+        )
     documents = sum(entry.documents for entry in token_set.entries)
     if facts["counts"]["bytes"] != documents:
         raise ValueError(
-            f"{token_set.display_name}: view {name!r} counts {facts['counts']['bytes']:,} documents, and the set has "
-            f"{documents:,}; the view is damaged: make it again"
+            f"{shown}: expected view {name!r} to count {documents:,} documents, found {facts['counts']['bytes']:,}; "
+            "the view is damaged: make it again"
         )
     return View(token_set, facts)
-
-
-def _of_another_manifest(token_set: "TokenSet", name: str, facts: Mapping[str, Any]) -> ValueError:
-    lacks = "it was made for another manifest"
-    if token_set.knows(facts["manifest"]):
-        known = token_set.entries_of(facts["manifest"])
-        new = [entry.name for entry in token_set.entries if (entry.name, entry.bin_sha256) not in known]
-        lacks = f"it lacks {counted(len(new), 'shard')}, as {new[0]}" if new else "the splits or shards changed since"
-    return ValueError(
-        f"{token_set.display_name}: view {name!r} is of manifest {facts['manifest']}, and the set now has "
-        f"{token_set.digest}: {lacks}; run `tokenmill view {token_set.display_name} --name {name} --update`"
-    )
 
 
 def stems_of_views(folder: Path) -> list[str]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.store.files import LARGEST_JSON, read_bounded
+from tokenmill.store.files import LARGEST, read_bounded
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.hub_tokenizer import find_tokenizer_file
 from tokenmill.tokenize.huggingface import BYTE_OF, HuggingFace
@@ -63,7 +63,7 @@ def load_foreign(path: Path, bos_token: str | None, texts: Sequence[str] = (), n
     if path.suffix == ".pkl":
         pattern, ranks, special = read_pickle(path)
         return Tokenizer(name, pattern, ranks, special, _bos(path, special, bos_token))
-    data = read_bounded(path, LARGEST_JSON["tokenizer"], "a tokenizer.json")
+    data = read_bounded(path, LARGEST, "a tokenizer.json")
     try:
         return _of_json(path, name, json.loads(data), bos_token, texts)
     except (json.JSONDecodeError, RecursionError, TypeError, LookupError, AttributeError, OverflowError) as error:
