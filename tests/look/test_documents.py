@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from making import BOS, make_token_set, run_prepare, write_parquet
 
-from tokenmill import TokenSet
+from tokenmill import Documents, TokenSet
 from tokenmill.look.source_places import SourceLocator
 
 
@@ -15,7 +15,7 @@ def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):
     for split in ("train", "val"):
         names = dict.fromkeys(entry.source for entry in token_set.split(split))
         texts = [text for name in names for text in pq.read_table(source / name)["text"].to_pylist() if text]
-        documents = token_set.documents(split)
+        documents = Documents(token_set, split)
         assert [document.text for document in documents] == texts
         assert len(documents) == len(texts) == sum(entry.documents for entry in token_set.split(split))
         assert [document.number for document in documents] == list(range(len(texts)))
@@ -28,7 +28,9 @@ def test_tokens_are_the_file_s_own_and_cannot_be_changed(tmp_path):
     folder = make_token_set(tmp_path / "set", train=[[5, 3, 40], [7]], val=[[9]])
     token_set = TokenSet(folder)
     written = np.concatenate([np.fromfile(folder / f"shards/train_{n}.000.bin", "<u2") for n in range(2)])
-    documents = token_set.documents()
+    documents = Documents(
+        token_set,
+    )
     assert np.concatenate([document.tokens for document in documents]).tolist() == written.tolist()
     assert [len(document) for document in documents] == [5, 3, 40, 7]
     assert all(document.tokens[0] == BOS for document in documents)
@@ -43,18 +45,23 @@ def test_tokens_are_the_file_s_own_and_cannot_be_changed(tmp_path):
 def test_documents_are_indexed_as_a_list_is(tmp_path):
     lengths = [[5, 3, 40, 2], [7, 8], [1, 9, 6]]
     token_set = TokenSet(make_token_set(tmp_path / "set", train=lengths, val=[[9]]))
-    documents, expected = token_set.documents(), [length for some in lengths for length in some]
+    documents, expected = (
+        Documents(
+            token_set,
+        ),
+        [length for some in lengths for length in some],
+    )
     for part in (slice(None), slice(2, 7), slice(None, None, -1), slice(-4, None), slice(1, 8, 3), slice(20, 30)):
         assert [len(document) for document in documents[part]] == expected[part]
         assert [document.number for document in documents[part][1:]] == list(range(9))[part][1:]
     assert [len(documents[i]) for i in (-9, -1, np.int64(4))] == [5, 6, 7]
-    assert len(token_set.document(3)) == 2
-    assert len(token_set.document(0, "val")) == 9
+    assert len(Documents(token_set)[3]) == 2
+    assert len(Documents(token_set, "val")[0]) == 9
     for wrong in (9, -10):
         with pytest.raises(IndexError, match=f"expected a document from 0 to 8, found {wrong}"):
             documents[wrong]
     with pytest.raises(ValueError, match="split must be one of train, val"):
-        token_set.documents("test")
+        Documents(token_set, "test")
     assert repr(documents).startswith("<9 documents of the train split of /")
 
 
@@ -73,7 +80,7 @@ def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_wa
     for number in range(2):
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b", None, "c d", "", "e f", "g h"], row_group_size=3)
     done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
-    found = [document.source for document in TokenSet(tmp_path / done.stdout.splitlines()[-1]).documents("train")]
+    found = [document.source for document in Documents(tmp_path / done.stdout.splitlines()[-1], "train")]
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert found == [f"0.parquet row group {g}, document {nth} of those that were kept" for g, nth in places]
 
@@ -86,5 +93,5 @@ def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer
     flags = ("--tokenizer", tokenizer_json, "--shard-text-bytes", 2000)
     token_set = TokenSet(tmp_path / run_prepare("--source", "in", *flags, cwd=tmp_path).stdout.splitlines()[-1])
     assert len(token_set.split("train")) > 3
-    for document in token_set.documents("train"):
+    for document in Documents(token_set, "train"):
         assert document.source == f"a.jsonl line {int(document.text.split()[-1]) + 1}"

@@ -4,7 +4,7 @@ import pytest
 from hub_server import Hub, environment
 from making import make_text, read_manifest, run_prepare, tree, write_parquet
 
-from tokenmill import TokenSet, cli
+from tokenmill import Documents, TokenSet, cli
 from tokenmill.look.list_sets import lines
 
 
@@ -15,7 +15,7 @@ def flags(source, tokenizer_json):
 
 def all_texts(folder):
     token_set = TokenSet(folder)
-    return sorted(document.text for split in ("train", "val") for document in token_set.documents(split))
+    return sorted(document.text for split in ("train", "val") for document in Documents(token_set, split))
 
 
 def test_the_first_documents_are_taken_marked_and_resumed(source, flags, tmp_path):
@@ -52,7 +52,7 @@ def test_metadata_is_added_to_a_trial_set_later(source, tokenizer_json, tmp_path
     flags = ("--source", path, "--name", "few", "--tokenizer", tokenizer_json, "--limit-documents", 20)
     run_prepare(*flags, cwd=tmp_path)
     folder = tmp_path / run_prepare(*flags, "--keep-columns", "n", cwd=tmp_path).stdout.splitlines()[-1]
-    found = TokenSet(folder).documents("train")
+    found = Documents(folder, "train")
     texts = make_text(40, seed=0)
     assert [texts[document.metadata["n"]] for document in found] == [document.text for document in found]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from making import make_text, run_prepare, write_parquet
 
-from tokenmill import TokenSet
+from tokenmill import Documents
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import FilePart, SourceFile, Unit
@@ -78,7 +78,7 @@ def test_what_datasets_saves_is_prepared_like_the_same_rows_in_parquet(tmp_path,
     done = run_prepare("--source", saved, *flags, cwd=tmp_path)
     assert "left out of" in done.stderr
     assert "1 cached file beside arrow: cache-00ff.arrow" in done.stderr
-    found = TokenSet(tmp_path / done.stdout.splitlines()[-1]).documents("train")
+    found = Documents(tmp_path / done.stdout.splitlines()[-1], "train")
     assert [document.text for document in found] == texts
     assert [document.metadata["score"] for document in found] == scores
     assert found[200].source == "data-00001-of-00002.arrow row 50"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import run_prepare
 
-from tokenmill import TokenSet
+from tokenmill import Documents, TokenSet
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
@@ -147,7 +147,7 @@ def test_a_csv_file_is_prepared_resumed_and_shown_by_its_rows(tmp_path, tokenize
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     token_set = TokenSet(folder)
     assert len(token_set.split("train")) == 5
-    found = token_set.documents("train")
+    found = Documents(token_set, "train")
     assert [document.text for document in found] == [text for text, _ in rows]
     assert [document.metadata["n"] for document in found] == [str(number) for _, number in rows]
     assert found[2500].source == "a.csv row 2,501"
