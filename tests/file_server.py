@@ -208,6 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(0.02)
             self.close_connection = True
             return
+        if self.command == "HEAD":
+            return
         with self.server.lock:
             self.server.served[path] += len(data)
         self.wfile.write(data)

@@ -31,7 +31,7 @@ def test_the_token_set_has_the_documented_counts_whatever_the_workers(prepared):
     assert tokens == [2_556_597 + 2_571_343 + 2_668_069 + 2_585_259, 1_125_841]
     for entry in token_set.entries:
         whole = (one / "shards" / f"{entry.name}.bin").read_bytes()
-        assert hashlib.sha256(whole).hexdigest() == entry.bin_sha256
+        assert hashlib.sha256(whole).hexdigest() == dict(entry.sha256)["bin"]
 
 
 def test_ids_are_tiktoken_s_document_by_document(prepared, shared_corpus, gpt2):

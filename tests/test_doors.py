@@ -66,13 +66,13 @@ def test_a_shard_s_name_in_a_manifest(home, token_set, capsys, trick, where):
         ("show", "--row", "0", "--seq-len", "64"),
         ("report",),
     ):
-        assert "name of a shard: expected a plain name" in fails(capsys, command[0], token_set, *command[1:])
+        assert ".name: expected a plain name" in fails(capsys, command[0], token_set, *command[1:])
 
 
 @pytest.mark.parametrize("trick", TRICKS)
 def test_a_data_set_s_name_in_a_manifest(home, token_set, tmp_path, capsys, trick):
     say(token_set, dataset=trick.replace("/{home}", str(home)))
-    assert "dataset must be a plain name" in fails(capsys, "convert", "out", "npy", token_set, tmp_path / "out")
+    assert "dataset: expected a plain name" in fails(capsys, "convert", "out", "npy", token_set, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -84,7 +84,7 @@ def test_a_tokenizer_s_name(home, token_set, tmp_path, capsys, trick):
     write_jsonl(tmp_path / "texts" / "b.jsonl", ["three"])
     more = ("--tokens-root", tmp_path / "here" / "tokens")
     told = fails(capsys, "prepare", "--source", tmp_path / "texts", "--tokenizer", path, *more)
-    assert "name must be a plain name" in told
+    assert "name: expected a plain name" in told
     assert not list((tmp_path / "here").rglob("manifest.json"))
 
 
@@ -138,7 +138,7 @@ def test_a_file_s_name_in_a_hub_s_list(home, hub, tokenizer_json, tmp_path, tric
         (folder / "files.json").write_text(json.dumps(listing | {"files": [file, *listing["files"][1:]]}))
     done = run_prepare(*flags, cwd=work, env=environment(hub.url, tmp_path), check=False)
     assert done.returncode != 0
-    assert "must be a path of plain names below a folder" in done.stderr
+    assert "path of plain names" in done.stderr
     assert "\x1b" not in done.stderr
 
 
@@ -159,7 +159,7 @@ def test_a_file_of_one_s_own_with_control_characters_is_spelled(tokenizer_json, 
     done = run_prepare("--source", "texts", "--tokenizer", tokenizer_json, cwd=tmp_path)
     assert "\x1b" not in done.stderr
     manifest = read_manifest(tmp_path / done.stdout.splitlines()[-1])
-    found = [source for shard in manifest["shards"] for source in [shard["source"], *shard.get("more_sources", [])]]
+    found = [source for shard in manifest["shards"] for source in shard["sources"]]
     assert sorted(found) == sorted([name.encode("unicode_escape").decode(), "b.jsonl"])
 
 
@@ -176,8 +176,8 @@ def test_a_pipe_in_place_of_a_record_ends(token_set, capsys):
 
 
 def test_a_manifest_that_is_too_large_or_too_deep(token_set, capsys):
-    os.truncate(token_set / "manifest.json", 65 << 20)
-    assert "expected the manifest of a token set of at most 67,108,864 bytes" in fails(
+    os.truncate(token_set / "manifest.json", 129 << 20)
+    assert "expected the manifest of a token set of at most 134,217,728 bytes" in fails(
         capsys, "show", token_set, "--row", 0, "--seq-len", 64
     )
     (token_set / "manifest.json").write_text("[" * 100_000)
@@ -194,4 +194,4 @@ def test_a_tokenizer_with_an_id_of_a_billion(token_set, tmp_path, capsys):
     told = fails(
         capsys, "prepare", "--source", tmp_path / "texts", "--tokenizer", path, "--tokens-root", tmp_path / "t"
     )
-    assert "expected a whole number from 0 to 16,777,215, found 1000000000" in told
+    assert "expected a whole number, 0 to 16,777,215, found 1000000000" in told

@@ -46,6 +46,11 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
     require_readable_host(given)
     if fragment:
         raise ValueError(f"{display_address(given)}: expected an address without `#`; rename what is there")
+    if scheme.lower() in ("s3", "s3a") and ("@" in host or query):
+        raise ValueError(
+            f"{display_address(given)}: expected s3://BUCKET/PATH, found credentials or an option; botocore finds "
+            "credentials in the environment, a profile or the instance"
+        )
     path = re.sub("/{2,}", "/", path).rstrip("/")
     return f"{scheme.lower()}://{host}{path}" + (f"?{query}" if query else "")
 

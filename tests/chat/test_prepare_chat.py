@@ -23,6 +23,7 @@ from tokenmill.look.show import show
 from tokenmill.look.show_config import Show
 from tokenmill.look.verify import verify
 from tokenmill.store.chat_rule import find_chat_rule
+from tokenmill.store.columns import listed_sha256
 from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
@@ -163,7 +164,7 @@ def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_
             kept = {key: record[key] for key in (*TEXT_COUNTS, "fingerprint", "source")}
             made = writer.finish(kept)
         manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["shards"][0]["columns"] = {name: facts["sha256"] for name, facts in made["columns"].items()}
+        manifest["shards"][0]["sha256"] = dict(listed_sha256(made))
         manifest["records"] = {
             name: hashlib.sha256((folder / "shards" / f"{name}.json").read_bytes()).hexdigest()
             for name in manifest["records"]

@@ -13,7 +13,7 @@ def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):
     source, folder = prepared
     token_set = TokenSet(folder)
     for split in ("train", "val"):
-        names = dict.fromkeys(entry.source for entry in token_set.split(split))
+        names = dict.fromkeys(entry.sources[0] for entry in token_set.split(split))
         texts = [text for name in names for text in pq.read_table(source / name)["text"].to_pylist() if text]
         documents = Documents(token_set, split)
         assert [document.text for document in documents] == texts

@@ -205,8 +205,8 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     ):
         number = f"{share:.0%}" if share in (0, 1) else f"{share:.2%}"
         assert f"<li><b>{number}</b>{words}</li>" in html
-    for source in {entry.source for entry in found.token_set.entries}:
-        shards = [entry for entry in found.token_set.entries if entry.source == source]
+    for source in {entry.sources[0] for entry in found.token_set.entries}:
+        shards = [entry for entry in found.token_set.entries if entry.sources[0] == source]
         counts = [sum(getattr(entry, what) for entry in shards) for what in ("documents", "tokens")]
         cells = f"<td>{shards[0].split}</td><td>{counts[0]:,}</td><td>{counts[1]:,}</td>"
         assert f'<th scope="row" class="name">{source}</th>{cells}' in html

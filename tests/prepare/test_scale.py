@@ -20,7 +20,7 @@ from tokenmill.prepare import plan
 from tokenmill.prepare.choose_tokenizer import training_texts
 from tokenmill.prepare.input_files import InputFiles
 from tokenmill.prepare.inventory import Inventory
-from tokenmill.store.files import remove_temporary_files, write_file
+from tokenmill.store.files import AtomicFile, remove_temporary_files, write_file
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text import separated
 from tokenmill.text.formats import ReadOptions
@@ -149,28 +149,27 @@ def test_an_end_of_text_where_asked_after_bos_and_the_text(source, tokenizer, to
     assert "<|bos|>: begins documents in bpe400, and cannot end them too" in same.stderr
 
 
-def test_temporary_files_of_others_stay_and_of_the_dead_and_the_old_go(tmp_path):
-    from tokenmill.store import files
-
-    here = files.this_machine()
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    zombie = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
-    names = {
-        f"a.bin.{here}-{gone.pid}-12345678.tmp": False,
-        f"z.bin.{here}-{zombie.pid}-12345678.tmp": False,
-        f"b.bin.{here}-{os.getpid()}-12345678.tmp": True,
-        f"c.bin.00000000-{gone.pid}-12345678.tmp": True,
-        "d.bin.0123456789abcdef0123456789abcdef.tmp": True,
-        "e.bin.00000000-1-12345678.tmp": False,
-    }
-    for name in names:
-        (tmp_path / name).write_text("x")
-    os.utime(tmp_path / "e.bin.00000000-1-12345678.tmp", (0, 0))
+def test_temporary_files_of_killed_processes_go_and_of_others_stay(tmp_path):
+    code = (
+        "import sys, os, time; from pathlib import Path; from tokenmill.store.files import AtomicFile\n"
+        "file = AtomicFile(Path(sys.argv[1])); file.write(b'half'); print(flush=True); time.sleep(60)"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, tmp_path / name], cwd=ROOT, stdout=subprocess.PIPE)
+        for name in ("killed", "alive")
+    ]
+    for writer in writers:
+        writer.stdout.readline()
+    writers[0].kill()
+    writers[0].wait()
+    with AtomicFile(tmp_path / "mine") as file:
+        remove_temporary_files(tmp_path)
+        assert sorted(path.name.partition(".")[0] for path in tmp_path.iterdir()) == ["alive", "mine"]
+        file.commit()
+    writers[1].kill()
+    writers[1].wait()
     remove_temporary_files(tmp_path)
-    zombie.wait()
-    assert {path.name for path in tmp_path.iterdir()} == {name for name, stays in names.items() if stays}
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_full_disk_names_the_file(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from making import TEXT_COUNTS, make_chat_set, read_manifest, tree
 
 from tokenmill import TokenSet
 from tokenmill.look.verify import verify
+from tokenmill.store.columns import checksums_of
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import finished_record
 from tokenmill.store.token_sets import digest_of
@@ -48,8 +49,8 @@ def test_a_column_with_too_few_values_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("suffix", ["mask", "targets"])
 def test_the_digest_follows_from_each_column_and_damage_is_found(folder, suffix):
     manifest, record = read_manifest(folder), finished_record(folder, NAME)
-    listed = manifest["shards"][0]["columns"]
-    assert listed == {suffix: facts["sha256"] for suffix, facts in record["columns"].items()}
+    listed = manifest["shards"][0]["sha256"]
+    assert listed == {suffix: checksums_of(record, suffix)["sha256"] for suffix in ("bin", "idx", "mask", "targets")}
     digest = digest_of(manifest)
     listed[suffix] = "0" * 64
     assert digest_of(manifest) != digest

@@ -15,9 +15,10 @@ from tokenmill.store.files import header, parse_json
 OTHERS = [None, True, -1, 0.5, 10**30, math.nan, math.inf, "", "x", "../x", "a\x1bb", [], {}, [[]], ["x"], {"x": 1}]
 # where any text may stand
 FREE = {"bos_token", "repository", "revision", "commit", "source", "file", "template", "pattern", "metadata", "where"}
-FREE |= {"chat", "more_sources", "bos_token", "eot_token", "id_column"}
+FREE |= {"chat", "sources", "bos_token", "eot_token", "id_column"}
 OPTIONAL = {
-    "more_sources",
+    "mask",
+    "targets",
     "columns",
     "hub",
     "dropped",
@@ -46,7 +47,7 @@ def files(tmp_path_factory):
     hub = {"repository": "o/n", "revision": "main", "commit": "c" * 40}
     hub["files"] = [{"name": "a/b.parquet", "bytes": 3, "sha256": "d" * 64, "git_sha1": None}]
     manifest = read_manifest(folder) | {"hub": hub, "files": {"tokenizer.json": "0" * 64}, "limit_documents": 9}
-    manifest["shards"][0]["more_sources"] = ["b.parquet"]
+    manifest["shards"][0]["sources"] = ["a.parquet", "b.parquet"]
     manifest["dropped"] = [{"place": 1} | manifest["shards"][0] | {"name": "gone"}]
     manifest["tokenizer"] |= {"eot_token": "<|eot|>", "eot_id": 1}
     record = json.loads((folder / "shards/train_0.000.json").read_text())
@@ -134,10 +135,11 @@ def test_random_damage_is_a_value_error_or_nothing_at_all(files):
     [
         (("shards", 1, "split"), "Train", r"shards\[1\].split: expected train or val, found 'Train'"),
         (("shards", 1, "extra"), 1, r"shards\[1\]: expected no other keys than name, .*, found .*extra"),
-        (("shards", 1, "bin_sha256"), "F" * 64, r"shards\[1\].bin_sha256: expected 64 hex digits, found 'FFF"),
+        (("shards", 1, "sha256", "bin"), "F" * 64, r"shards\[1\].sha256.bin: expected 64 hex digits, found 'FFF"),
         (("shards", 1, "tokens"), 2**63, r"shards\[1\].tokens: expected a whole number, 0 to .*, found 9223"),
         (("shards", 1, "name"), "../x", r"shards\[1\].name: expected a plain name, .*, found '../x'"),
         (("shards", 1, "name"), "train_0.000", "shards: expected each shard once, found 'train_0.000'"),
+        (("shards", 1, "sources"), [], "shards: expected a source or more for each shard, found 'train_1.000'"),
         (("shards", 1, "documents"), 5, "shards: expected a token or more for each document, found 'train_1.000'"),
         (("tokens",), 99, "tokens: expected 14, as its shards have, found 99"),
         (("dtype",), "uint32", "dtype: expected uint16 for 1,000 ids, found 'uint32'"),

@@ -156,7 +156,7 @@ def test_preparing_and_showing_with_one(both, source, tmp_path, monkeypatch):
         flags = ("--source", source, "--tokenizer", path, "--bos-token", "<s>", "--engine", engine)
         done = run_prepare(*flags, "--tokens-root", engine, cwd=tmp_path)
         token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
-        trees.append([entry.bin_sha256 for entry in token_set.entries])
+        trees.append([entry.sha256[0] for entry in token_set.entries])
     assert trees[0] == trees[1]
     assert warm.run("-m", "tokenmill", "verify", token_set.path, cwd=ROOT).returncode == 0
     shown = warm.run("-m", "tokenmill", "show", token_set.path, "--document", 0, "--seq-len", 64, cwd=ROOT)

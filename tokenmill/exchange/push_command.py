@@ -36,15 +36,15 @@ def send(config: Push) -> str:
     """The address, to be shown. ValueError or OSError if the set cannot be sent."""
     if is_address(config.tokens) or not is_address(config.address):
         raise ValueError("expected a folder and then an address: tokenmill push data/tokens/NAME s3://bucket/NAME")
-    token_set, address, more = TokenSet(config.tokens), str(named(config.address)), dict[str, bytes]()
+    token_set, address, card = TokenSet(config.tokens), str(named(config.address)), b""
     if is_hub_address(address):
         parse_address(address)  # before anybody is asked for a license
-        more = {"README.md": card_of(token_set, address, config.license or _ask_for_license()).encode()}
+        card = card_of(token_set, address, config.license or _ask_for_license()).encode()
     elif config.license or config.private:
         raise ValueError("--license and --private are for the hub, hf://datasets/OWNER/NAME; leave them out")
     with counting(f"pushing to {display_address(address)}") as count:
         count.of(sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize)
-        sent = push(token_set, address, more, count, config.private)
+        sent = push(token_set, address, count, card, config.private)
     print(f"{sent:,} shards were sent, {len(token_set.entries) - sent:,} were there already")
     return display_address(address)
 

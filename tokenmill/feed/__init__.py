@@ -8,7 +8,7 @@ Comes in: token sets and a LoaderConfig. Goes out: arrays of rows, (B, T + 1), a
     mixed_rows       the order of rows, for one token set as for many; nanochat_rows: nanochat's, for each rank
     table            where the tokens of a window's rows are, and reading them; pieces: their pieces, for display
     chats            conversations that are longer than a row, or have nothing in the loss
-    remote_rows      rows of token sets at an address
+    token_files      the files that rows are in, and the parts of token sets at an address
     prefetch         an iterator that runs ahead, in a thread
     forecast         what a mixture will take from each source
 

@@ -52,7 +52,9 @@ class RankDocuments:
 
     def __init__(self, token_set: TokenSet, split: str, rank: int, world_size: int):
         self.token_set, self.rank, self.world_size = token_set, rank, world_size
-        self._files = [list(shards) for _, shards in groupby(token_set.split(split), key=lambda entry: entry.source)]
+        self._files = [
+            list(shards) for _, shards in groupby(token_set.split(split), key=lambda entry: entry.sources[0])
+        ]
         self._visits: list[ShardEntry] = []  # the shard of each visit
         self._shard = lru_cache(SHARDS_HELD)(token_set.open)
         self._change_checks: dict[str, ChangeCheck] = {}  # by the shard's name

@@ -21,7 +21,7 @@ class Padding(Shard):
     """
 
     def __init__(self, row_len: int, bos_id: int, dtype: np.dtype[Any]):
-        self.entry = ShardEntry("padding", "train", "", 1, row_len, 0, "", "")
+        self.entry = ShardEntry("padding", "train", (), 1, row_len, 0, ())
         self.path, self.dtype = Path("padding"), dtype
         self.tokens = np.full(row_len, 1 if bos_id != 1 else 2, dtype)  # any id but BOS
         self.tokens[0] = bos_id

@@ -79,7 +79,10 @@ class Table:
         self.is_masked = self._masks is not None or loss == "once"
         self._targets = self._count_targets(plan) if self.is_masked else None
         self.check, self.files = ChangeCheck(), TokenFiles(self.shards, self.offsets, self.span)
-        self.views = self.files.views
+
+    def views(self, first: int, last: int) -> list[Any]:
+        """The bytes of each span of rows `first` to before `last`."""
+        return self.files.views(first, last)
 
     def loss_mask(self, first: int, last: int, rows: np.ndarray) -> np.ndarray:
         """Which tokens of these rows, as they were read, are in the loss: (rows, row_len) bool."""

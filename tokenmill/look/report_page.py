@@ -94,7 +94,7 @@ def source_files(token_set: TokenSet) -> list[dict]:
     found: dict[tuple[str, str], list[int]] = {}
     for entry in token_set.entries:
         more = f" and {len(entry.sources) - 1:,} more" if len(entry.sources) > 1 else ""
-        counts = found.setdefault((entry.source + more, entry.split), [0, 0])
+        counts = found.setdefault((entry.sources[0] + more, entry.split), [0, 0])
         counts[0] += entry.documents
         counts[1] += entry.tokens
     lines = [

@@ -82,7 +82,7 @@ class SourceLocator:
     def _count_rows_before(self, entry: ShardEntry) -> int:
         """Rows of the source file in the shards before this one."""
         earlier = takewhile(lambda other: other.name != entry.name, self._token_set.entries)
-        return sum(_rows_read(self._record(other)) for other in earlier if other.source == entry.source)
+        return sum(_rows_read(self._record(other)) for other in earlier if other.sources[:1] == entry.sources[:1])
 
 
 def _rows_read(record: dict) -> int:

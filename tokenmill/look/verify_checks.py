@@ -45,9 +45,9 @@ def of_the_set(token_set: TokenSet) -> list[str]:
         problems += of_views(token_set)
     except (OSError, ValueError, KeyError) as error:
         problems.append(str(error))
-    shared = [entry for entry in token_set.entries if entry.more_sources]
+    shared = [entry for entry in token_set.entries if len(entry.sources) > 1]
     together = Counter(name for entry in shared for name in entry.sources)
-    alone = {entry.source for entry in token_set.entries if not entry.more_sources}
+    alone = {entry.sources[0] for entry in token_set.entries if len(entry.sources) == 1}
     problems += [f"manifest.json: {name} is in two shards" for name, n in together.items() if n > 1 or name in alone]
     return problems
 
@@ -168,7 +168,7 @@ def of_ends(token_set: TokenSet, block: np.ndarray, offsets: np.ndarray, first: 
 
 def of_mask(token_set: TokenSet, entry: ShardEntry, offsets: np.ndarray) -> list[str]:
     """Each document of a chat set must have as many tokens that bear loss as `targets` says, and no BOS may be one."""
-    columns = {MASK.suffix, TARGETS.suffix} & dict(entry.columns).keys()
+    columns = {MASK.suffix, TARGETS.suffix} & dict(entry.sha256).keys()
     if token_set.is_chat != (len(columns) == 2):
         return [
             f"it has columns {', '.join(sorted(columns)) or 'neither mask nor targets'}, as no chat set or text has"

@@ -144,7 +144,7 @@ def _of_conversations(token_set: TokenSet) -> Iterator[str]:
     for entry in token_set.entries:
         for reason, many in token_set.record(entry).get("refused", {}).items():
             refused[reason] += many
-            first.setdefault(reason, entry.source)
+            first.setdefault(reason, entry.sources[0])
     for reason, many in refused.most_common():
         yield sanitize(f"left out: {counted(many, 'conversation')}: {reason} (the first in {first[reason]})")
 

@@ -1,11 +1,13 @@
 """Token sets at an address, read through a cache of verified part files; push and pull.
 
-ranges        byte ranges over HTTP
-files         one object, a range of it or all: read and written through fsspec, with retries and a time limit
-part_cache    the folder of parts: fetch one, compare it, rename it into place; evict the oldest
-prefetch      a queue of what will be needed, and a pool of threads
-token_set     a token set and its shards, read through the three above
-copy          push and pull: files, the manifest last
+Comes in: an address. Goes out: what store gives for a folder.
 
-In: an address. Out: what store gives for a folder. store and rows know nothing of this wing; it never imports feed.
+    ranges        byte ranges over HTTP
+    files         one object, a range of it or all: read and written through fsspec, with retries and a time limit
+    part_cache    the folder of parts: fetch one, compare it, rename it into place; evict the oldest
+    prefetch      a queue of what will be needed, and a pool of threads
+    token_set     a token set and its shards, read through the three above
+    copy          push and pull: files, the manifest last
+
+It must never import feed or batches; and store and rows know nothing of it.
 """

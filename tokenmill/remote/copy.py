@@ -9,24 +9,22 @@ columns. What is sent is first compared with its checksum, and what comes is com
 Face hub everything goes in one commit; huggingface_hub does not send again what the hub has.
 """
 
-import hashlib
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tokenmill import hub_client
 from tokenmill.addresses import display_address
 from tokenmill.remote.files import WrongBytes, read, require_writable, scheme_of, sizes, write
-from tokenmill.remote.part_cache import PART_BYTES
-from tokenmill.remote.token_set import read_manifest, require_sha256
+from tokenmill.remote.part_cache import PART_BYTES, require_crc32
+from tokenmill.remote.token_set import read_manifest, require_sha256, sha256_of_file
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import checksums_of, columns_of
 from tokenmill.store.files import (
     BLOCK_BYTES,
-    LARGEST,
     AtomicFile,
     parse_json,
     read_json,
@@ -39,7 +37,6 @@ from tokenmill.store.token_sets import (
     SMALL_FILES,
     TokenSet,
     digest_of,
-    entry_of,
     kept_manifest,
     require_kept_manifests,
 )
@@ -51,35 +48,29 @@ MOST_IN_A_FOLDER = 10_000  # files, on the hub
 Progress = Callable[[int, int], None]  # shards and bytes since the last call
 
 
-def _silent(shards: int, size: int) -> None:
-    pass
-
-
 # ---------------------------------------------------------------------------- push
 
 
 def push(
     token_set: TokenSet,
     address: str,
-    more: dict[str, bytes] | None = None,
-    progress: Progress = _silent,
+    progress: Progress = lambda shards, size: None,
+    card: bytes = b"",
     private: bool = False,
 ) -> int:
-    """Sends a set, and `more` files by name, as a card of the hub. Returns how many shards were sent.
+    """Sends a set; `card` and `private` are for the hub. Returns how many shards were sent.
 
     ValueError if a file is damaged here; FileExistsError if another set is there; what `write` raises.
     """
     if scheme_of(address) == "hf":
-        return _commit(token_set, address, more or {}, progress, private)
+        return _commit(token_set, address, progress, card, private)
     require_writable(address)
     _require_no_other(token_set, address)
-    there = sizes(address)
+    there, entries = sizes(address), token_set.entries
     with ThreadPoolExecutor(THREADS) as threads:
-        sent = list(
-            threads.map(lambda entry: _push_shard(token_set, entry, address, there, progress), token_set.entries)
-        )
-    push_rest(token_set, address, more, there)
-    return sum(sent)
+        sent = sum(threads.map(lambda entry: _push_shard(token_set, entry, address, there, progress), entries))
+    push_rest(token_set, address, there)
+    return sent
 
 
 def _require_no_other(token_set: TokenSet, address: str) -> None:
@@ -99,15 +90,13 @@ def _push_shard(
     token_set: TokenSet, entry: ShardEntry, address: str, there: dict[str, int], progress: Progress
 ) -> bool:
     """Whether a shard had to be sent: it is there if its record is, and its columns with their sizes."""
-    record, name = _record(token_set, entry), f"shards/{entry.name}"
-    known = f"{name}.json" in there and all(
-        there.get(f"{name}.{suffix}") == checksums_of(record, suffix)["bytes"] for suffix in columns_of(record)
-    )
-    if known:
-        try:
-            read(address, f"{name}.json", check=partial(require_sha256, token_set.records[entry.name]))
-        except WrongBytes:
-            known = False
+    record, name, sha256 = _record(token_set, entry), f"shards/{entry.name}", token_set.records[entry.name]
+    columns = {f"{name}.{suffix}": checksums_of(record, suffix)["bytes"] for suffix in columns_of(record)}
+    known = f"{name}.json" in there and columns.items() <= there.items()
+    try:
+        known = known and bool(read(address, f"{name}.json", check=partial(require_sha256, sha256)))
+    except WrongBytes:
+        known = False
     if not known:
         push_shard(token_set.path, record, address)
     progress(1, record["bin"]["bytes"])
@@ -116,12 +105,7 @@ def _push_shard(
 
 def _record(token_set: TokenSet, entry: ShardEntry) -> dict[str, Any]:
     """The record of a shard. ValueError if it is not the one that the manifest lists."""
-    path = shard_path(token_set.path, entry.name, "json")
-    if _sha256_of(path) != token_set.records[entry.name]:
-        raise ValueError(
-            f"{path}: expected the record that the manifest lists, found another; put the right file back, or prepare "
-            "the set again"
-        )
+    _require_file(shard_path(token_set.path, entry.name, "json"), token_set.records[entry.name])
     return token_set.record(entry)
 
 
@@ -131,16 +115,14 @@ def push_shard(folder: Path, record: dict[str, Any], address: str) -> None:
         write(address, name, path)
 
 
-def push_rest(
-    token_set: TokenSet, address: str, more: dict[str, bytes] | None = None, there: dict[str, int] | None = None
-) -> None:
-    """Sends what makes the shards at an address a token set, the manifest last."""
+def push_rest(token_set: TokenSet, address: str, there: Mapping[str, int] = MappingProxyType({})) -> None:
+    """Sends what makes the shards at an address a token set, the manifest last. `there` are the sizes of files that it
+    has.
+    """
     for name, path in _other_files(token_set):
         is_named_by_content = name.startswith("manifests/") or Path(name).suffix[1:] in VIEW_ARRAYS
-        if not (is_named_by_content and (there or {}).get(name) == path.stat().st_size):
+        if not (is_named_by_content and there.get(name) == path.stat().st_size):
             write(address, name, path)
-    for name, data in (more or {}).items():
-        write(address, name, data)
     write(address, "manifest.json", token_set.path / "manifest.json")
 
 
@@ -148,8 +130,7 @@ def _shard_files(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, Pa
     """The files of a shard, by their names in the set, compared with their checksums; the record last."""
     for suffix in columns_of(record):
         path = shard_path(folder, record["name"], suffix)
-        advice = "`tokenmill verify --drop-bad` takes the shard out, and preparing again makes it again"
-        _require_file(path, checksums_of(record, suffix)["sha256"], advice)
+        _require_file(path, checksums_of(record, suffix)["sha256"])
         yield f"shards/{path.name}", path
     yield f"shards/{record['name']}.json", shard_path(folder, record["name"], "json")
 
@@ -158,38 +139,31 @@ def _other_files(token_set: TokenSet) -> Iterator[tuple[str, Path]]:
     """All other files of a set but its manifest, compared with their checksums; a view's arrays before its JSON."""
     folder = token_set.path
     for name in SMALL_FILES:
-        advice = "put the right file back, or prepare again"
-        _require_file(folder / name, token_set.manifest["files"][name], advice)
+        _require_file(folder / name, token_set.manifest["files"][name])
         yield name, folder / name
     require_kept_manifests(folder)
-    for path in sorted((folder / "manifests").glob("*.json")):
-        yield f"manifests/{path.name}", path
     views = {stem: folder / FOLDER / f"{stem}.json" for stem in token_set.view_stems()}
     for stem, path in views.items():
         facts = read_json(path, "view")
         for kind in VIEW_ARRAYS if stem == facts["digest"] else ():
-            array = path.with_suffix(f".{kind}")
-            advice = f"run `tokenmill view {folder} --name {facts['name']} --update`"
-            _require_file(array, facts[kind]["sha256"], advice)
+            _require_file(array := path.with_suffix(f".{kind}"), facts[kind]["sha256"])
             yield f"{FOLDER}/{array.name}", array
-    for path in views.values():
-        yield f"{FOLDER}/{path.name}", path
+    for path in [*sorted((folder / "manifests").glob("*.json")), *views.values()]:
+        yield f"{path.parent.name}/{path.name}", path
 
 
-def _require_file(path: Path, expected: str, advice: str) -> None:
-    if (found := _sha256_of(path)) != expected:
-        raise ValueError(f"{path}: expected SHA-256 {expected}, found {found}: damaged; {advice}")
+def _require_file(path: Path, expected: str) -> None:
+    if (found := sha256_of_file(path)) != expected:
+        raise ValueError(
+            f"{path}: expected SHA-256 {expected}, found {found}: damaged; put the right file back, or make it again: "
+            "a shard by `tokenmill verify --drop-bad` and preparing, a view by `tokenmill view --update`"
+        )
 
 
-def _sha256_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _commit(token_set: TokenSet, address: str, more: dict[str, bytes], progress: Progress, private: bool) -> int:
+def _commit(token_set: TokenSet, address: str, progress: Progress, card: bytes, private: bool) -> int:
     """Sends a set to the hub in one commit. OSError with what the hub says."""
-    where, api, files = hub_client.parse_address(address), hub_client.api(), dict[str, Any]()
-    shown = display_address(address)
+    where, api, shown = hub_client.parse_address(address), hub_client.api(), display_address(address)
+    files: dict[str, Any] = {}
     try:
         api.create_repo(where.repository, repo_type="dataset", private=private, exist_ok=True)
         _require_no_other(token_set, address)
@@ -202,20 +176,12 @@ def _commit(token_set: TokenSet, address: str, more: dict[str, bytes], progress:
                 f"{shown}: the hub takes {MOST_IN_A_FOLDER:,} files in a folder, and the set has {len(files):,} in "
                 "shards/; prepare it again with larger shards, or push it to a bucket"
             )
+        files |= dict(_other_files(token_set)) | {"manifest.json": token_set.path / "manifest.json", "README.md": card}
         from huggingface_hub import CommitOperationAdd
 
-        files |= dict(_other_files(token_set)) | more
-        files["manifest.json"] = token_set.path / "manifest.json"
-        api.create_commit(
-            where.repository,
-            [
-                CommitOperationAdd(where.under(name), what if isinstance(what, bytes) else str(what))
-                for name, what in files.items()
-            ],
-            commit_message=f"tokenmill push: {len(token_set.entries):,} shards",
-            repo_type="dataset",
-            revision=where.revision,
-        )
+        added = [CommitOperationAdd(where.under(name), file) for name, file in files.items()]
+        how: dict[str, Any] = {"repo_type": "dataset", "revision": where.revision}
+        api.create_commit(where.repository, added, commit_message="tokenmill push", **how)
     except (ValueError, FileExistsError, ImportError):
         raise
     except Exception as error:  # of several libraries
@@ -227,49 +193,40 @@ def _commit(token_set: TokenSet, address: str, more: dict[str, bytes], progress:
 # ---------------------------------------------------------------------------- pull
 
 
-def pull(address: str, folder: Path, progress: Progress = _silent) -> int:
+def pull(address: str, folder: Path, progress: Progress = lambda shards, size: None) -> int:
     """Fetches a set into a folder. Returns how many shards came.
 
     An address that cannot be listed (https://) gives the present manifest and its shards, without views and former
     manifests. FileExistsError if the folder has another set; what `read` raises.
     """
     data, manifest = read_manifest(address)  # before anything is made here
-    digest, entries = digest_of(manifest), [entry_of(listed) for listed in manifest["shards"]]
+    digest, entries = digest_of(manifest), [ShardEntry.of_listed(listed) for listed in manifest["shards"]]
     with locked(folder):
-        _require_same_set(folder, address, manifest, digest)
+        _require_same_set(folder, address, digest)
         remove_temporary_files(folder, folder / "shards", folder / "manifests", folder / FOLDER)
         for name in ("shards", "manifests", FOLDER):
             (folder / name).mkdir(exist_ok=True)
         with ThreadPoolExecutor(THREADS) as threads:
             came = list(threads.map(lambda entry: _pull_shard(address, folder, manifest, entry, progress), entries))
         for name in SMALL_FILES:
-            data_of = read(address, name, check=partial(require_sha256, manifest["files"][name]), most=2 * LARGEST)
-            write_file(folder / name, data_of)
-        for name in sizes(address, "manifests"):
-            if (path := _checked_name(folder, name)) is not None and not path.exists():
-                write_file(path, read(address, name, check=partial(_require_digest, path.stem)))
-        _pull_views(address, folder)
+            write_file(folder / name, read(address, name, check=partial(require_sha256, manifest["files"][name])))
+        _pull_listed(address, folder)
         write_file(kept_manifest(folder, digest), data)
         write_file(folder / "manifest.json", data)
     return sum(came)
 
 
-def _require_same_set(folder: Path, address: str, manifest: dict[str, Any], digest: str) -> None:
+def _require_same_set(folder: Path, address: str, digest: str) -> None:
     """FileExistsError if the folder has a set that the one at the address is not, and never was."""
-    if not (folder / "manifest.json").exists():
+    if not (folder / "manifest.json").exists() or (here := TokenSet(folder).digest) == digest:
         return
-    here = TokenSet(folder)
-    known = here.digest == digest
-    if not known and here.tokenizer["fingerprint"] == manifest["tokenizer"]["fingerprint"]:
-        try:
-            known = bool(read(address, f"manifests/{here.digest}.json"))
-        except FileNotFoundError:
-            known = False
-    if not known:
+    try:
+        read(address, f"manifests/{here}.json")
+    except FileNotFoundError:
         raise FileExistsError(
-            f"{folder}: has another token set, with manifest {here.digest}, which {display_address(address)} never "
-            "was; name a new folder"
-        )
+            f"{folder}: has another token set, with manifest {here}, which {display_address(address)} never was; name "
+            "a new folder"
+        ) from None
 
 
 def _pull_shard(address: str, folder: Path, manifest: dict[str, Any], entry: ShardEntry, progress: Progress) -> bool:
@@ -291,12 +248,13 @@ def _pull_shard(address: str, folder: Path, manifest: dict[str, Any], entry: Sha
 
 def _pull_file(address: str, name: str, path: Path, facts: dict[str, Any]) -> bool:
     """Whether a file had to be fetched, some MiB at a time where its size is known."""
-    if path.exists() and _sha256_of(path) == facts["sha256"]:
+    if path.exists() and sha256_of_file(path) == facts["sha256"]:
         return False
     with AtomicFile(path) as file:
         for start in range(0, facts["bytes"], RANGE):
             end = min(start + RANGE, facts["bytes"])
-            file.write(read(address, name, start, end, check=partial(_require_crc32, facts["crc32"], start, end)))
+            expected = facts["crc32"][start // BLOCK_BYTES : -(-end // BLOCK_BYTES)]
+            file.write(read(address, name, start, end, partial(require_crc32, end - start, expected)))
         if (found := file.facts()["sha256"]) != facts["sha256"]:
             raise WrongBytes(
                 f"{display_address(address)}/{name}: expected SHA-256 {facts['sha256']}, found {found}; push it again"
@@ -305,40 +263,26 @@ def _pull_file(address: str, name: str, path: Path, facts: dict[str, Any]) -> bo
     return True
 
 
-def _require_crc32(crc32: list[int], start: int, end: int, data: bytes) -> None:
-    expected = crc32[start // BLOCK_BYTES : -(-end // BLOCK_BYTES)]
-    found = [zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
-    if len(data) != end - start or found != expected:
-        raise WrongBytes(
-            f"bytes {start:,} to {end:,} are damaged there, or replaced; delete the shard there and push it"
-        )
+def _pull_listed(address: str, folder: Path) -> None:
+    """Fetches the former manifests and the views that an address lists; the JSON of a view after its arrays.
 
-
-def _require_digest(digest: str, data: bytes) -> None:
-    if (found := digest_of(parse_json(data, f"manifests/{digest}.json", "tokens"))) != digest:
-        raise WrongBytes(f"expected the manifest with this digest, found {found}")
-
-
-def _pull_views(address: str, folder: Path) -> None:
-    """Fetches the views that an address lists; the JSON of each after its arrays."""
+    Whoever may write there chooses the names, so one that tokenmill never gives is left out.
+    """
     found = dict[Path, bytes]()
-    for name in sizes(address, FOLDER):
-        if (path := _checked_name(folder, name)) is None:
-            continue
-        found[path] = read(address, name)
-        facts = parse_json(found[path], f"{display_address(address)}/{name}", "view")
-        for kind in VIEW_ARRAYS if path.stem == facts["digest"] else ():
-            _pull_file(address, f"{FOLDER}/{path.stem}.{kind}", path.with_suffix(f".{kind}"), facts[kind])
+    for kind, names in {"manifests": [DIGEST], FOLDER: [DIGEST, NAME]}.items():
+        for name in sizes(address, kind):
+            stem = name.removeprefix(f"{kind}/").removesuffix(".json")
+            if name != f"{kind}/{stem}.json" or not any(pattern.fullmatch(stem) for pattern in names):
+                continue
+            path, data = folder / name, read(address, name)
+            found[path] = data
+            if kind == FOLDER:
+                facts = parse_json(data, f"{display_address(address)}/{name}", "view")
+                for array in VIEW_ARRAYS if stem == facts["digest"] else ():
+                    _pull_file(address, f"{FOLDER}/{stem}.{array}", path.with_suffix(f".{array}"), facts[array])
+            elif digest_of(parse_json(data, f"{display_address(address)}/{name}", "tokens")) != stem:
+                raise WrongBytes(
+                    f"{display_address(address)}/{name}: is not the manifest with this digest; push it again"
+                )
     for path, data in found.items():
         write_file(path, data)
-
-
-def _checked_name(folder: Path, name: str) -> Path | None:
-    """The path in the folder of a manifest or view that an address lists; None for a name that tokenmill never gives,
-    as whoever may write there chooses it.
-    """
-    kind, _, file = name.partition("/")
-    stem = file.removesuffix(".json")
-    if stem != file and (DIGEST.fullmatch(stem) or (kind == FOLDER and NAME.fullmatch(stem))):
-        return folder / kind / file
-    return None

@@ -36,6 +36,7 @@ HTTP, SIGNED = ("http", "https"), ("s3", "s3a", "hf")
 BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")  # where nobody makes folders
 # botocore keeps 10 connections, too few for the threads; a bucket's region is looked up
 OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"max_pool_connections": 64}, "cache_regions": True}}
+FINAL = ("SSLError", "ParamValidationError", "IsADirectory", "NotADirectory")  # errors that are the same each time
 LOG = logging.getLogger("tokenmill")
 
 
@@ -218,44 +219,35 @@ def _retried(attempt: Callable[[], Any], what: str, done: str) -> Any:
             spent, reason = time.monotonic() - began, sanitize(f"{error}" or type(error).__name__)[:500]
             pause = random.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries))
             pause = max(pause, min(LONGEST_PAUSE, getattr(error, "after", 0.0)))
-            if not _may_pass(error) or wrong == TRIES_OF_WRONG_BYTES or spent + pause > PATIENCE_SECONDS:
+            kind, may_pass = _judge(error)
+            if not may_pass or wrong == TRIES_OF_WRONG_BYTES or spent + pause > PATIENCE_SECONDS:
                 how = f", {tries} tries over {spent:,.0f} s" if tries > 1 else ""
-                raise _kind(error)(f"{what}: cannot be {done}{how}: {reason}{_advice(error, what)}") from None
+                raise kind(f"{what}: cannot be {done}{how}: {reason}{_advice(kind, what)}") from None
             if spent + pause > WARN_SECONDS:
                 LOG.warning("%s: not %s yet; trying for up to %.0f s: %s", what, done, PATIENCE_SECONDS, reason)
             time.sleep(pause)
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether trying again may help: not for what is missing, forbidden or not supported."""
-    if (status := _status(error)) is not None:
-        return status in (408, 429) or status >= 500
-    if "redential" in repr(error) or "SSLError" in repr(error):  # there are none; no secure connection
-        return False
-    final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError)
-    return isinstance(error, WrongBytes) or not isinstance(error, (*final, ValueError, TypeError, NotImplementedError))
+def _judge(error: Exception) -> tuple[type[Exception], bool]:
+    """The type of the error that is raised in place of a library's, and whether trying again may help: not for what is
+    missing, forbidden or not supported.
+    """
+    # the HTTP status that it is about: ranges.py's, aiohttp's, or huggingface_hub's
+    status = getattr(error, "status", getattr(getattr(error, "response", None), "status_code", None))
+    if status in (401, 403) or "redential" in repr(error):  # or there are no credentials
+        return PermissionError, False
+    if isinstance(status, int):
+        kind: type[Exception] = {404: FileNotFoundError, 416: WrongBytes}.get(status, ConnectionError)
+        return kind, status in (408, 429) or status >= 500
+    final = (FileNotFoundError, PermissionError, ImportError, NotImplementedError, ValueError)
+    kind = next((kind for kind in (WrongBytes, *final) if isinstance(error, kind)), ConnectionError)
+    is_final = isinstance(error, TypeError) or any(word in repr(error) for word in FINAL)
+    return kind, kind in (WrongBytes, ConnectionError) and not is_final
 
 
-def _status(error: Exception) -> int | None:
-    """The HTTP status that an error is about: urllib3's here, aiohttp's, or huggingface_hub's."""
-    found = getattr(error, "status", getattr(getattr(error, "response", None), "status_code", None))
-    return found if isinstance(found, int) else None
-
-
-def _kind(error: Exception) -> type[Exception]:
-    """The type of the error that is raised in place of a library's."""
-    if (status := _status(error)) in (401, 403, 404, 416):
-        return FileNotFoundError if status == 404 else PermissionError if status != 416 else WrongBytes
-    if "redential" in repr(error):
-        return PermissionError
-    known = (FileNotFoundError, PermissionError, ImportError, WrongBytes, NotImplementedError, ValueError)
-    return next((kind for kind in known if isinstance(error, kind)), ConnectionError)
-
-
-def _advice(error: Exception, what: str) -> str:
-    denied = isinstance(error, PermissionError) or _status(error) in (401, 403)
-    if what.startswith("hf://") and (denied or _status(error) == 404):
+def _advice(kind: type[Exception], what: str) -> str:
+    if what.startswith("hf://") and kind in (PermissionError, FileNotFoundError):
         return f"; {hub_client.ACCESS}"
-    if what.startswith("s3") and (denied or "redentials" in str(error)):
+    if what.startswith("s3") and kind is PermissionError:
         return "; give AWS credentials that may, or, for a public bucket, set FSSPEC_S3_ANON=true"
     return ""

@@ -4,18 +4,16 @@
     CACHE/parts/<shard>/1                   the next MiB
     CACHE/sets/<set>/manifest.json          a set's small files (token_set.py), which are never evicted
 
-<shard> is the beginning of the SHA-256 of the shard's record. The record has the CRC-32 of each MiB, so what lies there
-cannot be another shard's, and a set that has grown finds its old shards' parts. A process compares a part with its
-CRC-32 when it fetches it, and again when it maps it.
+<shard> is the SHA-256 of the shard's record, which has the CRC-32 of each MiB. So what lies there cannot be another
+shard's, and a set that has grown finds its old shards' parts. A process compares a part when it fetches it, and again
+when it maps it.
 
-A part is fetched under a temporary name and renamed. While it is fetched, its process holds a lock on `<part>.lock`, so
-that eight ranks of a machine fetch it once. No row depends on the lock: where locks do not work, or their holder stands
-still, the part is fetched twice, and the second rename puts the same bytes there.
+A part is fetched under a temporary name and renamed. Meanwhile its process holds a lock on `<part>.lock`, so that eight
+ranks of a machine fetch it once. No row depends on the lock: without it, the second rename puts the same bytes there.
 
-A part is evicted by unlink. POSIX keeps its bytes for whoever has it mapped, so no reader has to be asked. Mapping a
-part sets its time. Parts go in this order: those of sets that this process does not read, the oldest first; those of
-windows that are done, the last one first, as an epoch in random order needs the others sooner (the other way round, a
-cache of 0.9 of a set fetches half of it again in each epoch); and what is in use.
+A part is evicted by unlink; POSIX keeps its bytes for whoever has it mapped. Mapping a part sets its time. First go
+parts of sets that this process does not read, the oldest first; then those of windows that are done, the last one
+first, as an epoch in random order needs the others sooner.
 """
 
 import contextlib
@@ -28,7 +26,7 @@ import time
 import uuid
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +68,7 @@ class Cache:
         return self._limit or int(0.9 * (shutil.disk_usage(self.root).free + self.used()))
 
     def used(self) -> int:
-        """About how many bytes the parts take: only names are counted, as nearly all parts are of one size."""
+        """About how many bytes the parts take: nearly all are of one size, so only names are counted."""
         return PART_BYTES * sum(1 for _ in self._paths())
 
     def wrote(self, size: int) -> None:
@@ -111,11 +109,6 @@ class Cache:
                                 os.unlink(entry.path)
 
 
-def folder_name(key: str) -> str:
-    """The folder of the parts of the shard whose record has this SHA-256."""
-    return key[:32]
-
-
 @dataclass(frozen=True)
 class PartFolder:
     """The parts of one shard: `name` at `address`, `size` bytes, with the CRC-32 of each MiB."""
@@ -127,9 +120,8 @@ class PartFolder:
     size: int
     crc32: tuple[int, ...]
 
-    @property
-    def folder(self) -> Path:
-        return self.cache.root / "parts" / folder_name(self.key)
+    def _path(self, number: int) -> Path:
+        return self.cache.root / "parts" / self.key / str(number)
 
     def load(self, number: int) -> memoryview:
         """A part, mapped; it is fetched first if it is not there. It stays readable if it is evicted. Raises what
@@ -141,7 +133,7 @@ class PartFolder:
 
     def _map(self, number: int) -> memoryview | None:
         """A part that is there, mapped. None if it is not there; one with other bytes is removed."""
-        path = self.folder / str(number)
+        path = self._path(number)
         try:
             found = map_file(path, np.dtype("u1")).data
             self._require(number, found)
@@ -155,7 +147,7 @@ class PartFolder:
 
     def _fetch(self, number: int) -> None:
         """Fetches a part, unless another process does so meanwhile."""
-        path, start = self.folder / str(number), number * PART_BYTES
+        path, start = self._path(number), number * PART_BYTES
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.with_name(f"{number}.lock")):
             if path.exists():
@@ -166,13 +158,7 @@ class PartFolder:
         self.cache.wrote(len(data))
 
     def _require(self, number: int, data: bytes | memoryview) -> None:
-        """WrongBytes if this is not the part."""
-        size, crc32 = min(PART_BYTES, self.size - number * PART_BYTES), zlib.crc32(data)
-        if len(data) != size or crc32 != self.crc32[number]:
-            raise WrongBytes(
-                f"bytes from {number * PART_BYTES:,} on: expected {size:,} with CRC-32 {self.crc32[number]}, found "
-                f"{len(data):,} with {crc32}: damaged there, or replaced; delete the shard there, and push it again"
-            )
+        require_crc32(min(PART_BYTES, self.size - number * PART_BYTES), self.crc32[number : number + 1], data)
 
     def _write(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -189,6 +175,16 @@ class PartFolder:
                 "room, pass a smaller cache_bytes, or a cache_dir on another disk"
             )
             raise with_message(error, message) from error
+
+
+def require_crc32(size: int, crc32: Sequence[int], data: bytes | memoryview) -> None:
+    """WrongBytes if data has another size, or a MiB of it another CRC-32."""
+    found = [zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
+    if len(data) != size or found != list(crc32):
+        raise WrongBytes(
+            f"expected {size:,} bytes with CRC-32 {[*crc32]}, found {len(data):,} with {found}: damaged there, or "
+            "replaced; delete the shard there, and push it again"
+        )
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import weakref
-from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -22,16 +21,15 @@ import numpy as np
 from tokenmill.addresses import cache_root, display_address, name_of, named
 from tokenmill.checks import whole_number
 from tokenmill.remote.files import WrongBytes, read, sizes
-from tokenmill.remote.part_cache import PART_BYTES, Cache, PartFolder, folder_name
+from tokenmill.remote.part_cache import PART_BYTES, Cache, PartFolder
 from tokenmill.remote.prefetch import Job, call_all, expect, require
-from tokenmill.store.columns import checksums_of
+from tokenmill.store.columns import TOKENS
 from tokenmill.store.files import LARGEST, parse_json, write_file
 from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path
-from tokenmill.store.token_sets import TokenSet, digest_of, kept_manifest
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER
 
 AHEAD, HELD = 8, 64  # parts that are fetched behind those that `read` reads; parts that it keeps mapped
-MOST_TOKENS = 1 << 44  # of a set: its windows take about half a GiB
 MOST_BYTES = 1 << 30  # of offsets or another file that is fetched whole: of 134M documents
 
 
@@ -73,11 +71,6 @@ class RemoteTokenSet(TokenSet):
         limit = None if cache.bytes is None else whole_number("cache_bytes", cache.bytes, 1)
         self.address, self.cache = address, _cache_of(cache_root(cache.folder), limit)
         data, manifest = read_manifest(address)
-        if manifest["tokens"] > MOST_TOKENS:
-            raise ValueError(
-                f"{self.display_name}: expected at most {MOST_TOKENS:,} tokens in a set at an address, found "
-                f"{manifest['tokens']:,} in its manifest; make several sets of it"
-            )
         self._take(manifest)
         self._begin()
         write_file(self.path / "manifest.json", data, durable=False)
@@ -89,7 +82,7 @@ class RemoteTokenSet(TokenSet):
         self.path = self.cache.root / "sets" / f"{self.digest}-{digest}"
         (self.path / "shards").mkdir(parents=True, exist_ok=True)
         self._compared: set[str] = set()  # files in it that this process has compared with their checksums
-        self.cache.reads |= {folder_name(sha256) for sha256 in self.records.values()}
+        self.cache.reads |= set(self.records.values())
 
     @property
     def display_name(self) -> str:
@@ -102,39 +95,31 @@ class RemoteTokenSet(TokenSet):
 
     # ------------------------------------------------------------------------ small files
 
-    def _whole(self, name: str, sha256: str | None, most: int = LARGEST) -> Path:
-        """The path of a small file in the cache, which is fetched if it is not there. Without a checksum it is fetched
+    def have(self, name: str, sha256: str | None = None, size: int = LARGEST) -> Path:
+        """The path of a file in the cache. It is fetched, at most `size` bytes, if it is not there; without a checksum
         each time, as what the name of a view stands for may change.
         """
         path = self.path / name
-        if sha256 is None or not path.exists() or (name not in self._compared and sha256 != _sha256_of_file(path)):
+        if sha256 is None or not path.exists() or (name not in self._compared and sha256 != sha256_of_file(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
-            data = read(self.address, name, check=partial(require_sha256, sha256), most=most)
+            data = read(self.address, name, check=partial(require_sha256, sha256), most=size)
             write_file(path, data, durable=False)
         self._compared.add(name)
         return path
-
-    def file(self, name: str) -> Path:
-        return self._whole(name, self.manifest["files"][name], 2 * LARGEST)
 
     def bring(self, entries: list[ShardEntry]) -> None:
         """Fetches the records, offsets and listed columns of shards."""
         wanted = []
         for entry in entries:
-            listed = {"json": self.records[entry.name], "idx": entry.idx_sha256, **dict(entry.columns)}
-            names = {f"shards/{entry.name}.{suffix}": sha256 for suffix, sha256 in listed.items()}
+            listed = {"json": self.records[entry.name], **dict(entry.sha256)}
+            names = {f"shards/{entry.name}.{suffix}": sha for suffix, sha in listed.items() if suffix != TOKENS.suffix}
             there = {name for name in names if name in self._compared and (self.path / name).exists()}
-            wanted += [partial(self._whole, name, names[name], MOST_BYTES) for name in names if name not in there]
+            wanted += [partial(self.have, name, names[name], MOST_BYTES) for name in names if name not in there]
         call_all(wanted)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
         self.bring([entry])
         return super().record(entry)
-
-    def column_path(self, entry: ShardEntry, suffix: str) -> Path:
-        """The path of a column; of metadata, which the manifest does not list, as the record says."""
-        facts = checksums_of(self.record(entry), suffix)
-        return self._whole(f"shards/{entry.name}.{suffix}", facts["sha256"], facts["bytes"])
 
     def open(self, entry: ShardEntry) -> "RemoteShard":
         """A shard whose parts are mapped as they come."""
@@ -150,34 +135,13 @@ class RemoteTokenSet(TokenSet):
         )
         return RemoteShard(self, entry, parts)
 
-    # ------------------------------------------------------------------------ views, former manifests
-
     def view_stems(self) -> list[str]:
         """The names and digests of its views, where the address can be listed; it cannot over https://."""
         return sorted(Path(name).stem for name in sizes(self.address, FOLDER) if name.endswith(".json"))
 
-    def view_file(self, name: str, checksums: dict[str, Any] | None = None) -> Path:
-        """The path of a file of a view: of an array, which has checksums, or of its JSON, which is read each time."""
-        if checksums is None:
-            return self._whole(f"{FOLDER}/{name}", None)
-        return self._whole(f"{FOLDER}/{name}", checksums["sha256"], checksums["bytes"])
-
     def digests(self) -> list[str]:
         found = [Path(name).stem for name in sizes(self.address, "manifests") if name.endswith(".json")]
         return sorted({*found, self.digest})
-
-    def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
-        name = f"manifests/{kept_manifest(self.path, digest).name}"
-        try:
-            data = read(self.address, name)
-        except FileNotFoundError:
-            return None
-        manifest = parse_json(data, f"{self.display_name}/{name}", "tokens")
-        if (found := digest_of(manifest)) != digest:
-            raise ValueError(
-                f"{self.display_name}/{name}: expected the manifest with this digest, found {found}; push the set again"
-            )
-        return manifest
 
     def _taken(self, manifest: dict[str, Any]) -> Self:
         """The set as it was. A shard that the set still has is read by its present record, which may have metadata."""
@@ -200,6 +164,7 @@ class RemoteShard(Shard):
     def __init__(self, token_set: RemoteTokenSet, entry: ShardEntry, parts: PartFolder):
         self.entry, self.path = entry, shard_path(token_set.path, entry.name, "bin")
         self.dtype, self._parts = DTYPES[token_set.dtype], parts
+        self.tokens = np.empty(0, self.dtype)  # nothing to read ahead: a part is read whole when it is mapped
         self.offsets = self._map_offsets()
         self._jobs: weakref.WeakValueDictionary[int, Job] = weakref.WeakValueDictionary()
         self._held: dict[int, Job] = {}  # the parts that `read` used last, and those behind
@@ -218,26 +183,15 @@ class RemoteShard(Shard):
         size, end = self.dtype.itemsize, min(end, self.entry.tokens)
         if begin >= end:
             return np.empty(0, self.dtype)
-        begin, end, last = begin * size, end * size, (self._parts.size - 1) // PART_BYTES
-        numbers = range(begin // PART_BYTES, (end - 1) // PART_BYTES + 1)
-        jobs = [self.part(number) for number in numbers]
-        require(jobs)
-        used = {n: self.part(n) for n in range(numbers.start, min(numbers.stop + AHEAD, last + 1))}
-        expect([job for number, job in used.items() if number not in self._held])
-        self._held = dict([*((n, job) for n, job in self._held.items() if n not in used), *used.items()][-HELD:])
-        spans = [(max(begin - n * PART_BYTES, 0), end - n * PART_BYTES) for n in numbers]
-        joined = bytearray().join([job.result[a:b] for job, (a, b) in zip(jobs, spans, strict=True)])
-        return np.frombuffer(joined, self.dtype)
-
-    def in_blocks(self, size: int) -> Iterator[np.ndarray]:
-        for begin in range(0, self.entry.tokens, size):
-            yield self.read(begin, begin + size)
-
-    def read_ahead(self, begin: int, end: int, wait: bool) -> None:
-        """Does nothing: a part is read whole when it is mapped."""
-
-    def expect_random_reads(self) -> None:
-        """Does nothing: a part is read whole when it is mapped."""
+        begin, end = begin * size, end * size
+        first, last = begin // PART_BYTES, (end - 1) // PART_BYTES
+        ahead = min(last + AHEAD, (self._parts.size - 1) // PART_BYTES)
+        jobs = {number: self.part(number) for number in range(first, ahead + 1)}
+        expect([job for number, job in jobs.items() if number not in self._held])
+        require([jobs[number] for number in range(first, last + 1)])
+        self._held = dict([*((n, job) for n, job in self._held.items() if n not in jobs), *jobs.items()][-HELD:])
+        spans = [(n, max(begin - n * PART_BYTES, 0), end - n * PART_BYTES) for n in range(first, last + 1)]
+        return np.frombuffer(bytearray().join([jobs[n].result[a:b] for n, a, b in spans]), self.dtype)
 
     def require_unchanged(self) -> None:
         """Does nothing: a part never changes."""
@@ -250,6 +204,7 @@ def require_sha256(expected: str | None, data: bytes) -> None:
         raise WrongBytes(f"expected SHA-256 {expected}, found {found}: damaged there, or replaced; push it again")
 
 
-def _sha256_of_file(path: Path) -> str:
+def sha256_of_file(path: Path) -> str:
+    """The SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,15 +4,15 @@ Comes in: tokens, lengths, records. Goes out: arrays, manifests.
 
     files         files that appear whole or not at all; checksums, JSON with its version; locked: one process at a time
     schema        what the JSON files may say; names: names that come from others stay in their folder
-    maps          files as arrays, without keeping a file descriptor for each; pread: read instead of mapped
+    maps          files as arrays, without keeping a file descriptor for each
     columns       the table of a shard's columns: which files it has, and what each holds
     shards        one shard, mapped; shard_writer: written
     tables        columns that are parquet: metadata
     token_sets    a folder of shards with a manifest; views: how often each of its documents counts
     set_names     finds sets on this disk by their names
-    viewed_shard  the documents of a shard that a view keeps
+    documents     the documents of shards in order, for what goes over all tokens
     chat_rule     the chat template that a tokenizer carries, and which turns are learned
-    small_files   tokenizer.json and token_bytes.npy, and whether one is right; fingerprints: of a tokenizer
+    fingerprints  of a tokenizer
 
 It must never know what a text or a row is, nor how a tokenizer encodes.
 """

@@ -87,12 +87,7 @@ def add_to_record(record: dict[str, Any], column: Column, checksums: dict[str, A
         record[column.suffix] = checksums
 
 
-def described_sha256(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(suffix, SHA-256) of the optional columns that a manifest lists, by name."""
-    return tuple((suffix, facts["sha256"]) for suffix, facts in sorted(record.get("columns", {}).items()))
-
-
 def listed_sha256(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(suffix, SHA-256) of all columns that a manifest lists: tokens, offsets, and the optional ones by name."""
-    core = tuple((column.suffix, record[column.suffix]["sha256"]) for column in (TOKENS, OFFSETS))
-    return core + described_sha256(record)
+    """(suffix, SHA-256) of all columns that a manifest lists: all but metadata, on which no row depends."""
+    listed = [suffix for suffix in columns_of(record) if suffix != META.suffix]
+    return tuple((suffix, checksums_of(record, suffix)["sha256"]) for suffix in listed)

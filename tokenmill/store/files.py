@@ -10,12 +10,10 @@ A crash at any instant leaves the old file, the new one, or a `.tmp` that nothin
 """
 
 import contextlib
-import functools
+import fcntl
 import hashlib
 import json
 import os
-import re
-import socket
 import stat
 import time
 import uuid
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 TEMPORARY = ".tmp"
-OWNER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{8}\.tmp$")  # the machine and the process that writes a file
 LARGEST = 128 << 20  # bytes of a JSON file: a manifest of 300,000 shards
 CALLED = {  # what error messages call each kind of JSON
     "tokens": "the manifest of a token set",
@@ -42,7 +39,7 @@ CALLED = {  # what error messages call each kind of JSON
     "checked": "the list of files that were checked",
     "plan": "the plan of a file",
 }
-OLD_SECONDS = 86_400  # after which a temporary file that nobody writes to is removed
+OLD_SECONDS = 86_400
 BLOCK_BYTES = 1 << 20  # every block of a file has its own CRC-32
 
 
@@ -81,9 +78,11 @@ class AtomicFile:
     def __init__(self, path: Path, durable: bool = True):
         self.path, self._durable, self._checksums = path, durable, Checksums()
         # a unique name: the dying worker of a killed run may still be writing the same shard
-        self._temporary = temporary(path)
+        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
         try:
             self._file = open(self._temporary, "wb")  # noqa: SIM115 (closed by commit or discard)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # see remove_temporary_files
         except OSError as error:
             message = f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
             raise with_message(error, message) from error
@@ -111,8 +110,8 @@ class AtomicFile:
         if self._durable and hasattr(os, "posix_fadvise"):
             # the next file is written several times faster into memory that is warm
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        self._file.close()
         os.replace(self._temporary, self.path)
+        self._file.close()
         if self._durable:
             _sync_folder(self.path.parent)
         return self.facts()
@@ -209,42 +208,20 @@ def header(kind: str) -> dict[str, Any]:
     return {"format": f"tokenmill-{kind}", "version": VERSION}
 
 
-def temporary(path: Path) -> Path:
-    """A new name beside a path, for what becomes that file. `remove_temporary_files` knows whose it is."""
-    return path.with_name(f"{path.name}.{this_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
-
-
 def remove_temporary_files(*folders: Path) -> None:
-    """Removes what killed runs left in these folders: files of this machine's dead processes, and files over a day old.
-
-    It keeps recent files of other machines: on file systems without working locks they may be writing right now.
+    """Removes what killed runs left in these folders: temporary files that no process holds locked, and those of over a
+    day on file systems without locks.
     """
     for path in (path for folder in folders for path in folder.glob(f"*{TEMPORARY}")):
-        owner = OWNER.search(path.name)
-        with contextlib.suppress(FileNotFoundError):
-            is_old = time.time() - path.stat().st_mtime > OLD_SECONDS
-            if is_old or (owner and owner[1] == this_machine() and not _is_alive(int(owner[2]))):
-                path.unlink()
-
-
-def _is_alive(process: int) -> bool:
-    """Whether a process can still write. A killed one that nobody has waited for (a zombie) cannot."""
-    with contextlib.suppress(OSError):  # not on Linux, or it has gone
-        if Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX":
-            return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True
-
-
-@functools.cache
-def this_machine() -> str:
-    """Identifies this machine among those that share its disks."""
-    return hashlib.sha256(f"{socket.gethostname()} {uuid.getnode()}".encode()).hexdigest()[:8]
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), open(path, "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError:  # a file system without locks
+                if time.time() - path.stat().st_mtime < OLD_SECONDS:
+                    continue
+            path.unlink()
 
 
 def with_message(error: OSError, message: str) -> OSError:

@@ -16,6 +16,7 @@ from tokenmill.checks import LARGEST
 from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of
 from tokenmill.store.names import is_plain
 
+MOST_TOKENS = 1 << 44  # of a set: its windows take about half a GiB
 MOST_IDS = 1 << 24  # of a vocabulary: token_bytes.npy has 4 bytes for each
 BLOCK = 1 << 20  # bytes that a CRC is of
 LEFT_OUT_COUNTS = ("null_documents", "empty_documents", "repaired_documents", "broken_lines", "oversized_documents")
@@ -96,13 +97,14 @@ NAMED = {"name": PLAIN, "fingerprint": DIGEST, "bos_token": TEXT, "eot_token?": 
 TOKENIZER = {**NAMED, "special_tokens": {TEXT: ID}}
 VOCABULARY = {**NAMED, "vocab_size": _whole(1, MOST_IDS), "bos_id": ID, "eot_id?": ID}
 LISTED = Only(
-    {"name": PLAIN, "split": _one_of("train", "val"), "source": TEXT, "more_sources?": [TEXT]}
-    | {**TOTALS, "bin_sha256": DIGEST, "idx_sha256": DIGEST, "columns?": Only(mask=DIGEST, targets=DIGEST)}
+    {"name": PLAIN, "split": _one_of("train", "val"), "sources": [TEXT], **TOTALS}
+    | {"sha256": Only({"bin": DIGEST, "idx": DIGEST, "mask?": DIGEST, "targets?": DIGEST})}
 )
 HUB_FILE = Only(name=PATH, bytes=COUNT, sha256=_hexadecimal(64, None), git_sha1=_hexadecimal(40, None))
 HUB = {"repository": TEXT, "revision": TEXT, "commit": TEXT, "files": [HUB_FILE]}
 MANIFEST = (
     {"dataset": PLAIN, "dtype": DTYPE, "tokenizer": VOCABULARY, **COUNTS, "shards": [LISTED]}
+    | {"tokens": _whole(0, MOST_TOKENS)}
     | {"files": {PLAIN: DIGEST}, "records": {PLAIN: DIGEST}}
     | {"dropped?": [Only(LISTED, place=COUNT)], "limit_documents?": SOME, "hub?": HUB}
 )
@@ -152,6 +154,8 @@ def _manifest(manifest: Table) -> None:
     for listed in (shards, manifest.get("dropped", [])):
         twice = [name for name, times in Counter(entry["name"] for entry in listed).items() if times > 1]
         _require(not twice, "shards", "each shard once", ", ".join(twice))
+        unnamed = [entry["name"] for entry in listed if not entry["sources"]]
+        _require(not unnamed, "shards", "a source or more for each shard", ", ".join(unnamed))
         empty = [entry["name"] for entry in listed if entry["documents"] > entry["tokens"]]
         _require(not empty, "shards", "a token or more for each document", ", ".join(empty))
     for key in TOTALS:

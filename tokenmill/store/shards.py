@@ -17,9 +17,9 @@ shard_writer.py writes a shard, here it is mapped. Left out: reading text, token
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from tokenmill.store.columns import (
     META,
     OFFSETS,
     TARGETS,
-    TOKENS,
     checksums_of,
     columns_of,
     listed_sha256,
@@ -46,6 +45,7 @@ OFFSET = OFFSETS.numpy_dtype
 # what was left out is counted too: null and empty documents, broken lines. Repaired: invalid UTF-8 became U+FFFD
 TEXT_COUNTS = ("text_bytes", *LEFT_OUT_COUNTS)
 COUNTS = ("documents", "tokens", *TEXT_COUNTS)
+TOTALS = ("documents", "tokens", "text_bytes")
 
 
 def shard_path(folder: Path, name: str, suffix: str) -> Path:
@@ -84,28 +84,31 @@ class ShardEntry:
 
     name: str
     split: Split
-    source: str  # the source file's name; the first one's where several share the shard
+    sources: tuple[str, ...]  # the names of the source files
     documents: int
     tokens: int
     text_bytes: int  # UTF-8 bytes of the documents' text
-    bin_sha256: str
-    idx_sha256: str
-    more_sources: tuple[str, ...] = ()  # the others
-    columns: tuple[tuple[str, str], ...] = ()  # (suffix, SHA-256) of the optional columns, by name
+    sha256: tuple[tuple[str, str], ...]  # (suffix, SHA-256) of each column but metadata, on which no row depends
 
-    @property
-    def sha256(self) -> tuple[tuple[str, str], ...]:
-        """(suffix, SHA-256) of every column that the manifest lists, in the form of `listed_sha256`."""
-        return ((TOKENS.suffix, self.bin_sha256), (OFFSETS.suffix, self.idx_sha256), *self.columns)
+    @classmethod
+    def of_record(cls, record: dict[str, Any], split: Split) -> Self:
+        """The entry of the shard with this record."""
+        sources = tuple(source["file"] for source in sources_of(record))
+        totals = {key: record[key] for key in TOTALS}
+        return cls(record["name"], split, sources, sha256=listed_sha256(record), **totals)
+
+    @classmethod
+    def of_listed(cls, listed: dict[str, Any]) -> Self:
+        """From the form of a manifest."""
+        return cls(**listed | {"sources": tuple(listed["sources"]), "sha256": tuple(listed["sha256"].items())})
+
+    def listed(self) -> dict[str, Any]:
+        """In the form of a manifest."""
+        return asdict(self) | {"sources": list(self.sources), "sha256": dict(self.sha256)}
 
     def is_of(self, record: dict[str, Any]) -> bool:
         """Whether a record is of this shard, with the same content."""
         return self.name == record["name"] and self.sha256 == listed_sha256(record)
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The names of the source files."""
-        return (self.source, *self.more_sources)
 
 
 class Shard:
@@ -162,14 +165,15 @@ class Shard:
 
     def in_blocks(self, size: int) -> Iterator[np.ndarray]:
         """All tokens, `size` at a time."""
-        return in_blocks(self.tokens, size)
+        for begin in range(0, self.entry.tokens, size):
+            yield self.read(begin, begin + size)
 
     def column(self, suffix: str) -> np.ndarray:
         """A column that the manifest lists, mapped: "mask", as bytes, of which value k is bit k of
         np.unpackbits(..., bitorder="little"), or "targets", (num_documents,) uint32. ValueError if there is none.
         """
-        if suffix not in (listed := dict(self.entry.columns)):
-            raise ValueError(f"{self.path}: the shard has no column {suffix!r}, only {', '.join(listed) or 'tokens'}")
+        if suffix not in (listed := dict(self.entry.sha256)):
+            raise ValueError(f"{self.path}: the shard has no column {suffix!r}, only {', '.join(listed)}")
         column = COLUMNS[suffix]
         count = column.stored(self.entry.documents, self.entry.tokens)
         return map_numbers(self.path.with_suffix(f".{suffix}"), column.numpy_dtype, count)
@@ -177,8 +181,7 @@ class Shard:
     @cached_property
     def mask_bytes(self) -> memoryview | None:
         """The bytes of the loss mask, a bit a token; None if every token is in the loss, as in a set of text."""
-        listed = dict(self.entry.columns)
-        return self.column(MASK.suffix).data if {MASK.suffix, TARGETS.suffix} <= listed.keys() else None
+        return self.column(MASK.suffix).data if MASK.suffix in dict(self.entry.sha256) else None
 
     @cached_property
     def target_counts(self) -> np.ndarray:

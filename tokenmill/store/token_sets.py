@@ -13,7 +13,6 @@ import io
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +21,7 @@ import numpy as np
 from tokenmill.addresses import display_address, is_address
 from tokenmill.checks import one_of
 from tokenmill.humanize import counted
-from tokenmill.store.columns import described_sha256
+from tokenmill.store.columns import checksums_of
 from tokenmill.store.files import LARGEST, header, read_bounded, read_json, write_file, write_json
 from tokenmill.store.schema import CHAT_COUNTS, MOST_IDS, dtype_name
 from tokenmill.store.set_names import set_folder
@@ -34,13 +33,10 @@ from tokenmill.store.shards import (
     ShardEntry,
     Split,
     finished_record,
-    require_size,
     shard_path,
-    sources_of,
 )
 from tokenmill.store.views import DIGEST, FOLDER, View, read_view, stems_of_views
 
-MOST_UNCHECKED = 1 << 40  # tokens of a set whose files are compared only when they are opened
 ORIGIN = ("hub",)  # what a manifest says of where the source files are from
 SMALL_FILES = {"tokenizer.json": LARGEST, "token_bytes.npy": 5 * MOST_IDS}  # and their most bytes
 
@@ -68,8 +64,8 @@ def write_manifest(
         **(origin or {}),
         "files": checksums_of_files(folder),
         "records": {record["name"]: _sha256_of(shard_path(folder, record["name"], "json")) for record in records},
-        **({"dropped": [{"place": place} | _listed(entry) for place, entry in dropped]} if dropped else {}),
-        "shards": [_listed(_entry(record, split)) for record, split in shards],
+        **({"dropped": [{"place": place} | entry.listed() for place, entry in dropped]} if dropped else {}),
+        "shards": [ShardEntry.of_record(record, split).listed() for record, split in shards],
     }
     if not (kept := kept_manifest(folder, digest_of(manifest))).exists():
         kept.parent.mkdir(exist_ok=True)
@@ -113,38 +109,10 @@ def require_kept_manifests(folder: Path) -> None:
 def digest_of(manifest: dict[str, Any]) -> str:
     """16 hex digits that change when any token, document, listed column or split changes, or the order of shards."""
     shards = [
-        (s["name"], s["split"], s["documents"], s["tokens"], s["bin_sha256"], s["idx_sha256"])
-        + (tuple(sorted(s["columns"].items())) if "columns" in s else ())
-        for s in manifest["shards"]
+        (one["name"], one["split"], one["documents"], one["tokens"], sorted(one["sha256"].items()))
+        for one in manifest["shards"]
     ]
     return hashlib.sha256(repr((manifest["tokenizer"]["fingerprint"], shards)).encode()).hexdigest()[:16]
-
-
-def _entry(record: dict[str, Any], split: Split) -> ShardEntry:
-    return ShardEntry(
-        name=record["name"],
-        split=split,
-        source=sources_of(record)[0]["file"],
-        more_sources=tuple(source["file"] for source in sources_of(record)[1:]),
-        documents=record["documents"],
-        tokens=record["tokens"],
-        text_bytes=record["text_bytes"],
-        bin_sha256=record["bin"]["sha256"],
-        idx_sha256=record["idx"]["sha256"],
-        columns=described_sha256(record),
-    )
-
-
-def _listed(entry: ShardEntry) -> dict[str, Any]:
-    """A shard in the form of a manifest."""
-    listed = asdict(entry) | {"columns": dict(entry.columns)}
-    return {key: value for key, value in listed.items() if value or key not in ("more_sources", "columns")}
-
-
-def entry_of(listed: dict[str, Any]) -> ShardEntry:
-    """A shard from the form of a manifest."""
-    columns = tuple(sorted(listed.get("columns", {}).items()))
-    return ShardEntry(**listed | {"more_sources": tuple(listed.get("more_sources", ())), "columns": columns})
 
 
 class TokenSet:
@@ -179,13 +147,12 @@ class TokenSet:
                 "prepare_data.py, first (again, if it was interrupted); `tokenmill list` prints the sets that are there"
             )
         self._take(read_json(manifest, "tokens"))
-        self._require_files_if_large()
 
     def _take(self, manifest: dict[str, Any]) -> None:
         self.digest = digest_of(manifest)
-        self.entries = [entry_of(listed) for listed in manifest["shards"]]
+        self.entries = [ShardEntry.of_listed(listed) for listed in manifest["shards"]]
         dropped = [dict(listed) for listed in manifest.get("dropped", [])]
-        self.dropped = [(listed.pop("place"), entry_of(listed)) for listed in dropped]
+        self.dropped = [(listed.pop("place"), ShardEntry.of_listed(listed)) for listed in dropped]
         self.manifest = {key: value for key, value in manifest.items() if key not in ("shards", "dropped")}
         self.origin = {key: manifest[key] for key in ORIGIN if key in manifest}
         self.dtype: str = manifest["dtype"]
@@ -193,16 +160,6 @@ class TokenSet:
         self.bos_id: int = self.tokenizer["bos_id"]
         self.numpy_dtype = DTYPES[self.dtype]
         self.is_chat = "chat" in self.tokenizer  # its documents are conversations, with a loss mask
-
-    def _require_files_if_large(self) -> None:
-        """ValueError or FileNotFoundError if the manifest of a very large set lists shards that its files are not.
-
-        Plans take memory for what the manifest says. Those of fewer tokens take some MB, and their files are compared
-        when they are opened.
-        """
-        if self.manifest["tokens"] > MOST_UNCHECKED:
-            for entry in self.entries:
-                require_size(shard_path(self.path, entry.name, "bin"), entry.tokens * self.numpy_dtype.itemsize)
 
     def split(self, split: str) -> list[ShardEntry]:
         """The shards of "train" or "val", in order."""
@@ -219,13 +176,21 @@ class TokenSet:
         """The last part of its folder or address."""
         return self.path.name
 
+    def have(self, name: str, sha256: str | None = None, size: int = LARGEST) -> Path:
+        """The path of one of its files; a set at an address fetches it (remote/token_set.py)."""
+        return self.path / name
+
+    def bring(self, entries: list[ShardEntry]) -> None:
+        """Fetches the offsets and records of many shards at once. On this disk there is nothing to do."""
+
     def file(self, name: str) -> Path:
         """The path of one of its small files: tokenizer.json, token_bytes.npy."""
-        return self.path / name
+        return self.have(name, self.manifest["files"].get(name))
 
     def column_path(self, entry: ShardEntry, suffix: str) -> Path:
         """The path of an optional column of a shard."""
-        return shard_path(self.path, entry.name, suffix)
+        facts = checksums_of(self.record(entry), suffix)
+        return self.have(f"shards/{entry.name}.{suffix}", facts["sha256"], facts["bytes"])
 
     # ------------------------------------------------------------------------ views
 
@@ -245,7 +210,9 @@ class TokenSet:
 
     def view_file(self, name: str, checksums: dict[str, Any] | None = None) -> Path:
         """The path of a file of a view: of its JSON, or of an array with these checksums."""
-        return self.path / FOLDER / name
+        if checksums is None:
+            return self.have(f"{FOLDER}/{name}")
+        return self.have(f"{FOLDER}/{name}", checksums["sha256"], checksums["bytes"])
 
     def times_of(self, entry: ShardEntry) -> np.ndarray:
         """How often each document of a shard counts: (documents,) int64, 1 without a view."""
@@ -266,34 +233,32 @@ class TokenSet:
         """Whether the set has, or once had, the manifest with this digest."""
         return digest == self.digest or self._kept_manifest(digest) is not None
 
-    def entries_of(self, digest: str) -> set[tuple[str, str]]:
-        """(name, SHA-256 of the tokens) of the shards of a manifest that it knows."""
-        manifest = self._kept_manifest(digest)
-        if digest == self.digest or manifest is None:
-            return {(entry.name, entry.bin_sha256) for entry in self.entries}
-        return {(listed["name"], listed["bin_sha256"]) for listed in manifest["shards"]}
-
     def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
-        """A manifest that it has had, or None."""
-        path = kept_manifest(self.path, digest)
-        return read_json(path, "tokens") if path.exists() else None
+        """A manifest that it has had, or None. ValueError if the file with its name is another one."""
+        try:
+            path = self.have(f"manifests/{kept_manifest(self.path, digest).name}")
+            manifest = read_json(path, "tokens")
+        except FileNotFoundError:
+            return None
+        if (found := digest_of(manifest)) != digest:
+            raise ValueError(
+                f"{self.display_name}: manifests/{path.name}: expected the manifest with this digest, found {found}; "
+                "put the right file back"
+            )
+        return manifest
 
-    def as_it_was(self, digest: str, split: str) -> "TokenSet":
+    def as_it_was(self, digest: str, split: str) -> Self:
         """The set as it was when its manifest had this digest. ValueError if that manifest is not known, or a shard of
         the split is gone or was replaced since.
         """
         if digest == self.digest:
             return self
-        path, manifest = kept_manifest(self.path, digest), self._kept_manifest(digest)
-        if manifest is None:
+        if (manifest := self._kept_manifest(digest)) is None:
             raise ValueError(
-                f"{self.display_name}: this was never the token set with manifest {digest}: expected {path}, found no "
-                "such file; name the set that it was, or put the file back"
+                f"{self.display_name}: this was never the token set with manifest {digest}: expected "
+                f"manifests/{digest}.json, found no such file; name the set that it was, or put the file back"
             )
-        was = self._taken(manifest)
-        if was.digest != digest:
-            raise ValueError(f"{path}: expected the manifest {digest}, found {was.digest}; put the right file back")
-        now = {(entry.name, entry.sha256) for entry in self.entries}
+        was, now = self._taken(manifest), {(entry.name, entry.sha256) for entry in self.entries}
         for entry in was.split(split):
             if (entry.name, entry.sha256) not in now:
                 was._require_still_there(entry)
@@ -308,15 +273,12 @@ class TokenSet:
     def _require_still_there(self, entry: ShardEntry) -> None:
         """ValueError if a shard that only a former manifest lists is no longer what it was."""
         record = finished_record(self.path, entry.name)
-        found = "no such shard" if record is None else "another one of that name"
-        if record is None or (record["bin"]["sha256"], record["idx"]["sha256"]) != (entry.bin_sha256, entry.idx_sha256):
+        if record is None or not entry.is_of(record):
+            found = "no such shard" if record is None else "another one of that name"
             raise ValueError(
-                f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.source} with "
-                f"{entry.tokens:,} tokens, found {found}; put {entry.source} back as it was, prepare again, and resume"
+                f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.sources[0]} with "
+                f"{entry.tokens:,} tokens, found {found}; put that file back as it was, prepare again, and resume"
             )
-
-    def bring(self, entries: list[ShardEntry]) -> None:
-        """Fetches the offsets and records of many shards at once. On this disk there is nothing to do."""
 
     def open(self, entry: ShardEntry) -> Shard:
         """Maps a shard."""
