@@ -30,7 +30,7 @@ PARTS = {
     ),
     "Mixtures": ("Mixture", "proportional", "forecast"),
     "Document boundaries": ("document_ids", "position_ids", "cu_seqlens", "document_mask"),
-    "Token sets": ("find_token_set", "TokenSet", "Tokenizer"),
+    "Token sets": ("find_token_set", "TokenSet", "Documents", "Tokenizer"),
     "Preparing": ("prepare", "PrepareConfig", "PRESETS", "PreparationError"),
 }
 HEAD = """# API

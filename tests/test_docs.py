@@ -32,10 +32,9 @@ ELSEWHERE = {  # what is not run here, and what runs it
     "pip install '.[torch,prepare,report]'": "tests/test_package.py, of a wheel",
     "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/test_train.py",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
-    "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_push.py, into a bucket of moto's",
-    "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by": "remote/test_push.py, to a small hub",
-    "tokenmill pull s3://bucket/tokens/NAME": "remote/test_push.py",
-    "tokenmill pull s3://bucket/tokens/NAME --tokens 1e9": "remote/test_push.py",
+    "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_copy.py, into a bucket of moto's",
+    "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by": "remote/test_copy.py, to a small hub",
+    "tokenmill pull s3://bucket/tokens/NAME": "remote/test_copy.py",
     "tokenmill convert in llm.c 'hf://datasets/kjj0/fineweb10B-gpt2/*.bin' --tokenizer gpt2 --name fineweb10B": (
         "exchange/test_convert.py, from a small hub"
     ),

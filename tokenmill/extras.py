@@ -36,7 +36,7 @@ EXTRAS = {
     },
     "chat": {"jinja2"},
     "report": {"jinja2", "multiprocess", "regex", "rich", "tiktoken", "tyro"},
-    "remote": {"aiobotocore", "fsspec", "gcsfs", "huggingface_hub", "rich", "s3fs", "tyro", "urllib3"},
+    "remote": {"fsspec", "gcsfs", "huggingface_hub", "rich", "s3fs", "tyro", "urllib3"},
     "view": {"duckdb", "pyarrow", "rich", "tyro"},
     "ray": {"ray"},
     "torch": {"torch"},

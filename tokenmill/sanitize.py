@@ -24,7 +24,17 @@ QUERY = re.compile(r"(\s/[^\s?'\"]*)\?[^\s'\"]+")  # as urllib3 logs requests: "
 HIDDEN = "[hidden]"
 SHORTEST = 8  # characters of a secret that is hidden wherever it is: shorter ones are in any text
 MOST_SECRETS = 10_000
-LOGGERS = ("tokenmill", "urllib3", "fsspec", "gcsfs", "adlfs", "aiohttp")  # whose records name URLs and paths
+LOGGERS = (
+    "tokenmill",
+    "urllib3",
+    "fsspec",
+    "s3fs",
+    "gcsfs",
+    "adlfs",
+    "aiohttp",
+    "botocore",
+    "aiobotocore",
+)  # whose records name URLs and paths
 
 _secrets: dict[str, None] = {}  # parts of addresses of this process, in the order in which they came in
 
@@ -66,7 +76,7 @@ class _Sanitizing(logging.Filter):
 
 
 def sanitize_logs() -> None:
-    """Sanitizes what tokenmill, urllib3, fsspec and its file systems log, from now on."""
+    """Sanitizes what tokenmill, urllib3, fsspec, its file systems and botocore log, from now on."""
     below = tuple(f"{name}." for name in LOGGERS)
     for name in {*LOGGERS, *(known for known in list(logging.root.manager.loggerDict) if known.startswith(below))}:
         logger = logging.getLogger(name)

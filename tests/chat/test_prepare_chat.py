@@ -205,15 +205,17 @@ def test_a_mask_that_is_left_out_is_said_and_one_that_was_written_wrong_is_found
         assert cli.main(["convert", "out", layout, str(chat_set), str(tmp_path / layout), *more]) == 0
         shards = len(TokenSet(chat_set).entries)
         assert f"left out: column mask of {shards} shards, as {said} has no place for it" in capsys.readouterr().err
-    labels = writing._labels
-    for wrong in (0, 1):
+    write_table = writing.pq.ParquetWriter.write_table
+    for name in ("labels", "assistant_masks"):
 
-        def flipped(*given, wrong=wrong):
-            found = labels(*given)
-            found[wrong][3] ^= 1
-            return found
+        def flipped(self, table, name=name):
+            lists = table.column(name).combine_chunks()
+            values = lists.values.to_numpy().copy()
+            values[3] ^= 1
+            changed = pa.LargeListArray.from_arrays(lists.offsets, values)
+            write_table(self, table.set_column(table.schema.get_field_index(name), table.schema.field(name), changed))
 
-        monkeypatch.setattr(writing, "_labels", flipped)
+        monkeypatch.setattr(writing.pq.ParquetWriter, "write_table", flipped)
         assert cli.main(["convert", "out", "parquet", str(chat_set), str(tmp_path / "wrong")]) == 1
         assert "has not what was written" in capsys.readouterr().err
         assert not (tmp_path / "wrong").exists()

@@ -66,7 +66,7 @@ def test_documents_are_indexed_as_a_list_is(tmp_path):
 
 
 def test_a_sample_is_of_different_documents_and_repeatable(tmp_path):
-    documents = TokenSet(make_token_set(tmp_path / "set", train=[[2] * 50], val=[[9]])).documents()
+    documents = Documents(make_token_set(tmp_path / "set", train=[[2] * 50], val=[[9]]))
     numbers = [document.number for document in documents.sample(20, seed=3)]
     assert numbers == sorted(set(numbers))
     assert len(numbers) == 20

@@ -24,7 +24,7 @@ from urllib.parse import urljoin, urlsplit
 from tokenmill import hub_client
 from tokenmill.addresses import display_address, joined
 from tokenmill.extras import naming_the_extra
-from tokenmill.sanitize import sanitize
+from tokenmill.sanitize import sanitize, sanitize_logs
 from tokenmill.store.files import LARGEST
 
 REQUEST_SECONDS = 60.0  # of a range, for file systems that have no time limit
@@ -62,7 +62,14 @@ def file_system(address: str) -> tuple[Any, str]:
         raise ImportError(f"{display_address(address)}: {error}") from error
     except (ValueError, TypeError) as error:
         raise ValueError(f"{display_address(address)}: no such kind of address ({error})") from error
+    _sanitize_logs(scheme_of(address))
     return fs, path
+
+
+@functools.cache
+def _sanitize_logs(scheme: str) -> None:
+    """Once for each scheme, whose libraries have their loggers by then."""
+    sanitize_logs()
 
 
 def read(
@@ -143,6 +150,7 @@ def _get(address: str, start: int, end: int | None, most: int) -> bytes:
         return _cat(address, start, end, most)
     with naming_the_extra("remote"):
         from tokenmill.remote.ranges import Refused, read_url
+    _sanitize_logs("http")
     if scheme_of(address) in HTTP:
         return read_url(address, {}, start, end, most)
     try:

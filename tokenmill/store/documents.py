@@ -48,9 +48,8 @@ class ShardDocuments:
         if self._eos_id is None:
             return self._read(first, last)
         starts = self.offsets[np.searchsorted(self.offsets, first + 1) : np.searchsorted(self.offsets, last + 1)]
-        found = np.append(
-            self._read(first + 1, last + 1), self._read(0, max(0, last + 1 - self.tokens))
-        )  # one more at the end
+        found = self._read(first + 1, last + 1)
+        found = np.append(found, self._read(0, last - first - len(found)))  # the last EOS of all lies behind them
         found[starts - first - 1] = self._eos_id
         return found
 
