@@ -20,7 +20,7 @@ DYING_SECONDS = 1.0  # in which a process that was killed loses its lock
 
 @contextlib.contextmanager
 def locked(folder: Path, shared: bool = False) -> Iterator[None]:
-    """Makes the folder, and holds its lock. On a file system without locks it goes on without one.
+    """Makes the folder, and holds its lock. On a file system without locks, nothing is locked.
 
     OSError if another process holds the lock and keeps it for a second; ValueError if a folder inside is a link that
     leads out, as files written and deleted there would be somebody else's.
