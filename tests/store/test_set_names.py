@@ -84,17 +84,8 @@ def test_loaders_of_one_set_by_several_names_are_one(tokens):
     assert [os.path.basename(path) for path in mixture.paths.values()] == [*mixture.names]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["verify", "web"], ["show", "web", "--row", "0", "--seq-len", "4"], ["view", "web"], ["report", "web"]],
-    ids=lambda words: words[0],
-)
-def test_commands_take_names(tokens, words, capsys):
-    assert cli.main(words) == 0
-    assert (tokens / "web-bpe-11111111" / "report.html").exists() == (words[0] == "report")
-
-
-def test_drop_bad_takes_a_name(tokens, capsys):
+def test_commands_take_names(tokens):
+    assert cli.main(["show", "web", "--row", "0", "--seq-len", "4"]) == 0
     bad = tokens / "web-bpe-11111111/shards" / f"{TokenSet('web').entries[0].name}.bin"
     bad.write_bytes(bytes(bad.stat().st_size))
     assert cli.main(["verify", "web", "--drop-bad"]) == 1

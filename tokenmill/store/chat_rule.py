@@ -17,15 +17,8 @@ from tokenmill.store.files import read_bounded
 LossRule = Literal["all", "last"]
 VERSION = 1  # of what is learned of a turn; another one makes another token set
 MOST_BYTES = 8 << 20  # of a template file
-NANOCHAT_TOKENS = (
-    "<|user_start|>",
-    "<|user_end|>",
-    "<|assistant_start|>",
-    "<|assistant_end|>",
-    "<|python_start|>",
-    "<|python_end|>",
-    "<|output_start|>",
-    "<|output_end|>",
+NANOCHAT_TOKENS = tuple(
+    f"<|{part}_{end}|>" for part in ("user", "assistant", "python", "output") for end in ("start", "end")
 )
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 MOST_ADDED = len(CHATML_TOKENS)  # tokens that a rule adds to a tokenizer
@@ -127,10 +120,6 @@ def _template_of(path: Path, given: Any) -> str:
 
 def _variables(config: dict[str, Any]) -> dict[str, str]:
     """bos_token, eos_token and so on, as templates see them."""
-    found = {}
-    for key, value in config.items():
-        if key.endswith("_token"):
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                found[key] = text
-    return dict(sorted(found.items()))
+    named = {key: value for key, value in sorted(config.items()) if key.endswith("_token")}
+    texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
+    return {key: text for key, text in texts.items() if isinstance(text, str)}

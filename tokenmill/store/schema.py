@@ -170,6 +170,10 @@ def _record(record: Table) -> None:
     _check(SEVERAL if "files" in source else SOURCE, source, "source")
     total = sum(one["documents"] for one in source.get("files", [record]))
     _require(total == documents <= tokens, "documents", f"{total:,}, of {tokens:,} tokens", documents)
+    for one in source.get("files", [source | {"documents": documents}]):
+        groups, many = one.get("row_group_documents", [one["documents"]]), one.get("row_groups", [0])
+        right = sum(groups) == one["documents"] and len(groups) == len(many)
+        _require(right, "source.row_group_documents", f"{one['documents']:,} documents in {len(many):,} groups", groups)
     for suffix, column in columns_of(record).items():
         _file(suffix, checksums_of(record, suffix), column.size(documents, tokens))
 

@@ -9,7 +9,7 @@ Only preparing and looking need tables, so nothing that trains imports this modu
 import contextlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +72,7 @@ def parquet_of(table: pa.Table) -> memoryview:
 
 def read_schema(path: Path) -> pa.Schema:
     """The columns of a shard's table. ValueError if it is damaged."""
-    try:
-        return pq.read_schema(path)
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: expected the metadata of a shard as parquet, found damage ({error})") from error
-
-
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A shard's table, or some columns of it. ValueError if it is damaged."""
-    try:
-        return pq.read_table(path, columns=None if columns is None else list(columns), partitioning=None)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"{path}: expected the metadata of a shard as parquet, found damage ({error})") from error
+    return _read(pq.read_schema, path)
 
 
 def metadata_of(token_set: TokenSet, entry: ShardEntry, columns: Sequence[str] | None = None) -> pa.Table:
@@ -95,10 +82,20 @@ def metadata_of(token_set: TokenSet, entry: ShardEntry, columns: Sequence[str] |
     """
     path = token_set.column_path(entry, META.suffix)
     there = read_schema(path).names
-    table = read_table(path, there if columns is None else [name for name in columns if name in there])
+    names = there if columns is None else [name for name in columns if name in there]
+    table = _read(pq.read_table, path, columns=names, partitioning=None)
     if table.num_rows != entry.documents:
         raise ValueError(
             f"{path}: expected the metadata of {entry.documents:,} documents, found {table.num_rows:,}; delete it, and "
             "prepare again with --keep-columns"
         )
     return table
+
+
+def _read(read: Callable[..., Any], path: Path, **how: Any) -> Any:
+    try:
+        return read(path, **how)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: expected the metadata of a shard as parquet, found damage ({error})") from error
