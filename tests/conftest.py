@@ -161,7 +161,11 @@ def bucket(moto, monkeypatch, tmp_path):
     name = f"b{abs(hash(tmp_path)) % 10**8}"
     import boto3
 
+    from tokenmill.remote import files
+
     boto3.client("s3").create_bucket(Bucket=name)
+    files._s3_client.cache_clear()  # another test's server
+    files._url_of.cache_clear()
     return name
 
 

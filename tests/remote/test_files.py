@@ -160,11 +160,13 @@ def test_s3_without_credentials_or_in_another_region_is_one_clear_error(plain, m
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(key, raising=False)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
+    files._s3_client.cache_clear()
     files._url_of.cache_clear()
     with pytest.raises(PermissionError, match=r"redentials.*; give AWS credentials that may, or, .*FSSPEC_S3_ANON"):
         read("s3://set/x", "a.bin", 0, 10)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    files._s3_client.cache_clear()
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     plain.files["set/x/a.bin"], plain.always["x/a.bin"] = DATA, "301"
     with pytest.raises((OSError, ValueError), match="s3://set/x/a.bin: cannot be read"):

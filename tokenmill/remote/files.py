@@ -14,6 +14,7 @@ show addresses without passwords and signatures.
 
 import functools
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
@@ -153,18 +154,19 @@ def _get(address: str, start: int, end: int | None, most: int) -> bytes:
     _sanitize_logs("http")
     if scheme_of(address) in HTTP:
         return read_url(address, {}, start, end, most)
+    period = int(time.time() // SIGNED_SECONDS)
     try:
-        return read_url(*_url_of(address, int(time.time() // SIGNED_SECONDS)), start, end, most)
+        return read_url(*_url_of(address, period), start, end, most)
     except Refused as error:
-        if error.status in (404, 408, 429) or error.status >= 500:
+        if error.status in (408, 429) or error.status >= 500:
             raise
     except Exception as error:
         if "redential" not in repr(error):  # there are none
             raise
     _url_of.cache_clear()  # the URL may have expired
     if scheme_of(address) == "hf":
-        return read_url(*_url_of(address, int(time.time() // SIGNED_SECONDS)), start, end, most)
-    return _cat(address, start, end, most)  # it knows regions, and what S3 says
+        return read_url(*_url_of(address, period), start, end, most)
+    return _cat(address, start, end, most)  # it knows regions and public buckets, and what S3 says
 
 
 def _cat(address: str, start: int, end: int | None, most: int) -> bytes:
@@ -188,8 +190,18 @@ def _url_of(address: str, period: int) -> tuple[str, dict[str, str]]:
     """A URL that plain HTTP reads an object by, for some time, and the headers to send."""
     if scheme_of(address) == "hf":
         return _url_on_the_hub(address)
-    fs, path = file_system(address)
-    return str(fs.sign(path, expiration=2 * SIGNED_SECONDS)), {}
+    bucket, _, key = address.partition("://")[2].partition("/")
+    what, client = {"Bucket": bucket, "Key": key}, _s3_client(os.getpid(), period)
+    return client.generate_presigned_url("get_object", Params=what, ExpiresIn=2 * SIGNED_SECONDS), {}
+
+
+@functools.lru_cache(1)
+def _s3_client(process: int, period: int) -> Any:
+    """botocore's: it signs in a third of the time that s3fs takes."""
+    with naming_the_extra("remote"):
+        import botocore.session
+        from botocore.config import Config
+    return botocore.session.get_session().create_client("s3", config=Config(signature_version="s3v4"))
 
 
 def _url_on_the_hub(address: str) -> tuple[str, dict[str, str]]:
