@@ -164,7 +164,7 @@ def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_
             kept = {key: record[key] for key in (*TEXT_COUNTS, "fingerprint", "source")}
             made = writer.finish(kept)
         manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["shards"][0]["sha256"] = dict(listed_sha256(made))
+        manifest["shards"][0] |= dict(listed_sha256(made))
         manifest["records"] = {
             name: hashlib.sha256((folder / "shards" / f"{name}.json").read_bytes()).hexdigest()
             for name in manifest["records"]

@@ -49,8 +49,9 @@ def test_a_column_with_too_few_values_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("suffix", ["mask", "targets"])
 def test_the_digest_follows_from_each_column_and_damage_is_found(folder, suffix):
     manifest, record = read_manifest(folder), finished_record(folder, NAME)
-    listed = manifest["shards"][0]["sha256"]
-    assert listed == {suffix: checksums_of(record, suffix)["sha256"] for suffix in ("bin", "idx", "mask", "targets")}
+    listed = manifest["shards"][0]
+    columns = {name: checksums_of(record, name)["sha256"] for name in ("bin", "idx", "mask", "targets")}
+    assert columns.items() <= listed.items()
     digest = digest_of(manifest)
     listed[suffix] = "0" * 64
     assert digest_of(manifest) != digest

@@ -61,6 +61,7 @@ META = Column("meta.parquet", PARQUET, "document")
 MASK = Column("mask", BIT, "token")
 TARGETS = Column("targets", "uint32", "document")
 COLUMNS = {column.suffix: column for column in (TOKENS, OFFSETS, META, MASK, TARGETS)}
+LISTED = (TOKENS.suffix, OFFSETS.suffix, MASK.suffix, TARGETS.suffix)
 CHAT_COLUMNS = (MASK.suffix, TARGETS.suffix)  # under "columns" in the record and the manifest
 
 
@@ -88,6 +89,6 @@ def add_to_record(record: dict[str, Any], column: Column, checksums: dict[str, A
 
 
 def listed_sha256(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(suffix, SHA-256) of all columns that a manifest lists: all but metadata, on which no row depends."""
-    listed = [suffix for suffix in columns_of(record) if suffix != META.suffix]
-    return tuple((suffix, checksums_of(record, suffix)["sha256"]) for suffix in listed)
+    """(suffix, SHA-256) of the columns that a manifest lists: all but metadata, on which no row depends."""
+    there = columns_of(record)
+    return tuple((suffix, checksums_of(record, suffix)["sha256"]) for suffix in LISTED if suffix in there)

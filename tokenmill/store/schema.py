@@ -41,14 +41,16 @@ def _check(rule: Any, value: Any, where: str) -> None:
         _require(rule.test(value), where, rule.expected, value)
     elif isinstance(rule, list):
         _require(type(value) is list, where, "a list", value)
-        for number, item in enumerate(value):
+        is_right = isinstance(rule[0], Is) and all(map(rule[0].test, value))
+        for number, item in enumerate(() if is_right else value):
             _check(rule[0], item, f"{where}[{number}]")
     else:
         _require(type(value) is dict, where, "an object", value)
         known = 0
         for key, below in rule.items():
             if isinstance(key, Is):
-                for name, item in value.items():
+                is_right = isinstance(below, Is) and all(map(key.test, value)) and all(map(below.test, value.values()))
+                for name, item in () if is_right else value.items():
                     _check(key, name, f"{where}, a key")
                     _check(below, item, f"{where}.{ascii(name)[1:-1]}")
             elif (name := key.removesuffix("?")) in value:
@@ -95,10 +97,12 @@ CHAT: Table = {"name": TEXT, "template": TEXT, "loss": _one_of("all", "last"), "
 CHAT |= {"version": SOME, "text_fingerprint": DIGEST}
 NAMED = {"name": PLAIN, "fingerprint": DIGEST, "bos_token": TEXT, "eot_token?": TEXT, "chat?": CHAT}
 TOKENIZER = {**NAMED, "special_tokens": {TEXT: ID}}
+FOREIGN: Table = {"tokenizer": {}}  # what else a tokenizer.json has
+BY_RANKS: Table = {"pattern": TEXT, "ranks": {TEXT: ID}}
 VOCABULARY = {**NAMED, "vocab_size": _whole(1, MOST_IDS), "bos_id": ID, "eot_id?": ID}
 LISTED = Only(
     {"name": PLAIN, "split": _one_of("train", "val"), "sources": [TEXT], **TOTALS}
-    | {"sha256": Only({"bin": DIGEST, "idx": DIGEST, "mask?": DIGEST, "targets?": DIGEST})}
+    | {"bin": DIGEST, "idx": DIGEST, "mask?": DIGEST, "targets?": DIGEST}
 )
 HUB_FILE = Only(name=PATH, bytes=COUNT, sha256=_hexadecimal(64, None), git_sha1=_hexadecimal(40, None))
 HUB = {"repository": TEXT, "revision": TEXT, "commit": TEXT, "files": [HUB_FILE]}
@@ -180,7 +184,7 @@ def _record(record: Table) -> None:
 
 def _tokenizer(tokenizer: Table) -> None:
     is_foreign = tokenizer.get("kind") == "huggingface"
-    _check({"tokenizer": {}} if is_foreign else {"pattern": TEXT, "ranks": {TEXT: ID}}, tokenizer, "")
+    _check(FOREIGN if is_foreign else BY_RANKS, tokenizer, "")
 
 
 def _view(view: Table) -> None:

@@ -17,7 +17,7 @@ shard_writer.py writes a shard, here it is mapped. Left out: reading text, token
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -26,6 +26,7 @@ import numpy as np
 from tokenmill.cached import cached_property
 from tokenmill.store.columns import (
     COLUMNS,
+    LISTED,
     MASK,
     META,
     OFFSETS,
@@ -100,11 +101,14 @@ class ShardEntry:
     @classmethod
     def of_listed(cls, listed: dict[str, Any]) -> Self:
         """From the form of a manifest."""
-        return cls(**listed | {"sources": tuple(listed["sources"]), "sha256": tuple(listed["sha256"].items())})
+        sums = tuple((suffix, listed[suffix]) for suffix in LISTED if suffix in listed)
+        totals = {key: listed[key] for key in TOTALS}
+        return cls(listed["name"], listed["split"], tuple(listed["sources"]), sha256=sums, **totals)
 
     def listed(self) -> dict[str, Any]:
         """In the form of a manifest."""
-        return asdict(self) | {"sources": list(self.sources), "sha256": dict(self.sha256)}
+        totals = {key: getattr(self, key) for key in TOTALS}
+        return {"name": self.name, "split": self.split, "sources": list(self.sources), **totals, **dict(self.sha256)}
 
     def is_of(self, record: dict[str, Any]) -> bool:
         """Whether a record is of this shard, with the same content."""

@@ -21,7 +21,7 @@ import numpy as np
 from tokenmill.addresses import display_address, is_address
 from tokenmill.checks import one_of
 from tokenmill.humanize import counted
-from tokenmill.store.columns import checksums_of
+from tokenmill.store.columns import LISTED, checksums_of
 from tokenmill.store.files import LARGEST, header, read_bounded, read_json, write_file, write_json
 from tokenmill.store.schema import CHAT_COUNTS, MOST_IDS, dtype_name
 from tokenmill.store.set_names import set_folder
@@ -109,7 +109,7 @@ def require_kept_manifests(folder: Path) -> None:
 def digest_of(manifest: dict[str, Any]) -> str:
     """16 hex digits that change when any token, document, listed column or split changes, or the order of shards."""
     shards = [
-        (one["name"], one["split"], one["documents"], one["tokens"], sorted(one["sha256"].items()))
+        (one["name"], one["split"], one["documents"], one["tokens"], *map(one.get, LISTED))
         for one in manifest["shards"]
     ]
     return hashlib.sha256(repr((manifest["tokenizer"]["fingerprint"], shards)).encode()).hexdigest()[:16]
