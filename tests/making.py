@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 
-from tokenmill.store.chat_rule import ChatRule
 from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.token_sets import SMALL_FILES, checksums_of_files, digest_of, write_manifest
+from tokenmill.tokenize.chat_rule import ChatRule
 
 ROOT = Path(__file__).resolve().parents[1]
 BOS, VOCAB = 0, 1000

@@ -27,10 +27,10 @@ from tokenmill import Mixture
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows
 from tokenmill.rows.windows import WindowSize
-from tokenmill.store.chat_rule import ChatRule
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.token_sets import TokenSet, write_manifest
+from tokenmill.tokenize.chat_rule import ChatRule
 
 SUMS = Path(__file__).with_suffix(".json")
 WINDOW = WindowSize(1 << 8, 1 << 12)

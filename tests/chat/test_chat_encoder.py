@@ -13,8 +13,8 @@ from tokenizers import pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
-from tokenmill.store.chat_rule import ChatRule
 from tokenmill.text_arrays import text_array
+from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.foreign import load_foreign
 from tokenmill.tokenize.huggingface import HuggingFace

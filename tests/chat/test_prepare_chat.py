@@ -22,13 +22,13 @@ from tokenmill.exchange import writing
 from tokenmill.look.show import show
 from tokenmill.look.show_config import Show
 from tokenmill.look.verify import verify
-from tokenmill.store.chat_rule import find_chat_rule
 from tokenmill.store.columns import listed_sha256
 from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.tables import metadata_of
 from tokenmill.text.arrow_columns import _without_nulls
+from tokenmill.tokenize.chat_rule import find_chat_rule
 
 
 def write_jsonl(path, rows) -> None:

@@ -9,12 +9,12 @@ from typing import TypeVar
 from tokenmill.chat.chat_encoder import Renderer, texts_of_row
 from tokenmill.prepare.input_files import InputFiles
 from tokenmill.prepare.prepare_config import Share, TokenizerRequest
-from tokenmill.store.chat_rule import find_chat_rule
 from tokenmill.store.token_sets import write_token_bytes
 from tokenmill.text.file_groups import about_text_bytes
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import Documents, SourceFile
+from tokenmill.tokenize.chat_rule import find_chat_rule
 from tokenmill.tokenize.foreign import load_any
 from tokenmill.tokenize.hard_texts import hard_texts, random_texts
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer

@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple
 from tokenmill.addresses import cache_root, has_scheme, hide_secrets, named, require_readable_host
 from tokenmill.checks import whole_number
 from tokenmill.prepare.cores import available_cores
-from tokenmill.store.chat_rule import NAMES as CHAT_NAMES
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, parse_columns
 from tokenmill.text.several_sources import name_of_source
+from tokenmill.tokenize.chat_rule import NAMES as CHAT_NAMES
 
 OPTIONAL_NUMBERS = ("shard_text_bytes", "limit_documents")
 WHOLE_NUMBERS = (

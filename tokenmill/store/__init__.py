@@ -11,8 +11,6 @@ Comes in: tokens, lengths, records. Goes out: arrays, manifests.
     token_sets    a folder of shards with a manifest; views: how often each of its documents counts
     set_names     finds sets on this disk by their names
     documents     the documents of shards in order, for what goes over all tokens
-    chat_rule     the chat template that a tokenizer carries, and which turns are learned
-    fingerprints  of a tokenizer
 
 It must never know what a text or a row is, nor how a tokenizer encodes.
 """

@@ -9,16 +9,15 @@ Reading a view takes numpy alone: the counts are memory-mapped, and the rule is 
 rules. A view belongs to one manifest; if the set has grown since, it is made again (`tokenmill view --update`).
 """
 
-import hashlib
 import re
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenmill.cached import cached_property
-from tokenmill.store.files import AtomicFile, header, read_json, write_json
+from tokenmill.store.files import read_json
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import ShardEntry
 
@@ -112,59 +111,3 @@ def read_view(token_set: "TokenSet", name: str) -> View:
 def stems_of_views(folder: Path) -> list[str]:
     """The names and digests of all views in a token set's folder: each has a JSON file, former ones too."""
     return [path.stem for path in sorted((folder / FOLDER).glob("*.json"))]
-
-
-class ViewWriter:
-    """Writes a view, shard after shard in the order of the manifest. Nothing counts before `finish`."""
-
-    def __init__(self, folder: Path, manifest: str, slice_tokens: int):
-        self.folder, self._manifest, self._slice_tokens = folder / FOLDER, manifest, slice_tokens
-        self.folder.mkdir(exist_ok=True)
-        self._files = {kind: AtomicFile(self.folder / f"new.{kind}") for kind in VIEW_ARRAYS}
-        self._splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in ("train", "val")}
-        self._times = np.zeros(MOST + 1, np.int64)
-
-    def write(self, split: str, lengths: np.ndarray, counts: np.ndarray, slices: np.ndarray) -> None:
-        """Appends a shard: its documents' lengths and counts, (documents,), and its slices."""
-        self._files["counts"].write(np.ascontiguousarray(counts, np.uint8).data)
-        self._files["slices"].write(slices.tobytes())
-        sums = self._splits[split]
-        sums["documents"] += int(np.count_nonzero(counts))
-        sums["copies"] += int(counts.sum(dtype=np.int64))
-        sums["tokens"] += int(lengths @ counts.astype(np.int64))
-        self._times += np.bincount(counts, minlength=MOST + 1)
-
-    @property
-    def documents(self) -> int:
-        """How many documents count at least once."""
-        return sum(sums["documents"] for sums in self._splits.values())
-
-    def finish(self, name: str, rule: dict[str, Any]) -> dict[str, Any]:
-        """Makes the view count, under this name; returns its facts."""
-        written = {kind: file.facts() for kind, file in self._files.items()}
-        what = (self._manifest, self._slice_tokens, written["counts"]["sha256"])
-        digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
-        for kind, file in self._files.items():
-            file.path = self.folder / f"{digest}.{kind}"
-            file.commit()
-        facts = header("view") | {
-            "name": name,
-            "digest": digest,
-            "manifest": self._manifest,
-            "rule": rule,
-            "slice_tokens": self._slice_tokens,
-            "splits": self._splits,
-            "times": {str(times): int(many) for times, many in enumerate(self._times) if many},
-            **written,
-        }
-        if not (self.folder / f"{digest}.json").exists():
-            write_json(self.folder / f"{digest}.json", facts)
-        write_json(self.folder / f"{name}.json", facts)
-        return facts
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for file in self._files.values():
-            file.discard()

@@ -3,6 +3,7 @@
 Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set keeps of its tokenizer.
 
     tokenizer         a byte-level BPE: load, train, save, fingerprint, encode with tiktoken, the reference
+    fingerprints      of a tokenizer; chat_rule: the chat template that it carries, and which turns are learned
     long_text         encodes a text that tiktoken gives up on; library_errors: turns a library's failure into an error
     huggingface       runs any tokenizer.json with Hugging Face's library; foreign: reads other programs' files
     hub_tokenizer     finds the tokenizer.json of a model on the Hugging Face hub

@@ -24,8 +24,8 @@ import numpy as np
 from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, write_json
-from tokenmill.store.fingerprints import of_huggingface
 from tokenmill.store.schema import MOST_IDS
+from tokenmill.tokenize.fingerprints import of_huggingface
 from tokenmill.tokenize.library_errors import CannotRun, naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 

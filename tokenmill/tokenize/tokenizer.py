@@ -30,12 +30,12 @@ import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
-from tokenmill.store.chat_rule import MOST_ADDED, NANOCHAT_TOKENS, ChatRule
 from tokenmill.store.files import header, read_json, write_json
-from tokenmill.store.fingerprints import of_chat, of_ranks
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.tokenize.chat_rule import MOST_ADDED, NANOCHAT_TOKENS, ChatRule
+from tokenmill.tokenize.fingerprints import of_chat, of_ranks
 from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.long_text import encode_in_stretches
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN

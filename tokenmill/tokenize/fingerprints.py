@@ -3,10 +3,8 @@
 of_ranks(pattern, ranks, special_tokens, bos_token, eot_token)      a byte-level BPE tokenizer
 of_huggingface(whole, bos_token, eot_token)                         the content of a Hugging Face tokenizer.json
 of_chat(fingerprint, rule)                                          one of these, and the chat rule of a chat set
-of_saved(saved)                                                     the content of a token set's tokenizer.json
 """
 
-import base64
 import hashlib
 import json
 from typing import Any
@@ -36,12 +34,3 @@ def of_chat(fingerprint: str, rule: dict[str, Any] | None) -> str:
     if rule is None:
         return fingerprint
     return hashlib.sha256(json.dumps([fingerprint, rule], sort_keys=True).encode()).hexdigest()
-
-
-def of_saved(saved: dict[str, Any]) -> str:
-    """The fingerprint of the tokenizer in a token set's tokenizer.json: 64 hex digits."""
-    framed = saved["bos_token"], saved.get("eot_token")
-    if saved.get("kind") == "huggingface":
-        return of_chat(of_huggingface(saved["tokenizer"], *framed), saved.get("chat"))
-    ranks = {base64.b64decode(token): rank for token, rank in saved["ranks"].items()}
-    return of_chat(of_ranks(saved["pattern"], ranks, saved["special_tokens"], *framed), saved.get("chat"))
