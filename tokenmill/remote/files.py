@@ -38,6 +38,8 @@ BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")  # where nobody mak
 # botocore keeps 10 connections, too few for the threads; a bucket's region is looked up
 OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"max_pool_connections": 64}, "cache_regions": True}}
 FINAL = ("SSLError", "ParamValidationError", "IsADirectory", "NotADirectory")  # errors that are the same each time
+ADVICE = {"s3": "; give AWS credentials that may, or, for a public bucket, set FSSPEC_S3_ANON=true"}
+ADVICE["hf"] = f"; {hub_client.ACCESS}"
 LOG = logging.getLogger("tokenmill")
 
 
@@ -58,19 +60,14 @@ def file_system(address: str) -> tuple[Any, str]:
     with naming_the_extra("remote"):
         from fsspec.core import url_to_fs
     try:
-        fs, path = url_to_fs(address, **OPTIONS.get(scheme_of(address), {}))
-    except ImportError as error:
-        raise ImportError(f"{display_address(address)}: {error}") from error
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{display_address(address)}: no such kind of address ({error})") from error
+        found: tuple[Any, str] = url_to_fs(address, **OPTIONS.get(scheme_of(address), {}))
+    except (ImportError, ValueError, TypeError) as error:
+        raise type(error)(f"{display_address(address)}: no such kind of address, or not here ({error})") from error
     _sanitize_logs(scheme_of(address))
-    return fs, path
+    return found
 
 
-@functools.cache
-def _sanitize_logs(scheme: str) -> None:
-    """Once for each scheme, whose libraries have their loggers by then."""
-    sanitize_logs()
+_sanitize_logs = functools.cache(lambda scheme: sanitize_logs())  # once a scheme: its libraries have loggers by then
 
 
 def read(
@@ -171,17 +168,17 @@ def _get(address: str, start: int, end: int | None, most: int) -> bytes:
 
 def _cat(address: str, start: int, end: int | None, most: int) -> bytes:
     fs, path = file_system(address)
-    if end is None and (size := fs.info(path).get("size")) is not None and size > most:
-        raise ValueError(f"expected at most {most:,} bytes, found {size:,}")
-    span = {} if end is None else {"start": start, "end": end}
+    span = {"start": start, "end": most + 1 if end is None else end}
     if fs.async_impl:
         from fsspec.asyn import sync
 
         data = bytes(sync(fs.loop, fs._cat_file, path, **span, timeout=REQUEST_SECONDS * (10 if end is None else 1)))
     else:
         data = bytes(fs.cat_file(path, **span, cache_type="none"))  # or it reads 5 MiB ahead
-    if len(data) > (most if end is None else end - start):
-        raise NotImplementedError(f"asked for fewer bytes than {len(data):,}: the file system does not support ranges")
+    if len(data) > most and end is None:
+        raise ValueError(f"expected at most {most:,} bytes, found more")
+    if end is not None and len(data) > end - start:
+        raise NotImplementedError(f"asked for {end - start:,} bytes, found {len(data):,}: no ranges there")
     return data
 
 
@@ -213,15 +210,15 @@ def _url_on_the_hub(address: str) -> tuple[str, dict[str, str]]:
     for _ in range(5):  # a repository that was renamed is redirected, too
         answer = ask("HEAD", url, headers, redirect=False)
         answer.drain_conn()  # or the connection cannot be used again
-        if answer.status == 200:
-            return url, headers
         if answer.status // 100 != 3 or "Location" not in answer.headers:
-            raise Refused(answer.status, answer.headers.get("Retry-After"))
+            break
         there = urljoin(url, answer.headers["Location"])
         if urlsplit(there).netloc != urlsplit(url).netloc:
             return there, {}
         url = there
-    raise ValueError(f"{url}: the hub redirects in a circle")
+    if answer.status != 200:
+        raise Refused(answer.status, answer.headers.get("Retry-After"))
+    return url, headers
 
 
 # ---------------------------------------------------------------------------- retries
@@ -242,7 +239,8 @@ def _retried(attempt: Callable[[], Any], what: str, done: str) -> Any:
             kind, may_pass = _judge(error)
             if not may_pass or wrong == TRIES_OF_WRONG_BYTES or spent + pause > PATIENCE_SECONDS:
                 how = f", {tries} tries over {spent:,.0f} s" if tries > 1 else ""
-                raise kind(f"{what}: cannot be {done}{how}: {reason}{_advice(kind, what)}") from None
+                advice = ADVICE.get(scheme_of(what), "") if kind is PermissionError else ""
+                raise kind(f"{what}: cannot be {done}{how}: {reason}{advice}") from None
             if spent + pause > WARN_SECONDS:
                 LOG.warning("%s: not %s yet; trying for up to %.0f s: %s", what, done, PATIENCE_SECONDS, reason)
             time.sleep(pause)
@@ -263,11 +261,3 @@ def _judge(error: Exception) -> tuple[type[Exception], bool]:
     kind = next((kind for kind in (WrongBytes, *final) if isinstance(error, kind)), ConnectionError)
     is_final = isinstance(error, TypeError) or any(word in repr(error) for word in FINAL)
     return kind, kind in (WrongBytes, ConnectionError) and not is_final
-
-
-def _advice(kind: type[Exception], what: str) -> str:
-    if what.startswith("hf://") and kind in (PermissionError, FileNotFoundError):
-        return f"; {hub_client.ACCESS}"
-    if what.startswith("s3") and kind is PermissionError:
-        return "; give AWS credentials that may, or, for a public bucket, set FSSPEC_S3_ANON=true"
-    return ""

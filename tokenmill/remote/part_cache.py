@@ -69,7 +69,7 @@ class Cache:
 
     def used(self) -> int:
         """About how many bytes the parts take: nearly all are of one size, so only names are counted."""
-        return PART_BYTES * sum(1 for _ in self._paths())
+        return PART_BYTES * len(self._paths())
 
     def wrote(self, size: int) -> None:
         """Notes that a part was written; evicts if it is time to count and there are too many."""
@@ -82,31 +82,26 @@ class Cache:
         """Unlinks so many bytes of parts, and some more for room. Does nothing if size < 1."""
         if size < 1:
             return
-        since = min((job.made for job in list(self.in_use)), default=time.time())
-        found = []
-        for folder, entry in self._paths():
+        since, found = min((job.made for job in list(self.in_use)), default=time.time()), []
+        for path in self._paths():
             with contextlib.suppress(FileNotFoundError):
-                mapped = entry.stat().st_mtime
+                folder, mapped = os.path.basename(os.path.dirname(path)), os.stat(path).st_mtime
                 is_done = folder in self.reads and mapped < since
-                order = (1, -mapped) if is_done else (2 * (folder in self.reads), mapped)
-                found.append((order, entry.path))
-        found.sort()
-        for _, path in found[: (size + self.limit() // ROOM) // PART_BYTES + 1]:
+                found.append(((1, -mapped) if is_done else (2 * (folder in self.reads), mapped), path))
+        for _, path in sorted(found)[: (size + self.limit() // ROOM) // PART_BYTES + 1]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def _paths(self) -> "Iterator[tuple[str, os.DirEntry[str]]]":
-        """The folder and file of each part. What killed processes have left there is removed."""
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.root / "parts") as folders:
-            for folder in folders:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-                    for entry in entries:
-                        if entry.name.isdigit():
-                            yield folder.name, entry
-                            continue
-                        with contextlib.suppress(FileNotFoundError):
-                            if time.time() - entry.stat().st_mtime > LEFT_OVER_SECONDS:
-                                os.unlink(entry.path)
+    def _paths(self) -> list[str]:
+        """The path of each part. What killed processes have left there is removed."""
+        found = []
+        for folder, _, names in os.walk(self.root / "parts"):
+            found += [f"{folder}/{name}" for name in names if name.isdigit()]
+            for path in (f"{folder}/{name}" for name in names if not name.isdigit()):
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - os.stat(path).st_mtime > LEFT_OVER_SECONDS:
+                        os.unlink(path)
+        return found
 
 
 @dataclass(frozen=True)
