@@ -179,24 +179,6 @@ def beside_steps(path: Path) -> list[str]:
     return lines
 
 
-def reading(path: Path) -> list[str]:
-    """What reading costs where maps are not wanted."""
-    mapped = loader_steps(path, prefetch=0)
-    mapped()
-    os.environ["TOKENMILL_READ"] = "pread"
-    read = loader_steps(path, prefetch=0)
-    read()
-    del os.environ["TOKENMILL_READ"]
-    rounds = [(tokens_per_second(mapped), tokens_per_second(read)) for _ in range(ROUNDS)]
-    one, other = (float(np.median(column)) for column in zip(*rounds, strict=True))
-    return [
-        "| best_fit, no thread, in the page cache | tokens/s | |",
-        "| --- | --- | --- |",
-        f"| mapped (default) | {one / 1e6:,.1f}M | 1.00 |",
-        f"| `TOKENMILL_READ=pread` | {other / 1e6:,.1f}M | {other / one:.2f} |",
-    ]
-
-
 # ---------------------------------------------------------------------------- planning
 
 
@@ -312,7 +294,7 @@ def main() -> None:
         files, path = sets.prepare(folder)
         documents = sum(pq.ParquetFile(file).metadata.num_rows for file in files)
         heading = f"{path.name}: {len(files)} training files, {documents:,} documents; {os.cpu_count()} cores."
-        tables = [speeds(files, path), reading(path), planning(), opening(folder), memory(path, folder / "20000")]
+        tables = [speeds(files, path), planning(), opening(folder), memory(path, folder / "20000")]
         torch.set_num_threads(threads)
         tables.insert(1, beside_steps(path))
     text = "\n\n".join([heading, *("\n".join(table) for table in tables)]) + "\n"

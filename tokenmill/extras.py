@@ -42,7 +42,7 @@ EXTRAS = {
     "torch": {"torch"},
     "jax": {"jax"},
 }
-PART_OF = {"boto3": "aiobotocore", "botocore": "aiobotocore"}  # which names the versions of these that fit s3fs
+PART_OF = {"botocore": "s3fs"}  # whose versions fit each other
 IN_A_CLONE = {"prepare", "chat", "report", "view", "torch"}  # what `make demo` installs, from requirements.txt
 INSTEAD = {"torch": "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"}
 

@@ -4,8 +4,8 @@
     commit_of("owner/name", "v1")                        which commit the revision is now
     files_of("owner/name", commit)                       [HubFile("web/a.parquet", 1048576, "9f86d0...", None), ...]
 
-Text is listed and downloaded by it (text/), token sets are read by ranges (remote/hub_backend.py) and sent
-(remote/writers.py). HF_ENDPOINT names another hub. HF_TOKEN, or else `hf auth login`, says who asks. The environment is
+Text is listed and downloaded by it (text/), token sets are read (remote/files.py) and sent
+(remote/copy.py). HF_ENDPOINT names another hub. HF_TOKEN, or else `hf auth login`, says who asks. The environment is
 read at each call. `huggingface_hub` is imported only where it is needed: reading by ranges does without.
 """
 
