@@ -54,7 +54,7 @@ class Cache:
 
     def __init__(self, root: Path, limit: int | None = None):
         self.root, self._limit, self._written = root, limit, 0
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.make_folder(root)
         if (owner := root.stat().st_uid) != os.geteuid():
             raise PermissionError(
                 f"{root}: expected a cache of user {os.geteuid()}, found one of user {owner}; pass a cache_dir of your "
@@ -62,6 +62,11 @@ class Cache:
             )
         self.reads: set[str] = set()  # folders of the shards of sets that this process has opened
         self.in_use: weakref.WeakSet[Job] = weakref.WeakSet()  # the parts that this process holds
+
+    def make_folder(self, folder: Path) -> None:
+        """Makes a folder of the cache, also if all of it was deleted meanwhile."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
 
     def limit(self) -> int:
         """How many bytes the parts may take."""
@@ -143,7 +148,7 @@ class PartFolder:
     def _fetch(self, number: int) -> None:
         """Fetches a part, unless another process does so meanwhile."""
         path, start = self._path(number), number * PART_BYTES
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.cache.make_folder(path.parent)
         with _locked(path.with_name(f"{number}.lock")):
             if path.exists():
                 return

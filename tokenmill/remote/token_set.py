@@ -80,7 +80,7 @@ class RemoteTokenSet(TokenSet):
         what = json.dumps([self.records, self.manifest["files"]], sort_keys=True)
         digest = hashlib.sha256(what.encode()).hexdigest()[:8]
         self.path = self.cache.root / "sets" / f"{self.digest}-{digest}"
-        (self.path / "shards").mkdir(parents=True, exist_ok=True)
+        self.cache.make_folder(self.path / "shards")
         self._compared: set[str] = set()  # files in it that this process has compared with their checksums
         self.cache.reads |= set(self.records.values())
 
@@ -101,7 +101,7 @@ class RemoteTokenSet(TokenSet):
         """
         path = self.path / name
         if sha256 is None or not path.exists() or (name not in self._compared and sha256 != sha256_of_file(path)):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.cache.make_folder(path.parent)
             data = read(self.address, name, check=partial(require_sha256, sha256), most=size)
             write_file(path, data, durable=False)
         self._compared.add(name)
