@@ -39,7 +39,8 @@ def sparse(folder: Path, num_shards: int, shard_tokens: int = 50_000_000) -> Pat
     (folder / "shards").mkdir(parents=True)
     index = folder / "shards" / "lengths"
     index.write_bytes(offsets.astype("<u8").tobytes())
-    shards, facts = [], {"documents": len(offsets) - 1, "tokens": shard_tokens, **dict.fromkeys(TEXT_COUNTS, 0)}
+    counts = {"documents": len(offsets) - 1, "tokens": shard_tokens, **dict.fromkeys(TEXT_COUNTS, 0)}
+    shards, facts = [], {"dtype": "uint16"} | counts
     for number in range(num_shards):
         name = f"zeros_{number:05}.000"
         os.link(index, folder / "shards" / f"{name}.idx")  # one index for all of them

@@ -5,6 +5,7 @@ numpy, pytest and hypothesis.
 """
 
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -160,12 +161,15 @@ def bucket(moto, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     name = f"b{abs(hash(tmp_path)) % 10**8}"
     import boto3
+    import fsspec
 
     from tokenmill.remote import files
 
     boto3.client("s3").create_bucket(Bucket=name)
-    files._s3_client.cache_clear()  # another test's server
+    files._s3_client.cache_clear()  # of other tests, with other credentials
     files._url_of.cache_clear()
+    if importlib.util.find_spec("s3fs"):
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
     return name
 
 

@@ -100,7 +100,8 @@ print("whole" if number + 1 == len(right) else "WRONG", flush=True)
         told = told.read()
     assert kills > 3
     assert told.count("right") > 300
-    assert set(told.split()) == {"right", "whole"}, told[-2000:]
+    assert "whole" in told
+    assert not told.replace("right", "").replace("whole", "").split(), told[-2000:]
     assert len(parts(tmp_path / "cache")) * MIB <= 3 * WINDOW
 
 

@@ -268,7 +268,7 @@ def test_the_climbmix_preset_validates_on_the_repository_s_last_file(hub, env, t
     flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--shard-text-bytes", 500_000)
     done = run_prepare("climbmix", *flags, cwd=tmp_path, env=env)
     manifest = json.loads(token_set(done, tmp_path)["manifest.json"])
-    assert [(shard["source"], shard["split"]) for shard in manifest["shards"]] == [
+    assert [(shard["sources"][0], shard["split"]) for shard in manifest["shards"]] == [
         (NAMES[0], "train"),
         (NAMES[1], "train"),
         (NAMES[3], "val"),
@@ -328,7 +328,7 @@ def test_an_hf_url_of_a_folder_takes_that_part_of_a_repository(tokenizer_json, t
         done = run_prepare("--source", source, "--tokenizer", tokenizer_json, cwd=tmp_path, env=env)
         server.shutdown()
     manifest = json.loads((tmp_path / done.stdout.splitlines()[-1] / "manifest.json").read_text())
-    assert [shard["source"] for shard in manifest["shards"]] == ["a.parquet", "b.parquet"]
+    assert [shard["sources"][0] for shard in manifest["shards"]] == ["a.parquet", "b.parquet"]
 
 
 def test_a_file_that_is_there_is_hashed_once_and_fetched_where_it_is_another(hub, env, flags, tmp_path):
