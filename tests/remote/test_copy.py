@@ -98,7 +98,7 @@ def test_a_push_mends_what_is_missing_and_says_what_to_do_with_what_is_damaged(f
         assert s3.get_object(**key)["Body"].read() == right
     s3.put_object(**key, Body=bytes([right[0] ^ 1]) + right[1:])
     assert cli.main(["verify", address]) == 1
-    assert f"delete them there, and send them again: tokenmill push FOLDER {address}" in capsys.readouterr().out
+    assert f"delete them there, and run: tokenmill push FOLDER {address}" in capsys.readouterr().out
 
 
 def test_another_set_is_not_written_over_there_or_here(folder, tmp_path):

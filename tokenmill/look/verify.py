@@ -178,7 +178,7 @@ def main(arguments: list[str], prog: str) -> int:
     shards = len(token_set.entries)
     print(f"{token_set.display_name}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
     if bad and isinstance(token_set, RemoteTokenSet):
-        print(f"delete them there, and send them again: tokenmill push FOLDER {token_set.display_name}")
+        print(f"if they are damaged, delete them there, and run: tokenmill push FOLDER {token_set.display_name}")
     elif bad and config.drop_bad:
         drop(config.path, bad)
         print(f"removed {', '.join(bad)}; prepare from the same source again to make them again, in their places")

@@ -22,7 +22,7 @@ from tokenmill.remote.files import WrongBytes, read, require_writable, scheme_of
 from tokenmill.remote.part_cache import PART_BYTES, require_crc32
 from tokenmill.remote.token_set import read_manifest, require_sha256, sha256_of_file
 from tokenmill.sanitize import sanitize
-from tokenmill.store.columns import checksums_of, columns_of
+from tokenmill.store.columns import META, checksums_of, columns_of
 from tokenmill.store.files import (
     BLOCK_BYTES,
     AtomicFile,
@@ -82,7 +82,7 @@ def _require_no_other(token_set: TokenSet, address: str) -> None:
     if (digest := digest_of(manifest)) not in {token_set.digest, *token_set.digests()}:
         raise FileExistsError(
             f"{display_address(address)}: has another token set, {manifest['dataset']} with manifest {digest}, which "
-            f"{token_set.path} never was; push to another address, or delete that one first"
+            f"{token_set.path} never had; if that one has grown since, pull it; else push to another address"
         )
 
 
@@ -92,6 +92,10 @@ def _push_shard(
     """Whether a shard had to be sent: it is there if its record is, and its columns with their sizes."""
     record, name, sha256 = _record(token_set, entry), f"shards/{entry.name}", token_set.records[entry.name]
     columns = {f"{name}.{suffix}": checksums_of(record, suffix)["bytes"] for suffix in columns_of(record)}
+    if (lost := f"{name}.{META.suffix}") in there and lost not in columns:
+        raise FileExistsError(
+            f"{display_address(address)}: has kept columns, which {token_set.path} lacks; pull it first"
+        )
     known = f"{name}.json" in there and columns.items() <= there.items()
     try:
         known = known and bool(read(address, f"{name}.json", check=partial(require_sha256, sha256)))
@@ -218,14 +222,18 @@ def pull(address: str, folder: Path, progress: Progress = lambda shards, size: N
 
 def _require_same_set(folder: Path, address: str, digest: str) -> None:
     """FileExistsError if the folder has a set that the one at the address is not, and never was."""
-    if not (folder / "manifest.json").exists() or (here := TokenSet(folder).digest) == digest:
+    if not (folder / "manifest.json").exists():
+        if others := sorted({path.name for path in folder.iterdir()} - {"shards", "manifests", FOLDER, *SMALL_FILES}):
+            raise FileExistsError(f"{folder}: expected a new folder, found {others[0]} in it; name another folder")
+        return
+    if (here := TokenSet(folder).digest) == digest:
         return
     try:
         read(address, f"manifests/{here}.json")
     except FileNotFoundError:
         raise FileExistsError(
-            f"{folder}: has another token set, with manifest {here}, which {display_address(address)} never was; name "
-            "a new folder"
+            f"{folder}: has another token set, with manifest {here}, which {display_address(address)} never had; if "
+            "this one has grown since, push it; else name a new folder"
         ) from None
 
 
@@ -237,6 +245,10 @@ def _pull_shard(address: str, folder: Path, manifest: dict[str, Any], entry: Sha
     record = parse_json(data, f"{display_address(address)}/{name}.json", "shard")
     if not entry.is_of(record):
         raise ValueError(f"{display_address(address)}/{name}.json: is not of the shard that the manifest lists")
+    if (lost := path.with_suffix(f".{META.suffix}")).exists() and META.suffix not in record:
+        raise FileExistsError(
+            f"{lost}: is not at {display_address(address)}; push the kept columns, or delete them here"
+        )
     came = False
     for suffix in columns_of(record):
         came |= _pull_file(address, f"{name}.{suffix}", folder / f"{name}.{suffix}", checksums_of(record, suffix))

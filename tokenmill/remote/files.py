@@ -18,6 +18,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -38,7 +39,7 @@ BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")  # where nobody mak
 # botocore keeps 10 connections, too few for the threads; a bucket's region is looked up
 OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"max_pool_connections": 64}, "cache_regions": True}}
 FINAL = ("SSLError", "ParamValidationError", "IsADirectory", "NotADirectory")  # errors that are the same each time
-ADVICE = {"s3": "; give AWS credentials that may, or, for a public bucket, set FSSPEC_S3_ANON=true"}
+ADVICE = {"s3": "; set AWS credentials that have access, or, for a public bucket, FSSPEC_S3_ANON=true"}
 ADVICE["hf"] = f"; {hub_client.ACCESS}"
 LOG = logging.getLogger("tokenmill")
 
@@ -178,7 +179,7 @@ def _cat(address: str, start: int, end: int | None, most: int) -> bytes:
     if len(data) > most and end is None:
         raise ValueError(f"expected at most {most:,} bytes, found more")
     if end is not None and len(data) > end - start:
-        raise NotImplementedError(f"asked for {end - start:,} bytes, found {len(data):,}: no ranges there")
+        raise UnsupportedOperation(f"asked for {end - start:,} bytes, found {len(data):,}: no ranges there")
     return data
 
 
@@ -257,7 +258,7 @@ def _judge(error: Exception) -> tuple[type[Exception], bool]:
     if isinstance(status, int):
         kind: type[Exception] = {404: FileNotFoundError, 416: WrongBytes}.get(status, ConnectionError)
         return kind, status in (408, 429) or status >= 500
-    final = (FileNotFoundError, PermissionError, ImportError, NotImplementedError, ValueError)
+    final = (FileNotFoundError, PermissionError, ImportError, UnsupportedOperation, ValueError)
     kind = next((kind for kind in (WrongBytes, *final) if isinstance(error, kind)), ConnectionError)
     is_final = isinstance(error, TypeError) or any(word in repr(error) for word in FINAL)
     return kind, kind in (WrongBytes, ConnectionError) and not is_final

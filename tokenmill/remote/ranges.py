@@ -7,6 +7,7 @@ read_url("https://host/manifest.json", {}, most=1 << 26)       all of it, if it 
 import functools
 import os
 import time
+from io import UnsupportedOperation
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -53,8 +54,8 @@ def ask(method: str, url: str, headers: dict[str, str], redirect: bool = True) -
 def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None = None, most: int = 1 << 62) -> bytes:
     """Bytes `start` to `end` of what a URL names; without `end`, all of them, at most `most`.
 
-    Raises Refused; NotImplementedError for a server without ranges; ValueError for more than `most`; TimeoutError; or
-    what urllib3 raises.
+    Raises Refused; UnsupportedOperation, an OSError, for a server without ranges; ValueError for more than `most`;
+    TimeoutError; or what urllib3 raises.
     """
     began, found, size = time.monotonic(), list[bytes](), 0
     whole, most = end is None, most if end is None else end - start
@@ -73,7 +74,7 @@ def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None 
         else:
             if whole:
                 raise ValueError(f"expected at most {most:,} bytes, found more")
-            raise NotImplementedError(f"asked for {most:,} bytes, and more came: the server does not support ranges")
+            raise UnsupportedOperation(f"asked for {most:,} bytes, and more came: the server does not support ranges")
     except BaseException:
         answer.close()
         raise

@@ -91,8 +91,8 @@ def read_view(token_set: "TokenSet", name: str) -> View:
     except FileNotFoundError as error:
         known = ", ".join(token_set.view_names()) or "none"
         raise FileNotFoundError(
-            f"{shown}: expected a view {name!r}, found {known}; make it by `tokenmill view {shown} --name {name} "
-            "--where ...`, or, if it is a digest that a position names, put its file back"
+            f"{shown}: expected a view {name!r}, found {known}; make it by `tokenmill view FOLDER --name {name} "
+            "--where ...` on this disk (and push it), or, if it is a digest that a position names, put its file back"
         ) from error
     if facts["manifest"] != token_set.digest:
         raise ValueError(
