@@ -10,7 +10,7 @@ Everything else that names a token set is a folder.
 import os
 import re
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from tokenmill.sanitize import HIDDEN, hide, redact
 
@@ -122,7 +122,8 @@ def name_of(tokens: str | Path) -> str:
 def joined(address: str, name: str) -> str:
     """The address of a file of a token set."""
     scheme, host, path, query, _ = urlsplit(address)
-    return urlunsplit((scheme, host, f"{path}/{name}", query, ""))
+    quoted = quote(name) if scheme in ("http", "https") else name
+    return urlunsplit((scheme, host, f"{path}/{quoted}", query, ""))
 
 
 def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:

@@ -13,6 +13,7 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from tokenmill.addresses import display_address
 from tokenmill.extras import naming_the_extra
@@ -87,7 +88,7 @@ def revision_url(repository: str, revision: str) -> str:
 
 def file_url(repository: str, commit: str, path: str) -> str:
     """What answers with a file, or with a redirect to it that expires."""
-    return f"{endpoint()}/datasets/{repository}/resolve/{commit}/{path}"
+    return f"{endpoint()}/datasets/{repository}/resolve/{commit}/{quote(path)}"
 
 
 def api() -> "HfApi":

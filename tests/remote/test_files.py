@@ -1,11 +1,16 @@
 """Objects are read through every fault that a server can have, and what does not pass is one clear error."""
 
+import json
+import shutil
+import threading
+import time
+
 import fsspec
 import pytest
 from elsewhere import batches, same
 from file_server import FileServer
 
-from tokenmill import RowLoader
+from tokenmill import RowLoader, cli
 from tokenmill.addresses import named
 from tokenmill.remote import files
 from tokenmill.remote.files import WrongBytes, read, sizes, write
@@ -166,8 +171,6 @@ def test_s3_without_credentials_or_in_another_region_is_one_clear_error(plain, m
         read("s3://set/x", "a.bin", 0, 10)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    files._s3_client.cache_clear()
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
     plain.files["set/x/a.bin"], plain.always["x/a.bin"] = DATA, "301"
     with pytest.raises((OSError, ValueError), match="s3://set/x/a.bin: cannot be read"):
         read("s3://set/x", "a.bin", 0, 10)
@@ -239,6 +242,39 @@ def test_what_is_not_the_set_s_is_an_error_and_no_row(folder, server, tmp_path, 
         server.files.update(right)
         found += [next(loader)[0] for _ in range(len(here) - loader.step)]
     assert same(found, here)
+
+
+def test_close_does_not_wait_for_a_server_that_stalls(folder, tmp_path):
+    """Whatever it is that the server does not give: here the counts of a view."""
+    there = shutil.copytree(folder, tmp_path / "set")
+    assert cli.main(["view", str(there), "--name", "long", "--where", "tokens >= 30"]) == 0
+    with FileServer.of(there) as server:
+        loader = RowLoader(f"{server.url}/set", batch_size=2, seq_len=64, view="long", cache_dir=tmp_path / "c")
+        server.always[".slices"] = "stall"
+        reading = threading.Thread(target=lambda: pytest.raises(ValueError, next, loader), daemon=True)
+        reading.start()
+        time.sleep(0.2)
+        began = time.monotonic()
+        loader.close()
+        reading.join(5)
+        assert not reading.is_alive()
+        assert time.monotonic() - began < 5
+
+
+def test_what_a_manifest_says_of_a_shard_is_what_its_record_says(folder, server, tmp_path):
+    """Or rows would be cut short where the tokens end."""
+    manifest = json.loads(server.files["set/manifest.json"])
+    manifest["shards"][0]["tokens"] += 10
+    manifest["tokens"] += 10
+    server.files["set/manifest.json"] = json.dumps(manifest).encode()
+    with pytest.raises(ValueError, match="the record of shard train_0.000 is not of the shard that the manifest lists"):
+        batches(f"{server.url}/set", packing="random", cache_dir=tmp_path, epochs=None, count=3)
+
+
+@pytest.mark.parametrize("name", ["a#1", "a?x", "100%25", "a b", "水"])
+def test_any_plain_name_can_be_read(name):
+    with FileServer({f"set/shards/{name}.bin": DATA}) as server:
+        assert read(f"{server.url}/set", f"shards/{name}.bin", 0, 10) == DATA[:10]
 
 
 def test_an_object_that_is_replaced_midway_is_noticed(server, tmp_path):

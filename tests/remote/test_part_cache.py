@@ -145,6 +145,16 @@ def test_other_sets_parts_go_first_then_done_windows_and_left_overs(tmp_path):
     assert {path.name for path in parts(tmp_path)} == {"0", "1", "2"}, "of windows that are done, the last first"
 
 
+def test_processes_that_write_little_keep_the_limit_too(tmp_path):
+    folder = tmp_path / "parts" / "set"
+    for number in range(100):
+        cache = Cache(tmp_path, 20 * MIB)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / str(number)).touch()
+        cache.wrote(MIB)
+    assert len(parts(tmp_path)) <= 21
+
+
 def test_a_cache_belongs_to_its_user(server, tmp_path):
     batches(f"{server.url}/set", 1, cache_dir=tmp_path / "mine")
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700
@@ -170,9 +180,14 @@ def disk(tmp_path):
 
 @as_root
 def test_a_full_disk_is_an_error_that_says_how_much_is_needed(server, disk):
+    other = disk / "parts" / ("0" * 64)  # of a set that nobody reads: it goes first
+    other.mkdir(parents=True)
+    for number in range(7):
+        (other / str(number)).write_bytes(bytes(MIB))
     with pytest.raises(OSError, match=rf"{disk}: no room for 1,048,576 more bytes; the cache has [\d,]+. Make room"):
         batches(f"{server.url}/set", cache_dir=disk, cache_bytes=100 * MIB)
     assert not list(disk.rglob("*.tmp"))
+    assert not list(other.iterdir())
 
 
 def test_two_sets_of_one_name_share_no_part(tmp_path):

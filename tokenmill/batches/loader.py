@@ -54,7 +54,7 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |
     | rank, world_size | by default those of torch.distributed or jax.distributed, else of torchrun, else 0 of 1 |
     | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]; ranks with the same place in it get the same rows |
-    | cache_dir | where to cache blocks of remote token sets: by default TOKENMILL_CACHE, or ~/.cache/tokenmill/sets |
+    | cache_dir | where to cache parts of remote token sets: by default TOKENMILL_CACHE, or ~/.cache/tokenmill/remote |
     | cache_bytes | the size limit of that cache, as 50_000_000_000 or "50G"; by default 90% of the free space |
 
     With drop_last=False, the last batch of some ranks may be one row shorter than that of others, or even empty, so

@@ -240,11 +240,21 @@ def _retried(attempt: Callable[[], Any], what: str, done: str) -> Any:
             kind, may_pass = _judge(error)
             if not may_pass or wrong == TRIES_OF_WRONG_BYTES or spent + pause > PATIENCE_SECONDS:
                 how = f", {tries} tries over {spent:,.0f} s" if tries > 1 else ""
+                if kind is PermissionError:
+                    _forget_credentials(what)
                 advice = ADVICE.get(scheme_of(what), "") if kind is PermissionError else ""
                 raise kind(f"{what}: cannot be {done}{how}: {reason}{advice}") from None
             if spent + pause > WARN_SECONDS:
                 LOG.warning("%s: not %s yet; trying for up to %.0f s: %s", what, done, PATIENCE_SECONDS, reason)
             time.sleep(pause)
+
+
+def _forget_credentials(address: str) -> None:
+    """Looks them up again next time, as a notebook sets them after an error."""
+    _url_of.cache_clear()
+    _s3_client.cache_clear()
+    if scheme_of(address) in ("s3", "s3a"):
+        file_system(address)[0].clear_instance_cache()
 
 
 def _judge(error: Exception) -> tuple[type[Exception], bool]:

@@ -41,7 +41,7 @@ PART_BYTES = BLOCK_BYTES
 LOCK_SECONDS = 60.0  # then a part is fetched although another process is at it
 COUNT_AFTER = 64  # the cache is counted after every 64th of its limit that this process has written
 ROOM = 16  # a 16th of the limit is evicted at once
-UNLIMITED_COUNT = 1 << 30  # bytes written between two counts of a cache with no limit of its own
+MOST_UNCOUNTED = 1 << 36  # bytes: at most a GiB is written between two counts
 LEFT_OVER_SECONDS = 3600.0  # after which a temporary file or a lock is of a process that was killed
 
 
@@ -53,13 +53,15 @@ class Cache:
     """
 
     def __init__(self, root: Path, limit: int | None = None):
-        self.root, self._limit, self._written = root, limit, 0
+        self.root, self._limit = root, limit
         self.make_folder(root)
         if (owner := root.stat().st_uid) != os.geteuid():
             raise PermissionError(
                 f"{root}: expected a cache of user {os.geteuid()}, found one of user {owner}; pass a cache_dir of your "
                 "own, or set TOKENMILL_CACHE"
             )
+        self._count_after = min(limit or MOST_UNCOUNTED, shutil.disk_usage(root).total, MOST_UNCOUNTED) // COUNT_AFTER
+        self._written = self._count_after  # the first part that a process writes is counted
         self.reads: set[str] = set()  # folders of the shards of sets that this process has opened
         self.in_use: weakref.WeakSet[Job] = weakref.WeakSet()  # the parts that this process holds
 
@@ -79,7 +81,7 @@ class Cache:
     def wrote(self, size: int) -> None:
         """Notes that a part was written; evicts if it is time to count and there are too many."""
         self._written += size
-        if self._written >= (self._limit // COUNT_AFTER if self._limit else UNLIMITED_COUNT):
+        if self._written >= self._count_after:
             self._written = 0
             self.evict(self.used() - self.limit())
 
@@ -162,19 +164,25 @@ class PartFolder:
 
     def _write(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-        try:
-            temporary.write_bytes(data)
-            os.replace(temporary, path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            message = (
-                f"{self.cache.root}: no room for {len(data):,} more bytes; the cache has {self.cache.used():,}. Make "
-                "room, pass a smaller cache_bytes, or a cache_dir on another disk"
-            )
-            raise with_message(error, message) from error
+        for number in range(2):
+            try:
+                temporary.write_bytes(data)
+                os.replace(temporary, path)
+                return
+            except FileNotFoundError:  # the cache was deleted
+                return
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if number:
+                    message = (
+                        f"{self.cache.root}: no room for {len(data):,} more bytes; the cache has "
+                        f"{self.cache.used():,}. Make room, or pass a cache_dir on another disk"
+                    )
+                    raise with_message(error, message) from error
+                self.cache.evict(len(data))
 
 
 def require_crc32(size: int, crc32: Sequence[int], data: bytes | memoryview) -> None:
@@ -191,7 +199,12 @@ def require_crc32(size: int, crc32: Sequence[int], data: bytes | memoryview) -> 
 def _locked(path: Path) -> Iterator[None]:
     """Holds a lock on a file, and removes it. Goes on without it after a time, and where there are no locks."""
     began = time.monotonic()
-    with open(path, "w") as file:
+    try:
+        file = open(path, "w")  # noqa: SIM115 (closed below)
+    except FileNotFoundError:  # the cache was deleted
+        yield
+        return
+    with file:
         while time.monotonic() - began < LOCK_SECONDS:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

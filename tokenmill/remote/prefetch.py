@@ -9,6 +9,7 @@ A job that failed is tried again when it is required again.
 """
 
 import _thread
+import copy
 import heapq
 import itertools
 import os
@@ -87,7 +88,7 @@ class _Pool:
                     self.changed.wait(CHECK_SECONDS)
                     raise_if_cancelled()  # close() does not wait for a server
                 if job.error is not None:
-                    raise type(job.error)(*job.error.args)  # each waiter its own
+                    raise copy.copy(job.error)  # each waiter its own
 
 
 _pool = _Pool()

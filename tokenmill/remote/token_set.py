@@ -77,7 +77,7 @@ class RemoteTokenSet(TokenSet):
 
     def _begin(self) -> None:
         """Makes its folder in the cache."""
-        what = json.dumps([self.records, self.manifest["files"]], sort_keys=True)
+        what = json.dumps([self.display_name, self.records, self.manifest["files"]], sort_keys=True)
         digest = hashlib.sha256(what.encode()).hexdigest()[:8]
         self.path = self.cache.root / "sets" / f"{self.digest}-{digest}"
         self.cache.make_folder(self.path / "shards")
@@ -99,13 +99,16 @@ class RemoteTokenSet(TokenSet):
         """The path of a file in the cache. It is fetched, at most `size` bytes, if it is not there; without a checksum
         each time, as what the name of a view stands for may change.
         """
+        call_all([partial(self._fetch, name, sha256, size)])  # in a thread, as close() does not wait for a server
+        return self.path / name
+
+    def _fetch(self, name: str, sha256: str | None, size: int) -> None:
         path = self.path / name
         if sha256 is None or not path.exists() or (name not in self._compared and sha256 != sha256_of_file(path)):
             self.cache.make_folder(path.parent)
             data = read(self.address, name, check=partial(require_sha256, sha256), most=size)
             write_file(path, data, durable=False)
         self._compared.add(name)
-        return path
 
     def bring(self, entries: list[ShardEntry]) -> None:
         """Fetches the records, offsets and listed columns of shards."""
@@ -114,7 +117,7 @@ class RemoteTokenSet(TokenSet):
             listed = {"json": self.records[entry.name], **dict(entry.sha256)}
             names = {f"shards/{entry.name}.{suffix}": sha for suffix, sha in listed.items() if suffix != TOKENS.suffix}
             there = {name for name in names if name in self._compared and (self.path / name).exists()}
-            wanted += [partial(self.have, name, names[name], MOST_BYTES) for name in names if name not in there]
+            wanted += [partial(self._fetch, name, names[name], MOST_BYTES) for name in names if name not in there]
         call_all(wanted)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
@@ -124,7 +127,7 @@ class RemoteTokenSet(TokenSet):
     def open(self, entry: ShardEntry) -> "RemoteShard":
         """A shard whose parts are mapped as they come."""
         record, name = self.record(entry), f"shards/{entry.name}.bin"
-        if not entry.is_of(record):
+        if not entry.is_of(record) or record["dtype"] != self.dtype:
             raise ValueError(
                 f"{self.display_name}: the record of shard {entry.name} is not of the shard that the manifest lists; "
                 "push the set again"

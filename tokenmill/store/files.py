@@ -213,7 +213,7 @@ def remove_temporary_files(*folders: Path) -> None:
     day on file systems without locks.
     """
     for path in (path for folder in folders for path in folder.glob(f"*{TEMPORARY}")):
-        with contextlib.suppress(FileNotFoundError, BlockingIOError), open(path, "r+b") as file:
+        with contextlib.suppress(OSError), open(path, "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

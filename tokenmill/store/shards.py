@@ -112,7 +112,7 @@ class ShardEntry:
 
     def is_of(self, record: dict[str, Any]) -> bool:
         """Whether a record is of this shard, with the same content."""
-        return self.name == record["name"] and self.sha256 == listed_sha256(record)
+        return self == ShardEntry.of_record(record, self.split)
 
 
 class Shard:
