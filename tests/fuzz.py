@@ -355,7 +355,7 @@ def _address(rng, base, work, seed, number):
         ["show", url, "--row", "3", "--seq-len", "64"],
     ]
     loads = partial(_load, url, cache_dir=work / "cache")
-    command = rng.choice([*commands, ["report", url], loads])
+    command = rng.choice([*commands, ["report", url, "--out", str(work / "report.html")], loads])
     return Case(seed, number, "address", case.done, command, command[0] if isinstance(command, list) else "RowLoader")
 
 
@@ -383,7 +383,9 @@ def _cache(rng, base, work, seed, number):
     assert status == 0, printed
     files = [path for path in (work / "cache").rglob("*") if path.is_file()]
     done = "; ".join(damage(rng, path, work / "home") for path in _some(rng, sorted(files)))
-    command = rng.choice([loads, loads, ["verify", url, "--workers", "1"], ["report", url]])
+    command = rng.choice(
+        [loads, loads, ["verify", url, "--workers", "1"], ["report", url, "--out", str(work / "report.html")]]
+    )
     return Case(seed, number, "cache", done, command, command[0] if isinstance(command, list) else "RowLoader")
 
 
