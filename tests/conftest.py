@@ -170,7 +170,9 @@ def bucket(moto, monkeypatch, tmp_path):
     files._url_of.cache_clear()
     if importlib.util.find_spec("s3fs"):
         fsspec.get_filesystem_class("s3").clear_instance_cache()
-    return name
+    yield name
+    if importlib.util.find_spec("s3fs"):  # or other tests would ask this server
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 @pytest.fixture

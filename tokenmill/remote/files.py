@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from tokenmill import hub_client
-from tokenmill.addresses import display_address, joined
+from tokenmill.addresses import display_address, joined, named
 from tokenmill.extras import naming_the_extra
 from tokenmill.sanitize import sanitize, sanitize_logs
 from tokenmill.store.files import LARGEST
@@ -109,6 +109,7 @@ def write(address: str, name: str, source: Path | bytes) -> None:
 
 def require_writable(address: str) -> None:
     """ValueError for a web server and the hub, which do not take one file after the other."""
+    named(address)  # ValueError for a bucket with credentials or options
     if scheme_of(address) in (*HTTP, "hf"):
         raise ValueError(
             f"{display_address(address)}: files cannot be sent there one by one; name s3://, gs://, or what else "
