@@ -70,9 +70,11 @@ class Cache:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
 
-    def limit(self) -> int:
-        """How many bytes the parts may take."""
-        return self._limit or int(0.9 * (shutil.disk_usage(self.root).free + self.used()))
+    def limit(self, used: int | None = None) -> int:
+        """How many bytes the parts may take. `used` are those that they take, if they were counted."""
+        if self._limit:
+            return self._limit
+        return int(0.9 * (shutil.disk_usage(self.root).free + (self.used() if used is None else used)))
 
     def used(self) -> int:
         """About how many bytes the parts take: nearly all are of one size, so only names are counted."""
@@ -83,19 +85,22 @@ class Cache:
         self._written += size
         if self._written >= self._count_after:
             self._written = 0
-            self.evict(self.used() - self.limit())
+            self.evict()
 
-    def evict(self, size: int) -> None:
-        """Unlinks so many bytes of parts, and some more for room. Does nothing if size < 1."""
-        if size < 1:
+    def evict(self, least: int = 0) -> None:
+        """Unlinks what is over the limit, or so many bytes if that is more, and some more for room."""
+        paths = self._paths()
+        used = PART_BYTES * len(paths)
+        limit = self.limit(used)
+        if (size := max(used - limit, least)) < 1:
             return
         since, found = min((job.made for job in list(self.in_use)), default=time.time()), []
-        for path in self._paths():
+        for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 folder, mapped = os.path.basename(os.path.dirname(path)), os.stat(path).st_mtime
                 is_done = folder in self.reads and mapped < since
                 found.append(((1, -mapped) if is_done else (2 * (folder in self.reads), mapped), path))
-        for _, path in sorted(found)[: (size + self.limit() // ROOM) // PART_BYTES + 1]:
+        for _, path in sorted(found)[: (size + limit // ROOM) // PART_BYTES + 1]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
