@@ -1,9 +1,7 @@
 """The checks of verify.py. Each returns a sentence for every problem, and none if everything is right."""
 
-import hashlib
 import io
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +9,7 @@ from tokenmill.look.bit_errors import flipped_bit
 from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.rows.windows import SLICE, cut_slices
 from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of, listed_sha256
-from tokenmill.store.files import BLOCK_BYTES, read_json
+from tokenmill.store.files import BLOCK_BYTES, read_json, sha256_of_file
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet, checksums_of_files, require_kept_manifests
@@ -66,20 +64,12 @@ def of_views(token_set: TokenSet) -> list[str]:
         found = [
             f"{name}: {kind}: expected SHA-256 {facts[kind]['sha256']}, found {other}; make the view again"
             for kind, path in arrays.items()
-            if (other := _sha256(path)) != facts[kind]["sha256"]
+            if (other := sha256_of_file(path) if path.exists() else "") != facts[kind]["sha256"]
         ]
         if not found and facts["manifest"] == token_set.digest:
             found = [f"{name}: {what}" for what in _of_slices(token_set, facts["digest"])]
         problems += found
     return problems
-
-
-def _sha256(path: Path) -> str:
-    """ "" for a file that is not there."""
-    if not path.exists():
-        return ""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _of_slices(token_set: TokenSet, digest: str) -> list[str]:
@@ -101,7 +91,7 @@ def of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
             for key in COUNTS
             if hasattr(entry, key) and record[key] != getattr(entry, key)
         ]
-        if _sha256(shard_path(token_set.path, entry.name, "json")) != token_set.records[entry.name]:
+        if sha256_of_file(shard_path(token_set.path, entry.name, "json")) != token_set.records[entry.name]:
             problems.append("record: its SHA-256 is not the manifest's")
         if record["fingerprint"] != token_set.tokenizer["fingerprint"]:
             problems.append("record: its fingerprint is not the token set's")

@@ -20,7 +20,7 @@ from tokenmill import hub_client
 from tokenmill.addresses import display_address
 from tokenmill.remote.files import WrongBytes, read, require_writable, scheme_of, sizes, write
 from tokenmill.remote.part_cache import PART_BYTES, require_crc32
-from tokenmill.remote.token_set import read_manifest, require_sha256, sha256_of_file
+from tokenmill.remote.token_set import read_manifest, require_sha256
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import META, checksums_of, columns_of
 from tokenmill.store.files import (
@@ -29,6 +29,7 @@ from tokenmill.store.files import (
     parse_json,
     read_json,
     remove_temporary_files,
+    sha256_of_file,
     write_file,
 )
 from tokenmill.store.locked import locked

@@ -24,7 +24,7 @@ from tokenmill.remote.files import WrongBytes, read, sizes
 from tokenmill.remote.part_cache import PART_BYTES, Cache, PartFolder
 from tokenmill.remote.prefetch import Job, call_all, expect, require
 from tokenmill.store.columns import TOKENS
-from tokenmill.store.files import LARGEST, parse_json, write_file
+from tokenmill.store.files import LARGEST, parse_json, sha256_of_file, write_file
 from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER
@@ -205,9 +205,3 @@ def require_sha256(expected: str | None, data: bytes) -> None:
     found = hashlib.sha256(data).hexdigest()
     if expected not in (None, found):
         raise WrongBytes(f"expected SHA-256 {expected}, found {found}: damaged there, or replaced; push it again")
-
-
-def sha256_of_file(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -178,6 +178,12 @@ def read_bounded(path: Path, most: int, what: str) -> bytes:
     return path.read_bytes()
 
 
+def sha256_of_file(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
     """Parses the bytes of a JSON file. ValueError if they are of another kind or version, or their content is wrong."""
     try:
