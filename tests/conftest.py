@@ -167,7 +167,7 @@ def bucket(moto, monkeypatch, tmp_path):
 
     boto3.client("s3").create_bucket(Bucket=name)
     files._s3_client.cache_clear()  # of other tests, with other credentials
-    files._url_of.cache_clear()
+    files._url_on_the_hub.cache_clear()
     if importlib.util.find_spec("s3fs"):
         fsspec.get_filesystem_class("s3").clear_instance_cache()
     yield name

@@ -282,7 +282,6 @@ def _set(rng, base, work, seed, number):
             ["show", folder, "--row", "3", "--seq-len", "64"],
         )
         * 2,
-        ["verify", folder, "--drop-bad", "--workers", "1"],
         ["show", folder, "--document", f"{rng.randrange(90)}", "--seq-len", "64"],
         ["report", folder, "--out", str(work / "report.html")],
         ["convert", "out", rng.choice(FORMATS), folder, str(work / "out")],

@@ -6,14 +6,13 @@
 
 Text is listed and downloaded by it (text/), token sets are read (remote/files.py) and sent
 (remote/copy.py). HF_ENDPOINT names another hub. HF_TOKEN, or else `hf auth login`, says who asks. The environment is
-read at each call. `huggingface_hub` is imported only where it is needed: reading by ranges does without.
+read at each call.
 """
 
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 from tokenmill.addresses import display_address
 from tokenmill.extras import naming_the_extra
@@ -75,20 +74,9 @@ def token() -> str | None:
     return path.read_text().strip() or None if path.is_file() else None
 
 
-def headers() -> dict[str, str]:
-    """What a request to the hub carries."""
-    found = token()
-    return {"Authorization": f"Bearer {found}"} if found else {}
-
-
 def revision_url(repository: str, revision: str) -> str:
     """What answers with the commit of a revision, as {"sha": ...}."""
     return f"{endpoint()}/api/datasets/{repository}/revision/{revision}"
-
-
-def file_url(repository: str, commit: str, path: str) -> str:
-    """What answers with a file, or with a redirect to it that expires."""
-    return f"{endpoint()}/datasets/{repository}/resolve/{commit}/{quote(path)}"
 
 
 def api() -> "HfApi":

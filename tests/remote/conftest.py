@@ -37,9 +37,9 @@ def hub(monkeypatch, tmp_path):
             "HF_HUB_DISABLE_XET": "1",
         }.items():
             monkeypatch.setenv(key, value)
-        files._url_of.cache_clear()
+        files._url_on_the_hub.cache_clear()
         yield server
-        files._url_of.cache_clear()
+        files._url_on_the_hub.cache_clear()
 
 
 @pytest.fixture(autouse=True)

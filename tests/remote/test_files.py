@@ -120,8 +120,9 @@ def test_a_signature_or_password_is_sent_and_never_shown(plain):
 
 def test_whatever_fsspec_knows_is_read_written_and_listed(tmp_path):
     address = f"memory://tokens/{tmp_path.name}"
-    write(address, "a.bin", DATA)
+    (tmp_path / "a").write_bytes(DATA)
     (tmp_path / "b").write_bytes(b"b")
+    write(address, "a.bin", tmp_path / "a")
     write(address, "views/b", tmp_path / "b")
     assert fsspec.filesystem("memory").cat(f"/tokens/{tmp_path.name}/a.bin") == DATA
     assert read(address, "a.bin", 5, 105) == DATA[5:105]
@@ -136,12 +137,13 @@ def test_whatever_fsspec_knows_is_read_written_and_listed(tmp_path):
         read("nobody://knows/this", "a")
     for web in ("https://host/set", "hf://datasets/o/n"):
         with pytest.raises(ValueError, match="files cannot be sent there one by one"):
-            write(web, "a", b"a")
+            write(web, "a", tmp_path / "a")
 
 
-def test_s3_is_read_written_and_listed(bucket, monkeypatch):
+def test_s3_is_read_written_and_listed(bucket, tmp_path):
     address = f"s3://{bucket}/tokens/web"
-    write(address, "a.bin", DATA)
+    (tmp_path / "a").write_bytes(DATA)
+    write(address, "a.bin", tmp_path / "a")
     assert read(address, "a.bin", 1000, 51_000) == DATA[1000:51_000]
     assert read(address, "a.bin") == DATA
     assert sizes(address) == {"a.bin": len(DATA)}
@@ -149,7 +151,7 @@ def test_s3_is_read_written_and_listed(bucket, monkeypatch):
         read(address, "b.bin", 0, 10)
     assert sizes("s3://no-such-bucket/x") == {}
     with pytest.raises(FileNotFoundError, match="s3://no-such-bucket/x/a: cannot be written"):
-        write("s3://no-such-bucket/x", "a", b"a")
+        write("s3://no-such-bucket/x", "a", tmp_path / "a")
 
 
 def test_s3_without_credentials_or_in_another_region_is_one_clear_error(plain, monkeypatch, tmp_path):
@@ -166,7 +168,7 @@ def test_s3_without_credentials_or_in_another_region_is_one_clear_error(plain, m
         monkeypatch.delenv(key, raising=False)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     files._s3_client.cache_clear()
-    files._url_of.cache_clear()
+    files._url_on_the_hub.cache_clear()
     with pytest.raises(PermissionError, match=r"redentials.*; set AWS credentials that have access, .*FSSPEC_S3_ANON"):
         read("s3://set/x", "a.bin", 0, 10)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -187,7 +189,7 @@ def test_the_hub_is_read_through_redirects_that_are_kept_and_renewed(hub):
     assert read("hf://datasets/o/n/set", "a.bin", 10, 20) == DATA[10:20]
     assert sizes("hf://datasets/o/n/set") == {"a.bin": len(DATA)}
     hub.token = "another"
-    files._url_of.cache_clear()
+    files._url_on_the_hub.cache_clear()
     with pytest.raises(PermissionError, match="for a private repository set HF_TOKEN"):
         read("hf://datasets/o/n/set", "a.bin")
     with pytest.raises(ValueError, match="expected hf://datasets/OWNER/NAME"):

@@ -123,7 +123,7 @@ def test_a_stopped_process_holds_nobody_up_for_good(folder, server, tmp_path):
     assert done.stdout.strip() == digest_of(folder), done.stderr
 
 
-def test_other_sets_parts_go_first_then_done_windows_and_left_overs(tmp_path):
+def test_other_sets_parts_go_first_then_done_windows(tmp_path):
     cache = Cache(tmp_path, 10 * MIB)
 
     def put(folder: str, numbers, age: float) -> None:
@@ -135,12 +135,9 @@ def test_other_sets_parts_go_first_then_done_windows_and_left_overs(tmp_path):
 
     put("mine", range(6), 1000)
     put("other", range(6), 10)
-    (left := tmp_path / "parts" / "mine" / "7.ab12.tmp").write_bytes(b"")
-    os.utime(left, (0, 0))
     cache.reads.add("mine")
-    cache.evict(cache.used() - 7 * MIB)
+    cache.evict(5 * MIB)
     assert {str(path.relative_to(tmp_path / "parts")) for path in parts(tmp_path)} == {f"mine/{n}" for n in range(6)}
-    assert not left.exists()
     cache.evict(2 * MIB)
     assert {path.name for path in parts(tmp_path)} == {"0", "1", "2"}, "of windows that are done, the last first"
 
@@ -184,7 +181,7 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_needed(server, disk):
     other.mkdir(parents=True)
     for number in range(7):
         (other / str(number)).write_bytes(bytes(MIB))
-    with pytest.raises(OSError, match=rf"{disk}: no room for 1,048,576 more bytes; the cache has [\d,]+. Make room"):
+    with pytest.raises(OSError, match=rf"{disk}: no room for 1,048,576 more bytes, and nothing to evict. Make room"):
         batches(f"{server.url}/set", cache_dir=disk, cache_bytes=100 * MIB)
     assert not list(disk.rglob("*.tmp"))
     assert not list(other.iterdir())
@@ -205,7 +202,7 @@ def test_a_part_is_loaded_with_its_bytes_or_not_at_all(server, tmp_path, monkeyp
     server.files["set/x.bin"] = data
     folder = PartFolder(Cache(tmp_path), "k" * 64, f"{server.url}/set", "x.bin", len(data), (0,))
     with pytest.raises(
-        ValueError, match=r"x.bin: cannot be read, 3 tries over .* with CRC-32 \[0\], found .*: damaged there"
+        ValueError, match=r"x.bin: cannot be read, 3 tries over .* with CRC-32 0, found .*: damaged there"
     ):
         folder.load(0)
     assert not parts(tmp_path)

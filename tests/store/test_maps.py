@@ -83,12 +83,11 @@ def test_a_process_leaves_half_of_the_maps_to_its_program(path, monkeypatch):
     numbers = map_file(path, UINT16)
     assert (mapped(path), numbers.data.readonly) == (before, True)
     assert np.array_equal(numbers, held)
-    read_ahead(numbers[4:9], wait=True)
+    read_ahead(numbers[4:9])
 
 
-@pytest.mark.parametrize("wait", [True, False])
-def test_reading_ahead_changes_nothing_that_is_read(path, wait):
+def test_reading_ahead_changes_nothing_that_is_read(path):
     numbers = map_file(path, UINT16)
     for part in (numbers, numbers[1:2], numbers[4_000:9_000], numbers[:0], numbers[-1:]):
-        read_ahead(part, wait)
+        read_ahead(part)
     assert np.array_equal(numbers, np.arange(50_000))

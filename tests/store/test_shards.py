@@ -180,11 +180,7 @@ def test_a_set_is_had_as_it_was_or_it_is_said_what_of_it_is_gone(tmp_path):
     left = [shard for shard in manifest["shards"] if shard["name"] != "train_1.000"]
     write_json(folder / "manifest.json", of_shards(manifest, left))
     less = TokenSet(folder)
-    assert less.as_it_was(was.digest, "train").entries == was.entries, "its files are still there"
-    (folder / "shards" / "train_1.000.json").unlink()
-    with pytest.raises(
-        ValueError, match=r"train_1.000.bin: expected the shard of train_1.parquet with 5 tokens, found no"
-    ):
+    with pytest.raises(ValueError, match=r"expected shard train_1.000 of train_1.parquet, with 5 tokens, .*found none"):
         less.as_it_was(was.digest, "train")
     assert less.as_it_was(was.digest, "val").entries == was.entries, "and the others are not needed"
     with pytest.raises(

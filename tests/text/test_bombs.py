@@ -17,7 +17,6 @@ from making import run_prepare, write_parquet
 
 from tokenmill.humanize import counted
 from tokenmill.prepare import make
-from tokenmill.store import shard_writer
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.text import parquet, separated
@@ -155,18 +154,6 @@ def test_a_bomb_costs_no_memory_and_the_other_files_are_finished(tmp_path, token
     left_out = {"dictionary.parquet": 0, "long.parquet": 3}.get(name, 1)
     said = f"left out: {counted(left_out, 'document')} of more than 16,777,216 bytes"
     assert (said in done.stdout) == (left_out > 0)
-
-
-def test_a_shard_of_too_many_documents_is_refused_before_their_lengths_take_memory(tmp_path, tokenizer, monkeypatch):
-    """38 KB of zstd can hold 210M documents of a byte. Lengths are held until a shard is finished."""
-    monkeypatch.setattr(shard_writer, "MOST_DOCUMENTS", 50_000)
-    path = tmp_path / "b.txt.zst"
-    _compressed(path, [b"a\n" * 30_000] * 4)
-    (unit,) = plan_units(SourceFile("b.txt.zst", str(path), "train"), ReadOptions(document_separator=b"\n"), 1 << 40)
-    encoder = make.load_encoder(tokenizer, "auto", unit)
-    with pytest.raises(ValueError, match="expected at most 50,000 documents in a shard, found more; name a smaller"):
-        make.make_shard(tmp_path, 1 << 20, encoder, unit, lambda *numbers: None)
-    assert list((tmp_path / "shards").iterdir()) == [], "nothing of it counts"
 
 
 def test_lengths_take_twelve_bytes_a_document(tmp_path):

@@ -58,7 +58,7 @@ def card_of(token_set: TokenSet, address: str, license: str) -> str:
         dtype=token_set.dtype,
         splits="\n".join(_counts(token_set, split) for split in SPLITS),
         text_bytes=token_set.manifest["text_bytes"],
-        source=_source(token_set.origin),
+        source=_source(token_set.manifest),
         digest=token_set.digest,
         address=address,
     )
@@ -70,9 +70,9 @@ def _counts(token_set: TokenSet, split: str) -> str:
     return f"| {split} | {tokens:,} tokens, {documents:,} documents, {len(entries):,} shards |"
 
 
-def _source(origin: dict[str, Any]) -> str:
+def _source(manifest: dict[str, Any]) -> str:
     """Where the text is from, as far as the manifest knows."""
-    hub = origin.get("hub")
+    hub = manifest.get("hub")
     if not hub:
         return "files that are not on the hub"
     link = f"https://huggingface.co/datasets/{hub['repository']}/tree/{hub['commit']}"

@@ -261,7 +261,7 @@ class Source:
             places = (shard[first], begin[first], (begin + content.lengths)[last])
             spans = [(numbers[number], a, b) for number, a, b in zip(*(c.tolist() for c in places), strict=True)]
         for number, a, b in spans:
-            shards[number].read_ahead(a, b, wait=False)
+            shards[number].read_ahead(a, b)
 
 
 def _documents(

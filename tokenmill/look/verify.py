@@ -5,20 +5,19 @@ document and nowhere else, ids below the vocabulary size, and counts that agree 
 shard's record has the CRC-32 of each MiB. If one differs because of a single flipped bit, its place follows from the
 difference alone (bit_errors.py). For larger damage, the MiB is named.
 
-    --quick       checks only files, sizes, records and manifest
-    --drop-bad    removes bad shards: the set works without them, and its former manifest is kept. Preparing again from
-                  the same source makes only those shards again, in their places
+With --quick, only files, sizes, records and the manifest are checked. A bad shard is made again if you delete its
+record and prepare again from the same source.
 
 Left out: whether the tokens are those of the text. Preparing proves that while it has the text.
 """
 
 import contextlib
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -31,13 +30,12 @@ from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import run_tasks
 from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, RemoteTokenSet, open_set
 from tokenmill.sanitize import sanitize
-from tokenmill.store.columns import COLUMNS, OFFSETS, TOKENS, checksums_of, columns_of
+from tokenmill.store.columns import OFFSETS, TOKENS, columns_of
+from tokenmill.store.documents import ShardDocuments
 from tokenmill.store.files import BLOCK_BYTES, Checksums
-from tokenmill.store.locked import locked
 from tokenmill.store.maps import map_file
-from tokenmill.store.set_names import set_folder
 from tokenmill.store.shards import OFFSET, ShardEntry, in_blocks, shard_path
-from tokenmill.store.token_sets import TokenSet, write_manifest
+from tokenmill.store.token_sets import TokenSet
 
 ONCE_BYTES = 1 << 29  # the cache size for a remote set, which is read once
 
@@ -48,7 +46,6 @@ class VerifyConfig:
 
     path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
     quick: bool = False  # check only files, sizes, records and manifest
-    drop_bad: bool = False  # remove bad shards from the set; preparing again makes them again
     workers: int = 2  # number of processes
 
 
@@ -119,44 +116,16 @@ def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
         for block in in_blocks(map_file(token_set.column_path(entry, suffix), np.dtype(np.uint8)), BLOCK_BYTES):
             checksums[suffix].update(block.data)
     for suffix, found in checksums.items():
-        wrong += verify_checks.of_bytes(found.facts(), checksums_of(record, suffix), suffix)
+        wrong += verify_checks.of_bytes(found.facts(), record[suffix], suffix)
     if not wrong:
         wrong += verify_checks.of_mask(token_set, entry, offsets)
     return [*verify_checks.of_offsets(offsets, entry), *wrong]
 
 
-def drop(path: str | os.PathLike[str], names: list[str]) -> None:
-    """Removes shards from a set. Preparing again makes them again, in their places.
-
-    Raises ValueError if a split would have no shard left.
-    """
-    path = Path(set_folder(path))
-    with locked(path):
-        token_set = TokenSet(path)
-        kept = [entry for entry in token_set.entries if entry.name not in names]
-        if gone := {entry.split for entry in token_set.entries} - {entry.split for entry in kept}:
-            raise ValueError(
-                f"{path}: all shards of split {' and '.join(sorted(gone))} are bad, and a set needs both splits; if "
-                f"you have the source, delete {path}/shards/{names[0]}.* and prepare again; else restore the files"
-            )
-        everything = list(token_set.entries)
-        for place, entry in token_set.dropped:
-            everything.insert(place, entry)
-        dropped = [(place, entry) for place, entry in enumerate(everything) if entry not in kept]
-        records = [(token_set.record(entry), entry.split) for entry in kept]
-        facts = token_set.manifest
-        for name in names:  # first, so that no later preparation takes the shard for done, even after a crash here
-            shard_path(path, name, "json").unlink(missing_ok=True)
-        write_manifest(path, facts["dataset"], token_set.tokenizer, records, token_set.origin, dropped)
-        for _, entry in dropped:
-            for suffix in COLUMNS if entry.name in names else ():
-                shard_path(path, entry.name, suffix).unlink(missing_ok=True)
-
-
 def _blocks(token_set: TokenSet, entry: ShardEntry) -> Iterator[np.ndarray]:
     """The tokens of a shard in blocks, even if its files are damaged."""
     if isinstance(token_set, RemoteTokenSet):
-        yield from token_set.open(entry).in_blocks(BLOCK_BYTES)
+        yield from ShardDocuments(token_set.open(entry)).in_blocks(BLOCK_BYTES)
     elif entry.tokens:
         numbers = map_file(shard_path(token_set.path, entry.name, TOKENS.suffix), token_set.numpy_dtype)
         yield from in_blocks(numbers, BLOCK_BYTES)
@@ -165,10 +134,6 @@ def _blocks(token_set: TokenSet, entry: ShardEntry) -> Iterator[np.ndarray]:
 def main(arguments: list[str], prog: str) -> int:
     """Prints what is wrong, one problem a line. Returns the exit status."""
     config = tyro.cli(VerifyConfig, prog=prog, args=arguments)
-    if config.drop_bad and is_address(config.path):
-        raise ValueError(
-            "--drop-bad is for a set on this disk; at an address, delete bad shards and push the set again"
-        )
     with _opened(config.path) as (token_set, cache):
         wrong = _verify(token_set, cache, config.quick, config.workers)
     for name, found in wrong.items():
@@ -179,9 +144,7 @@ def main(arguments: list[str], prog: str) -> int:
     print(f"{token_set.display_name}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}")
     if bad and isinstance(token_set, RemoteTokenSet):
         print(f"if they are damaged, delete them there, and run: tokenmill push FOLDER {token_set.display_name}")
-    elif bad and config.drop_bad:
-        drop(config.path, bad)
-        print(f"removed {', '.join(bad)}; prepare from the same source again to make them again, in their places")
     elif bad:
-        print("run again with --drop-bad to remove them; then prepare again to make them again")
+        records = " ".join(shlex.quote(str(shard_path(token_set.path, name, "json"))) for name in bad)
+        print(f"put the right files back; or run this, and prepare again from the same source:\n  rm -f {records}")
     return 1 if wrong else 0

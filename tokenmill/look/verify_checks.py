@@ -8,7 +8,7 @@ import numpy as np
 from tokenmill.look.bit_errors import flipped_bit
 from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.rows.windows import SLICE, cut_slices
-from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of, listed_sha256
+from tokenmill.store.columns import MASK, TARGETS, columns_of, listed_sha256
 from tokenmill.store.files import BLOCK_BYTES, read_json, sha256_of_file
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import COUNTS, OFFSET, ShardEntry, shard_path
@@ -95,10 +95,10 @@ def of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
             problems.append("record: its SHA-256 is not the manifest's")
         if record["fingerprint"] != token_set.tokenizer["fingerprint"]:
             problems.append("record: its fingerprint is not the token set's")
-        others = {suffix for suffix, _ in {*entry.sha256} ^ {*listed_sha256(record)}}
+        others = {suffix for suffix, _ in {*entry.sha256} ^ {*listed_sha256(record).items()}}
         problems += [f"record: the SHA-256 of .{suffix} is not the manifest's" for suffix in sorted(others)]
         for suffix, column in columns_of(record).items():
-            recorded = checksums_of(record, suffix)["bytes"]
+            recorded = record[suffix]["bytes"]
             found, size = _size(token_set, entry, recorded, suffix), column.size(entry.documents, entry.tokens)
             expected = recorded if size is None else size
             if not found == expected == recorded:

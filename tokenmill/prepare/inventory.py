@@ -60,7 +60,7 @@ class Inventory:
         self._options = self._keeping_what_it_has(options)
         self.shard_text_bytes = self._find_shard_text_bytes(files, shard_text_bytes)
         is_set = (folder / "manifest.json").exists()
-        self._dropped = [entry.sources for _, entry in TokenSet(folder).dropped] if is_set else []
+        self._listed = [entry.sources for entry in TokenSet(folder).entries] if is_set else []
 
     def _find_shard_text_bytes(self, files: list[SourceFile], named: int | None) -> int:
         try:
@@ -83,14 +83,14 @@ class Inventory:
         return unit_of_record(record, files, self._options)
 
     def groups(self, files: list[SourceFile]) -> list[FileGroup]:
-        """Which files make shards together. Files whose shards exist, or were dropped as damaged, stay grouped.
+        """Which files make shards together. Files whose shards exist, or are in the manifest, stay grouped.
 
         ValueError if two shards hold the same file and were not cut from it, or if files were read in another way.
         """
         self._require_read_alike(files)
         known: dict[str, tuple[str, ...]] = {}
         made = [tuple(source["file"] for source in sources_of(record)) for record in self._on_disk.values()]
-        for together in [*made, *self._dropped]:
+        for together in [*made, *self._listed]:
             for name in together:
                 if known.setdefault(name, together) != together:
                     raise ValueError(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tokenmill.store.columns import META, add_to_record
+from tokenmill.store.columns import META
 from tokenmill.store.files import read_json, write_json
-from tokenmill.store.shard_writer import MANY_FILES, TableFile
+from tokenmill.store.shard_writer import TableFile
 from tokenmill.store.shards import shard_path, sources_of
 from tokenmill.text.formats import KeptColumn, ReadOptions, format_of
 from tokenmill.text.kept_columns import nulls
@@ -98,8 +98,8 @@ def add_metadata(folder: Path, address: str | None, state: None, unit: Unit, rep
         file.require_count(documents, 0)
         checksums = file.commit()
     record["metadata"] = [str(column) for column in kept]
-    add_to_record(record, META, checksums)
-    write_json(path, record, on_one_line=len(sources_of(record)) > MANY_FILES)
+    record[META.suffix] = checksums
+    write_json(path, record)
     if address is not None:
         from tokenmill.remote.files import write
 

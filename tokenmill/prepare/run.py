@@ -38,7 +38,6 @@ from tokenmill.prepare.splits import (
     in_former_order,
     keep_splits,
     require_all_there,
-    still_dropped,
 )
 from tokenmill.prepare.trial import make_trial
 from tokenmill.store.files import remove_temporary_files
@@ -237,8 +236,7 @@ def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
     if left := [*inventory.missing(inputs.files), *inventory.lacking_metadata()]:
         return Prepared(job.address or folder, len(left)), []
     records = in_former_order(inventory.entries(inputs.files), former)
-    dropped = still_dropped(folder, records)
-    write_manifest(folder, request.destination.dataset, job.tokenizer.facts(), records, inputs.facts(), dropped)
+    write_manifest(folder, request.destination.dataset, job.tokenizer.facts(), records, inputs.facts())
     if upload is not None:
         upload.finish()
     return Prepared(job.address or folder, 0), changes(records, former)

@@ -22,21 +22,8 @@ Records = list[tuple[dict, Split]]
 
 
 def former_entries(folder: Path) -> list[ShardEntry]:
-    """The shards of a token set, with those that were dropped in their places; none if there is no set yet."""
-    if not (folder / "manifest.json").exists():
-        return []
-    token_set = TokenSet(folder)
-    entries = list(token_set.entries)
-    for place, entry in token_set.dropped:
-        entries.insert(place, entry)
-    return entries
-
-
-def still_dropped(folder: Path, records: Records) -> list[tuple[int, ShardEntry]]:
-    """The dropped shards that were not made again, with their places."""
-    made = {record["name"] for record, _ in records}
-    dropped = TokenSet(folder).dropped if (folder / "manifest.json").exists() else []
-    return [(place, entry) for place, entry in dropped if entry.name not in made]
+    """The shards of a token set; none if there is no set yet."""
+    return TokenSet(folder).entries if (folder / "manifest.json").exists() else []
 
 
 def require_all_there(folder: Path, files: list[SourceFile]) -> None:

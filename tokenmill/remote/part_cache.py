@@ -1,12 +1,10 @@
 """The cache: parts of shards' tokens as files. A part is there, or it is not.
 
-    CACHE/parts/<shard>/0                   bytes 0 to 1 MiB of a shard's tokens
-    CACHE/parts/<shard>/1                   the next MiB
-    CACHE/sets/<set>/manifest.json          a set's small files (token_set.py), which are never evicted
+    CACHE/parts/<shard>/0           bytes 0 to 1 MiB of a shard's tokens
+    CACHE/sets/<set>/...            a set's small files (token_set.py), which are never evicted
 
 <shard> is the SHA-256 of the shard's record, which has the CRC-32 of each MiB. So what lies there cannot be another
-shard's, and a set that has grown finds its old shards' parts. A process compares a part when it fetches it, and again
-when it maps it.
+shard's. A process compares a part when it fetches it, and again when it maps it.
 
 A part is fetched under a temporary name and renamed. Meanwhile its process holds a lock on `<part>.lock`, so that eight
 ranks of a machine fetch it once. No row depends on the lock: without it, the second rename puts the same bytes there.
@@ -20,13 +18,12 @@ import contextlib
 import errno
 import fcntl
 import os
-import random
 import shutil
 import time
 import uuid
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +32,13 @@ import numpy as np
 from tokenmill.remote.files import WrongBytes, read
 from tokenmill.remote.prefetch import Job
 from tokenmill.store.files import BLOCK_BYTES, with_message
+from tokenmill.store.locked import take_lock
 from tokenmill.store.maps import map_file
 
 PART_BYTES = BLOCK_BYTES
 LOCK_SECONDS = 60.0  # then a part is fetched although another process is at it
-COUNT_AFTER = 64  # the cache is counted after every 64th of its limit that this process has written
-ROOM = 16  # a 16th of the limit is evicted at once
+COUNT_AFTER, ROOM = 64, 16  # parts of the limit: the cache is counted after a 64th is written; a 16th is evicted
 MOST_UNCOUNTED = 1 << 36  # bytes: at most a GiB is written between two counts
-LEFT_OVER_SECONDS = 3600.0  # after which a temporary file or a lock is of a process that was killed
 
 
 class Cache:
@@ -72,13 +68,8 @@ class Cache:
 
     def limit(self, used: int | None = None) -> int:
         """How many bytes the parts may take. `used` are those that they take, if they were counted."""
-        if self._limit:
-            return self._limit
-        return int(0.9 * (shutil.disk_usage(self.root).free + (self.used() if used is None else used)))
-
-    def used(self) -> int:
-        """About how many bytes the parts take: nearly all are of one size, so only names are counted."""
-        return PART_BYTES * len(self._paths())
+        used = PART_BYTES * len(self._paths()) if used is None and not self._limit else used
+        return self._limit or int(0.9 * (shutil.disk_usage(self.root).free + (used or 0)))
 
     def wrote(self, size: int) -> None:
         """Notes that a part was written; evicts if it is time to count and there are too many."""
@@ -87,33 +78,30 @@ class Cache:
             self._written = 0
             self.evict()
 
-    def evict(self, least: int = 0) -> None:
-        """Unlinks what is over the limit, or so many bytes if that is more, and some more for room."""
+    def evict(self, least: int = 0) -> int:
+        """Unlinks what is over the limit, or so many bytes if that is more, and some for room. Returns how many."""
         paths = self._paths()
-        used = PART_BYTES * len(paths)
+        used = PART_BYTES * len(paths)  # nearly all are of one size, so only names are counted
         limit = self.limit(used)
         if (size := max(used - limit, least)) < 1:
-            return
+            return 0
         since, found = min((job.made for job in list(self.in_use)), default=time.time()), []
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
-                folder, mapped = os.path.basename(os.path.dirname(path)), os.stat(path).st_mtime
-                is_done = folder in self.reads and mapped < since
-                found.append(((1, -mapped) if is_done else (2 * (folder in self.reads), mapped), path))
-        for _, path in sorted(found)[: (size + limit // ROOM) // PART_BYTES + 1]:
+                folder, facts = os.path.basename(os.path.dirname(path)), os.stat(path)
+                mapped, is_done = facts.st_mtime, folder in self.reads and facts.st_mtime < since
+                order = (1, -mapped) if is_done else (2 * (folder in self.reads), mapped)
+                found.append((order, path, facts.st_size))
+        evicted = 0
+        for _, path, its_bytes in sorted(found)[: (size + limit // ROOM) // PART_BYTES + 1]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+                evicted += its_bytes
+        return evicted
 
     def _paths(self) -> list[str]:
-        """The path of each part. What killed processes have left there is removed."""
-        found = []
-        for folder, _, names in os.walk(self.root / "parts"):
-            found += [f"{folder}/{name}" for name in names if name.isdigit()]
-            for path in (f"{folder}/{name}" for name in names if not name.isdigit()):
-                with contextlib.suppress(FileNotFoundError):
-                    if time.time() - os.stat(path).st_mtime > LEFT_OVER_SECONDS:
-                        os.unlink(path)
-        return found
+        """The path of each part, and of what killed processes have left, which is evicted in its time."""
+        return [f"{folder}/{name}" for folder, _, names in os.walk(self.root / "parts") for name in names]
 
 
 @dataclass(frozen=True)
@@ -165,59 +153,37 @@ class PartFolder:
         self.cache.wrote(len(data))
 
     def _require(self, number: int, data: bytes | memoryview) -> None:
-        require_crc32(min(PART_BYTES, self.size - number * PART_BYTES), self.crc32[number : number + 1], data)
+        """WrongBytes if data has another size than this part, or another CRC-32."""
+        size, crc32 = min(PART_BYTES, self.size - number * PART_BYTES), self.crc32[number]
+        if (len(data), (found := zlib.crc32(data))) != (size, crc32):
+            raise WrongBytes(
+                f"expected {size:,} bytes with CRC-32 {crc32}, found {len(data):,} with {found}: damaged there, or "
+                "replaced; delete the shard there, and push it again"
+            )
 
     def _write(self, path: Path, data: bytes) -> None:
+        """Writes a part, or, on a full disk, makes room for it."""
         temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-        for number in range(2):
-            try:
-                temporary.write_bytes(data)
-                os.replace(temporary, path)
-                return
-            except FileNotFoundError:  # the cache was deleted
-                return
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                if number:
-                    message = (
-                        f"{self.cache.root}: no room for {len(data):,} more bytes; the cache has "
-                        f"{self.cache.used():,}. Make room, or pass a cache_dir on another disk"
-                    )
-                    raise with_message(error, message) from error
-                self.cache.evict(len(data))
-
-
-def require_crc32(size: int, crc32: Sequence[int], data: bytes | memoryview) -> None:
-    """WrongBytes if data has another size, or a MiB of it another CRC-32."""
-    found = [zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
-    if len(data) != size or found != list(crc32):
-        raise WrongBytes(
-            f"expected {size:,} bytes with CRC-32 {[*crc32]}, found {len(data):,} with {found}: damaged there, or "
-            "replaced; delete the shard there, and push it again"
-        )
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        except FileNotFoundError:  # the cache was deleted, or another process evicted it
+            return
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            if not self.cache.evict(len(data)):
+                what = f"{self.cache.root}: no room for {len(data):,} more bytes, and nothing to evict"
+                raise with_message(error, f"{what}. Make room, or pass a cache_dir on another disk") from error
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock on a file, and removes it. Goes on without it after a time, and where there are no locks."""
-    began = time.monotonic()
-    try:
-        file = open(path, "w")  # noqa: SIM115 (closed below)
-    except FileNotFoundError:  # the cache was deleted
-        yield
-        return
-    with file:
-        while time.monotonic() - began < LOCK_SECONDS:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(random.uniform(0.005, 0.03))
-            except OSError:  # not supported here
-                break
+    """Holds a lock on a file, and removes it. Goes on without it after a time."""
+    with open(path, "w") as file:
+        take_lock(file.fileno(), LOCK_SECONDS)
         try:
             yield
         finally:

@@ -37,20 +37,6 @@ def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:
     return urllib3.PoolManager(**how) if proxy is None else urllib3.ProxyManager(proxy, **how)
 
 
-def ask(method: str, url: str, headers: dict[str, str], redirect: bool = True) -> Any:
-    """An answer whose body is not read yet. A user and password before the host are sent as basic authentication."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if at:
-        headers = headers | urllib3.make_headers(basic_auth=unquote(user))
-        url = parts._replace(netloc=host).geturl()
-    proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
-    headers = {"Accept-Encoding": "identity"} | headers
-    timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
-    pool = _pool(os.getpid(), proxy)
-    return pool.request(method, url, headers=headers, preload_content=False, redirect=redirect, timeout=timeout)
-
-
 def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None = None, most: int = 1 << 62) -> bytes:
     """Bytes `start` to `end` of what a URL names; without `end`, all of them, at most `most`.
 
@@ -59,7 +45,15 @@ def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None 
     """
     began, found, size = time.monotonic(), list[bytes](), 0
     whole, most = end is None, most if end is None else end - start
-    answer = ask("GET", url, headers if end is None else headers | {"Range": f"bytes={start}-{end - 1}"})
+    headers = {"Accept-Encoding": "identity"} | headers | ({} if end is None else {"Range": f"bytes={start}-{end - 1}"})
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if at:  # a user and a password are sent as basic authentication
+        headers |= urllib3.make_headers(basic_auth=unquote(user))
+        url = parts._replace(netloc=host).geturl()
+    proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+    timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
+    answer = _pool(os.getpid(), proxy).request("GET", url, headers=headers, preload_content=False, timeout=timeout)
     try:
         if answer.status not in (200, 206):
             raise Refused(answer.status, answer.headers.get("Retry-After"))

@@ -11,6 +11,7 @@ checksums that it lists. A process compares each with its SHA-256 when it first 
 import hashlib
 import json
 import os
+import re
 import weakref
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from tokenmill.store.columns import TOKENS
 from tokenmill.store.files import LARGEST, parse_json, sha256_of_file, write_file
 from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.store.views import FOLDER
+from tokenmill.store.views import DIGEST, FOLDER, NAME
 
 AHEAD, HELD = 8, 64  # parts that are fetched behind those that `read` reads; parts that it keeps mapped
 MOST_BYTES = 1 << 30  # of offsets or another file that is fetched whole: of 134M documents
@@ -51,14 +52,13 @@ def open_set(tokens: str | os.PathLike[str], cache: CacheConfig = DEFAULT_CACHE)
 
 def read_manifest(address: str) -> tuple[bytes, dict[str, Any]]:
     """The manifest at an address, as it is now. FileNotFoundError if there is none; what `read` raises."""
+    shown = display_address(address)
     try:
         data = read(address, "manifest.json")
     except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{display_address(address)}: expected a finished token set, found no manifest.json; check the address "
-            f"({error})"
-        ) from error
-    return data, parse_json(data, f"{display_address(address)}/manifest.json", "tokens")
+        message = f"{shown}: expected a finished token set, found no manifest.json; check the address ({error})"
+        raise FileNotFoundError(message) from error
+    return data, parse_json(data, f"{shown}/manifest.json", "tokens")
 
 
 _cache_of = lru_cache(None)(Cache)  # one for each root and limit, as it counts what it writes
@@ -73,14 +73,15 @@ class RemoteTokenSet(TokenSet):
         data, manifest = read_manifest(address)
         self._take(manifest)
         self._begin()
-        write_file(self.path / "manifest.json", data, durable=False)
+        write_file(self.path / "manifests" / f"{self.digest}.json", data, durable=False)
 
     def _begin(self) -> None:
         """Makes its folder in the cache."""
         what = json.dumps([self.display_name, self.records, self.manifest["files"]], sort_keys=True)
         digest = hashlib.sha256(what.encode()).hexdigest()[:8]
         self.path = self.cache.root / "sets" / f"{self.digest}-{digest}"
-        self.cache.make_folder(self.path / "shards")
+        for name in ("shards", "manifests"):
+            self.cache.make_folder(self.path / name)
         self._compared: set[str] = set()  # files in it that this process has compared with their checksums
         self.cache.reads |= set(self.records.values())
 
@@ -95,10 +96,11 @@ class RemoteTokenSet(TokenSet):
 
     # ------------------------------------------------------------------------ small files
 
-    def have(self, name: str, sha256: str | None = None, size: int = LARGEST) -> Path:
-        """The path of a file in the cache. It is fetched, at most `size` bytes, if it is not there; without a checksum
+    def have(self, name: str, facts: dict[str, Any] | None = None) -> Path:
+        """The path of a file in the cache. It is fetched, at most so many bytes, if it is not there; without a checksum
         each time, as what the name of a view stands for may change.
         """
+        sha256, size = (facts or {}).get("sha256"), (facts or {}).get("bytes", LARGEST)
         call_all([partial(self._fetch, name, sha256, size)])  # in a thread, as close() does not wait for a server
         return self.path / name
 
@@ -121,42 +123,42 @@ class RemoteTokenSet(TokenSet):
         call_all(wanted)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
-        self.bring([entry])
-        return super().record(entry)
-
-    def open(self, entry: ShardEntry) -> "RemoteShard":
-        """A shard whose parts are mapped as they come."""
-        record, name = self.record(entry), f"shards/{entry.name}.bin"
+        self.have(f"shards/{entry.name}.json", {"sha256": self.records[entry.name]})
+        record = super().record(entry)
         if not entry.is_of(record) or record["dtype"] != self.dtype:
             raise ValueError(
                 f"{self.display_name}: the record of shard {entry.name} is not of the shard that the manifest lists; "
                 "push the set again"
             )
-        facts = record["bin"]
-        parts = PartFolder(
-            self.cache, self.records[entry.name], self.address, name, facts["bytes"], tuple(facts["crc32"])
-        )
+        return record
+
+    def open(self, entry: ShardEntry) -> "RemoteShard":
+        """A shard whose parts are mapped as they come."""
+        self.bring([entry])
+        facts, key, name = self.record(entry)["bin"], self.records[entry.name], f"shards/{entry.name}.bin"
+        parts = PartFolder(self.cache, key, self.address, name, facts["bytes"], tuple(facts["crc32"]))
         return RemoteShard(self, entry, parts)
 
     def view_stems(self) -> list[str]:
         """The names and digests of its views, where the address can be listed; it cannot over https://."""
-        return sorted(Path(name).stem for name in sizes(self.address, FOLDER) if name.endswith(".json"))
+        return self._listed(FOLDER, NAME, DIGEST)
 
     def digests(self) -> list[str]:
-        found = [Path(name).stem for name in sizes(self.address, "manifests") if name.endswith(".json")]
-        return sorted({*found, self.digest})
+        return sorted({*self._listed("manifests", DIGEST), self.digest})
+
+    def _listed(self, folder: str, *patterns: re.Pattern[str]) -> list[str]:
+        """The names of JSON files in a folder, without those that tokenmill never gives: others may write there."""
+        found = [re.fullmatch(rf"{folder}/([^/]+)\.json", name) for name in sizes(self.address, folder)]
+        return sorted(name[1] for name in found if name and any(pattern.fullmatch(name[1]) for pattern in patterns))
 
     def _taken(self, manifest: dict[str, Any]) -> Self:
         """The set as it was. A shard that the set still has is read by its present record, which may have metadata."""
         now = {(entry.name, entry.sha256) for entry in self.entries}
         was = super()._taken(manifest)
         newer = {entry.name: self.records[entry.name] for entry in was.entries if (entry.name, entry.sha256) in now}
-        was.manifest = was.manifest | {"records": was.records | newer}
+        was.records = was.records | newer
         was._begin()
         return was
-
-    def _require_still_there(self, entry: ShardEntry) -> None:
-        """Does nothing: the record of a shard is compared when it is opened."""
 
 
 class RemoteShard(Shard):

@@ -26,8 +26,9 @@ class ShardDocuments:
     def __init__(self, shard: Shard, documents: np.ndarray | None = None):
         self.shard, self._eos_id = shard, None  # type: Shard, int | None
         self._begins: np.ndarray | None = None  # where each begins in the shard, unless these are all
-        self.lengths = shard.lengths
-        if documents is not None:
+        if documents is None:
+            self.lengths = shard.lengths
+        else:
             self._begins, self.lengths = shard.spans_of(documents)
         self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
 
@@ -47,10 +48,9 @@ class ShardDocuments:
         last = min(last, self.tokens)
         if self._eos_id is None:
             return self._read(first, last)
-        starts = self.offsets[np.searchsorted(self.offsets, first + 1) : np.searchsorted(self.offsets, last + 1)]
-        found = self._read(first + 1, last + 1)
-        found = np.append(found, self._read(0, last - first - len(found)))  # the last EOS of all lies behind them
-        found[starts - first - 1] = self._eos_id
+        bos_id = self._read(0, 1)  # which is nowhere else in a document
+        found = np.concatenate([self._read(first + 1, last + 1), bos_id[: last == self.tokens]])
+        found[np.isin(found, bos_id)] = self._eos_id
         return found
 
     def _read(self, first: int, last: int) -> np.ndarray:

@@ -15,14 +15,13 @@ import hashlib
 import json
 import os
 import stat
-import time
 import uuid
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tokenmill.store.schema import check
+from tokenmill.store.schema import called, check
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # bytes, or a contiguous array
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
 VERSION = 1
 TEMPORARY = ".tmp"
 LARGEST = 128 << 20  # bytes of a JSON file: a manifest of 300,000 shards
-CALLED = {  # what error messages call each kind of JSON
-    "tokens": "the manifest of a token set",
-    "shard": "the record of a shard",
-    "view": "a view of a token set",
-    "tokenizer": "a tokenizer that tokenmill wrote",
-    "files": "the list of a hub's files",
-    "checked": "the list of files that were checked",
-    "plan": "the plan of a file",
-}
-OLD_SECONDS = 86_400
 BLOCK_BYTES = 1 << 20  # every block of a file has its own CRC-32
 
 
@@ -79,13 +68,10 @@ class AtomicFile:
         self.path, self._durable, self._checksums = path, durable, Checksums()
         # a unique name: the dying worker of a killed run may still be writing the same shard
         self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
-        try:
+        with self._naming_the_file():
             self._file = open(self._temporary, "wb")  # noqa: SIM115 (closed by commit or discard)
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # see remove_temporary_files
-        except OSError as error:
-            message = f"{path.parent}: cannot be written to ({error.strerror}); mend it, or choose another folder"
-            raise with_message(error, message) from error
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # see remove_temporary_files
 
     def write(self, data: "Buffer") -> None:
         with self._naming_the_file():
@@ -94,7 +80,7 @@ class AtomicFile:
 
     @contextlib.contextmanager
     def _naming_the_file(self) -> Iterator[None]:
-        """An error while writing, for example a full disk, names the file."""
+        """An error, for example a full disk, names the file."""
         try:
             yield
         except OSError as error:
@@ -150,12 +136,13 @@ def write_file(path: Path, data: "Buffer", durable: bool = True) -> dict[str, An
         return file.commit()
 
 
-def write_json(path: Path, value: dict[str, Any], on_one_line: bool = False) -> None:
-    """Writes value as JSON in one rename; a file with the same content stays untouched.
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Writes value as JSON in one rename, unless the file has it already."""
+    write_changed(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
-    `on_one_line` is ten times as fast: only then the json module writes in C.
-    """
-    data = (json.dumps(value, indent=None if on_one_line else 1, ensure_ascii=False) + "\n").encode()
+
+def write_changed(path: Path, data: bytes) -> None:
+    """Writes data to path in one rename, unless the file has it already."""
     if not (path.exists() and path.read_bytes() == data):
         write_file(path, data)
 
@@ -163,23 +150,29 @@ def write_json(path: Path, value: dict[str, Any], on_one_line: bool = False) -> 
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Reads what `write_json` wrote. FileNotFoundError, or ValueError if it is of another kind or version."""
     try:
-        return parse_json(read_bounded(path, LARGEST, CALLED[kind]), path, kind)
+        return parse_json(read_bounded(path, LARGEST, called(kind)), path, kind)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: expected {CALLED[kind]}, found no such file; prepare again") from error
+        raise FileNotFoundError(f"{path}: expected {called(kind)}, found no such file; prepare again") from error
 
 
 def read_bounded(path: Path, most: int, what: str) -> bytes:
     """Reads a whole file. ValueError if it is not a regular file, for example a pipe, or has over `most` bytes."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"{path}: expected {what}, found a pipe, a device or a folder; delete it")
-    if found.st_size > most:
-        raise ValueError(f"{path}: expected {what} of at most {most:,} bytes, found {found.st_size:,}")
+    if (found := _require_regular(path, what)) > most:
+        raise ValueError(f"{path}: expected {what} of at most {most:,} bytes, found {found:,}")
     return path.read_bytes()
 
 
+def _require_regular(path: Path, what: str) -> int:
+    """The size of a file."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{path}: expected {what}, found a pipe, a device or a folder; delete it")
+    return found.st_size
+
+
 def sha256_of_file(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """The SHA-256 of a file. ValueError if it is not a regular file, for example a pipe."""
+    _require_regular(path, "a file of a token set")
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -190,12 +183,12 @@ def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path}: expected {CALLED[kind]}, found broken JSON ({error}); delete it and prepare again"
+            f"{path}: expected {called(kind)}, found broken JSON ({error}); delete it and prepare again"
         ) from error
     found = (value.get("format"), value.get("version")) if isinstance(value, dict) else f"a {type(value).__name__}"
     if found != (f"tokenmill-{kind}", VERSION):
         raise ValueError(
-            f"{path}: expected {CALLED[kind]}, of format tokenmill-{kind}, version {VERSION}, found {found}; "
+            f"{path}: expected {called(kind)}, of format tokenmill-{kind}, version {VERSION}, found {found}; "
             "delete it and prepare again"
         )
     try:
@@ -215,18 +208,12 @@ def header(kind: str) -> dict[str, Any]:
 
 
 def remove_temporary_files(*folders: Path) -> None:
-    """Removes what killed runs left in these folders: temporary files that no process holds locked, and those of over a
-    day on file systems without locks.
+    """Removes what killed runs left in these folders: temporary files that no process holds locked, where the file
+    system has locks.
     """
     for path in (path for folder in folders for path in folder.glob(f"*{TEMPORARY}")):
         with contextlib.suppress(OSError), open(path, "r+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise
-            except OSError:  # a file system without locks
-                if time.time() - path.stat().st_mtime < OLD_SECONDS:
-                    continue
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
 
 

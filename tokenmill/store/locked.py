@@ -9,6 +9,7 @@ The lock is the kernel's (flock) on the folder itself: it ends with its process,
 import contextlib
 import fcntl
 import os
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,20 +35,23 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
             require_inside(folder, path / "file")
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        _lock(descriptor, folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        if not take_lock(descriptor, DYING_SECONDS, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+            raise OSError(f"{folder}: another process is writing in this folder; wait for it to end")
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path, kind: int) -> None:
-    until = time.monotonic() + DYING_SECONDS
+def take_lock(descriptor: int, seconds: float, kind: int = fcntl.LOCK_EX) -> bool:
+    """Locks a file, or goes on where there are no locks. False if another process keeps the lock for so long."""
+    until = time.monotonic() + seconds
     while True:
         try:
-            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
             if time.monotonic() > until:
-                raise OSError(f"{folder}: another process is writing in this folder; wait for it to end") from error
-            time.sleep(0.02)
+                return False
+            time.sleep(random.uniform(0.005, 0.03))
         except OSError:  # a file system without locks
-            return None
+            return True

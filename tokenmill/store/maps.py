@@ -1,7 +1,7 @@
 """Files as arrays, mapped into memory without keeping a file descriptor each.
 
     tokens = map_file(path, np.dtype("<u2"))      read-only, the whole file; unmapped after the last array of it is gone
-    read_ahead(tokens[a:b], wait=True)            has the kernel read a part of it
+    read_ahead(tokens[a:b])                       asks the kernel to read a part of it
 
 A window of rows reads hundreds of shards, and many machines allow 1,024 descriptors a process. `np.memmap` and, before
 Python 3.13, `mmap` keep one for each map, so this is the C library's. Its madvise lets other threads of Python
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-RANDOM, WILL_NEED, POPULATE_READ = 1, 3, 22  # Linux's numbers; the last since 5.14: reads, and maps what was read
+RANDOM, WILL_NEED = 1, 3
 ENOMEM = 12
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -96,14 +96,9 @@ def unmap_dropped() -> None:
             _libc.munmap(gone.address, gone.size)
 
 
-def read_ahead(numbers: np.ndarray, wait: bool) -> None:
-    """Asks the kernel to read a part of a mapped file ahead; with `wait`, until it is in memory.
-
-    This is advice. If the kernel ignores it, whoever touches the numbers first waits for them.
-    """
-    _advise(numbers, WILL_NEED)  # in large reads
-    if wait:
-        _advise(numbers, POPULATE_READ)
+def read_ahead(numbers: np.ndarray) -> None:
+    """Asks the kernel to read a part of a mapped file ahead, in large reads."""
+    _advise(numbers, WILL_NEED)
 
 
 def read_here_and_there(numbers: np.ndarray) -> None:

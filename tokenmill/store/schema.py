@@ -3,7 +3,7 @@
     check("tokens", manifest)      ValueError: shards[3].split: expected train or val, found 'Train'
 
 In a table, {"key": rule} is an object with these keys, of which those that end with `?` may be missing, {Is: rule} an
-object whose keys are data, and [rule] a list. Keys that a table does not name are let through, but of an `Only`. What
+object whose keys are data, and [rule] a list. Keys that a table does not name are let through. What
 reads these files relies on types, ranges, names that stay in their folder, and sizes that agree with counts.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tokenmill.checks import LARGEST
-from tokenmill.store.columns import MASK, TARGETS, checksums_of, columns_of
+from tokenmill.store.columns import columns_of
 from tokenmill.store.names import is_plain
 
 MOST_TOKENS = 1 << 44  # of a set: its windows take about half a GiB
@@ -31,10 +31,6 @@ class Is(NamedTuple):
     test: Callable[[Any], bool]
 
 
-class Only(Table):
-    """A table of all the keys that an object may have."""
-
-
 def _check(rule: Any, value: Any, where: str) -> None:
     """ValueError if a value, which is at `where` in the file, breaks a rule."""
     if isinstance(rule, Is):
@@ -46,7 +42,6 @@ def _check(rule: Any, value: Any, where: str) -> None:
             _check(rule[0], item, f"{where}[{number}]")
     else:
         _require(type(value) is dict, where, "an object", value)
-        known = 0
         for key, below in rule.items():
             if isinstance(key, Is):
                 is_right = isinstance(below, Is) and all(map(key.test, value)) and all(map(below.test, value.values()))
@@ -54,13 +49,10 @@ def _check(rule: Any, value: Any, where: str) -> None:
                     _check(key, name, f"{where}, a key")
                     _check(below, item, f"{where}.{ascii(name)[1:-1]}")
             elif (name := key.removesuffix("?")) in value:
-                known += 1
                 if type(below) is not Is or not below.test(value[name]):  # most values are right, and need no `where`
                     _check(below, value[name], f"{where}.{name}")
             elif name == key:
                 _require(False, f"{where}.{key}", "a value", None)
-        if type(rule) is Only and known < len(value):
-            _require(False, where, f"no other keys than {', '.join(rule)}", ", ".join(value))
 
 
 def _require(true: bool, where: str, expected: str, found: object) -> None:
@@ -100,17 +92,15 @@ TOKENIZER = {**NAMED, "special_tokens": {TEXT: ID}}
 FOREIGN: Table = {"tokenizer": {}}  # what else a tokenizer.json has
 BY_RANKS: Table = {"pattern": TEXT, "ranks": {TEXT: ID}}
 VOCABULARY = {**NAMED, "vocab_size": _whole(1, MOST_IDS), "bos_id": ID, "eot_id?": ID}
-LISTED = Only(
-    {"name": PLAIN, "split": _one_of("train", "val"), "sources": [TEXT], **TOTALS}
-    | {"bin": DIGEST, "idx": DIGEST, "mask?": DIGEST, "targets?": DIGEST}
-)
-HUB_FILE = Only(name=PATH, bytes=COUNT, sha256=_hexadecimal(64, None), git_sha1=_hexadecimal(40, None))
+LISTED = {"name": PLAIN, "split": _one_of("train", "val"), "sources": [TEXT], **TOTALS}
+LISTED |= {"bin": DIGEST, "idx": DIGEST, "mask?": DIGEST, "targets?": DIGEST}
+HUB_FILE = {"name": PATH, "bytes": COUNT, "sha256": _hexadecimal(64, None), "git_sha1": _hexadecimal(40, None)}
 HUB = {"repository": TEXT, "revision": TEXT, "commit": TEXT, "files": [HUB_FILE]}
 MANIFEST = (
     {"dataset": PLAIN, "dtype": DTYPE, "tokenizer": VOCABULARY, **COUNTS, "shards": [LISTED]}
     | {"tokens": _whole(0, MOST_TOKENS)}
     | {"files": {PLAIN: DIGEST}, "records": {PLAIN: DIGEST}}
-    | {"dropped?": [Only(LISTED, place=COUNT)], "limit_documents?": SOME, "hub?": HUB}
+    | {"limit_documents?": SOME, "hub?": HUB}
 )
 SOURCE = (
     {"file": TEXT, "id_column?": TEXT, "shards?": SOME}
@@ -118,19 +108,16 @@ SOURCE = (
     | {f"{name}?": [COUNT] for name in ("row_groups", "row_group_documents", "span")}
 )
 SEVERAL = {"files": [{**SOURCE, "documents": COUNT}], "shards?": SOME}
-COLUMN = {
-    column.suffix: {"dtype": _one_of(column.dtype), "per": _one_of(column.per), **FILE} for column in (MASK, TARGETS)
-}
 RECORD = (
     {"name": PLAIN, "dtype": DTYPE, "fingerprint": DIGEST, **COUNTS, "source": {}}
-    | {"bin": FILE, "idx": FILE, "meta.parquet?": FILE, "columns?": Only(COLUMN)}
+    | {"bin": FILE, "idx": FILE, "mask?": FILE, "targets?": FILE, "meta.parquet?": FILE}
     | {"metadata?": [TEXT], "refused?": {TEXT: SOME}, "max_document_bytes?": SOME, "shard_text_bytes?": SOME}
 )
 CHOSEN = dict.fromkeys(("documents", "copies", "tokens"), COUNT)
 VIEW = (
     {"name": PLAIN, "digest": SHORT, "manifest": SHORT, "slice_tokens": _whole(1, (1 << 32) - 1)}
-    | {"rule": Only({"where?": TEXT, "repeat?": TEXT, "cap?": _whole(1, 255)}), "counts": FILE, "slices": FILE}
-    | {"splits": Only(train=CHOSEN, val=CHOSEN), "times": {_one_of(*map(str, range(256))): SOME}}
+    | {"rule": {"where?": TEXT, "repeat?": TEXT, "cap?": _whole(1, 255)}, "counts": FILE, "slices": FILE}
+    | {"splits": {"train": CHOSEN, "val": CHOSEN}, "times": {_one_of(*map(str, range(256))): SOME}}
 )
 
 
@@ -139,7 +126,7 @@ VIEW = (
 
 def check(kind: str, value: dict[str, Any]) -> None:
     """ValueError if this is not the content of a JSON file of this kind."""
-    table, tie = KINDS[kind]
+    _, table, tie = KINDS[kind]
     _check(table, value, "")
     tie(value)
 
@@ -155,13 +142,12 @@ def _manifest(manifest: Table) -> None:
     _require(manifest["dtype"] == dtype, "dtype", f"{dtype} for {facts['vocab_size']:,} ids", manifest["dtype"])
     largest = max(facts["bos_id"], facts.get("eot_id", 0))
     _require(largest < facts["vocab_size"], "tokenizer.bos_id, eot_id", f"less than {facts['vocab_size']:,}", largest)
-    for listed in (shards, manifest.get("dropped", [])):
-        twice = [name for name, times in Counter(entry["name"] for entry in listed).items() if times > 1]
-        _require(not twice, "shards", "each shard once", ", ".join(twice))
-        unnamed = [entry["name"] for entry in listed if not entry["sources"]]
-        _require(not unnamed, "shards", "a source or more for each shard", ", ".join(unnamed))
-        empty = [entry["name"] for entry in listed if entry["documents"] > entry["tokens"]]
-        _require(not empty, "shards", "a token or more for each document", ", ".join(empty))
+    twice = [name for name, times in Counter(entry["name"] for entry in shards).items() if times > 1]
+    _require(not twice, "shards", "each shard once", ", ".join(twice))
+    unnamed = [entry["name"] for entry in shards if not entry["sources"]]
+    _require(not unnamed, "shards", "a source or more for each shard", ", ".join(unnamed))
+    empty = [entry["name"] for entry in shards if entry["documents"] > entry["tokens"]]
+    _require(not empty, "shards", "a token or more for each document", ", ".join(empty))
     for key in TOTALS:
         total = sum(entry[key] for entry in shards)
         _require(manifest[key] == total, key, f"{total:,}, as its shards have", manifest[key])
@@ -179,12 +165,11 @@ def _record(record: Table) -> None:
         right = sum(groups) == one["documents"] and len(groups) == len(many)
         _require(right, "source.row_group_documents", f"{one['documents']:,} documents in {len(many):,} groups", groups)
     for suffix, column in columns_of(record).items():
-        _file(suffix, checksums_of(record, suffix), column.size(documents, tokens))
+        _file(suffix, record[suffix], column.size(documents, tokens))
 
 
 def _tokenizer(tokenizer: Table) -> None:
-    is_foreign = tokenizer.get("kind") == "huggingface"
-    _check(FOREIGN if is_foreign else BY_RANKS, tokenizer, "")
+    _check(FOREIGN if tokenizer.get("kind") == "huggingface" else BY_RANKS, tokenizer, "")
 
 
 def _view(view: Table) -> None:
@@ -199,12 +184,17 @@ def _file(suffix: str, facts: Table, size: int | None) -> None:
     _require(found == blocks, f"{suffix}.crc32", f"{blocks:,} numbers", found)
 
 
-KINDS: dict[str, tuple[Table, Callable[[Table], object]]] = {
-    "tokens": (MANIFEST, _manifest),
-    "shard": (RECORD, _record),
-    "tokenizer": (TOKENIZER, _tokenizer),
-    "view": (VIEW, _view),
-    "files": (HUB, bool),
-    "plan": ({"text_bytes": COUNT}, bool),
-    "checked": ({"files": {PATH: [COUNT]}}, bool),
+def called(kind: str) -> str:
+    """What error messages call a kind of JSON."""
+    return KINDS[kind][0]
+
+
+KINDS: dict[str, tuple[str, Table, Callable[[Table], object]]] = {
+    "tokens": ("the manifest of a token set", MANIFEST, _manifest),
+    "shard": ("the record of a shard", RECORD, _record),
+    "tokenizer": ("a tokenizer that tokenmill wrote", TOKENIZER, _tokenizer),
+    "view": ("a view of a token set", VIEW, _view),
+    "files": ("the list of a hub's files", HUB, bool),
+    "plan": ("the plan of a file", {"text_bytes": COUNT}, bool),
+    "checked": ("the list of files that were checked", {"files": {PATH: [COUNT]}}, bool),
 }

@@ -65,9 +65,8 @@ def find_token_set(root: str | os.PathLike[str]) -> Path:
             f"{root}: {len(found)} token sets are here, and none was named:{listed}\n"
             f'name one where the loader is made; the last one that was prepared is\n  tokens="{found[-1].parent}"'
         )
-    if begun := sorted(
-        path.parent for path in Path(root).glob("*/shards") if not (path.parent / "manifest.json").exists()
-    ):
+    begun = sorted({path.parent for path in Path(root).glob("*/shards")} - {path.parent for path in found})
+    if begun:
         raise ValueError(
             f"{root}: none was named, and beside {found[0].parent} is {begun[0]}, which is not finished: finish it, "
             f'delete it, or name the set where the loader is made, as tokens="{found[0].parent}"'

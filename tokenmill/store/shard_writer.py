@@ -15,13 +15,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenmill.store.columns import BIT, COLUMNS, OFFSETS, PARQUET, TOKENS, Column, add_to_record
+from tokenmill.store.columns import BIT, COLUMNS, OFFSETS, PARQUET, TOKENS, Column
 from tokenmill.store.files import AtomicFile, header, write_file, write_json
 from tokenmill.store.shards import DTYPES, OFFSET, shard_path
-
-MOST_DOCUMENTS = 1 << 25  # of a shard, as their lengths are held: 256 MiB of offsets
-HELD = np.uint32  # what lengths are held in
-MANY_FILES = 100  # in a shard; the record of more is written on one line
 
 
 class ShardWriter:
@@ -30,7 +26,7 @@ class ShardWriter:
     def __init__(self, folder: Path, name: str, dtype: str, columns: Sequence[str] = ()):
         self.folder, self.name, self.dtype = folder, name, dtype
         self.num_documents = self.num_tokens = 0
-        self._lengths = [np.zeros(1, HELD)]  # and those of documents: sums of them are the offsets
+        self._lengths = [np.zeros(1, np.uint32)]  # and those of documents: sums of them are the offsets
         (folder / "shards").mkdir(exist_ok=True)
         self._bin = AtomicFile(shard_path(folder, name, TOKENS.suffix))
         self._columns: dict[str, TableFile | _ColumnFile] = {}
@@ -41,14 +37,9 @@ class ShardWriter:
     def write(self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
         """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
         self._bin.write(np.ascontiguousarray(tokens, dtype=DTYPES[self.dtype]).data)
-        self._lengths.append(np.asarray(lengths, HELD))  # OverflowError for a document of over 4 billion tokens
+        self._lengths.append(np.asarray(lengths, np.uint32))  # OverflowError for a document of over 4 billion tokens
         self.num_documents += len(lengths)
         self.num_tokens += len(tokens)
-        if self.num_documents > MOST_DOCUMENTS:
-            raise ValueError(
-                f"shard {self.name}: expected at most {MOST_DOCUMENTS:,} documents in a shard, found more; name a "
-                "smaller --shard-text-bytes, or, if a small compressed file has all of them, write it as several files"
-            )
 
     def write_column(self, suffix: str, values: Any) -> None:
         """Appends values to an optional column: a sequence of numbers, or to a table a pyarrow.Table."""
@@ -71,21 +62,16 @@ class ShardWriter:
             "tokens": self.num_tokens,
             **facts,
         }
-        add_to_record(record, TOKENS, self._bin.commit())
-        add_to_record(record, OFFSETS, write_file(shard_path(self.folder, self.name, OFFSETS.suffix), offsets.data))
-        for file in self._columns.values():
-            add_to_record(record, file.column, file.commit())
-        many = len(record.get("source", {}).get("files", ())) > MANY_FILES
-        write_json(shard_path(self.folder, self.name, "json"), record, on_one_line=many)
+        record["bin"] = self._bin.commit()
+        record["idx"] = write_file(shard_path(self.folder, self.name, OFFSETS.suffix), offsets.data)
+        record |= {suffix: file.commit() for suffix, file in self._columns.items()}
+        write_json(shard_path(self.folder, self.name, "json"), record)
         return record
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.discard()
-
-    def discard(self) -> None:
         """Removes what there is of a shard that is not finished."""
         self._bin.discard()
         for column in self._columns.values():
@@ -120,9 +106,7 @@ class _ColumnFile(AtomicFile):
 
 
 class TableFile(AtomicFile):
-    """A column that is a table, with a row for each document. It is held until it is complete, as its types may change
-    on the way.
-    """
+    """A column that is a table. It is held until it is complete, as its types may change on the way."""
 
     def __init__(self, folder: Path, name: str, column: Column):
         super().__init__(shard_path(folder, name, column.suffix))

@@ -11,8 +11,6 @@ Chat sets and sets with metadata have further columns (columns.py).
 
 Files appear whole or not at all (files.py). Nothing in them depends on time, machine or number of workers: the same
 input gives the same bytes.
-
-shard_writer.py writes a shard, here it is mapped. Left out: reading text, tokenizing, and which file is in which split.
 """
 
 import os
@@ -31,7 +29,6 @@ from tokenmill.store.columns import (
     META,
     OFFSETS,
     TARGETS,
-    checksums_of,
     columns_of,
     listed_sha256,
 )
@@ -62,15 +59,11 @@ def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
     record = read_json(path, "shard")
     if record["name"] != name:
         raise ValueError(f"{path}: expected the record of shard {name}, found that of {record['name']}; delete it")
-    if META.suffix in record and not _has_size(folder, name, META.suffix, record[META.suffix]["bytes"]):
-        record = {key: value for key, value in record.items() if key != META.suffix}  # it is added again
-    sizes = {suffix: checksums_of(record, suffix)["bytes"] for suffix in columns_of(record)}
-    return record if all(_has_size(folder, name, suffix, size) for suffix, size in sizes.items()) else None
-
-
-def _has_size(folder: Path, name: str, suffix: str, size: int) -> bool:
-    path = shard_path(folder, name, suffix)
-    return path.exists() and path.stat().st_size == size
+    paths = {suffix: shard_path(folder, name, suffix) for suffix in columns_of(record)}
+    damaged = {s for s, path in paths.items() if not path.exists() or path.stat().st_size != record[s]["bytes"]}
+    if damaged == {META.suffix}:  # it is added again
+        return {key: value for key, value in record.items() if key != META.suffix}
+    return None if damaged else record
 
 
 def sources_of(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -94,9 +87,8 @@ class ShardEntry:
     @classmethod
     def of_record(cls, record: dict[str, Any], split: Split) -> Self:
         """The entry of the shard with this record."""
-        sources = tuple(source["file"] for source in sources_of(record))
-        totals = {key: record[key] for key in TOTALS}
-        return cls(record["name"], split, sources, sha256=listed_sha256(record), **totals)
+        sources = [source["file"] for source in sources_of(record)]
+        return cls.of_listed(record | {"split": split, "sources": sources} | listed_sha256(record))
 
     @classmethod
     def of_listed(cls, listed: dict[str, Any]) -> Self:
@@ -142,8 +134,6 @@ class Shard:
 
     def documents_between(self, begin: int, end: int) -> tuple[int, int]:
         """The documents whose first tokens are in `begin` to `end`: (first, one after the last)."""
-        if (begin, end) == (0, self.entry.tokens):
-            return 0, self.entry.documents
         ends = np.array([begin, end], OFFSET)  # of one type, or all offsets are converted
         first, last = np.searchsorted(self.offsets[:-1], ends).tolist()
         return first, last
@@ -166,11 +156,6 @@ class Shard:
         """Tokens `begin` to `end`: (end - begin,). Only the hot path (feed/table.py) reads in another way."""
         found: np.ndarray = self.tokens[begin:end]
         return found
-
-    def in_blocks(self, size: int) -> Iterator[np.ndarray]:
-        """All tokens, `size` at a time."""
-        for begin in range(0, self.entry.tokens, size):
-            yield self.read(begin, begin + size)
 
     def column(self, suffix: str) -> np.ndarray:
         """A column that the manifest lists, mapped: "mask", as bytes, of which value k is bit k of
@@ -196,9 +181,9 @@ class Shard:
         """Tells the kernel that rows are read from here and there."""
         read_here_and_there(self.tokens)
 
-    def read_ahead(self, begin: int, end: int, wait: bool) -> None:
-        """Asks the kernel to read tokens `begin` to `end` ahead; with `wait`, until they are in memory."""
-        read_ahead(self.tokens[begin:end], wait)
+    def read_ahead(self, begin: int, end: int) -> None:
+        """Asks the kernel to read tokens `begin` to `end` ahead."""
+        read_ahead(self.tokens[begin:end])
 
     def require_unchanged(self) -> None:
         """ValueError if the file of the tokens is gone, or has another size than when it was opened.
@@ -224,24 +209,16 @@ class Shard:
         )
 
 
-def map_numbers(path: Path, dtype: np.dtype[Any], count: int) -> np.ndarray:
+def map_numbers(path: Path, dtype: np.dtype[Any], count: int, advice: str = "") -> np.ndarray:
     """Maps exactly `count` numbers of a file, read-only. FileNotFoundError or ValueError if it has others."""
-    require_size(path, count * dtype.itemsize)
-    numbers = map_file(path, dtype)
-    if len(numbers) != count:  # it changed meanwhile
-        require_size(path, count * dtype.itemsize)
-    return numbers
-
-
-def require_size(path: Path, expected: int) -> None:
-    """FileNotFoundError or ValueError if a file of a shard is missing, or has another size."""
-    advice = "the shard is damaged; delete its .json record and prepare again"
+    advice = advice or "the shard is damaged; delete its .json record and prepare again"
     try:
-        found = os.path.getsize(path)
+        found = map_file(path, np.dtype(np.uint8))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}") from error
-    if found != expected:
-        raise ValueError(f"{path}: expected {expected:,} bytes, found {found:,}; {advice}")
+    if len(found) != count * dtype.itemsize:
+        raise ValueError(f"{path}: expected {count * dtype.itemsize:,} bytes, found {len(found):,}; {advice}")
+    return found.view(dtype)
 
 
 def in_blocks(tokens: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -6,7 +6,6 @@
 Only preparing and looking need tables, so nothing that trains imports this module, or pyarrow.
 """
 
-import contextlib
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -26,33 +25,19 @@ ROWS = 1 << 17  # in a row group
 
 def merged(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables one below the other. A column that has several types is text, or the wider one of two numbers."""
-    tables = list(tables)
+    names = dict.fromkeys(name for table in tables for name in table.column_names)
+    columns = [[t.column(name) if name in t.column_names else pa.nulls(len(t)) for t in tables] for name in names]
+    return pa.table(dict(zip(names, map(_joined, columns), strict=True)))
+
+
+def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    tables = [pa.table({"it": part}) for part in parts]
     try:
-        return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
-    except pa.ArrowException:
-        names = list(dict.fromkeys(name for table in tables for name in table.column_names))
-        types = {name: {t.schema.field(name).type for t in tables if name in t.column_names} for name in names}
-        several = [name for name in names if len(types[name]) > 1]
-        for mixed in ([name for name in several if not _fits(types[name])], several):
-            with contextlib.suppress(pa.ArrowException):  # a number may not fit into the wider type
-                return pa.concat_tables([_with_text(table, mixed) for table in tables], promote_options="permissive")
-        raise
-
-
-def _fits(types: set[pa.DataType]) -> bool:
-    try:
-        pa.unify_schemas([pa.schema([("it", one)]) for one in types], promote_options="permissive")
-    except pa.ArrowException:
-        return False
-    return True
-
-
-def _with_text(table: pa.Table, names: list[str]) -> pa.Table:
-    for name in set(names) & set(table.column_names):
-        cells = [None if cell is None else as_text(cell) for cell in table.column(name).to_pylist()]
-        place = table.column_names.index(name)
-        table = table.set_column(place, name, text_array(cells))
-    return table
+        return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries().column("it")
+    except pa.ArrowException:  # types that do not fit, or a number that does not fit into the wider one
+        return pa.chunked_array(
+            [text_array([None if cell is None else as_text(cell) for cell in part.to_pylist()]) for part in parts]
+        )
 
 
 def as_text(cell: Any) -> str:

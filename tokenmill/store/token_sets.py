@@ -11,8 +11,6 @@ import copy
 import hashlib
 import io
 import os
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,9 +19,9 @@ import numpy as np
 from tokenmill.addresses import display_address, is_address
 from tokenmill.checks import one_of
 from tokenmill.humanize import counted
-from tokenmill.store.columns import LISTED, checksums_of
-from tokenmill.store.files import LARGEST, header, read_bounded, read_json, write_file, write_json
-from tokenmill.store.schema import CHAT_COUNTS, MOST_IDS, dtype_name
+from tokenmill.store.columns import LISTED
+from tokenmill.store.files import header, read_json, sha256_of_file, write_changed, write_json
+from tokenmill.store.schema import CHAT_COUNTS, dtype_name
 from tokenmill.store.set_names import set_folder
 from tokenmill.store.shards import (
     COUNTS,
@@ -32,13 +30,11 @@ from tokenmill.store.shards import (
     Shard,
     ShardEntry,
     Split,
-    finished_record,
     shard_path,
 )
-from tokenmill.store.views import DIGEST, FOLDER, View, read_view, stems_of_views
+from tokenmill.store.views import DIGEST, FOLDER, View, read_view
 
-ORIGIN = ("hub",)  # what a manifest says of where the source files are from
-SMALL_FILES = {"tokenizer.json": LARGEST, "token_bytes.npy": 5 * MOST_IDS}  # and their most bytes
+SMALL_FILES = ("tokenizer.json", "token_bytes.npy")
 
 
 def write_manifest(
@@ -47,12 +43,10 @@ def write_manifest(
     tokenizer: dict[str, Any],
     shards: list[tuple[dict[str, Any], Split]],
     origin: dict[str, Any] | None = None,
-    dropped: Sequence[tuple[int, "ShardEntry"]] = (),
 ) -> None:
     """Makes the folder a token set. `shards` are (record, split) in their order; the rest is summed up.
 
-    The folder has tokenizer.json and token_bytes.npy already. `origin` says where the source files are from. `dropped`
-    are shards that were found damaged, each with its index in the list before it was taken out.
+    The folder has tokenizer.json and token_bytes.npy already. `origin` says where the source files are from.
     """
     records = [record for record, _ in shards]
     manifest = header("tokens") | {
@@ -63,8 +57,7 @@ def write_manifest(
         **{name: sum(r.get(name, 0) for r in records) for name in CHAT_COUNTS if "chat" in tokenizer},
         **(origin or {}),
         "files": checksums_of_files(folder),
-        "records": {record["name"]: _sha256_of(shard_path(folder, record["name"], "json")) for record in records},
-        **({"dropped": [{"place": place} | entry.listed() for place, entry in dropped]} if dropped else {}),
+        "records": {record["name"]: sha256_of_file(shard_path(folder, record["name"], "json")) for record in records},
         "shards": [ShardEntry.of_record(record, split).listed() for record, split in shards],
     }
     if not (kept := kept_manifest(folder, digest_of(manifest))).exists():
@@ -75,25 +68,19 @@ def write_manifest(
 
 def checksums_of_files(folder: Path) -> dict[str, str]:
     """The SHA-256 of tokenizer.json and token_bytes.npy, as far as the folder has them."""
-    there = [name for name in SMALL_FILES if (folder / name).exists()]
-    return {name: _sha256_of(folder / name, SMALL_FILES[name]) for name in there}
-
-
-def _sha256_of(path: Path, most: int = LARGEST) -> str:
-    return hashlib.sha256(read_bounded(path, most, "a file of a token set")).hexdigest()
+    return {name: sha256_of_file(folder / name) for name in SMALL_FILES if (folder / name).exists()}
 
 
 def write_token_bytes(folder: Path, token_bytes: np.ndarray) -> None:
-    """Writes how many bytes of text each token id stands for: (vocab_size,). A file with them stays untouched."""
-    data, path = io.BytesIO(), folder / "token_bytes.npy"
+    """Writes how many bytes of text each token id stands for: (vocab_size,)."""
+    data = io.BytesIO()
     np.save(data, token_bytes)
-    if not (path.exists() and path.read_bytes() == data.getvalue()):
-        write_file(path, data.getvalue())
+    write_changed(folder / "token_bytes.npy", data.getvalue())
 
 
 def kept_manifest(folder: Path, digest: str) -> Path:
     """The path of a manifest in manifests/. ValueError if this is not a digest, as positions come from others."""
-    if not re.fullmatch("[0-9a-f]{16}", digest):
+    if not DIGEST.fullmatch(digest):
         raise ValueError(f"expected the digest of a manifest, 16 hex digits, found {digest!r}")
     return folder / "manifests" / f"{digest}.json"
 
@@ -149,10 +136,8 @@ class TokenSet:
     def _take(self, manifest: dict[str, Any]) -> None:
         self.digest = digest_of(manifest)
         self.entries = [ShardEntry.of_listed(listed) for listed in manifest["shards"]]
-        dropped = [dict(listed) for listed in manifest.get("dropped", [])]
-        self.dropped = [(listed.pop("place"), ShardEntry.of_listed(listed)) for listed in dropped]
-        self.manifest = {key: value for key, value in manifest.items() if key not in ("shards", "dropped")}
-        self.origin = {key: manifest[key] for key in ORIGIN if key in manifest}
+        self.manifest = {key: value for key, value in manifest.items() if key != "shards"}
+        self.records: dict[str, str] = manifest["records"]  # the SHA-256 of each shard's record, by name
         self.dtype: str = manifest["dtype"]
         self.tokenizer: dict[str, Any] = manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
         self.bos_id: int = self.tokenizer["bos_id"]
@@ -174,8 +159,8 @@ class TokenSet:
         """The last part of its folder or address."""
         return self.path.name
 
-    def have(self, name: str, sha256: str | None = None, size: int = LARGEST) -> Path:
-        """The path of one of its files; a set at an address fetches it (remote/token_set.py)."""
+    def have(self, name: str, facts: dict[str, Any] | None = None) -> Path:
+        """The path of one of its files, with these "sha256" and "bytes"; a set at an address fetches it."""
         return self.path / name
 
     def bring(self, entries: list[ShardEntry]) -> None:
@@ -183,12 +168,11 @@ class TokenSet:
 
     def file(self, name: str) -> Path:
         """The path of one of its small files: tokenizer.json, token_bytes.npy."""
-        return self.have(name, self.manifest["files"].get(name))
+        return self.have(name, {"sha256": self.manifest["files"].get(name)})
 
     def column_path(self, entry: ShardEntry, suffix: str) -> Path:
         """The path of an optional column of a shard."""
-        facts = checksums_of(self.record(entry), suffix)
-        return self.have(f"shards/{entry.name}.{suffix}", facts["sha256"], facts["bytes"])
+        return self.have(f"shards/{entry.name}.{suffix}", self.record(entry)[suffix])
 
     # ------------------------------------------------------------------------ views
 
@@ -204,13 +188,11 @@ class TokenSet:
 
     def view_stems(self) -> list[str]:
         """The names and digests of its views, former ones too."""
-        return stems_of_views(self.path)
+        return [path.stem for path in sorted((self.path / FOLDER).glob("*.json"))]
 
-    def view_file(self, name: str, checksums: dict[str, Any] | None = None) -> Path:
-        """The path of a file of a view: of its JSON, or of an array with these checksums."""
-        if checksums is None:
-            return self.have(f"{FOLDER}/{name}")
-        return self.have(f"{FOLDER}/{name}", checksums["sha256"], checksums["bytes"])
+    def view_file(self, name: str, facts: dict[str, Any] | None = None) -> Path:
+        """The path of a file of a view: of its JSON, or of an array with these "sha256" and "bytes"."""
+        return self.have(f"{FOLDER}/{name}", facts)
 
     def times_of(self, entry: ShardEntry) -> np.ndarray:
         """How often each document of a shard counts: (documents,) int64, 1 without a view."""
@@ -259,7 +241,10 @@ class TokenSet:
         was, now = self._taken(manifest), {(entry.name, entry.sha256) for entry in self.entries}
         for entry in was.split(split):
             if (entry.name, entry.sha256) not in now:
-                was._require_still_there(entry)
+                raise ValueError(
+                    f"{self.display_name}: expected shard {entry.name} of {entry.sources[0]}, with {entry.tokens:,} "
+                    "tokens, as the set once had it, found none; put that file back, prepare again, and resume"
+                )
         return was
 
     def _taken(self, manifest: dict[str, Any]) -> Self:
@@ -268,25 +253,9 @@ class TokenSet:
         was._take(manifest)
         return was
 
-    def _require_still_there(self, entry: ShardEntry) -> None:
-        """ValueError if a shard that only a former manifest lists is no longer what it was."""
-        record = finished_record(self.path, entry.name)
-        if record is None or not entry.is_of(record):
-            found = "no such shard" if record is None else "another one of that name"
-            raise ValueError(
-                f"{shard_path(self.path, entry.name, 'bin')}: expected the shard of {entry.sources[0]} with "
-                f"{entry.tokens:,} tokens, found {found}; put that file back as it was, prepare again, and resume"
-            )
-
     def open(self, entry: ShardEntry) -> Shard:
         """Maps a shard."""
         return Shard(self.path, entry, self.dtype)
-
-    @property
-    def records(self) -> dict[str, str]:
-        """The SHA-256 of each shard's record, by name."""
-        found: dict[str, str] = self.manifest["records"]
-        return found
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
         """The record of a shard: its source, row groups and the documents in each, counts and checksums."""

@@ -11,15 +11,13 @@ rules. A view belongs to one manifest; if the set has grown since, it is made ag
 
 import re
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.store.files import read_json
-from tokenmill.store.maps import map_file
-from tokenmill.store.shards import ShardEntry
+from tokenmill.store.shards import ShardEntry, map_numbers
 
 if TYPE_CHECKING:
     from tokenmill.store.token_sets import TokenSet
@@ -47,7 +45,7 @@ class View:
     @cached_property
     def counts(self) -> np.ndarray:
         """How often each document of the set counts, in the order of the manifest: (documents,) uint8, mapped."""
-        return self._map("counts", np.dtype("u1"))
+        return self._map("counts", np.dtype("u1"), sum(entry.documents for entry in self._entries))
 
     def counts_of(self, entry: ShardEntry) -> np.ndarray:
         """How often each document of a shard counts: (documents,) uint8."""
@@ -57,7 +55,7 @@ class View:
 
     def slices_of(self, split: str, dtype: np.dtype[Any]) -> np.ndarray:
         """The slices of a split, with `shard` as the shard's number in that split: (num_slices,) of `dtype`."""
-        slices = self._map("slices", dtype)
+        slices = self._map("slices", dtype, self.facts["slices"]["bytes"] // dtype.itemsize)
         is_in = np.array([entry.split == split for entry in self._entries], bool)
         some = np.array(slices[is_in[slices["shard"]]])
         some["shard"] = (np.cumsum(is_in) - 1)[some["shard"]]
@@ -67,16 +65,11 @@ class View:
         """How many tokens an epoch of the split has."""
         return int(self.facts["splits"][split]["tokens"])
 
-    def _map(self, kind: str, dtype: np.dtype[Any]) -> np.ndarray:
-        """A file of the view. ValueError if it has another size than the view says."""
-        path, expected = self.path_of(f"{self.digest}.{kind}", self.facts[kind]), int(self.facts[kind]["bytes"])
-        found = path.stat().st_size
-        if found != expected or found % dtype.itemsize:
-            raise ValueError(
-                f"{path}: expected {expected:,} bytes, found {found:,}; the view is damaged: make it again by "
-                f"`tokenmill view {path.parent.parent} --name {self.name} --update`"
-            )
-        return map_file(path, dtype)
+    def _map(self, kind: str, dtype: np.dtype[Any], count: int) -> np.ndarray:
+        """A file of the view. ValueError if it has another size."""
+        path = self.path_of(f"{self.digest}.{kind}", self.facts[kind])
+        again = f"tokenmill view {path.parent.parent} --name {self.name} --update"
+        return map_numbers(path, dtype, count, f"the view is damaged: make it again by `{again}`")
 
 
 def read_view(token_set: "TokenSet", name: str) -> View:
@@ -99,15 +92,4 @@ def read_view(token_set: "TokenSet", name: str) -> View:
             f"{shown}: view {name!r} is of manifest {facts['manifest']}, and the set has grown or changed since, to "
             f"{token_set.digest}; run `tokenmill view {shown} --name {name} --update`"
         )
-    documents = sum(entry.documents for entry in token_set.entries)
-    if facts["counts"]["bytes"] != documents:
-        raise ValueError(
-            f"{shown}: expected view {name!r} to count {documents:,} documents, found {facts['counts']['bytes']:,}; "
-            "the view is damaged: make it again"
-        )
     return View(token_set, facts)
-
-
-def stems_of_views(folder: Path) -> list[str]:
-    """The names and digests of all views in a token set's folder: each has a JSON file, former ones too."""
-    return [path.stem for path in sorted((folder / FOLDER).glob("*.json"))]
