@@ -51,7 +51,7 @@ def test_what_is_no_token_set_is_refused(token_set, tmp_path):
     for settings, message in (
         ({"epochs": 1}, "epochs is for one token set"),
         ({"view": "good"}, "view='good' is for one token set"),
-        ({"packing": "nanochat"}, "a mixture is not supported with packing='nanochat'"),
+        ({"packing": "nanochat"}, "a mixture, view or epochs is not supported with packing='nanochat'"),
     ):
         with pytest.raises(ValueError, match=message):
             RowLoader(mixture, batch_size=2, seq_len=SEQ_LEN, **settings)

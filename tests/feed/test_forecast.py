@@ -5,7 +5,6 @@ import pytest
 from making import make_token_set
 
 from tokenmill import Mixture, forecast
-from tokenmill.feed.forecast import forecast_of
 from tokenmill.numpy import RowLoader
 
 SIZES = {"web": 30_000, "code": 6_000, "math": 1_500}
@@ -42,7 +41,7 @@ def test_it_is_what_a_run_takes(sets, caps):
 
 def test_its_lines_are_the_parts_in_which_weights_stay():
     mixture = Mixture({"a": 3, "b": 1}, max_epochs={"b": 1})
-    found = forecast_of(mixture, {"a": 1_000, "b": 100}, 1_000)
+    found = forecast(mixture, tokens=1_000, sizes={"a": 1_000, "b": 100})
     parts = [(line.stage, line.begin, line.end, line.source, line.tokens, line.epochs) for line in found.lines]
     assert sorted(parts) == [(0, 0, 400, "a", 300, 0.3), (0, 0, 400, "b", 100, 1.0), (0, 400, 1000, "a", 600, 0.9)]
     assert [line.share for line in found.lines if line.source == "a"] == [0.75, 1.0]
@@ -50,7 +49,8 @@ def test_its_lines_are_the_parts_in_which_weights_stay():
 
 
 def test_sources_that_are_used_up_too_early_are_a_problem():
-    found = forecast_of(Mixture([(0, {"a": 1}), ("1K", {"b": 1})], max_epochs=2), {"a": 100, "b": 900}, 5_000)
+    mixture = Mixture([(0, {"a": 1}), ("1K", {"b": 1})], max_epochs=2)
+    found = forecast(mixture, tokens=5_000, sizes={"a": 100, "b": 900})
     assert found.problems == ["all sources of stage 0 are used up after 200 tokens, before 1,000"]
 
 

@@ -272,7 +272,10 @@ def test_what_does_not_go_together_is_refused(sets, tmp_path):
         (lambda: make(mix(sets, STAGES), split="val"), "validation .*stages|stages.* validation"),
         (lambda: loader.set_epoch(1), "set_epoch: .*mixture"),
         (lambda: make(mix(sets), epochs=1), "epochs is for one token set"),
-        (lambda: make(mix(sets), packing="nanochat"), "a mixture is not supported with packing='nanochat'"),
+        (
+            lambda: make(mix(sets), packing="nanochat"),
+            "a mixture, view or epochs is not supported with packing='nanochat'",
+        ),
         (lambda: make({sets / "web": 1}), r"pass Mixture\(\{...\}\)"),
         (lambda: make(sets / "web").seen(), r"seen\(\) is for a mixture"),
     ]:

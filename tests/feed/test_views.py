@@ -8,7 +8,7 @@ from making import BOS, make_token_set, source_of
 from making_views import make_view
 from reference import cursor_of, rows_of
 
-from tokenmill import Mixture, proportional
+from tokenmill import Mixture
 from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows as window_sizes
@@ -192,14 +192,6 @@ def test_a_position_of_one_view_continues_as_that_view_in_a_mixture(folder):
         make(mixture_of(folder, a="short", b="some"), state=loader.state_dict())
 
 
-def test_sizes_of_sources_are_those_of_their_views(folder):
-    long = TokenSet(folder).viewed("long").view.tokens("train")
-    whole = sum(entry.tokens for entry in TokenSet(folder).split("train"))
-    assert long == sum(length for some in LENGTHS["train"] for length in some if length >= 16)
-    found = proportional({"a": folder, "b": folder}, views={"a": "long"})
-    assert found["a"] / found["b"] == pytest.approx(long / whole)
-
-
 # ---------------------------------------------------------------------------- what is refused
 
 
@@ -213,10 +205,6 @@ def test_views_that_make_no_sense_are_refused(folder):
         (lambda: make(mixture_of(folder, a="long", b="again")), "have the same documents"),
         (lambda: Mixture({"a": 1}, sources={"a": folder}, views={"c": "long"}), "views names 'c', which is not a sou"),
         (lambda: make(mixture_of(folder, a="long"), "long"), r"view='long' is for one token set"),
-        (
-            lambda: proportional({"a": folder}, views={"c": "long"}),
-            "views names 'c', which is not one of the sources a",
-        ),
     ]:
         with pytest.raises(ValueError, match=told):
             ask()

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tokenmill.feed.pieces import mask_of
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Shard
 from tokenmill.store.token_sets import TokenSet
 
 NONE = 1 << 62  # the place of the first target of a conversation that has none
-FIRST_BIT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").argmax(1)  # of a byte
 
 
 def first_targets(
@@ -31,26 +31,8 @@ def first_targets(
         has_none = one.target_counts[document] == 0
         found[own[has_none]] = NONE
         long = own[(length[own] > row_len) & ~has_none] if row_len is not None else own[:0]
-        if len(long):
-            found[long] = _first_bits(one, begin[long], int((begin + length)[long].max())) - begin[long]
-    return found
-
-
-def _first_bits(shard: Shard, begin: np.ndarray, end: int) -> np.ndarray:
-    """The first token in the loss at or after each of the tokens `begin`, of documents that have one and end by `end`.
-
-    Goes from byte to byte of the mask with all documents that have found none yet.
-    """
-    assert shard.mask_bytes is not None, "only chat sets have a mask"
-    base, byte = int(begin.min()) >> 3, begin >> 3
-    mask = np.frombuffer(shard.mask_bytes[base : (end + 7) >> 3], np.uint8)
-    bits = mask[byte - base] & (0xFF << (begin & 7))
-    empty = np.flatnonzero(bits == 0)
-    while len(empty):
-        byte[empty] += 1
-        bits[empty] = mask[byte[empty] - base]
-        empty = empty[bits[empty] == 0]
-    found: np.ndarray = 8 * byte + FIRST_BIT[bits]
+        for place in long.tolist():
+            found[place] = mask_of(one, int(begin[place]), int(begin[place] + length[place])).argmax()
     return found
 
 
@@ -78,12 +60,13 @@ def require_conversations(token_set: TokenSet, split: str, row_len: int, long_do
             f"1 tokens, the longest with {longest:,}; they have {lost / max(1, targets):.1%} of the tokens that are in "
             "the loss. Use a larger seq_len, or long_documents='crop' (keeps the beginning) or 'drop'"
         )
-    if late or (many and long_documents == "drop"):
-        dropped = f"{many:,} are longer than a row of {row_len - 1:,} + 1 tokens" if long_documents == "drop" else ""
-        none = f"{late:,} have no target in their first {row_len:,} tokens" if late else ""
+    is_dropped = many > 0 and long_documents == "drop"
+    left_out = [f"{many:,} are longer than a row of {row_len - 1:,} + 1 tokens"] * is_dropped
+    left_out += [f"{late:,} have no target in their first {row_len:,} tokens"] * bool(late)
+    if left_out:
         warnings.warn(
-            f"{token_set.display_name}: of {total:,} conversations, {' and '.join(filter(None, [dropped, none]))}; "
-            "these are left out. A larger seq_len keeps more of them",
+            f"{token_set.display_name}: of {total:,} conversations, {' and '.join(left_out)}; these are left out. A "
+            "larger seq_len keeps more of them",
             stacklevel=5,
         )
     return kept

@@ -61,7 +61,11 @@ class LoaderConfig:
         return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
 
     def __post_init__(self) -> None:
-        self._require_folder_first()
+        if self.tokens in ("", *SPLITS) and not Path(str(self.tokens), "manifest.json").exists():
+            raise ValueError(
+                f"the first argument must be a token set's folder, found {self.tokens!r}: pass the folder first, as "
+                "('data/tokens/NAME', 'train'), or write split='train' to use the one token set under data/tokens"
+            )
         known = {"split": SPLITS, "packing": PACKINGS, "long_documents": LONG_DOCUMENTS, "loss": LOSSES}
         for field, values in known.items():
             one_of(field, getattr(self, field), values)
@@ -86,15 +90,6 @@ class LoaderConfig:
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)  # the dataclass is frozen
 
-    def _require_folder_first(self) -> None:
-        """Explains RowLoader("train"), which would take the split for a folder."""
-        is_split = isinstance(self.tokens, str) and self.tokens in SPLITS
-        if self.tokens == "" or (is_split and not Path(str(self.tokens), "manifest.json").exists()):
-            raise ValueError(
-                f"the first argument must be a token set's folder, found {self.tokens!r}: pass the folder first, as "
-                f"('data/tokens/NAME', 'train'), or write split='train' to use the one token set under data/tokens"
-            )
-
     def _require_valid(self) -> None:
         is_mixture = isinstance(self.tokens, Mixture)
         if is_mixture and self.view is not None:
@@ -104,10 +99,9 @@ class LoaderConfig:
         if isinstance(self.tokens, Mixture) and self.split == "val" and len(self.tokens.stages) > 1:
             raise ValueError("validation has no stages: pass mixture.at(0), or mixture.at('900B')")
         if self.packing == "nanochat" and (is_mixture or self.view is not None or self.epochs is not None):
-            what = "a mixture" if is_mixture else "view" if self.view is not None else "epochs"
             raise ValueError(
-                f"{what} is not supported with packing='nanochat', whose rows are those of one whole token set, "
-                "without end; use packing='best_fit'"
+                "a mixture, view or epochs is not supported with packing='nanochat', whose rows are those of one whole "
+                "token set, without end; use packing='best_fit'"
             )
         if self.loss == "once" and self.packing != "best_fit":
             raise ValueError(f"loss='once' is not supported with packing={self.packing!r}; use packing='best_fit'")

@@ -45,19 +45,16 @@ class Forecast:
         return totals
 
 
-def forecast(mixture: Mixture, *, tokens: int | float | str) -> Forecast:
-    """Forecasts what a run of `tokens`, as 1e12 or "1T", takes from each source.
+def forecast(mixture: Mixture, *, tokens: int | float | str, sizes: Mapping[str, int] | None = None) -> Forecast:
+    """Forecasts what a run of `tokens`, as 1e12 or "1T", takes from each source. `sizes` are the tokens of an epoch,
+    by default those of the token set.
 
     Raises what opening the sources raises, and ValueError if one has no training tokens.
     """
-    sizes = {name: epoch_tokens(one, "train") for name, one in mixture.open().items()}
+    sizes = sizes or {name: epoch_tokens(one, "train") for name, one in mixture.open().items()}
     if empty := [name for name, size in sizes.items() if not size]:
         raise ValueError(f"source {empty[0]!r} has no training tokens; leave it out of this mixture")
-    return forecast_of(mixture, sizes, tokens_of("tokens", tokens))
-
-
-def forecast_of(mixture: Mixture, sizes: Mapping[str, int], total: int) -> Forecast:
-    """The forecast for sources with epochs of these sizes, in tokens."""
+    total = tokens_of("tokens", tokens)
     given, lines, problems = dict.fromkeys(sizes, 0.0), list[ForecastLine](), list[str]()
     room = {name: mixture.max_epochs.get(name, float("inf")) * sizes[name] for name in sizes}
     ends = [*(stage.begin for stage in mixture.stages[1:]), total]

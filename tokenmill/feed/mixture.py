@@ -110,22 +110,17 @@ class Mixture:
 
     def at(self, tokens: int | float | str) -> "Mixture":
         """A mixture that always has the weights of one moment of the run, for example for validation."""
-        moment, other = tokens_of("tokens", tokens), object.__new__(Mixture)
+        moment = tokens_of("tokens", tokens)
         weights = [stage for stage in self.stages if stage.begin <= moment][-1].weights
-        other.stages, other.removed = [Stage(0, weights)], self.removed
-        for field in ("paths", "views", "max_epochs"):
-            setattr(other, field, {name: one for name, one in getattr(self, field).items() if name in weights})
-        return other
+        settings: tuple[dict[str, Any], ...] = (self.paths, self.views, self.max_epochs)
+        paths, views, caps = ({name: one for name, one in some.items() if name in weights} for some in settings)
+        return Mixture(weights, sources=paths, views=views, max_epochs=caps, removed=self.removed)
 
     def open(self, cache: CacheConfig = DEFAULT_CACHE) -> dict[str, TokenSet]:
         """The token sets, with their views, by name. `cache` says where remote ones are cached. ValueError if two have
         other tokenizers, or the same documents as often.
         """
-        opened: dict[str | Path, TokenSet] = {}  # each once, whatever views of it there are
-        sets: dict[str, TokenSet] = {}
-        for name, path in self.paths.items():
-            opened[path] = opened.get(path) or open_set(path, cache)
-            sets[name] = opened[path].viewed(self.views.get(name))
+        sets = {name: open_set(path, cache).viewed(self.views.get(name)) for name, path in self.paths.items()}
         _require_compatible(sets)
         return sets
 
@@ -216,24 +211,16 @@ def ids_fingerprint(token_set: TokenSet) -> str:
     return str(token_set.tokenizer["fingerprint"] if chat is None else chat["text_fingerprint"])
 
 
-def proportional(
-    sources: Iterable[PathLike] | Mapping[str, PathLike],
-    temperature: float = 1.0,
-    *,
-    views: Mapping[str, str] | None = None,
-) -> dict[str, float]:
-    """Weights for a Mixture from the training tokens of each token set, or of its view, to the power of
-    1 / temperature. `sources` are folders, or {name: folder}; `views` are those of the mixture.
+def proportional(sources: Iterable[PathLike] | Mapping[str, PathLike], temperature: float = 1.0) -> dict[str, float]:
+    """Weights for a Mixture from the training tokens of each token set, to the power of 1 / temperature. `sources` are
+    folders, or {name: folder}.
 
     With temperature 1, all sources finish their epochs together. Higher temperatures favor small sources. ValueError if
     the temperature is not positive, or if a token set has no training tokens.
     """
     named = sources if isinstance(sources, Mapping) else {os.fspath(source): source for source in sources}
-    if unknown := sorted((views or {}).keys() - named.keys()):
-        raise ValueError(f"views names {unknown[0]!r}, which is not one of the sources {', '.join(named)}")
     sets = {name: open_set(folder_of(os.fspath(folder), Path.cwd())) for name, folder in named.items()}
-    sizes = {name: epoch_tokens(one.viewed((views or {}).get(name)), "train") for name, one in sets.items()}
-    return powers(sizes, temperature)
+    return powers({name: epoch_tokens(one, "train") for name, one in sets.items()}, temperature)
 
 
 def epoch_tokens(token_set: TokenSet, split: str) -> int:

@@ -18,7 +18,6 @@ Relative folders are relative to the file. One stage may be [weights] alone. `re
 """
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,7 @@ from tokenmill.store.set_names import set_folder
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of the file. FileNotFoundError if there is none, ValueError if it is not TOML."""
-    if not Path(path).is_file():
-        found = "a folder" if Path(path).is_dir() else "no such file"
-        raise FileNotFoundError(f"{path}: expected a mixture's TOML file, found {found}")
+    """The content of the file. OSError if it cannot be read, ValueError if it is not TOML."""
     import tomllib  # 3 ms, which only readers of such files wait for
 
     try:
@@ -41,44 +37,36 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The arguments of Mixture from the content of a file in `folder`. ValueError with the key that is invalid."""
-    _require_known(content, ("sources", "weights", "stages", "removed"), "")
-    stages = _stages(content)
-    sources: dict[str, str | Path] = {}
-    settings: dict[str, dict[str, Any]] = {"max_epochs": {}, "view": {}}
-    for name, source in _table("sources", content.get("sources", {})).items():
-        _require_known(_table(f"sources.{name}", source), ("path", "max_epochs", "view"), f"sources.{name}.")
-        if "path" in source:
-            sources[name] = _located(_string(f"sources.{name}.path", source["path"]), folder)
-        for key, values in settings.items():
-            if key in source:
-                values[name] = source[key]
-    for name in [name for _, weights in stages for name in weights if name not in sources]:
-        sources[name] = folder_of(name, folder)  # a bare name
-    more = {"removed": content["removed"]} if "removed" in content else {}
-    caps, views = settings["max_epochs"], {n: _string(f"sources.{n}.view", v) for n, v in settings["view"].items()}
-    if unweighted := sorted((caps.keys() | views.keys()) - sources.keys()):
-        raise ValueError(f"source {unweighted[0]!r} has no weight in any stage")
-    return more | {"weights": stages, "sources": sources, "max_epochs": caps, "views": views}
-
-
-def _located(path: str, folder: Path) -> str:
-    """A path relative to the file's folder; an address, or the name of a set under data/tokens, as it is."""
-    is_name = Path(path).name == path and not (folder / path).exists()
-    return path if is_address(path) or is_name else os.path.join(folder, path)
-
-
-def _stages(content: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
+    _table("", content, "sources", "weights", "stages", "removed")
     if ("weights" in content) == ("stages" in content):
         raise ValueError("expected either weights or stages")
     stages = content.get("stages", [{"begin": 0, "weights": content.get("weights")}])
     if not isinstance(stages, list):
         raise ValueError("stages must be tables, each under [[stages]]")
+    found: dict[str, Any] = {"sources": {}, "max_epochs": {}, "views": {}, "weights": []}
+    for name, source in _table("sources", content.get("sources", {})).items():
+        _table(f"sources.{name}", source, "path", "max_epochs", "view")
+        for key, argument in (("path", "sources"), ("max_epochs", "max_epochs"), ("view", "views")):
+            if key in source:
+                found[argument][name] = _located(name, source[key], folder) if key == "path" else source[key]
     for number, stage in enumerate(stages):
-        _require_known(_table(f"stages[{number}]", stage), ("begin", "weights"), f"stages[{number}].")
+        _table(f"stages[{number}]", stage, "begin", "weights")
         if missing := {"begin", "weights"} - stage.keys():
             raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
-        _table(f"the weights of stages[{number}]", stage["weights"])
-    return [(stage["begin"], stage["weights"]) for stage in stages]
+        found["weights"].append(
+            (stage["begin"], weights := _table(f"the weights of stages[{number}]", stage["weights"]))
+        )
+        for name in weights:  # a bare name
+            found["sources"].setdefault(name, folder_of(name, folder))
+    return found | {"removed": content.get("removed", ())}
+
+
+def _located(name: str, path: Any, folder: Path) -> str:
+    """A path relative to the file's folder; an address, or the name of a set under data/tokens, as it is."""
+    if not isinstance(path, str) or not path:
+        raise ValueError(f"sources.{name}.path must be a string that is not empty, not {path!r}")
+    is_name = Path(path).name == path and not (folder / path).exists()
+    return path if is_address(path) or is_name else os.path.join(folder, path)
 
 
 def folder_of(source: str | os.PathLike[str], here: Path) -> str | Path:
@@ -87,19 +75,10 @@ def folder_of(source: str | os.PathLike[str], here: Path) -> str | Path:
     return where if isinstance(where, str) else Path(os.path.abspath(here / where))
 
 
-def _require_known(table: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:
-    for key in table:
-        if key not in known:
-            raise ValueError(f"unknown key {prefix}{key}; the keys are {', '.join(known)}")
-
-
-def _table(name: str, value: Any) -> dict[str, Any]:
+def _table(where: str, value: Any, *known: str) -> dict[str, Any]:
+    """The table. ValueError if it is none, or has other keys than the known ones, if there are any."""
     if not isinstance(value, dict):
-        raise ValueError(f"{name} must be a table, not {value!r}")
-    return value
-
-
-def _string(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a string that is not empty, not {value!r}")
+        raise ValueError(f"{where} must be a table, not {value!r}")
+    if known and (unknown := [key for key in value if key not in known]):
+        raise ValueError(f"unknown key {where}{'.' * bool(where)}{unknown[0]}; the keys are {', '.join(known)}")
     return value

@@ -109,7 +109,7 @@ class RankDocuments:
 class PickedRows:
     """Rows that were picked, in the form of a table (table.py): (place, tokens taken) of each document in each row."""
 
-    marks_pieces = is_masked = False
+    bos_id, is_masked = None, False  # views compares BOS
 
     def __init__(self, documents: RankDocuments, rows: list[list[tuple[int, int]]]):
         self._documents, self._rows = documents, rows

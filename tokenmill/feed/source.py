@@ -179,21 +179,14 @@ class Source:
             past, _ = past_of(self._legs, self.name, epoch, window)
             content, shards, shard, begin = self._content(epoch, window, past)
             plan = plan_window(self._packing, content, self.seq_len, self._key(epoch, window), past)
-            self._read_ahead(content, shards, shard, begin)
-            opened = list(shards.values())
+            slices, opened = content.slices, list(shards.values())
+            lengths = content.lengths if self._packing.packs_documents else slices.end - slices.begin
+            _read_ahead(opened, shard, begin, begin + lengths)
             if self._packing.whole:  # padding is the document after the last
                 opened.append(Padding(plan.row_len, self.token_set.bos_id, self.token_set.numpy_dtype))
                 shard, begin = np.append(shard, len(shards)), np.append(begin, 0)
-            table = Table(
-                (epoch, window),
-                plan,
-                opened,
-                shard,
-                begin,
-                bos_id=self.token_set.bos_id,
-                marks_pieces=self._packing.packs_documents,
-                loss=self._order.loss,
-            )
+            bos_id = self.token_set.bos_id if self._packing.packs_documents else None
+            table = Table((epoch, window), plan, opened, (shard, begin), bos_id, self._order.loss)
             before = [one for at, one in list(self._tables.items()) if isinstance(one, Table) and at < (epoch, window)]
             table.files.fetch(after=sum(len(one.files.missing) for one in before))
             return table
@@ -251,17 +244,15 @@ class Source:
             content = content._replace(first_target=first_targets([*shards.values()], shard, begin, length, row_len))
         return content, shards, shard, begin
 
-    def _read_ahead(self, content: Content, shards: dict[int, Shard], shard: np.ndarray, begin: np.ndarray) -> None:
-        """Asks the kernel to start reading a window."""
-        slices = content.slices
-        spans = [*zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True)]
-        if slices.copies is not None and len(begin):  # of a view, which may skip most of a slice
-            last = np.append((shard[1:] != shard[:-1]) | (begin[1:] - (begin + content.lengths)[:-1] > GAP), True)
-            first, numbers = np.append(True, last[:-1]), [*shards]
-            places = (shard[first], begin[first], (begin + content.lengths)[last])
-            spans = [(numbers[number], a, b) for number, a, b in zip(*(c.tolist() for c in places), strict=True)]
-        for number, a, b in spans:
-            shards[number].read_ahead(a, b)
+
+def _read_ahead(shards: Sequence[Shard], shard: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
+    """Asks the kernel to start reading a window: its documents, with what is between those that are close."""
+    if len(begin):
+        is_last = np.append((shard[1:] != shard[:-1]) | (begin[1:] - end[:-1] > GAP) | (begin[1:] < begin[:-1]), True)
+        is_first = np.append(True, is_last[:-1])
+        spans = zip(shard[is_first].tolist(), begin[is_first].tolist(), end[is_last].tolist(), strict=True)
+        for number, first, last in spans:
+            shards[number].read_ahead(first, last)
 
 
 def _documents(

@@ -27,6 +27,7 @@ from tokenmill.rows.packing import RowPlan
 from tokenmill.store.shards import Shard
 
 Loss = Literal["all", "once"]
+Starts = tuple[np.ndarray, np.ndarray]
 LOSSES = ("all", "once")
 CHECK_SECONDS = 1.0  # between two checks of whether files have changed
 
@@ -49,25 +50,15 @@ class Table:
     """The rows of one window. Row r has the spans offsets[r] to offsets[r + 1].
 
     A span is (number in `shards`, first byte, one after the last), int64; with `bos`, its first token becomes BOS.
-    `place` is the epoch and the window. `shard` and `start` are the number in `shards`, and the first token there, of
-    each document of the plan. `marks_pieces` says that every span begins with BOS.
+    `place` is the epoch and the window; `starts` are the number in `shards`, and the first token there, of each
+    document of the plan. Every span begins with BOS, unless `bos_id` is None.
     """
 
     def __init__(
-        self,
-        place: tuple[int, int],
-        plan: RowPlan,
-        shards: Sequence[Shard],
-        shard: np.ndarray,
-        start: np.ndarray,
-        *,
-        bos_id: int,
-        marks_pieces: bool,
-        loss: Loss,
+        self, place: tuple[int, int], plan: RowPlan, shards: list[Shard], starts: Starts, bos_id: int | None, loss: Loss
     ):
-        self.place, self.shards, self.row_len, self.num_rows = place, list(shards), plan.row_len, plan.num_rows
-        self.bos_id, self.marks_pieces = bos_id, marks_pieces
-        self.dtype = self.shards[0].dtype
+        self.place, self.shards, self.row_len, self.num_rows = place, shards, plan.row_len, plan.num_rows
+        self.bos_id, self.dtype, (shard, start) = bos_id, shards[0].dtype, starts
         size = self.dtype.itemsize
         self.offsets, self.filler, self.bos = plan.row_offsets.astype(np.int32), plan.filler, plan.bos
         self.span = np.empty((len(plan.document), 3), np.int64)
@@ -194,7 +185,7 @@ def read_batch(batch: Batch, shape: tuple[int, int], dtype: np.dtype[Any]) -> tu
         spans.append(span)
         inserted.append(bos)
     rows = np.frombuffer(bytearray().join(views), dtype).reshape(-1, shape[1])
-    if batch.parts[0].table.marks_pieces:
+    if batch.parts[0].table.bos_id is not None:
         one = len(spans) == 1
         span, bos = (spans[0], inserted[0]) if one else (np.concatenate(spans), np.concatenate(inserted))
         _mark_pieces(batch.parts, rows.reshape(-1), span, bos)

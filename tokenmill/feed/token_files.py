@@ -10,7 +10,7 @@ is prefetched, and the rows are read again. Once all are there, this costs nothi
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,12 @@ class _Missing:
 MISSING = _Missing()
 
 
+class _File(NamedTuple):
+    """The tokens of a local shard, in the form of a part that is there."""
+
+    result: memoryview
+
+
 class TokenFiles:
     """The spans of rows, by file: row r is spans offsets[r] to offsets[r + 1].
 
@@ -43,11 +49,11 @@ class TokenFiles:
     """
 
     def __init__(self, shards: Sequence[Shard], offsets: np.ndarray, span: np.ndarray):
-        self._offsets, self._span, self._jobs = offsets, span, list[Any]()
+        self._offsets, self._span = offsets, span
+        self._jobs: list[Any] = [_File(shard.tokens.data.cast("B")) for shard in shards]
         if any(shard.part_bytes for shard in shards):
             self._split(shards)
-        else:
-            self._views: list[Any] = [shard.tokens.data.cast("B") for shard in shards]
+        self._look()
 
     def _split(self, shards: Sequence[Shard]) -> None:
         shard, begin, end = self._span.T
@@ -67,13 +73,11 @@ class TokenFiles:
         self._span[:, 1] = np.maximum(begin[span] - start, 0)
         self._span[:, 2] = np.minimum(end[span] - start, part_bytes[span])
         self._offsets = np.concatenate([[0], ends])[self._offsets]
-        self._jobs = [_file(shards[key >> 32], key & 0xFFFFFFFF) for key in keys[order].tolist()]
-        self._look()
+        parts = ((shards[key >> 32], key >> 32, key & 0xFFFFFFFF) for key in keys[order].tolist())
+        self._jobs = [one.part(part) if one.part_bytes else self._jobs[number] for one, number, part in parts]
 
     def _look(self) -> None:
-        self._views = [
-            job if isinstance(job, memoryview) else MISSING if job.result is None else job.result for job in self._jobs
-        ]
+        self._views = [MISSING if job.result is None else job.result for job in self._jobs]
 
     def views(self, first: int, last: int) -> list[Any]:
         """The bytes of each span of rows `first` to before `last`. Waits for parts, and raises what fetching raises."""
@@ -81,24 +85,18 @@ class TokenFiles:
         try:
             return [views[number][begin:end] for number, begin, end in span.tolist()]
         except _NotThere:
-            numbers = dict.fromkeys(span[:, 0].tolist())
-            require([job for job in map(self._jobs.__getitem__, numbers) if not isinstance(job, memoryview)])
+            require([self._jobs[number] for number in dict.fromkeys(span[:, 0].tolist())])
             self._look()
             return self.views(first, last)
 
     @property
     def missing(self) -> list[Any]:
         """The parts that are not there yet, in the order of the rows."""
-        return [job for job in self._jobs if not isinstance(job, memoryview) and job.result is None]
+        return [job for job in self._jobs if job.result is None]
 
     def fetch(self, after: int = 0) -> None:
         """Has missing parts fetched, after so many others."""
         expect(self.missing, after)
-
-
-def _file(shard: Any, part: int) -> Any:
-    """A part of a shard at an address, or the bytes of another."""
-    return shard.part(part) if shard.part_bytes else shard.tokens.data.cast("B")
 
 
 def require_room(sets: Iterable[TokenSet], split: str) -> None:

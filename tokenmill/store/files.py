@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tokenmill.store.schema import called, check
+from tokenmill.store.schema import KINDS, check
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # bytes, or a contiguous array
@@ -150,9 +150,9 @@ def write_changed(path: Path, data: bytes) -> None:
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Reads what `write_json` wrote. FileNotFoundError, or ValueError if it is of another kind or version."""
     try:
-        return parse_json(read_bounded(path, LARGEST, called(kind)), path, kind)
+        return parse_json(read_bounded(path, LARGEST, KINDS[kind][0]), path, kind)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: expected {called(kind)}, found no such file; prepare again") from error
+        raise FileNotFoundError(f"{path}: expected {KINDS[kind][0]}, found no such file; prepare again") from error
 
 
 def read_bounded(path: Path, most: int, what: str) -> bytes:
@@ -183,12 +183,12 @@ def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path}: expected {called(kind)}, found broken JSON ({error}); delete it and prepare again"
+            f"{path}: expected {KINDS[kind][0]}, found broken JSON ({error}); delete it and prepare again"
         ) from error
     found = (value.get("format"), value.get("version")) if isinstance(value, dict) else f"a {type(value).__name__}"
     if found != (f"tokenmill-{kind}", VERSION):
         raise ValueError(
-            f"{path}: expected {called(kind)}, of format tokenmill-{kind}, version {VERSION}, found {found}; "
+            f"{path}: expected {KINDS[kind][0]}, of format tokenmill-{kind}, version {VERSION}, found {found}; "
             "delete it and prepare again"
         )
     try:

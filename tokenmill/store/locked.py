@@ -9,7 +9,6 @@ The lock is the kernel's (flock) on the folder itself: it ends with its process,
 import contextlib
 import fcntl
 import os
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +51,6 @@ def take_lock(descriptor: int, seconds: float, kind: int = fcntl.LOCK_EX) -> boo
         except BlockingIOError:
             if time.monotonic() > until:
                 return False
-            time.sleep(random.uniform(0.005, 0.03))
+            time.sleep(0.01)
         except OSError:  # a file system without locks
             return True

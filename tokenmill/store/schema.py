@@ -184,11 +184,7 @@ def _file(suffix: str, facts: Table, size: int | None) -> None:
     _require(found == blocks, f"{suffix}.crc32", f"{blocks:,} numbers", found)
 
 
-def called(kind: str) -> str:
-    """What error messages call a kind of JSON."""
-    return KINDS[kind][0]
-
-
+# what error messages call each kind of JSON, its table, and its ties
 KINDS: dict[str, tuple[str, Table, Callable[[Table], object]]] = {
     "tokens": ("the manifest of a token set", MANIFEST, _manifest),
     "shard": ("the record of a shard", RECORD, _record),

@@ -77,7 +77,7 @@ def read_view(token_set: "TokenSet", name: str) -> View:
     of another manifest.
     """
     shown = token_set.display_name
-    if not (DIGEST.fullmatch(name) or NAME.fullmatch(name)):
+    if not isinstance(name, str) or not (DIGEST.fullmatch(name) or NAME.fullmatch(name)):
         raise ValueError(f"view must be the name of a view of {shown}, not {ascii(name)[:100]}")
     try:
         facts = read_json(token_set.view_file(f"{name}.json"), "view")
