@@ -140,7 +140,7 @@ def test_what_a_position_needs_and_is_gone_is_named(tmp_path):
     write_json(folder / "manifest.json", of_shards(read_manifest(folder), kept))
     again = make_loader(folder, batch_size=1)
     before = again.state_dict()
-    with pytest.raises(ValueError, match=r"train_1.000.bin: expected the shard of train_1.parquet with 60 tokens"):
+    with pytest.raises(ValueError, match=r"expected shard train_1.000 of train_1.parquet, with 60 tokens"):
         again.load_state_dict(loader.state_dict())
     assert again.state_dict() == before
 
