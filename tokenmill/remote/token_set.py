@@ -123,7 +123,8 @@ class RemoteTokenSet(TokenSet):
         call_all(wanted)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
-        self.have(f"shards/{entry.name}.json", {"sha256": self.records[entry.name]})
+        if (name := f"shards/{entry.name}.json") not in self._compared:
+            self.have(name, {"sha256": self.records[entry.name]})
         record = super().record(entry)
         if not entry.is_of(record) or record["dtype"] != self.dtype:
             raise ValueError(
