@@ -26,13 +26,12 @@ from json_kinds import BYTES, bpe, llama2, unigram, word_piece
 from tokenmill.text.listing import local_files
 from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import choose_encoder, reference
-from tokenmill.tokenize.foreign import load_foreign
-from tokenmill.tokenize.patterns import PATTERNS
+from tokenmill.tokenize.load import load_foreign
+from tokenmill.tokenize.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
 from tokenmill.tokenize.tokenizer import load_tokenizer, train_tokenizer
 
 MB = 1_000_000
 SIZE = 20 * MB  # of text
-PATTERN_OF = {name: pattern for pattern, name in PATTERNS.items()}
 
 
 def split(pattern: str):
@@ -40,8 +39,8 @@ def split(pattern: str):
 
 
 FAMILIES = {
-    "byte-level, Llama 3's split": lambda: bpe(split(PATTERN_OF["llama3"])),
-    "byte-level, Qwen's split and NFC": lambda: bpe(split(PATTERN_OF["qwen2"]), normalizers.NFC()),
+    "byte-level, Llama 3's split": lambda: bpe(split(LLAMA3_PATTERN)),
+    "byte-level, Qwen's split and NFC": lambda: bpe(split(QWEN2_PATTERN), normalizers.NFC()),
     "byte-level, GPT-2's split and NFC (NeoX, Pythia, OLMo 1)": lambda: bpe(
         pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()
     ),

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from layouts import LAYOUTS, write_layouts
 
 from tokenmill.text.listing import local_files
-from tokenmill.tokenize.foreign import load_any
+from tokenmill.tokenize.load import load_any
 
 HERE = Path(__file__).resolve().parent.parent
 SMALLER, LARGER = "6 parquet files, 40 MB", "31 parquet files, 207 MB"

@@ -51,7 +51,7 @@ from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import SourceFile
-from tokenmill.tokenize.foreign import load_any
+from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import train_tokenizer
 
 SECONDS, MEMORY = 30, 6 << 30

@@ -16,8 +16,8 @@ from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
 from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
-from tokenmill.tokenize.foreign import load_foreign
 from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.load import load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 

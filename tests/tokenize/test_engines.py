@@ -12,16 +12,16 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_text, run_prepare, tree, write_parquet
-from tables import PAIRS, differing_code_points
+from tables import SHIPPED, as_ranges, differing_code_points
 
 from tokenmill.tokenize import encoder as encoders
-from tokenmill.tokenize import nanochat_digits
-from tokenmill.tokenize.codepoints import CodePoints, as_ranges
+from tokenmill.tokenize import gigatoken, nanochat_digits
+from tokenmill.tokenize.codepoints import CodePoints
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
-from tokenmill.tokenize.engines import ENGINES, table_name
-from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN, NANOCHAT_PATTERN, O200K_PATTERN, PATTERNS
+from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 
-IDS = [f"{engine.name}-{PATTERNS[pattern]}" for engine, pattern in PAIRS]
+PATTERNS = list(gigatoken.PRETOKENIZERS)
+IDS = ["gpt2", "cl100k", "llama3", "qwen2", "nanochat"]
 EXCEPTIONAL = "\u180e\u088f\ua7ce\U000323b0"  # classed differently by gigatoken
 ODD = st.sampled_from(
     [" ", "\n", "\r\n", "'s", "'S", "ſ", "'ſ", "1", "é", "水", "😀", "\u00a0", *EXCEPTIONAL, "<|bos|>"]
@@ -32,10 +32,9 @@ def documents(texts):
     return pa.array(texts, pa.large_string())
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids=IDS)
+@pytest.fixture(scope="module", params=PATTERNS, ids=IDS)
 def encoder(request, tokenizer):
-    engine, pattern = request.param
-    return Encoder(replace(tokenizer, pattern=pattern), engine.name)
+    return Encoder(replace(tokenizer, pattern=request.param), "gigatoken")
 
 
 def expected(encoder, texts):
@@ -85,8 +84,7 @@ def test_numbers_are_those_of_both_unicodes():
 
 
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
-    engine = ENGINES[encoder.engine]
-    (first, _), *_ = as_ranges(np.flatnonzero(CodePoints.load(table_name(engine, GPT2_PATTERN))._wanted).tolist())
+    first = gigatoken.DIFFERING[0][0]
     assert encoder.encode(documents(["plain", f"x{chr(first)}", "水 é", chr(first)]))[2] == 2
 
 
@@ -95,10 +93,10 @@ PLANES = [*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF1000)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "pattern"), PAIRS[:3:2] + PAIRS[-1:], ids=IDS[:3:2] + IDS[-1:])
-def test_the_shipped_table_is_what_the_engines_differ_in(engine, pattern):
-    shipped = CodePoints.load(table_name(engine, pattern))
-    assert differing_code_points(engine, pattern, PLANES) == np.flatnonzero(shipped._wanted).tolist()
+@pytest.mark.parametrize("pattern", PATTERNS[::2], ids=IDS[::2])
+def test_the_shipped_table_is_what_the_engines_differ_in(pattern):
+    assert differing_code_points(pattern, PLANES) == SHIPPED
+    assert as_ranges(SHIPPED) == gigatoken.DIFFERING
 
 
 def test_the_patterns_are_tiktoken_s_own(monkeypatch):
@@ -108,7 +106,6 @@ def test_the_patterns_are_tiktoken_s_own(monkeypatch):
     assert public.o200k_base()["pat_str"] == O200K_PATTERN
     assert public.r50k_pat_str == GPT2_PATTERN
     assert CL100K_PATTERN in Path(public.__file__).read_text()
-    assert list(PATTERNS)[:3] == [GPT2_PATTERN, CL100K_PATTERN, NANOCHAT_PATTERN]
 
 
 @given(st.lists(st.text("ab é水😀" + EXCEPTIONAL, max_size=6), max_size=6), st.integers(0, 6), st.integers(0, 6))
@@ -151,20 +148,20 @@ def test_auto_takes_the_fastest_engine_that_is_proven_with_the_pattern(tokenizer
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("name", "reason"),
     [
-        ({"version": "9.9"}, "gigatoken is proven with gigatoken 9.9, found 0.10.0"),
-        ({"name": "no-such-package"}, r"no-such-package is not installed \(pip install no-such-package==0.10.0\)"),
+        ("gigatoken", "gigatoken is proven with gigatoken 9.9, found 0.10.0"),
+        ("no-such-package", r"no-such-package is not installed \(pip install no-such-package==9.9\)"),
     ],
 )
-def test_a_package_that_is_missing_or_another_version_is_not_used(tokenizer, monkeypatch, change, reason):
-    other = replace(ENGINES["gigatoken"], **change)
-    monkeypatch.setattr(encoders, "ENGINES", {other.name: other})
+def test_a_package_that_is_missing_or_another_version_is_not_used(tokenizer, monkeypatch, name, reason):
+    monkeypatch.setattr(gigatoken, "NAME", name)
+    monkeypatch.setitem(gigatoken.VERSIONS, name, "9.9")
     engine, why = choose_engine("auto", tokenizer, documents([]))
     assert engine == "tiktoken"
     assert re.search(reason, why)
-    with pytest.raises(ValueError, match=f"--engine {other.name}: {reason}; use --engine auto or tiktoken"):
-        choose_engine(other.name, tokenizer, documents([]))
+    with pytest.raises(ValueError, match=f"--engine {name}: {reason}; use --engine auto or tiktoken"):
+        choose_engine(name, tokenizer, documents([]))
 
 
 def test_special_tokens_at_id_0_and_holes_cost_no_engine(tokenizer):
@@ -185,12 +182,13 @@ def test_a_vocabulary_that_an_engine_cannot_load_goes_to_another(tokenizer):
 
 
 def test_the_first_documents_are_proven_before_an_engine_is_used(tokenizer, monkeypatch):
-    def make(ranks, pattern):
-        right = ENGINES["gigatoken"].make(ranks, pattern)
+    real = gigatoken.make
+
+    def faulty(tokenizer):
+        right = real(tokenizer)
         return lambda column: right(documents([text.replace("mill", "mall") for text in column.to_pylist()]))
 
-    faulty = replace(ENGINES["gigatoken"], make=make)
-    monkeypatch.setattr(encoders, "ENGINES", {"gigatoken": faulty})
+    monkeypatch.setattr(gigatoken, "make", faulty)
     assert choose_engine("auto", tokenizer, documents(["fine"]))[0] == "gigatoken"
     engine, why = choose_engine("auto", tokenizer, documents(["a windmill"]))
     assert (engine, why[:47]) == ("tiktoken", "gigatoken and tiktoken encode 'mill' differently"[:47])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from making import make_text, run_prepare
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
-from tokenmill.tokenize.foreign import is_foreign, load_foreign
 from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.load import is_foreign, load_foreign
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -100,17 +100,6 @@ def changed(tmp_path, change):
     return path
 
 
-def append_a_chain(whole):
-    """A word's merges after all others, a common way to extend a vocabulary: its parts are made otherwise."""
-    vocab, merges = whole["model"]["vocab"], whole["model"]["merges"]
-    ids = iter(range(1 + max(*vocab.values(), *(token["id"] for token in whole["added_tokens"])), 1 << 20))
-    word = "millto"
-    for length in range(2, len(word) + 1):
-        if word[:length] not in vocab:
-            vocab[word[:length]] = next(ids)
-            merges.append([word[: length - 1], word[length - 1]])
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -119,21 +108,15 @@ def append_a_chain(whole):
         lambda whole: whole.update(pre_tokenizer={"type": "Whitespace"}),
         lambda whole: whole["added_tokens"][0].update(special=False),
         lambda whole: whole["model"]["merges"].reverse(),
-        lambda whole: whole["model"]["merges"].pop(),  # its token stays, so tiktoken would still make it
-        append_a_chain,
     ],
 )
-def test_what_tiktoken_would_encode_otherwise_is_run_by_its_own_library(tmp_path, change):
+def test_ids_are_the_library_s_whatever_the_file_says(tmp_path, change):
     path = changed(tmp_path, change)
     ours = load_foreign(path, "<|end_of_text|>")
     assert isinstance(ours, HuggingFace)
     theirs = tokenizers.Tokenizer.from_file(str(path))
     for text in [*make_text(30, seed=1), "millto milltomillto", "é e\u0301"]:
         assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
-
-
-def test_canonical_merges_are_what_a_trained_tokenizer_has(tmp_path):
-    assert not isinstance(load_foreign(changed(tmp_path, lambda whole: None), None), HuggingFace)
 
 
 @pytest.mark.parametrize(
@@ -205,29 +188,13 @@ def test_what_is_no_such_pickle_is_refused(tmp_path, content):
         load_foreign(tmp_path / "tokenizer.pkl", None)
 
 
-PROGRAMS = {  # what the checks of a program find, and what it asks for: (bytes, message)
-    "a cell that takes gigabytes": (b"\x80\x04Nr\x00\x00\x00\x7f.", "a memory cell 2,130,706,432, and 9 bytes"),
-    "another name": (b"\x80\x04cos\nsystem\n.", "it asks for os.system"),
-    "a name of tiktoken's": (b"\x80\x04ctiktoken.core\nraise_disallowed_special_token\n.", "it asks for tiktoken"),
-    "a step": (b"\x80\x04cos\nsystem\n\x8c\x02ls\x85R.", "it has the step TUPLE1"),
-}
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_each_check_of_a_pickle_finds_what_it_is_for(tmp_path, name):
-    program, message = PROGRAMS[name]
-    (tmp_path / "tokenizer.pkl").write_bytes(program)
-    with pytest.raises(ValueError, match=message):
-        load_foreign(tmp_path / "tokenizer.pkl", None)
-
-
 def test_a_pickle_whose_bos_is_an_ordinary_id_is_refused(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.pkl"
     state = tokenizer.encoding.__getstate__() | {"special_tokens": {"<|bos|>": 97}}
     for change, message in (
         (state, "ids that stand for two tokens"),
         (state | {"mergeable_ranks": {b"a": 0}}, "no token for 255 of the 256 bytes"),
-        (state | {"mergeable_ranks": 3}, "its parts are of other types"),
+        (state | {"mergeable_ranks": {3: 4}}, "its parts are of other types"),
     ):
         path.write_bytes(encoding_pickle(change))
         with pytest.raises(ValueError, match=message):

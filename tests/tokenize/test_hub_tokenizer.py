@@ -5,8 +5,7 @@ from hub_server import Hub, environment
 from making import make_text, run_prepare, write_parquet
 
 from tokenmill import TokenSet
-from tokenmill.tokenize.foreign import load_any
-from tokenmill.tokenize.hub_tokenizer import find_tokenizer_file
+from tokenmill.tokenize.load import find_tokenizer_file, load_any
 
 
 def hugging_face(folder, texts):
@@ -47,7 +46,7 @@ def test_a_model_on_the_hub_gives_its_tokenizer_and_its_name_and_works_offline_a
     ("spec", "error", "said"),
     [
         ("owner/MyModel-1B@nothing", FileNotFoundError, "the model has no such revision"),
-        (f"owner/MyModel-1B@{'b' * 40}", FileNotFoundError, "expected a tokenizer.json, found none in this model"),
+        (f"owner/MyModel-1B@{'b' * 40}", FileNotFoundError, "no tokenizer.json is in this model"),
         ("owner/other", FileNotFoundError, "no such folder is here, and no such model is on the hub"),
     ],
 )

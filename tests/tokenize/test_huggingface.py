@@ -14,8 +14,8 @@ from making import ROOT, make_text, run_prepare
 
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
-from tokenmill.tokenize.foreign import load_foreign
 from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.load import load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 

@@ -10,17 +10,17 @@ import pytest
 import tokenizers
 from json_kinds import BYTES, KINDS, SPECIAL, bpe, llama2
 from making import some_slow
+from tables import join_showing_ranks
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from tokenmill.tokenize import encoder as encoders
-from tokenmill.tokenize.codepoints import join_showing_ranks
+from tokenmill.tokenize import gigatoken
 from tokenmill.tokenize.encoder import choose_encoder
-from tokenmill.tokenize.foreign import load_foreign
 from tokenmill.tokenize.hard_texts import random_texts
 from tokenmill.tokenize.huggingface import BYTE_OF
-from tokenmill.tokenize.patterns import PATTERNS
+from tokenmill.tokenize.load import load_foreign
+from tokenmill.tokenize.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
 
-PATTERN_OF = {name: pattern for pattern, name in PATTERNS.items()}
+PATTERN_OF = {"llama3": LLAMA3_PATTERN, "qwen2": QWEN2_PATTERN}
 CHARACTER_OF = {byte: character for character, byte in BYTE_OF.items()}
 NEWER_MARKS = [  # which gigatoken 0.10.0 and tokenizers 0.23.3 order differently
     "\u0c15\u0c4d\u0c3c",  # Telugu: a virama, and the nukta of Unicode 14
@@ -35,7 +35,7 @@ def split(name):
 
 
 def showing_joins(pre_tokenizer, normalizer):
-    """A vocabulary in which every piece shows where it ends (codepoints.py)."""
+    """A vocabulary in which every piece shows where it ends (tables.py)."""
     spelled = {"".join(CHARACTER_OF[byte] for byte in token): rank for token, rank in join_showing_ranks().items()}
     theirs = tokenizers.Tokenizer(models.BPE(spelled, [(token[0], token[1]) for token in spelled if len(token) == 2]))
     theirs.pre_tokenizer, theirs.decoder = pre_tokenizer, decoders.ByteLevel()
@@ -112,7 +112,7 @@ def test_the_library_s_ids_of_random_sequences_in_every_normalizer_form(kind, tm
 
 def test_the_engine_alone_orders_newer_marks_otherwise(tmp_path):
     theirs, encoder, _ = encoder_of(BY_AN_ENGINE["neox"], tmp_path)
-    encoder._leaves = []
+    encoder._refers = lambda documents: np.zeros(len(documents), bool)
     for text in NEWER_MARKS:
         with pytest.raises(AssertionError):
             require_same(theirs, encoder, [text])
@@ -121,7 +121,7 @@ def test_the_engine_alone_orders_newer_marks_otherwise(tmp_path):
 def test_a_kind_that_an_engine_gets_wrong_is_left_to_the_library(tmp_path, monkeypatch):
     """The fault is in texts that only the random ones have."""
     wrong = partial(re.sub, "[\u1101-\u1112][\u1161-\u1175]", "a")
-    monkeypatch.setattr(encoders, "gigatoken_of_json", faulty(encoders.gigatoken_of_json, wrong))
+    monkeypatch.setattr(gigatoken, "make", faulty(gigatoken.make, wrong))
     theirs, encoder, why = encoder_of(BY_AN_ENGINE["prefix space, joins"], tmp_path)
     assert encoder.engine == "tokenizers"
     assert "gigatoken and tokenizers encode '" in why
@@ -131,8 +131,8 @@ def test_a_kind_that_an_engine_gets_wrong_is_left_to_the_library(tmp_path, monke
 def faulty(real, change):
     """An engine that encodes changed texts."""
 
-    def made(whole):
-        encode = real(whole)
+    def made(tokenizer):
+        encode = real(tokenizer)
         return lambda documents: encode(pa.array([change(text) for text in documents.to_pylist()], pa.large_string()))
 
     return made
@@ -142,7 +142,7 @@ def faulty(real, change):
 @pytest.mark.parametrize("character", some_slow(["\u2ff0", "\u0378"], quick=["\u0378"]))
 def test_documents_with_a_character_that_an_engine_gets_wrong_go_to_the_library(tmp_path, monkeypatch, character):
     wrong = partial(re.sub, character, "a")
-    monkeypatch.setattr(encoders, "gigatoken_of_json", faulty(encoders.gigatoken_of_json, wrong))
+    monkeypatch.setattr(gigatoken, "make", faulty(gigatoken.make, wrong))
     theirs, encoder, _ = encoder_of(BY_AN_ENGINE["prefix space, joins"], tmp_path)
     assert encoder.engine == "gigatoken"
     require_same(theirs, encoder, [f"x{character}y", "plain", character])

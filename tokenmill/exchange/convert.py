@@ -47,7 +47,7 @@ from tokenmill.store.locked import locked
 from tokenmill.store.names import plain
 from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest, write_token_bytes
-from tokenmill.tokenize.foreign import load_any
+from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import EOT_TOKENS, Tokenizer
 
 Layout = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove"]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +15,9 @@ from tokenmill.text.formats import ReadOptions
 from tokenmill.text.sources import plan_units, read_documents
 from tokenmill.text.units import Documents, SourceFile
 from tokenmill.tokenize.chat_rule import find_chat_rule
-from tokenmill.tokenize.foreign import load_any
-from tokenmill.tokenize.hard_texts import hard_texts, random_texts
+from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
-PROOF_DOCUMENTS = 64  # of the source, which a foreign tokenizer is checked on,
-RANDOM_TEXTS = 4000  # and so many random texts
 SAMPLED_FILES, SAMPLED_HUB_FILES = 64, 8  # that train:N reads at most; those of a hub have to be fetched first
 PLACES = 8  # in each file
 
@@ -35,12 +32,7 @@ def find_tokenizer(
     if request.train_size is not None:
         tokenizer = _trained(request, inputs, options, say).framed(request.bos_token)
     else:
-
-        def texts() -> list[str]:
-            found = training_texts(inputs, options, request.train_text_bytes)
-            return [*hard_texts(()), *random_texts(RANDOM_TEXTS, seed=0), *islice(found, PROOF_DOCUMENTS)]
-
-        tokenizer = load_any(request.spec, request.bos_token, texts).of_text()  # as chat sets of it are mixed with text
+        tokenizer = load_any(request.spec, request.bos_token).of_text()  # as chat sets of it are mixed with text
     if request.chat is not None:
         return _chatting(tokenizer, request)
     if not (request.eot or request.eot_token):

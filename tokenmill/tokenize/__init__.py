@@ -5,14 +5,13 @@ Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set kee
     tokenizer         a byte-level BPE: load, train, save, fingerprint, encode with tiktoken, the reference
     fingerprints      of a tokenizer; chat_rule: the chat template that it carries, and which turns are learned
     long_text         encodes a text that tiktoken gives up on; library_errors: turns a library's failure into an error
-    huggingface       runs any tokenizer.json with Hugging Face's library; foreign: reads other programs' files
-    hub_tokenizer     finds the tokenizer.json of a model on the Hugging Face hub
-    pickles           reads nanochat's pickle without running it
+    huggingface       runs any tokenizer.json with Hugging Face's library
+    load              finds a tokenizer by name, on the hub or in a file, and reads what other programs wrote
     encoder           documents to tokens, with an engine that is proven before and while it is used
     hard_texts        texts on which libraries have disagreed, for the proof
-    engines           faster encoders; patterns: the split patterns they know
+    gigatoken         the faster engine; patterns: the split patterns it knows
     nanochat_digits   nanochat's pattern with an engine that knows Qwen 2's
-    codepoints        finds characters that an engine classes differently; tables/ has them
+    codepoints        finds characters that an engine classes differently
 
 It must never know where text comes from, or where ids go.
 """

@@ -1,34 +1,16 @@
-"""The code points that an engine classes differently from tiktoken.
+"""Finds characters in documents: those that an engine classes differently from the reference.
 
-A split pattern asks whether each character is a letter, a number, a space or none of them, and engines have
-Unicode tables of different years. `differing` finds every code point on which two engines disagree. It uses a
-vocabulary in which every join is visible: besides the 256 bytes it has every pair of bytes that crosses from
-one character into the next, so two characters share a token if and only if they are in one piece:
-
-    "aé" in one piece   61+c3 a9        "a" "é" in two   61 c3 a9
-
-A document with one of these code points is encoded by tiktoken. `CodePoints.locate` looks for them in the
-UTF-8 bytes of many documents at once: the first bytes of such characters are rare, and only what follows them
-is decoded.
-
-Left out: differences that only three characters show, except for the letters of English contractions
-('s, 'll), which patterns match in any case. A sample of every shard is proven too.
+A split pattern asks whether each character is a letter, a number, a space or none of them, and engines have Unicode
+tables of different years. A document with such a character is encoded by the reference. `CodePoints.locate` looks for
+them in the UTF-8 bytes of many documents at once: the first bytes of such characters are rare, and only what follows
+them is decoded.
 """
 
-import json
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-
-from tokenmill.text_arrays import text_array
-
-TABLES = Path(__file__).parent / "tables"
-CONTEXTS = ("a{}", "1{}", "!{}", " {}", "{}a")
-CONTRACTIONS = ("'{}", "'{}l", "'l{}", "'{}e", "'r{}", "'v{}")
-CONTRACTED = set("sdmtlver")
 
 # how many bytes a character has, by its first
 LENGTHS = np.ones(256, np.int64)
@@ -62,12 +44,6 @@ class CodePoints:
         self._first = np.zeros(256, bool)  # bytes that such a character begins with
         self._first[np.where(codes < 0x800, 0xC0 | codes >> 6, long)] = True
         self._lowest = self._first.argmax() if self._first.any() else 0xFF
-
-    @classmethod
-    def load(cls, name: str) -> "CodePoints":
-        """A table that comes with the package, by engine, version and pattern: "gigatoken-0.10.0-gpt2"."""
-        ranges = json.loads((TABLES / f"{name}.json").read_text())["code_points"]
-        return cls([code for first, last in ranges for code in range(first, last + 1)])
 
     def __or__(self, other: "CodePoints") -> "CodePoints":
         return CodePoints(np.flatnonzero(self._wanted | other._wanted).tolist())
@@ -106,30 +82,6 @@ def _decode(data: np.ndarray, places: np.ndarray) -> np.ndarray:
     return code
 
 
-# ---------------------------------------------------------------------------- making the tables
-
-
-def join_showing_ranks() -> dict[bytes, int]:
-    """A vocabulary of bytes, and of pairs that cross from one character into the next."""
-    pairs = (bytes([x, y]) for x in range(256) for y in range(256) if not 0x80 <= y < 0xC0)
-    return {token: rank for rank, token in enumerate([*(bytes([b]) for b in range(256)), *pairs])}
-
-
-def differing(one: Callable, other: Callable, among) -> list[int]:
-    """The code points in `among` on which two encoders disagree, ascending.
-
-    Each turns documents, a LargeStringArray, into (ids, offsets), with the vocabulary of `join_showing_ranks`.
-    """
-    characters = [chr(code) for code in among if not 0xD800 <= code < 0xE000]
-    folding = [c for c in characters if CONTRACTED & {c.lower(), c.upper().lower(), c.casefold()}]
-    found = set()
-    for contexts, some in ((CONTEXTS, characters), (CONTRACTIONS, folding)):
-        for context in contexts:
-            documents = text_array([context.format(c) for c in some])
-            found |= {ord(some[i]) for i in differing_documents(one(documents), other(documents))}
-    return sorted(found)
-
-
 def differing_documents(one: tuple, other: tuple) -> list[int]:
     """The documents whose ids differ between two results (ids, offsets)."""
     (ids, offsets), (other_ids, other_offsets) = one, other
@@ -141,14 +93,3 @@ def differing_documents(one: tuple, other: tuple) -> list[int]:
         mine, theirs = ids[offsets[same][:, None] + within], other_ids[other_offsets[same][:, None] + within]
         differ[same[(mine != theirs).any(axis=1)]] = True
     return np.flatnonzero(differ).tolist()
-
-
-def as_ranges(code_points: list[int]) -> list[list[int]]:
-    """[3, 4, 5, 9] -> [[3, 5], [9, 9]]."""
-    ranges: list[list[int]] = []
-    for code in code_points:
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return ranges

@@ -1,7 +1,4 @@
-"""Split patterns that many tokenizers share, by name: what cuts a text into the pieces that merges happen within.
-
-An engine knows a pattern by a name, not by its regex, so what it is proven with are these.
-"""
+"""Split patterns that many tokenizers share: what cuts a text into the pieces that merges happen within."""
 
 # tiktoken's, as of the pinned version
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
@@ -31,12 +28,5 @@ QWEN2_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-PATTERNS = {
-    GPT2_PATTERN: "gpt2",
-    CL100K_PATTERN: "cl100k",
-    NANOCHAT_PATTERN: "nanochat",
-    LLAMA3_PATTERN: "llama3",
-    QWEN2_PATTERN: "qwen2",
-}
 # that mean the same to Python's `regex` as to tiktoken, and look beyond a piece from whitespace alone
-OF_ANY_LENGTH = {*PATTERNS, O200K_PATTERN}
+OF_ANY_LENGTH = {GPT2_PATTERN, CL100K_PATTERN, O200K_PATTERN, NANOCHAT_PATTERN, LLAMA3_PATTERN, QWEN2_PATTERN}

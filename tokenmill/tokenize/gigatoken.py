@@ -1,0 +1,188 @@
+"""gigatoken, an engine that is ten times as fast as a reference: how it is made, and what it must not encode.
+
+    fast = make(tokenizer)                documents, an Arrow array of text -> ids, offsets
+    refers = refers_of(tokenizer, fast)   documents -> which of them the reference has to encode: (num_documents,) bool
+
+What it is given, and what goes to the reference:
+
+    a byte-level BPE     its ranks, from 0 on without holes; a vocabulary with holes is renumbered. Code points that it
+                         classes otherwise than tiktoken are in DIFFERING; tests/tables.py finds them
+    a tokenizer.json     all of it. The code points on which both differ are found when it is loaded. Added are those
+                         that Python's Unicode does not know, and, if the tokenizer normalizes, those that Unicode
+                         versions may normalize differently
+
+encoder.py proves it. It must start no thread, as workers are forked from a process that has used it.
+"""
+
+import base64
+import importlib.metadata
+import json
+import tempfile
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.text_arrays import text_array
+from tokenmill.tokenize import nanochat_digits
+from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_buffers
+from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.patterns import (
+    CL100K_PATTERN,
+    GPT2_PATTERN,
+    LLAMA3_PATTERN,
+    NANOCHAT_PATTERN,
+    QWEN2_PATTERN,
+)
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+Encode = Callable[[pa.LargeStringArray], tuple[np.ndarray, np.ndarray]]  # documents -> ids uint32, offsets int64
+Refers = Callable[[pa.LargeStringArray], np.ndarray]
+
+NAME = "gigatoken"
+VERSIONS = {NAME: "0.10.0", "tiktoken": "0.14.0", "tokenizers": "0.23.3"}  # that it was proven with
+# what it calls each split pattern; nanochat_digits.py adds how nanochat's splits digits
+PRETOKENIZERS = {
+    GPT2_PATTERN: "gpt2",
+    CL100K_PATTERN: "cl100k",
+    LLAMA3_PATTERN: "olmo3",
+    QWEN2_PATTERN: "qwen2",
+    NANOCHAT_PATTERN: "qwen2",
+}
+# first and last code points that it classes otherwise, with every one of these patterns
+DIFFERING = [
+    *[(2191, 2191), (3164, 3164), (3292, 3292), (42958, 42959), (42962, 42962), (42964, 42964), (42993, 42993)],
+    *[(67904, 67929), (69317, 69319), (73136, 73179), (73184, 73193), (93856, 93880), (93883, 93907)],
+    *[(94194, 94198), (100344, 100351), (101641, 101662), (101760, 101874), (124608, 124638), (124640, 124642)],
+    *[(124644, 124645), (124647, 124653), (124656, 124660), (124670, 124671), (177978, 177983)],
+    *[(183970, 183981), (205744, 210041)],
+]
+CONTEXTS = "a{0}b 1{0}2 !{0}! {0} a {0}{0}"  # in which a code point is compared
+SYLLABLE = "a{0}1 {0}{0}"
+
+
+def require_usable(tokenizer: Tokenizer) -> None:
+    """ValueError if the engine is missing, is of another version, or cannot be proven with this tokenizer."""
+    library = tokenizer.library
+    for package in (NAME, library):
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise ValueError(f"{NAME} is not installed (pip install {package}=={VERSIONS[package]})") from None
+        if found != VERSIONS[package]:
+            raise ValueError(f"{NAME} is proven with {package} {VERSIONS[package]}, found {found}")
+    if isinstance(tokenizer, HuggingFace):
+        normalizes = _normalizes(tokenizer)
+        for token in tokenizer.added:  # as a single word, or in normalized text, only the library matches it
+            if token.get("single_word") or (token.get("normalized") and normalizes):
+                raise ValueError(f"{NAME} does not match the added token {token['content']!r} as {library} does")
+    elif tokenizer.pattern not in PRETOKENIZERS:
+        raise ValueError(f"{NAME} is not proven with the split pattern of tokenizer {tokenizer.name}")
+
+
+def make(tokenizer: Tokenizer) -> Encode:
+    """The engine for a tokenizer. ValueError, with the reason, if it cannot load the vocabulary."""
+    try:
+        return _of_json(tokenizer) if isinstance(tokenizer, HuggingFace) else _of_ranks(tokenizer)
+    except BaseException as error:  # it may raise anything for a vocabulary that it does not know, even a Rust panic
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{NAME} cannot load the vocabulary of {tokenizer.name}: {reason}") from error
+
+
+def _of_json(tokenizer: HuggingFace) -> Encode:
+    import gigatoken
+
+    loaded = gigatoken.Tokenizer.from_json(tokenizer.unspelled)
+    return lambda documents: _encode(loaded, documents)
+
+
+def _of_ranks(tokenizer: Tokenizer) -> Encode:
+    import gigatoken
+
+    ranks = sorted(tokenizer.ranks.items(), key=lambda item: item[1])
+    ids = np.array([id for _, id in ranks], np.uint32)
+    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+        file.writelines(base64.b64encode(token) + b" %d\n" % rank for rank, (token, _) in enumerate(ranks))
+        file.flush()
+        loaded = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer=PRETOKENIZERS[tokenizer.pattern])
+    is_nanochat, has_holes = tokenizer.pattern == NANOCHAT_PATTERN, bool(len(ids)) and ids[-1] != len(ids) - 1
+    pairs = nanochat_digits.DigitPairs({token: rank for rank, (token, _) in enumerate(ranks)}) if is_nanochat else None
+
+    def encode(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+        found, offsets = _encode(loaded, documents)
+        found, offsets = (found, offsets) if pairs is None else pairs.join(found, offsets)
+        return ids[found] if has_holes else found, offsets
+
+    return encode
+
+
+def _encode(loaded: Any, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+    """The UTF-8 of one document at a time: as fast as encode_batch, which imports awkward, a third of a second."""
+    offsets, data = text_buffers(documents)
+    text, edges = data.data, offsets.tolist()
+    parts = [loaded.encode(text[begin:end].tobytes()) for begin, end in zip(edges[:-1], edges[1:], strict=True)]
+    return np.concatenate([np.empty(0, np.uint32), *parts]), np.cumsum([0, *map(len, parts)])
+
+
+# ---------------------------------------------------------------------------- what goes to the reference
+
+
+def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
+    """Tells which documents the reference has to encode. ValueError if the engine fails on some characters."""
+    is_nanochat = tokenizer.pattern == NANOCHAT_PATTERN
+    if isinstance(tokenizer, HuggingFace):
+        wanted = CodePoints([*_compared(tokenizer, fast, reference), *_renormalized(tokenizer)])
+    else:
+        wanted = CodePoints([code for first, last in DIFFERING for code in range(first, last + 1)])
+    searched = wanted | nanochat_digits.numbers() if is_nanochat else wanted
+
+    def refers(documents: pa.LargeStringArray) -> np.ndarray:
+        located = searched.locate(documents)
+        found = located.documents(located.places[wanted.has(located.codes)])
+        return found | nanochat_digits.undecidable(located) if is_nanochat else found
+
+    return refers
+
+
+def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> list[int]:
+    """The code points that the engine and the reference encode differently, and those of no known kind."""
+    kinds = [(code, unicodedata.category(chr(code))) for code in range(0x80, 0x110000)]
+    unknown = [code for code, kind in kinds if kind in ("Cn", "Co")]
+    known = [code for code, kind in kinds if kind not in ("Cn", "Co", "Cs")]
+    documents = text_array([(SYLLABLE if _is_syllable(code) else CONTEXTS).format(chr(code)) for code in known])
+    try:
+        differ = differing_documents(fast(documents), reference(documents))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise ValueError(f"an engine failed on the characters of {tokenizer.name}: {error}") from error
+    return [*unknown, *(known[number] for number in differ)]
+
+
+def _is_syllable(code: int) -> bool:
+    """Whether it is an ideograph or a Hangul syllable: 110,000 letters of a kind, compared in fewer contexts."""
+    return 0x3400 <= code < 0xA000 or 0xAC00 <= code < 0xD7A4 or 0x20000 <= code < 0x40000
+
+
+def _normalizes(tokenizer: HuggingFace) -> bool:
+    return json.loads(tokenizer.whole).get("normalizer") is not None
+
+
+def _renormalized(tokenizer: HuggingFace) -> list[int]:
+    """The code points that two libraries may normalize differently, if the tokenizer normalizes.
+
+    Once a character is assigned, Unicode never changes how it is normalized (its stability policy, since 3.2). So
+    libraries of different years differ only in characters that are newer than the older of them, and only in those that
+    combine, decompose or compose.
+    """
+    if not _normalizes(tokenizer):
+        return []
+    newer = [c for c in map(chr, range(0x80, 0x110000)) if unicodedata.ucd_3_2_0.category(c) == "Cn"]
+    newer = [c for c in newer if unicodedata.category(c) != "Cn"]
+    decomposed = {c: unicodedata.decomposition(c) for c in newer}
+    parts = {chr(int(part, 16)) for text in decomposed.values() for part in text.split() if part[0] != "<"}
+    return [ord(c) for c in newer if decomposed[c] or c in parts or unicodedata.combining(c)]

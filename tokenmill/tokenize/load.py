@@ -1,0 +1,180 @@
+"""Finds a tokenizer by what `--tokenizer` says, and reads it from whatever program wrote it.
+
+    load_any("gpt2")                           tiktoken's, by its name
+    load_any("Qwen/Qwen3-0.6B")                the tokenizer.json of a model on the hub, perhaps with @REVISION
+    load_any("./model"), load_any("a.json")    that of a folder, or a file: tokenmill's own, or Hugging Face's
+    load_any("tokenizer.pkl")                  nanochat's, a pickled tiktoken Encoding
+
+Hugging Face's library runs every tokenizer.json that tokenmill did not write (huggingface.py). A pickle is a program,
+so it is read by an unpickler that finds one name, of a class that only keeps its state. A model that was fetched before
+needs no network. If its file changes, the tokenizer's fingerprint does, and a new token set is prepared.
+"""
+
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+from tokenmill.extras import naming_the_extra
+from tokenmill.hub_client import ACCESS, REPOSITORY, endpoint, first_line, token
+from tokenmill.store.files import LARGEST, read_bounded
+from tokenmill.store.schema import MOST_IDS
+from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer
+
+FILE = "tokenizer.json"
+MOST_PICKLED = 64 << 20  # bytes
+
+
+def load_any(spec: str, bos_token: str | None = None) -> Tokenizer:
+    """A tokenizer by its tiktoken name, by the name of a model on the Hugging Face hub, or from a file of tokenmill or
+    another program, with documents that begin with `bos_token`.
+
+    ValueError, with the reason, if it is broken or has no such token; FileNotFoundError, PermissionError or
+    ConnectionError if it cannot be found.
+    """
+    path, name = find_tokenizer_file(spec) or (Path(spec), None)
+    if is_foreign(path):
+        return load_foreign(path, bos_token, name)
+    return load_tokenizer(spec if name is None else str(path)).framed(bos_token)
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a file is a tokenizer that another program wrote."""
+    if path.suffix == ".pkl":
+        return path.is_file()
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return b'"format": "tokenmill-' not in file.read(100)
+
+
+def load_foreign(path: Path, bos_token: str | None, name: str | None = None) -> Tokenizer:
+    """The tokenizer of a Hugging Face tokenizer.json or a nanochat tokenizer.pkl; see `load_any`."""
+    name = name or (path.stem if path.stem != "tokenizer" else path.absolute().parent.name)
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)  # it becomes part of a folder's name
+    if path.suffix == ".pkl":
+        pattern, ranks, special = _read_pickle(path)
+        return Tokenizer(name, pattern, ranks, special, _bos(path, special, bos_token))
+    data = read_bounded(path, LARGEST, "a tokenizer.json")
+    try:
+        return _of_json(path, name, json.loads(data), bos_token)
+    except (json.JSONDecodeError, RecursionError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise ValueError(
+            f"{path}: expected a tokenizer.json, found broken JSON, or one of another form ({error!r})"
+        ) from error
+
+
+def _of_json(path: Path, name: str, whole: dict[str, Any], bos_token: str | None) -> Tokenizer:
+    vocab, added_tokens = whole["model"]["vocab"], whole.get("added_tokens") or []
+    if not isinstance(vocab, dict | list):
+        raise ValueError(f"{path}: expected a tokenizer.json with a vocabulary, found none")
+    added = {token["content"]: token["id"] for token in added_tokens}
+    for text, id in [*added.items(), *(vocab.items() if isinstance(vocab, dict) else ())]:
+        if type(text) is not str or type(id) is not int or not 0 <= id < MOST_IDS:
+            raise ValueError(f"{path}: expected tokens with ids from 0 to {MOST_IDS - 1:,}, found {text!r} with {id!r}")
+    special = {token["content"]: token["id"] for token in added_tokens if token["special"]}
+    if bos_token in added:
+        special[bos_token] = added[bos_token]
+    bos_token = _bos(path, special, bos_token)
+    try:
+        return HuggingFace.of_json(name, whole, special, bos_token)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; use another tokenizer, or train one: --tokenizer train:32768") from error
+
+
+def _bos(path: Path, special: dict[str, int], bos_token: str | None) -> str:
+    if bos_token is None:
+        bos_token = next((token for token in BOS_TOKENS if token in special), None)
+    if bos_token not in special:
+        asked = f"no {bos_token!r}, but " if bos_token else ""
+        raise ValueError(
+            f"{path}: found {asked}special tokens {', '.join(special) or 'none'}; "
+            "name the one that begins a document by --bos-token"
+        )
+    return bos_token
+
+
+# ---------------------------------------------------------------------------- nanochat's pickle
+
+
+class _Encoding:
+    """What a pickled tiktoken Encoding says of itself; nothing of it is run."""
+
+    state: Any
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _OnlyAnEncoding(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> type[_Encoding]:
+        if (module, name) == ("tiktoken.core", "Encoding"):
+            return _Encoding
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _read_pickle(path: Path) -> tuple[str, dict[bytes, int], dict[str, int]]:
+    """The split pattern, ranks and special tokens of a pickled tiktoken Encoding. ValueError, with the reason."""
+    data = read_bounded(path, MOST_PICKLED, "a pickled tiktoken Encoding")
+    try:
+        state = _OnlyAnEncoding(io.BytesIO(data)).load().state
+        pattern, ranks, special = state["pat_str"], state["mergeable_ranks"], state["special_tokens"]
+        found = [(type(token), type(id)) for tokens in (ranks, special) for token, id in tokens.items()]
+        if type(pattern) is not str or found != [(bytes, int)] * len(ranks) + [(str, int)] * len(special):
+            raise ValueError("its parts are of other types")
+        if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
+            raise ValueError(f"no token for {len(missing)} of the 256 bytes")
+        if len({*ranks.values(), *special.values()}) < len(ranks) + len(special):
+            raise ValueError("ids that stand for two tokens, as BOS and an ordinary one")
+    except Exception as error:  # a corrupt pickle fails in any way
+        raise ValueError(
+            f"{path}: expected a pickled tiktoken Encoding as nanochat writes it, and nothing else: {error!r}; "
+            "it was not loaded"
+        ) from error
+    return pattern, ranks, special
+
+
+# ---------------------------------------------------------------------------- models
+
+
+def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
+    """The tokenizer.json of a model, and the tokenizer's name; None if `spec` names no model. Without a slash it is no
+    folder, which could be any.
+
+    FileNotFoundError if there is no such model, or no tokenizer.json in it; PermissionError if the hub does not give it
+    to this user; ConnectionError if it cannot be fetched.
+    """
+    if "/" not in spec:
+        return None
+    folder = Path(spec).expanduser()
+    if folder.is_dir():
+        if not (folder / FILE).is_file():
+            raise FileNotFoundError(f"{spec}: expected a {FILE} in this folder, found none; check --tokenizer")
+        return folder / FILE, folder.resolve().name
+    repository, _, revision = spec.partition("@")
+    if folder.exists() or not REPOSITORY.fullmatch(repository) or spec.endswith((".json", ".pkl")):
+        return None
+    return _fetched(repository, revision or "main"), repository.partition("/")[2]
+
+
+def _fetched(repository: str, revision: str) -> Path:
+    with naming_the_extra():
+        from huggingface_hub import errors, hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repository, FILE, revision=revision, endpoint=endpoint(), token=token() or False))
+    except Exception as error:  # the hub's, and httpx', requests' and the disk's
+        here, how = "no such folder is here, and", "check --tokenizer"
+        convert = "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+        reasons: list[tuple[Any, type[OSError], str]] = [
+            (errors.LocalEntryNotFoundError, ConnectionError, f"{here} the Hugging Face hub cannot be reached; {how}"),
+            (errors.GatedRepoError, PermissionError, f"the hub gives this model to users whom it knows; {ACCESS}"),
+            (errors.RevisionNotFoundError, FileNotFoundError, f"the model has no such revision; {how}"),
+            (errors.RepositoryNotFoundError, FileNotFoundError, f"{here} no such model is on the hub; {how}, {ACCESS}"),
+            (errors.EntryNotFoundError, FileNotFoundError, f"no {FILE} is in this model; make one by {convert}"),
+            (Exception, ConnectionError, f"{FILE} could not be fetched; try again"),
+        ]
+        kind, told = next((kind, told) for of, kind, told in reasons if isinstance(error, of))
+        raise kind(f"{repository}@{revision}: {told} ({first_line(error)})") from error
