@@ -114,7 +114,7 @@ def test_the_python_api_tells_no_secret(address, logged, tmp_path, tokenizer_jso
             and RowLoader(Mixture({"a": 1}, sources={"a": address}), batch_size=1, seq_len=8)
         ),
         lambda: repr(PackedRows(address, batch_size=1, seq_len=8)),
-        lambda: files.write(str(named(address)), "a.bin", b"1"),
+        lambda: files.write(str(named(address)), "a.bin", text),
         lambda: TokenSet(address),
         lambda: prepare(PrepareConfig(f"{address}/a.jsonl", tokenizer=tokenizer_json, tokens_root=tmp_path / "t")),
         lambda: prepare(PrepareConfig(str(text), tokenizer=tokenizer_json, tokens_root=address, val_file=str(text))),
