@@ -116,6 +116,8 @@ SENSELESS = [
     (({"a": 1},), {"max_epochs": {"b": 1}}, "max_epochs names 'b', which is not a source of the mixture"),
     (({"a": 1},), {"max_epochs": 1.5}, "max_epochs of 'a' must be a whole number of at least 1, not 1.5"),
     (({"a": 1},), {"views": {"b": "good"}}, "views names 'b', which is not a source"),
+    (({"a": 1},), {"views": {"a": ""}}, "a view must be the name of a view, not ''"),
+    (({"a": 1},), {"removed": 3}, "removed must be a list of names, not 3"),
     (({"a": 1},), {"removed": ["a"]}, "source 'a' is both in the mixture and in removed"),
     (({"a": 1},), {"removed": "old"}, "removed must be a list of names, not 'old'"),
     (({3: 1},), {}, "a source must be a name or a folder, not 3"),
@@ -140,6 +142,7 @@ SENSELESS_TOML = [
     ("[sources.a]\nmax_epochs = 1.5\n[weights]\na = 1", "max_epochs of 'a' must be a whole number"),
     ("[sources.b]\nmax_epochs = 3\n[weights]\na = 1", "max_epochs names 'b', which is not a source of the mixture"),
     ("[sources.web]\npath = 'web'\n[weights]\nwebb = 1", "source 'web' has no weight"),
+    ("[sources.a]\nview = false\n[weights]\na = 1", "a view must be the name of a view, not False"),
     ("[[stages]]\nbegin = 0", r"stages\[0\] has no weights"),
     ("stages = 3", "stages must be tables, each under"),
     ("weights = {a = true}", "the weight of 'a' must be a positive number, not True"),
@@ -155,5 +158,5 @@ def test_a_file_that_makes_no_sense_is_refused_with_its_name(tmp_path, text, tol
 
 def test_a_file_that_is_not_there(tmp_path):
     for path in (tmp_path / "nowhere.toml", tmp_path):
-        with pytest.raises(OSError, match=f"'{path}'"):
+        with pytest.raises(FileNotFoundError, match=f"{path}: expected a mixture's TOML file, found none"):
             Mixture.load(path)

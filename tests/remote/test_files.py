@@ -179,7 +179,7 @@ def test_s3_without_credentials_or_in_another_region_is_one_clear_error(plain, m
     fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
-def test_the_hub_is_read_through_redirects_that_are_kept_and_renewed(hub):
+def test_the_hub_is_read_through_redirects_that_are_kept_and_renewed(hub, monkeypatch):
     hub.files["set/a.bin"] = DATA
     for address in ("hf://datasets/o/n/set", "hf://datasets/o/renamed@main/set"):
         for start in (0, 1000, 2000):
@@ -188,8 +188,12 @@ def test_the_hub_is_read_through_redirects_that_are_kept_and_renewed(hub):
     hub.renew()
     assert read("hf://datasets/o/n/set", "a.bin", 10, 20) == DATA[10:20]
     assert sizes("hf://datasets/o/n/set") == {"a.bin": len(DATA)}
-    hub.token = "another"
     files._url_on_the_hub.cache_clear()
+    with monkeypatch.context() as offline:
+        offline.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        with pytest.raises(ConnectionError, match="a.bin: cannot be read: .*offline"):
+            read("hf://datasets/o/n/set", "a.bin")
+    hub.token = "another"
     with pytest.raises(PermissionError, match="for a private repository set HF_TOKEN"):
         read("hf://datasets/o/n/set", "a.bin")
     with pytest.raises(ValueError, match="expected hf://datasets/OWNER/NAME"):

@@ -60,14 +60,16 @@ class Mixture:
             raise ValueError(
                 f"source {unused[0]!r} has no weight; leave it out, or, if a run used it, list it in removed"
             )
-        self.views = {self._known("views", source): v for source, v in _mapping("views", views).items() if v}
+        self.views = {self._known("views", s): v for s, v in _mapping("views", views).items() if v is not None}
+        if wrong := [view for view in self.views.values() if not isinstance(view, str) or not view]:
+            raise ValueError(f"a view must be the name of a view, not {wrong[0]!r}")
         if max_epochs is not None and not isinstance(max_epochs, Mapping):
             max_epochs = dict.fromkeys(self.paths, max_epochs)
         self.max_epochs = {
             self._known("max_epochs", source): whole_number(f"max_epochs of {source!r}", cap, 1)
             for source, cap in (max_epochs or {}).items()
         }
-        if isinstance(removed, str | Mapping):
+        if isinstance(removed, str | Mapping) or not isinstance(removed, Iterable):
             raise ValueError(f"removed must be a list of names, not {removed!r}")
         self.removed = tuple(sorted({_plain(name) for name in removed}))
         if both := [name for name in self.removed if name in self.paths]:
@@ -102,10 +104,7 @@ class Mixture:
         return tuple(self.paths)
 
     def __getitem__(self, source: str) -> str | Path:
-        """A source's folder or address, as for RowLoader(mixture["math"], "val", epochs=1). KeyError if unknown.
-
-        Its view, if it has one, is in `mixture.views`.
-        """
+        """A source's folder or address, as for RowLoader(mixture["math"], "val", epochs=1). KeyError if unknown."""
         return self.paths[source]
 
     def at(self, tokens: int | float | str) -> "Mixture":
@@ -212,8 +211,7 @@ def ids_fingerprint(token_set: TokenSet) -> str:
 
 
 def proportional(sources: Iterable[PathLike] | Mapping[str, PathLike], temperature: float = 1.0) -> dict[str, float]:
-    """Weights for a Mixture from the training tokens of each token set, to the power of 1 / temperature. `sources` are
-    folders, or {name: folder}.
+    """Weights for a Mixture from the training tokens of `sources`, folders or {name: folder}, to 1 / temperature.
 
     With temperature 1, all sources finish their epochs together. Higher temperatures favor small sources. ValueError if
     the temperature is not positive, or if a token set has no training tokens.

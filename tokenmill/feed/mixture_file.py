@@ -26,7 +26,9 @@ from tokenmill.store.set_names import set_folder
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of the file. OSError if it cannot be read, ValueError if it is not TOML."""
+    """The content of the file. FileNotFoundError if there is none, ValueError if it is not TOML."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: expected a mixture's TOML file, found none")
     import tomllib  # 3 ms, which only readers of such files wait for
 
     try:

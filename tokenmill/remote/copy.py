@@ -3,21 +3,22 @@
     push(TokenSet("data/tokens/web"), "s3://bucket/web")      readers see the old set, or the new one
     pull("s3://bucket/web", Path("data/tokens/web"))          a folder as if it had been prepared there
 
-A set has the same files at an address as in a folder. A file that is there already with the right size (push) or
-SHA-256 (pull) is not copied again, so both continue where they stopped. What is sent is first compared with its
-checksum, and what comes is compared before it counts. To the Hugging Face hub everything goes in one commit;
-huggingface_hub does not send again what the hub has.
+A file that is there already with the right size (push) or SHA-256 (pull) is not copied again, so both continue where
+they stopped. What is sent is first compared with its checksum, and what comes is compared before it counts. To the
+Hugging Face hub everything goes in one commit; huggingface_hub does not send again what the hub has.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tokenmill import hub_client
 from tokenmill.addresses import display_address
-from tokenmill.remote.files import WrongBytes, read, require_writable, scheme_of, sizes, write
+from tokenmill.remote.files import read, require_writable, scheme_of, sizes, write
+from tokenmill.remote.part_cache import PART_BYTES, require_crc32
 from tokenmill.remote.token_set import RemoteTokenSet, read_manifest
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import META, columns_of
@@ -27,7 +28,7 @@ from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet, digest_of
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS
 
-THREADS, RANGE = 8, 8 << 20  # bytes that are read at once
+THREADS, RANGE = 8, 8 * PART_BYTES  # bytes that are read at once
 MOST_IN_A_FOLDER = 10_000  # files, on the hub
 Progress = Callable[[int, int], None]  # shards and bytes since the last call
 Facts = dict[str, Any]  # the "sha256" of a file; of large ones its "bytes" and "crc32" too
@@ -40,14 +41,14 @@ def _columns(record: dict[str, Any]) -> dict[str, Facts]:
 
 def _other_files(token_set: TokenSet) -> Iterator[tuple[str, Facts]]:
     """The files of a set but its shards and its manifest; the arrays of views before their JSON."""
-    yield from ((name, {"sha256": token_set.manifest["files"][name]}) for name in SMALL_FILES)
+    sha256 = token_set.manifest["files"]
+    yield from ((name, {"sha256": sha256[name]}) for name in SMALL_FILES if name in sha256)
     for digest in token_set.digests():
         token_set.knows(digest)  # ValueError if it is another manifest
         yield f"manifests/{digest}.json", {}
     views = {stem: read_json(token_set.view_file(f"{stem}.json"), "view") for stem in token_set.view_stems()}
-    for stem, facts in views.items():
-        if stem == facts["digest"]:
-            yield from ((f"{FOLDER}/{stem}.{kind}", facts[kind]) for kind in VIEW_ARRAYS)
+    for digest, facts in {facts["digest"]: facts for facts in views.values()}.items():
+        yield from ((f"{FOLDER}/{digest}.{kind}", facts[kind]) for kind in VIEW_ARRAYS)
     yield from ((f"{FOLDER}/{stem}.json", {}) for stem in views)
 
 
@@ -61,14 +62,15 @@ def push(
 
     ValueError if a file is damaged here; FileExistsError if another set is there; what `write` raises.
     """
-    if scheme_of(address) == "hf":
-        return _commit(token_set, address, progress, card, private)
-    require_writable(address)
-    _require_no_other(token_set, address)
-    there, entries = sizes(address), token_set.entries
-    with ThreadPoolExecutor(THREADS) as threads:
+    with locked(token_set.path, shared=True), ThreadPoolExecutor(THREADS) as threads:  # or it grows meanwhile
+        token_set = TokenSet(token_set.path)
+        if scheme_of(address) == "hf":
+            return _commit(token_set, address, progress, card, private)
+        require_writable(address)
+        _require_no_other(token_set, address)
+        there, entries = sizes(address), token_set.entries
         sent = sum(threads.map(lambda entry: _push_shard(token_set, entry, address, there, progress), entries))
-    push_rest(token_set, address, there)
+        push_rest(token_set, address, there)
     return sent
 
 
@@ -89,10 +91,8 @@ def _push_shard(
     token_set: TokenSet, entry: ShardEntry, address: str, there: dict[str, int], progress: Progress
 ) -> bool:
     """Whether a shard had to be sent: it is there if its record is, and its columns with their sizes."""
-    record = _record(token_set, entry)
+    record = _record(token_set, entry, address, there)
     name, columns = f"shards/{entry.name}", {name: facts["bytes"] for name, facts in _columns(record).items()}
-    if (lost := f"{name}.{META.suffix}") in there and lost not in columns:
-        raise FileExistsError(f"{display_address(address)}: has kept columns that {token_set.path} lacks; pull first")
     known = f"{name}.json" in there and columns.items() <= there.items()
     known = known and hashlib.sha256(read(address, f"{name}.json")).hexdigest() == token_set.records[entry.name]
     if not known:
@@ -101,10 +101,13 @@ def _push_shard(
     return not known
 
 
-def _record(token_set: TokenSet, entry: ShardEntry) -> dict[str, Any]:
-    """The record of a shard. ValueError if it is not the one that the manifest lists."""
+def _record(token_set: TokenSet, entry: ShardEntry, address: str, there: Mapping[str, int]) -> dict[str, Any]:
+    """The record of a shard. ValueError if it is damaged; FileExistsError if kept columns are there, and not here."""
     _whole(token_set.path, f"shards/{entry.name}.json", {"sha256": token_set.records[entry.name]})
-    return token_set.record(entry)
+    record = token_set.record(entry)
+    if f"shards/{entry.name}.{META.suffix}" in there and META.suffix not in record:
+        raise FileExistsError(f"{display_address(address)}: has kept columns that {token_set.path} lacks; pull first")
+    return record
 
 
 def push_shard(folder: Path, record: dict[str, Any], address: str) -> None:
@@ -125,10 +128,8 @@ def _whole(folder: Path, name: str, facts: Facts) -> Path:
     """The path of a file. ValueError if it has another SHA-256."""
     path, expected = folder / name, facts.get("sha256")
     if expected is not None and (found := sha256_of_file(path)) != expected:
-        raise ValueError(
-            f"{path}: expected SHA-256 {expected}, found {found}: damaged; put the right file back, or make it again: "
-            "a shard by `tokenmill verify` and preparing, a view by `tokenmill view --update`"
-        )
+        how = "put the right file back, or make it again, as `tokenmill verify` or `tokenmill view --update` says"
+        raise ValueError(f"{path}: expected SHA-256 {expected}, found {found}: damaged; {how}")
     return path
 
 
@@ -139,8 +140,9 @@ def _commit(token_set: TokenSet, address: str, progress: Progress, card: bytes, 
     try:
         api.create_repo(where.repository, repo_type="dataset", private=private, exist_ok=True)
         _require_no_other(token_set, address)
+        there = sizes(address)
         for entry in token_set.entries:
-            record = _record(token_set, entry)
+            record = _record(token_set, entry, address, there)
             files |= _columns(record) | {f"shards/{entry.name}.json": {}}
             progress(1, record["bin"]["bytes"])
         if len(files) >= MOST_IN_A_FOLDER:
@@ -220,10 +222,8 @@ def _pull_file(token_set: RemoteTokenSet, folder: Path, name: str, facts: Facts)
         return False
     with AtomicFile(path) as file:
         for start in range(0, facts["bytes"], RANGE):
-            file.write(read(token_set.address, name, start, min(start + RANGE, facts["bytes"])))
-        if (found := file.facts()["sha256"]) != facts["sha256"]:
-            raise WrongBytes(
-                f"{token_set.display_name}/{name}: expected SHA-256 {facts['sha256']}, found {found}; push it again"
-            )
+            end, first = min(start + RANGE, facts["bytes"]), start // PART_BYTES
+            check = partial(require_crc32, end - start, facts["crc32"][first : first + RANGE // PART_BYTES])
+            file.write(read(token_set.address, name, start, end, check))
         file.commit()
     return True

@@ -30,12 +30,13 @@ from tokenmill.store.files import LARGEST
 REQUEST_SECONDS = 60.0  # of a range, for file systems that have no time limit
 PATIENCE_SECONDS, WARN_SECONDS = 300.0, 5.0  # of all tries; after which the log says why nothing comes
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+CLIENT_SECONDS = 1800  # after which credentials are read again, as files of them may be renewed
 TRIES_OF_WRONG_BYTES = 3  # a second copy behind a load balancer may be right
 HTTP, SIGNED = ("http", "https"), ("s3", "s3a", "hf")
 BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")  # where nobody makes folders
 # botocore keeps 10 connections, too few for the threads; a bucket's region is looked up
 OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"max_pool_connections": 64}, "cache_regions": True}}
-FINAL = ("SSLError", "ParamValidationError", "IsADirectory", "NotADirectory")  # errors that are the same each time
+FINAL = ("SSLError", "ParamValidation", "IsADirectory", "NotADirectory", "OfflineMode")  # the same each time
 ADVICE = {"s3": "; set AWS credentials that have access, or, for a public bucket, FSSPEC_S3_ANON=true"}
 ADVICE["hf"] = f"; {hub_client.ACCESS}"
 LOG = logging.getLogger("tokenmill")
@@ -84,8 +85,7 @@ def read(
             check(data)
         return data
 
-    found: bytes = _retried(attempt, f"{display_address(address)}/{name}", "read")
-    return found
+    return bytes(_retried(attempt, f"{display_address(address)}/{name}", "read"))
 
 
 def write(address: str, name: str, source: Path) -> None:
@@ -130,10 +130,9 @@ def sizes(address: str, below: str = "") -> dict[str, int]:
     if scheme_of(address) in HTTP:
         return {}
     try:
-        found: dict[str, int] = _retried(attempt, f"{display_address(address)}/{below}", "listed")
+        return dict(_retried(attempt, f"{display_address(address)}/{below}", "listed"))
     except FileNotFoundError:
         return {}
-    return found
 
 
 # ---------------------------------------------------------------------------- one attempt
@@ -182,11 +181,12 @@ def _cat(address: str, start: int, end: int | None, most: int) -> bytes:
 def _signed(address: str) -> str:
     """A URL that plain HTTP reads an object of S3 by. Making one takes a sixth of a millisecond."""
     bucket, _, key = address.partition("://")[2].partition("/")
-    return str(_s3_client(os.getpid()).generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}))
+    what, client = {"Bucket": bucket, "Key": key}, _s3_client(os.getpid(), int(time.time() // CLIENT_SECONDS))
+    return str(client.generate_presigned_url("get_object", Params=what))
 
 
 @functools.lru_cache(1)
-def _s3_client(process: int) -> Any:
+def _s3_client(process: int, period: int) -> Any:
     """botocore's: it signs in a third of the time that s3fs takes."""
     with naming_the_extra("remote"):
         import botocore.session

@@ -23,7 +23,7 @@ import time
 import uuid
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,15 +93,16 @@ class Cache:
                 order = (1, -mapped) if is_done else (2 * (folder in self.reads), mapped)
                 found.append((order, path, facts.st_size))
         evicted = 0
-        for _, path, its_bytes in sorted(found)[: (size + limit // ROOM) // PART_BYTES + 1]:
+        for _, path, its_bytes in sorted(found)[: (size + min(limit, used) // ROOM) // PART_BYTES + 1]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
                 evicted += its_bytes
         return evicted
 
     def _paths(self) -> list[str]:
-        """The path of each part, and of what killed processes have left, which is evicted in its time."""
-        return [f"{folder}/{name}" for folder, _, names in os.walk(self.root / "parts") for name in names]
+        """The path of each part, and of what killed processes have left, which is evicted in its time; no locks."""
+        walk = os.walk(self.root / "parts")
+        return [f"{folder}/{name}" for folder, _, names in walk for name in names if not name.endswith(".lock")]
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,7 @@ class PartFolder:
         return self.cache.root / "parts" / self.key / str(number)
 
     def load(self, number: int) -> memoryview:
-        """A part, mapped; it is fetched first if it is not there. It stays readable if it is evicted. Raises what
-        `read` does, or OSError for a full disk.
-        """
+        """A part, mapped, and fetched first if it is not there. Raises what `read` does, or OSError for a full disk."""
         while (found := self._map(number)) is None:
             self._fetch(number)
         return found
@@ -153,13 +152,7 @@ class PartFolder:
         self.cache.wrote(len(data))
 
     def _require(self, number: int, data: bytes | memoryview) -> None:
-        """WrongBytes if data has another size than this part, or another CRC-32."""
-        size, crc32 = min(PART_BYTES, self.size - number * PART_BYTES), self.crc32[number]
-        if (len(data), (found := zlib.crc32(data))) != (size, crc32):
-            raise WrongBytes(
-                f"expected {size:,} bytes with CRC-32 {crc32}, found {len(data):,} with {found}: damaged there, or "
-                "replaced; delete the shard there, and push it again"
-            )
+        require_crc32(min(PART_BYTES, self.size - number * PART_BYTES), self.crc32[number : number + 1], data)
 
     def _write(self, path: Path, data: bytes) -> None:
         """Writes a part, or, on a full disk, makes room for it."""
@@ -177,6 +170,16 @@ class PartFolder:
             if not self.cache.evict(len(data)):
                 what = f"{self.cache.root}: no room for {len(data):,} more bytes, and nothing to evict"
                 raise with_message(error, f"{what}. Make room, or pass a cache_dir on another disk") from error
+
+
+def require_crc32(size: int, crc32: Sequence[int], data: bytes | memoryview) -> None:
+    """WrongBytes if data has another size, or a MiB of it another CRC-32."""
+    found = [zlib.crc32(data[at : at + PART_BYTES]) for at in range(0, len(data), PART_BYTES)]
+    if len(data) != size or found != list(crc32):
+        raise WrongBytes(
+            f"expected {size:,} bytes with CRC-32 {[*crc32]}, found {len(data):,} with {found}: damaged there, or "
+            "replaced; delete the shard there, and push it again"
+        )
 
 
 @contextlib.contextmanager

@@ -97,9 +97,7 @@ class RemoteTokenSet(TokenSet):
     # ------------------------------------------------------------------------ small files
 
     def have(self, name: str, facts: dict[str, Any] | None = None) -> Path:
-        """The path of a file in the cache. It is fetched, at most so many bytes, if it is not there; without a checksum
-        each time, as what the name of a view stands for may change.
-        """
+        """The path of a file in the cache. It is fetched if it is not there, or without a checksum, as a view's."""
         sha256, size = (facts or {}).get("sha256"), (facts or {}).get("bytes", LARGEST)
         call_all([partial(self._fetch, name, sha256, size)])  # in a thread, as close() does not wait for a server
         return self.path / name
@@ -123,7 +121,7 @@ class RemoteTokenSet(TokenSet):
         call_all(wanted)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
-        if (name := f"shards/{entry.name}.json") not in self._compared:
+        if (name := f"shards/{entry.name}.json") not in self._compared or not (self.path / name).exists():
             self.have(name, {"sha256": self.records[entry.name]})
         record = super().record(entry)
         if not entry.is_of(record) or record["dtype"] != self.dtype:
@@ -176,9 +174,7 @@ class RemoteShard(Shard):
         self._held: dict[int, Job] = {}  # the parts that `read` used last, and those behind
 
     def part(self, number: int) -> Job:
-        """A part of the tokens: `result` is its bytes, mapped for as long as the job is held, or None while it is not
-        there.
-        """
+        """A part of the tokens: `result` is its bytes, mapped while the job is held, or None until it is there."""
         if (job := self._jobs.get(number)) is None:
             job = self._jobs[number] = Job(partial(self._parts.load, number))
             self._parts.cache.in_use.add(job)

@@ -49,7 +49,7 @@ class ShardDocuments:
         if self._eos_id is None:
             return self._read(first, last)
         bos_id = self._read(0, 1)  # which is nowhere else in a document
-        found = np.concatenate([self._read(first + 1, last + 1), bos_id[: last == self.tokens]])
+        found = np.concatenate([self._read(first + 1, last + 1), bos_id[: first < last == self.tokens]])
         found[np.isin(found, bos_id)] = self._eos_id
         return found
 

@@ -37,7 +37,6 @@ class View:
         self.path_of, self.facts = token_set.view_file, facts
         self.name: str = facts["name"]
         self.digest: str = facts["digest"]
-        self.manifest: str = facts["manifest"]
         self.slice_tokens: int = facts["slice_tokens"]
         ends = accumulate(entry.documents for entry in self._entries)
         self._first = {entry.name: end - entry.documents for entry, end in zip(self._entries, ends, strict=True)}
@@ -87,6 +86,8 @@ def read_view(token_set: "TokenSet", name: str) -> View:
             f"{shown}: expected a view {name!r}, found {known}; make it by `tokenmill view FOLDER --name {name} "
             "--where ...` on this disk (and push it), or, if it is a digest that a position names, put its file back"
         ) from error
+    if DIGEST.fullmatch(name) and name != facts["digest"]:
+        raise ValueError(f"{shown}: views/{name}.json: expected this view, found {facts['digest']}; put it back")
     if facts["manifest"] != token_set.digest:
         raise ValueError(
             f"{shown}: view {name!r} is of manifest {facts['manifest']}, and the set has grown or changed since, to "
