@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tokenmill import Mixture
-from tokenmill.feed.forecast import forecast_of
+from tokenmill.feed.forecast import forecast
 from tokenmill.look import mixture_chart
 
 DOCS = Path(__file__).resolve().parent
@@ -23,7 +23,7 @@ WINDOWS = {"web": 5000, "code": 800, "math": 120}  # of 2^28 tokens
 
 def draw(scheme: str) -> str:
     sizes = {name: windows << 28 for name, windows in WINDOWS.items()}
-    found = forecast_of(Mixture(STAGES, max_epochs={"math": 4}), sizes, 10**12)
+    found = forecast(Mixture(STAGES, max_epochs={"math": 4}), tokens=10**12, sizes=sizes)
     return mixture_chart.draw(mixture_chart.chart_of(found), scheme)
 
 

@@ -59,7 +59,7 @@ def require_folder(what: str, given: object) -> None:
     """ValueError if an address is given where a folder on this disk is written."""
     if given is not None and is_address(given):
         shown = display_address(os.fspath(given))  # type: ignore[call-overload]  # is_address has looked
-        raise ValueError(f"{what} must be on this disk, found an address, {shown}; `tokenmill push` sends sets there")
+        raise ValueError(f"{what} must be on this disk, found an address, {shown}")
 
 
 def require_readable_host(address: str) -> None:
@@ -128,8 +128,7 @@ def joined(address: str, name: str) -> str:
 
 def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
     """The cache of token sets at an address: `folder`, or TOKENMILL_CACHE, or ~/.cache/tokenmill/remote."""
-    if folder is not None:
+    if folder := os.environ.get(CACHE) if folder is None else folder:
+        require_folder("the cache", folder)
         return Path(os.path.realpath(folder))
-    if os.environ.get(CACHE):
-        return Path(os.path.realpath(os.environ[CACHE]))
     return Path(os.path.realpath(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")) / "tokenmill" / "remote"

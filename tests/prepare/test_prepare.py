@@ -211,7 +211,7 @@ def test_two_preparations_of_one_set_do_not_meet(large_source, tokenizer_json, t
         (("--source", "corpus", "--tokenizer", "train:many"), "expected train:N of up to"),
         (("--source", "corpus", "--tokenizer", "train:5"), "expected at least 265"),
         (("--source", "corpus", "--text-column", "content"), "expected a text column 'content', found columns text"),
-        (("--source", "corpus", "--tokens-root", "a file"), "choose another --tokens-root"),
+        (("--source", "corpus", "--tokens-root", "a file"), "choose another folder"),
         (("--source", "corpus", "--workers", "0"), "workers must be a whole number of at least 1, not 0"),
         (("--source", "corpus", "--name", "a b"), "name must be of letters"),
     ],

@@ -14,6 +14,7 @@ import tyro
 
 from tokenmill.addresses import display_address, is_address, name_of, named, require_folder
 from tokenmill.exchange.transfer_progress import counting
+from tokenmill.humanize import counted
 from tokenmill.remote.copy import pull
 from tokenmill.remote.token_set import read_manifest
 from tokenmill.store.set_names import TOKENS_ROOT
@@ -41,7 +42,7 @@ def fetch(config: Pull) -> Path:
         _, manifest = read_manifest(address)
         count.of(sum(shard["tokens"] for shard in manifest["shards"]) * DTYPES[manifest["dtype"]].itemsize)
         came = pull(address, folder, count)
-    print(f"{came:,} shards came, {count.shards - came:,} were there already")
+    print(f"fetched {counted(came, 'shard')}; here already: {count.shards - came:,}")
     return folder
 
 

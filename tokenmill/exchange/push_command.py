@@ -17,6 +17,7 @@ from tokenmill.addresses import display_address, is_address, named
 from tokenmill.exchange.card import card_of
 from tokenmill.exchange.transfer_progress import counting
 from tokenmill.hub_client import is_hub_address, parse_address
+from tokenmill.humanize import counted
 from tokenmill.remote.copy import push
 from tokenmill.store.token_sets import TokenSet
 
@@ -45,7 +46,7 @@ def send(config: Push) -> str:
     with counting(f"pushing to {display_address(address)}") as count:
         count.of(sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize)
         sent = push(token_set, address, count, card, config.private)
-    print(f"{sent:,} shards were sent, {len(token_set.entries) - sent:,} were there already")
+    print(f"sent {counted(sent, 'shard')}; there already: {len(token_set.entries) - sent:,}")
     return display_address(address)
 
 

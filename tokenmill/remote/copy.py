@@ -178,8 +178,6 @@ def pull(address: str, folder: Path, progress: Progress = lambda *_: None) -> in
     with locked(folder):
         _require_same_set(folder, token_set)
         remove_temporary_files(folder, folder / "shards", folder / "manifests", folder / FOLDER)
-        for name in ("shards", "manifests", FOLDER):
-            (folder / name).mkdir(exist_ok=True)
         with ThreadPoolExecutor(THREADS) as threads:
             came = sum(threads.map(lambda entry: _pull_shard(token_set, folder, entry, progress), token_set.entries))
         for name, facts in _other_files(token_set):
@@ -214,6 +212,7 @@ def _pull_shard(token_set: RemoteTokenSet, folder: Path, entry: ShardEntry, prog
 def _pull_file(token_set: RemoteTokenSet, folder: Path, name: str, facts: Facts) -> bool:
     """Whether a large file had to be fetched, some MiB at a time. Small ones come by way of the cache."""
     path = folder / name
+    path.parent.mkdir(exist_ok=True)
     if "crc32" not in facts:
         cached = token_set.have(name, facts) if facts else token_set.path / name  # or it is there already
         write_changed(path, cached.read_bytes())

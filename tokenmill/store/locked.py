@@ -28,7 +28,7 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(f"{folder}: cannot be made ({error.strerror}); choose another --tokens-root") from error
+        raise OSError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
     for path in folder.iterdir():
         if path.is_symlink() and path.is_dir():
             require_inside(folder, path / "file")
@@ -42,7 +42,7 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
 
 
 def take_lock(descriptor: int, seconds: float, kind: int = fcntl.LOCK_EX) -> bool:
-    """Locks a file, or goes on where there are no locks. False if another process keeps the lock for so long."""
+    """Locks a file; nothing is locked where there are no locks. False if another process keeps it for so long."""
     until = time.monotonic() + seconds
     while True:
         try:

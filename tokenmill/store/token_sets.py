@@ -60,10 +60,9 @@ def write_manifest(
         "records": {record["name"]: sha256_of_file(shard_path(folder, record["name"], "json")) for record in records},
         "shards": [ShardEntry.of_record(record, split).listed() for record, split in shards],
     }
-    if not (kept := kept_manifest(folder, digest_of(manifest))).exists():
-        kept.parent.mkdir(exist_ok=True)
-        write_json(kept, manifest)
-    write_json(folder / "manifest.json", manifest)
+    (folder / "manifests").mkdir(exist_ok=True)
+    for path in (kept_manifest(folder, digest_of(manifest)), folder / "manifest.json"):
+        write_json(path, manifest)
 
 
 def checksums_of_files(folder: Path) -> dict[str, str]:

@@ -93,7 +93,7 @@ def _make(token_set: TokenSet, name: str, rule: Rule, console: Console) -> None:
     if before == facts["digest"]:
         console.print(f"view {name} counts every document as before")
     elif before is not None:
-        console.print(f"view {name} has changed: a resumed run takes the new one from its next window on")
+        console.print(f"view {name} has changed: a resumed run takes the new one from its next epoch on")
     if not facts["splits"]["val"]["documents"]:
         console.print("warning: no document of the validation split counts; validate with the whole set: view=None")
     if not facts["splits"]["train"]["documents"]:
