@@ -138,8 +138,8 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "a.jsonl: line 4: message 0: unknown role 'alien'" in done.stderr
-    done = run_prepare(*flags, "--skip-broken-conversations", cwd=tmp_path)
-    assert "left out: 1 row without a conversation (--skip-broken-conversations)" in done.stdout
+    done = run_prepare(*flags, "--skip-broken", cwd=tmp_path)
+    assert "left out: 1 row without a conversation (--skip-broken)" in done.stdout
     assert "left out: 1 conversation: no token of it bears loss" in done.stdout
     manifest = json.loads((tmp_path / done.stdout.splitlines()[-1] / "manifest.json").read_text())
     assert (manifest["documents"], manifest["broken_conversations"], manifest["refused_conversations"]) == (6, 1, 1)
@@ -281,7 +281,7 @@ FLAGS = [
     (["--loss", "last"], "go with --chat, which is missing"),
     (["--chat", "nowhere.json"], "nowhere.json: expected nanochat or chatml, a tokenizer_config.json or a .jinja file"),
     (["--chat", "nanochat", "--tokenizer", "gpt2"], "needs special tokens that tokenizer gpt2 does not have"),
-    (["--chat", "chatml", "--eot"], "--eot is for text"),
+    (["--chat", "chatml", "--eot-token", "<|end|>"], "--eot-token is for text"),
 ]
 
 

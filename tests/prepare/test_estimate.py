@@ -1,6 +1,5 @@
 """What is told before and after: bytes and time ahead, what is left of a failure, the lines that train."""
 
-import gzip
 import json
 import re
 import shutil
@@ -73,48 +72,12 @@ def test_the_first_shard_tells_of_the_rest(monkeypatch):
 def test_a_dry_run_of_files_that_are_here_makes_nothing_and_says_what_cannot_be_read(source, tokenizer_json, tmp_path):
     done = run_prepare("--source", source, "--tokenizer", tokenizer_json, "--dry-run", cwd=tmp_path)
     assert "0 of 2 shards are there, 2 to make" in done.stderr
-    assert re.match("4 files\nabout .* of text to tokenize, about .* of token files in data/tokens; ", done.stdout)
+    assert re.match("4 files\nabout .* of text to tokenize, about .* of token files .*in data/tokens; ", done.stdout)
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
     (source / "shard_1.parquet").write_bytes(b"PAR1 and no more")
     done = run_prepare("--source", source, "--tokenizer", tokenizer_json, "--dry-run", cwd=tmp_path, check=False)
     assert (done.returncode, "shard_1.parquet" in done.stderr) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
-
-
-def test_a_dry_run_opens_a_file_of_each_format_and_says_tokens_time_and_split(tmp_path, tokenizer_json):
-    texts = make_text(2000, seed=1)
-    write_parquet(tmp_path / "corpus" / "a.parquet", texts)
-    (tmp_path / "corpus" / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    sources = ("--source", "corpus/*.parquet", "--source", "corpus/*.jsonl")
-    dry = run_prepare(*sources, "--tokenizer", tokenizer_json, "--dry-run", cwd=tmp_path)
-    tokens, seconds = re.search(
-        r"about ([\d,]+) tokens, in about (\d+) s with .* judging by a sample", dry.stdout
-    ).groups()
-    assert "validates: 0.1 of the documents" in dry.stdout
-    done = run_prepare(*sources, "--tokenizer", tokenizer_json, cwd=tmp_path)
-    made = TokenSet(tmp_path / done.stdout.splitlines()[-1]).manifest["tokens"]
-    assert int(tokens.replace(",", "")) == pytest.approx(made, rel=0.1)
-    assert "validates: 0.1 of the documents" in done.stdout, "and not all of one source"
-
-
-@pytest.mark.parametrize("asked", ["as the flags say", "train:400"])
-def test_a_dry_run_finds_a_wrong_key_in_a_format_that_has_no_footer(tmp_path, tokenizer_json, asked):
-    write_parquet(tmp_path / "corpus" / "a.parquet", make_text(50, seed=1))
-    (tmp_path / "corpus" / "b.jsonl").write_text('{"body": "a text"}\n' * 10)
-    sources = ("--source", "corpus/*.parquet", "corpus/*.jsonl", "--dry-run", "--tokenizer")
-    done = run_prepare(*sources, tokenizer_json if " " in asked else asked, cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    assert "b.jsonl: line 1: expected a JSON object with text under 'text', found keys body" in done.stderr
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_dry_run_of_compressed_files_looks_into_one(tmp_path, tokenizer_json):
-    data = gzip.compress(b'{"body": "a text"}\n' * 100_000)
-    (tmp_path / "a.jsonl.gz").write_bytes(data)
-    flags = ("--source", "a.jsonl.gz", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1000, "--dry-run")
-    done = run_prepare(*flags, cwd=tmp_path, check=False)
-    assert (done.returncode, "line 1: expected a JSON object" in done.stderr) == (1, True)
-    assert "tokens, in about" in run_prepare(*flags, "--text-column", "body", cwd=tmp_path).stdout
 
 
 def test_files_for_tests_are_not_trained_on_without_a_word(tmp_path, tokenizer_json):
@@ -123,18 +86,37 @@ def test_files_for_tests_are_not_trained_on_without_a_word(tmp_path, tokenizer_j
         write_parquet(tmp_path / "corpus" / name, make_text(20, seed=number))
     flags = ("--tokenizer", tokenizer_json, "--dry-run")
     done = run_prepare("--source", "corpus", *flags, cwd=tmp_path)
-    assert "warning: test-00000-of-00001.parquet: trained on, though the name says otherwise" in done.stderr
-    val = ("--val-file", f"corpus/{names[2]}")
-    for quiet in (("--source", "corpus/train*", *val), ("--source", f"corpus/{names[1]}")):
-        assert "warning" not in run_prepare(*quiet, *flags, cwd=tmp_path).stderr
+    assert "left out test-00000-of-00001.parquet, for tests as the name says" in done.stderr
+    assert "2 files\n" in done.stdout
+    assert "validates: validation-00000-of-00001.parquet" in done.stdout
+    by_fraction = run_prepare("--source", "corpus", "--val-fraction", 0.5, *flags, cwd=tmp_path)
+    assert "left out test-" in by_fraction.stderr
+    for asked in (("--source", f"corpus/{names[1]}"), ("--source", "corpus", "--val-file", f"corpus/{names[1]}")):
+        assert "left out" not in run_prepare(*asked, *flags, cwd=tmp_path).stderr
 
 
-def test_a_dry_run_names_the_engine_that_the_run_takes_and_the_share_that_validates(tmp_path, tokenizer_json):
+def test_a_set_keeps_its_splits_as_files_come_whose_names_say_more(tmp_path, tokenizer_json):
+    """What validated is never trained on, in one manifest or the next, and a new file may validate."""
+    flags = ("--source", "corpus", "--tokenizer", tokenizer_json)
+    trained, validated = set(), set()
+    for new in (["train.jsonl", "val/a.jsonl"], ["b.jsonl", "test.jsonl"], ["dev.jsonl", "zz.jsonl"]):
+        for name in new:
+            path = tmp_path / "corpus" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in make_text(9, seed=len(name))))
+        done = run_prepare(*flags, cwd=tmp_path)
+        now = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+        for split, known in (("train", trained), ("val", validated)):
+            known |= {name for entry in now.split(split) for name in entry.sources}
+    assert trained == {"train.jsonl", "b.jsonl", "zz.jsonl"}
+    assert validated == {"val/a.jsonl", "dev.jsonl"}
+
+
+def test_a_dry_run_tells_the_share_that_validates(tmp_path, tokenizer_json):
     for number, name in enumerate(("a.parquet", "b.parquet")):
         write_parquet(tmp_path / "corpus" / name, make_text(200, seed=number))
     flags = ("--source", "corpus", "--tokenizer", tokenizer_json)
     dry = run_prepare(*flags, "--dry-run", cwd=tmp_path)
-    assert "with 2 workers and tiktoken" in dry.stdout, "of a little text"
     assert re.search(r"validates: b\.parquet, about (4\d|5\d)\.\d% of the text", dry.stdout)
     done = run_prepare(*flags, cwd=tmp_path)
     assert "and tiktoken" in done.stderr

@@ -6,12 +6,11 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from making import make_text, read_manifest, run_prepare, tree
+from making import make_text, run_prepare, tree
 
 from tokenmill import cli
 from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.verify import verify
-from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.store.tables import metadata_of
 from tokenmill.store.token_sets import TokenSet
 
@@ -88,66 +87,22 @@ def test_columns_are_kept_as_they_are_for_each_document(source, tokenizer_json):
     assert verify(folder) == {}
 
 
-def test_columns_added_later_are_those_kept_at_once_and_no_row_changes(source, tokenizer_json):
-    cwd = source.parent
-    at_once = prepared(cwd, tokenizer_json, "--keep-columns", COLUMNS, "--name", "once")
-    folder = prepared(cwd, tokenizer_json)
-    plain, digest = tree(folder), TokenSet(folder).digest
-    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", COLUMNS), cwd=cwd)
-    assert "to add columns to; nothing is tokenized again" in done.stderr
-    assert "made " not in done.stderr, "nothing is tokenized"
-    now = tree(folder)
-    assert {name: now[name] for name in now if name.endswith((".meta.parquet", ".bin", ".idx"))} == {
-        name: data for name, data in tree(at_once).items() if name.endswith((".meta.parquet", ".bin", ".idx"))
-    }
-    assert {name for name in plain if plain[name] != now[name]} == {
-        name for name in plain if name.endswith(".json") and name.startswith("shards")
-    } | {"manifest.json"}
-    assert TokenSet(folder).digest == digest, "positions of before go on"
-    assert verify(folder) == {}
-
-
-def test_more_columns_join_those_that_are_there_and_new_files_get_all(source, tokenizer_json):
+def test_a_set_keeps_its_columns_as_it_grows_and_takes_no_others(source, tokenizer_json):
     cwd = source.parent
     folder = prepared(cwd, tokenizer_json, "--keep-columns", "score")
-    prepared(cwd, tokenizer_json, "--keep-columns", "language, id")
-    assert set(kept_of(folder)[0]) == {"score", "language", "id"}
+    whole = tree(folder)
+    more = run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score,language"), cwd=cwd, check=False)
+    assert more.returncode == 1
+    assert "was made without language, which --keep-columns names; prepare under another --name" in more.stderr
+    path = sorted((folder / "shards").glob("*.meta.parquet"))[0]
+    path.write_bytes(path.read_bytes()[:-5])
+    prepared(cwd, tokenizer_json)
+    assert tree(folder) == whole, "a table that was cut is made again"
     suffix = next(source.iterdir()).suffix
     (source / f"part_9{suffix}").write_bytes((source / f"part_0{suffix}").read_bytes())
     prepared(cwd, tokenizer_json)
-    assert {frozenset(row) for row in kept_of(folder)} == {frozenset({"score", "language", "id"})}
-    assert "0 to make" in run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score"), cwd=cwd).stderr
-
-
-def test_parts_add_their_columns_and_the_last_one_finishes(source, tokenizer_json):
-    cwd = source.parent
-    folder = prepared(cwd, tokenizer_json)
-    more = ("--keep-columns", "score")
-    first = run_prepare(*flags_of(tokenizer_json, *more, "--part", "1/2"), cwd=cwd)
-    assert "of other parts" in first.stderr
-    assert "records" in read_manifest(folder)
-    early = run_prepare(*flags_of(tokenizer_json, *more, "--finish"), cwd=cwd, check=False)
-    assert "lack columns to keep" in early.stderr
-    run_prepare(*flags_of(tokenizer_json, *more, "--part", "2/2"), cwd=cwd)
-    assert set(kept_of(folder)[0]) == {"score"}
+    assert {frozenset(row) for row in kept_of(folder)} == {frozenset({"score"})}
     assert verify(folder) == {}
-
-
-def test_a_source_that_changed_since_is_refused(source, tokenizer_json):
-    cwd = source.parent
-    folder = prepared(cwd, tokenizer_json)
-    before = tree(folder)
-    for path in source.iterdir():
-        if path.suffix == ".jsonl":
-            lines = path.read_text().splitlines()
-            path.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
-        else:
-            pq.write_table(pq.read_table(path).slice(1), path)
-        break
-    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score"), cwd=cwd, check=False)
-    assert done.returncode == 1
-    assert "put that back as it was" in done.stderr
-    assert tree(folder) == before
 
 
 def test_a_column_that_is_not_there_is_an_error_unless_it_may_be_missing(source, tokenizer_json):
@@ -204,16 +159,12 @@ def test_a_boolean_among_numbers_makes_them_text_in_any_order(tmp_path, tokenize
     assert [row["it"] for row in kept_of(folder)] == ["1.5", "true", "true", "1.5"]
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_a_file_without_documents_has_the_columns_too(tmp_path, tokenizer_json, later):
+def test_a_file_without_documents_has_the_columns_too(tmp_path, tokenizer_json):
     (tmp_path / "corpus").mkdir()
     for number, rows in enumerate((3, 0, 3)):
         table = pa.table({"text": pa.array(["a"] * rows, pa.string()), "id": pa.array(list(range(rows)), pa.int64())})
         pq.write_table(table, tmp_path / "corpus" / f"{number}.parquet")
-    more = ("--shard-text-bytes", "1")
-    if later:
-        prepared(tmp_path, tokenizer_json, *more)
-    folder = prepared(tmp_path, tokenizer_json, *more, "--keep-columns", "id")
+    folder = prepared(tmp_path, tokenizer_json, "--shard-text-bytes", "1", "--keep-columns", "id")
     assert [row["id"] for row in kept_of(folder)] == [0, 1, 2] * 2
     assert verify(folder) == {}
 
@@ -233,18 +184,6 @@ def test_numbers_that_do_not_fit_into_one_type_become_text(tmp_path, tokenizer_j
     assert [str(row["id"]) for row in kept_of(folder)] == [str(2**60 + 1), "2", "1.5", "None", str(2**63 + 9)]
 
 
-def test_a_run_that_is_killed_between_a_table_and_its_record_loses_no_column(tmp_path, tokenizer_json):
-    write_parquet_source(tmp_path / "corpus")
-    folder = prepared(tmp_path, tokenizer_json, "--keep-columns", "score")
-    before = {path: path.read_bytes() for path in (*folder.glob("shards/*.json"), folder / "manifest.json")}
-    prepared(tmp_path, tokenizer_json, "--keep-columns", "language")
-    for path, data in before.items():
-        path.write_bytes(data)
-    prepared(tmp_path, tokenizer_json, "--keep-columns", "language")
-    assert {frozenset(row) for row in kept_of(folder)} == {frozenset({"score", "language"})}
-    assert verify(folder) == {}
-
-
 def test_a_value_as_long_as_a_text_is_refused(tmp_path, tokenizer_json):
     write_parquet_source(tmp_path / "corpus")
     table = pa.table({"text": ["a"] * 3, "score": ["x" * 70_000] * 3})
@@ -252,19 +191,6 @@ def test_a_value_as_long_as_a_text_is_refused(tmp_path, tokenizer_json):
         pq.write_table(table, tmp_path / "corpus" / f"part_{number}.parquet")
     done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score"), cwd=tmp_path, check=False)
     assert "a value of column 'score' has 70,000 bytes" in done.stderr
-
-
-def test_a_table_that_was_cut_is_added_again(source, tokenizer_json):
-    cwd = source.parent
-    folder = prepared(cwd, tokenizer_json, "--keep-columns", "score")
-    whole = tree(folder)
-    path = sorted((folder / "shards").glob("*.meta.parquet"))[0]
-    path.write_bytes(path.read_bytes()[:-5])
-    assert verify(folder) != {}
-    done = run_prepare(*flags_of(tokenizer_json), cwd=cwd)
-    assert "1 shard of" in done.stderr
-    assert "made " not in done.stderr
-    assert tree(folder) == whole
 
 
 # ---------------------------------------------------------------------------- ids
@@ -280,16 +206,3 @@ def test_ids_are_one_of_the_columns_and_show_prints_them(source, tokenizer_json,
     out = capsys.readouterr().out
     assert 'id "urn:0:0"' in out
     assert f"score: {next(expected())['score']}" in out
-
-
-def test_columns_are_added_to_a_set_in_a_bucket(tokenizer_json, bucket, tmp_path):
-    write_parquet_source(tmp_path / "corpus")
-    flags = flags_of(tokenizer_json, "--tokens-root", f"s3://{bucket}/tokens")
-    address = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
-    done = run_prepare(*flags, "--keep-columns", "score,id", cwd=tmp_path)
-    assert "made " not in done.stderr, "nothing is tokenized"
-    token_set = open_set(address, CacheConfig(tmp_path / "cache"))
-    found = [row for entry in token_set.entries for row in metadata_of(token_set, entry).to_pylist()]
-    kept = [{key: row[key] for key in ("score", "id")} for row in expected()]
-    assert sorted(found, key=lambda row: row["id"]) == sorted(kept, key=lambda row: row["id"])
-    assert "add columns" not in run_prepare(*flags, cwd=tmp_path).stderr

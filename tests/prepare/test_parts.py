@@ -29,11 +29,7 @@ def test_parts_in_any_order_are_finished_by_the_last(flags, whole, tmp_path):
     assert tree(tmp_path / done.stdout.splitlines()[-1]) == whole
 
 
-def test_parts_side_by_side_are_finished_by_finish(flags, whole, tmp_path):
-    early = run_prepare(*flags, "--finish", cwd=tmp_path, check=False)
-    assert early.returncode == 1
-    shards = len([name for name in whole if name.endswith(".bin")])
-    assert f"{shards} shards are not there, as shard_0.000; run their parts" in early.stderr
+def test_parts_side_by_side_are_finished_by_the_last(flags, whole, tmp_path):
     command = [sys.executable, ROOT / "prepare_data.py", *map(str, flags)]
     parts = [
         subprocess.Popen(
@@ -45,7 +41,8 @@ def test_parts_side_by_side_are_finished_by_finish(flags, whole, tmp_path):
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
     assert len(list(tmp_path.glob("data/tokens/*/manifest.json"))) == 1, "the part that ended last has written it"
-    done = run_prepare(*flags, "--finish", cwd=tmp_path)
+    done = run_prepare(*flags, cwd=tmp_path)
+    assert ", 0 to make" in done.stderr
     assert tree(tmp_path / done.stdout.splitlines()[-1]) == whole
 
 
@@ -56,8 +53,8 @@ def test_a_part_that_is_none_is_refused(flags, tmp_path, part):
     assert "part must be I/N" in done.stderr
 
 
-@pytest.mark.parametrize("flag", [("--part", "1/2"), ("--finish",)])
-def test_parts_do_not_each_train_a_tokenizer(source, tmp_path, flag):
-    done = run_prepare("--source", source, "--tokenizer", "train:300", *flag, cwd=tmp_path, check=False)
+def test_parts_do_not_each_train_a_tokenizer(source, tmp_path):
+    flags = ("--source", source, "--tokenizer", "train:300", "--part", "1/2")
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "no tokenizer yet, and parts must share one" in done.stderr

@@ -280,7 +280,7 @@ def test_the_help_explains_every_flag():
     text = run_prepare("--help", cwd=ROOT).stdout
     for flag in ("source", "num-shards", "tokenizer", "name", "tokens-root", "raw-dir", "workers", "shard-text-bytes"):
         assert f"--{flag}" in text
-    assert "leave out and count lines of jsonl that are broken" in " ".join(text.replace("│", "").split())
+    assert "leave out and count lines, and conversations" in " ".join(text.replace("│", "").split())
     fields = re.findall(
         r"^    \w+: .*",
         (ROOT / "tokenmill" / "prepare" / "prepare_config.py").read_text().partition("def __post_init__")[0],

@@ -52,7 +52,7 @@ def test_parts_decompress_each_their_own_files_and_finish_none(compressed, token
         said.append(run_prepare(*flags, "--part", part, cwd=tmp_path).stderr)
     for many, text in zip(("2 compressed files", "2 compressed files", "1 compressed file,"), said, strict=True):
         assert f"looking through {many}" in text
-    done = run_prepare(*flags, "--finish", cwd=tmp_path)
+    done = run_prepare(*flags, cwd=tmp_path)
     assert "looking through" not in done.stderr
     found, expected = (tree(tmp_path / one.stdout.splitlines()[-1]) for one in (done, whole))
     assert {n: d for n, d in found.items() if "planned" not in n} == {
@@ -142,9 +142,8 @@ def test_an_end_of_text_where_asked_after_bos_and_the_text(source, tokenizer, to
             assert document[-1] == eot
             assert np.array_equal(document[:-1], without.tokens[without.offsets[n] : without.offsets[n + 1]])
     assert warm.run("-m", "tokenmill", "verify", ended.path, cwd=ROOT).returncode == 0
-    none = run_prepare(*flags, "--eot", cwd=tmp_path, check=False)
-    assert none.returncode == 1
-    assert "bpe400 has no end of text that is known beside its BOS; name one by --eot-token, of <|" in none.stderr
+    none = run_prepare(*flags, "--eot-token", "<|end|>", cwd=tmp_path, check=False)
+    assert "'<|end|>': the special tokens of bpe400 are <|bos|>" in none.stderr
     same = run_prepare(*flags, "--eot-token", "<|bos|>", cwd=tmp_path, check=False)
     assert "<|bos|>: begins documents in bpe400, and cannot end them too" in same.stderr
 
@@ -199,9 +198,9 @@ def test_a_jsonl_line_that_is_nested_too_deep_and_an_empty_gz(tokenizer_json, tm
     assert "a.jsonl: line 2: expected a JSON object" in done.stderr
     assert "nested too deep" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "left out: 1 broken line\n" in run_prepare(*flags, "--skip-broken-lines", cwd=tmp_path).stdout
+    assert "left out: 1 broken line\n" in run_prepare(*flags, "--skip-broken", cwd=tmp_path).stdout
     (folder / "c.jsonl.gz").write_bytes(b"")
-    done = run_prepare(*flags, "--skip-broken-lines", cwd=tmp_path, check=False)
+    done = run_prepare(*flags, "--skip-broken", cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "c.jsonl.gz: expected a whole jsonl file, found damage (0 bytes" in done.stderr
 

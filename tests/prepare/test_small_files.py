@@ -12,9 +12,7 @@ import warm
 from making import make_text, run_prepare, tree, write_parquet
 
 from tokenmill.batches.loader import RowLoader
-from tokenmill.look import verify as verifying
 from tokenmill.look.source_places import SourceLocator
-from tokenmill.look.verify import drop
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -97,33 +95,10 @@ def test_damaged_shards_of_files_that_came_one_by_one_are_made_anew_as_they_were
     folder = prepare(many, tokenizer_json, tmp_path)
     whole = tree(folder)
     assert len(TokenSet(folder).entries) == 4
-    drop(folder, ["07.000", "08.000"])
-    assert len(TokenSet(folder).entries) == 2
+    for name in ("07.000", "08.000"):
+        (folder / "shards" / f"{name}.json").unlink()
     assert prepare(many, tokenizer_json, tmp_path) == folder
-    found = tree(folder)
-    assert {name: found[name] for name in whole} == whole
-    assert TokenSet(folder).dropped == []
-
-
-def test_a_kill_while_shards_are_taken_out_never_brings_them_back(many, tokenizer_json, tmp_path, monkeypatch):
-    folder = prepare(many, tokenizer_json, tmp_path, "--shard-text-bytes", "10000")
-    path = folder / "shards" / "03.000.bin"
-    right = path.read_bytes()
-    path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
-
-    def killed(*arguments):
-        raise KeyboardInterrupt
-
-    def killed_after_the_records(folder, name, suffix, real=verifying.shard_path):
-        return real(folder, name, suffix) if suffix == "json" else killed()
-
-    for step, instead in (("write_manifest", killed), ("shard_path", killed_after_the_records)):
-        with monkeypatch.context() as patch:
-            patch.setattr(verifying, step, instead)
-            with pytest.raises((KeyboardInterrupt, FileNotFoundError)):
-                drop(folder, ["03.000"])
-    prepare(many, tokenizer_json, tmp_path, "--shard-text-bytes", "10000")
-    assert path.read_bytes() == right
+    assert tree(folder) == whole
 
 
 def test_a_file_that_two_shards_hold_is_refused(many, tokenizer_json, tmp_path):
@@ -222,9 +197,9 @@ def test_a_changed_setting_is_noticed_whichever_side_has_it(tmp_path, tokenizer_
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / "lines" / name).write_text('{"text": "one"}\nbroken\n')
     flags = ("--source", "lines", "--tokenizer", tokenizer_json)
-    run_prepare(*flags, "--skip-broken-lines", cwd=tmp_path)
+    run_prepare(*flags, "--skip-broken", cwd=tmp_path)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
-    assert "1 broken lines were left out then, and --skip-broken-lines is not given now" in done.stderr
+    assert "1 broken lines were left out then, and --skip-broken is not given now" in done.stderr
 
 
 def test_one_changed_file_stops_its_own_shards_alone(source, tokenizer_json, tmp_path):

@@ -58,7 +58,7 @@ def test_a_read_only_token_set_is_used_as_it_is_and_refused_where_it_must_change
     with read_only(folder):
         refused = run_prepare(*flags, cwd=tmp_path, check=False, prefix=WITHOUT_ROOT_S_RIGHTS)
     assert refused.returncode == 1
-    assert "shards: cannot be written to (Permission denied); mend it, or choose another folder" in refused.stderr
+    assert "cannot be written (Permission denied); make room, or mend that, and run again" in refused.stderr
     assert "Traceback" not in refused.stderr
     run_prepare(*flags, cwd=tmp_path)
     assert tree(folder) == expected

@@ -20,7 +20,6 @@ OPTIONAL = {
     "mask",
     "targets",
     "hub",
-    "limit_documents",
     "chat",
     "eot_token",
     "eot_id",
@@ -44,7 +43,7 @@ def files(tmp_path_factory):
     folder = make_chat_set(tmp_path_factory.mktemp("schema") / "set", train=[[5, 3], [4]], val=[[2]])
     hub = {"repository": "o/n", "revision": "main", "commit": "c" * 40}
     hub["files"] = [{"name": "a/b.parquet", "bytes": 3, "sha256": "d" * 64, "git_sha1": None}]
-    manifest = read_manifest(folder) | {"hub": hub, "files": {"tokenizer.json": "0" * 64}, "limit_documents": 9}
+    manifest = read_manifest(folder) | {"hub": hub, "files": {"tokenizer.json": "0" * 64}}
     manifest["shards"][0]["sources"] = ["a.parquet", "b.parquet"]
     manifest["tokenizer"] |= {"eot_token": "<|eot|>", "eot_id": 1}
     record = json.loads((folder / "shards/train_0.000.json").read_text())

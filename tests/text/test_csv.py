@@ -92,7 +92,7 @@ def test_what_is_no_csv_is_an_error_that_says_where(tmp_path, data, said):
 def test_broken_records_texts_that_are_too_long_and_bad_bytes_are_counted(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,n\na,1\nb\nlong enough,2\nb\xff,3\n,4\n")
-    _, (found,) = documents(path, ReadOptions(skip_broken_lines=True, max_document_bytes=5), 1 << 40)
+    _, (found,) = documents(path, ReadOptions(skip_broken=True, max_document_bytes=5), 1 << 40)
     assert found.texts.to_pylist() == ["a", "b\ufffd"]
     counts = (found.broken_lines, found.oversized_documents, found.repaired_documents, found.empty_documents)
     assert counts == (1, 1, 1, 1)

@@ -113,7 +113,7 @@ def test_nothing_is_fetched_through_a_link_that_leads_out_of_the_folder(tmp_path
 @pytest.mark.parametrize("trouble", ["503", "drop", "truncated", "wrong"])
 def test_what_goes_wrong_on_the_way_is_tried_again(hub, env, flags, tmp_path, trouble):
     hub.troubles = {NAMES[0]: [trouble], NAMES[1]: [trouble]}
-    done = run_prepare(*flags, 2, "--download-workers", 2, cwd=tmp_path, env=env)
+    done = run_prepare(*flags, 2, cwd=tmp_path, env=env)
     for name in NAMES[:2]:
         assert (tmp_path / "data/raw/owner--corpus" / name).read_bytes() == hub.commits[hub.main][name]
         assert hub.fetched.count(name) >= 2
@@ -255,6 +255,26 @@ def test_a_repository_with_several_formats_asks_and_says_what_it_leaves_out(hub,
     assert "left out of owner/corpus: 1 md file beside parquet: README.md" in done.stderr
 
 
+def test_a_repository_of_several_configs_is_an_error_that_lists_them(tokenizer_json, tmp_path):
+    write_parquet(tmp_path / "texts.parquet", make_text(20, seed=1))
+    texts = (tmp_path / "texts.parquet").read_bytes()
+    for names, told in (
+        (["en/train-0.parquet", "de/train-0.parquet"], ["/de/*'", "/en/*'"]),
+        (["data/a.parquet", "sample/10BT/a.parquet"], ["/data/*'", "/sample/10BT/*'"]),
+        (["data/train/a.parquet", "data/validation/a.parquet"], []),
+    ):
+        server = Hub(REPOSITORY, dict.fromkeys(names, texts))
+        flags = ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--num-shards", 2, "--dry-run"]
+        folder = tmp_path / names[0].replace("/", "-")
+        folder.mkdir()
+        done = run_prepare(*flags, cwd=folder, env=environment(server.url, folder), check=False)
+        server.shutdown()
+        server.server_close()
+        assert done.returncode == bool(told), done.stderr
+        for line in told:
+            assert f"--source 'hf://datasets/{REPOSITORY}{line}" in done.stderr
+
+
 def test_a_fraction_replaces_the_validation_file_of_a_preset(hub, env, tokenizer_json, tmp_path):
     hub.repository = "karpathy/climbmix-400b-shuffle"
     flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--val-fraction", 0.2)
@@ -355,7 +375,7 @@ def test_a_file_without_a_byte_that_comes_first_stops_nothing(tokenizer_json, tm
     server = Hub(REPOSITORY, {"a.jsonl": b"", "b.jsonl": lines, "c.jsonl": lines})
     try:
         flags = ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--num-shards", 3, "--shard-text-bytes", 3000]
-        done = run_prepare(*flags, "--download-workers", 1, cwd=tmp_path, env=environment(server.url, tmp_path))
+        done = run_prepare(*flags, cwd=tmp_path, env=environment(server.url, tmp_path))
         assert "50 documents" in done.stdout
     finally:
         server.shutdown()

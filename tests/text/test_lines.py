@@ -172,7 +172,7 @@ def test_a_broken_line_is_named_with_file_and_line_or_counted(tmp_path, ending, 
         ValueError, match=rf"a\.jsonl{re.escape(ending)}: line 41: expected .* 'text', found {found}.*--skip-br"
     ):
         texts_of(path, limit=10_000)
-    how = ReadOptions(skip_broken_lines=True)
+    how = ReadOptions(skip_broken=True)
     assert texts_of(path, how, 10_000) == make_text(documents=50, seed=0)
     assert (
         sum(documents.broken_lines for unit in units_of(path, how, 10_000) for documents in read_documents(unit)) == 1

@@ -62,8 +62,6 @@ def _about(token_set: TokenSet) -> Iterator[str]:
     size = facts["tokens"] * token_set.numpy_dtype.itemsize
     kind = ", conversations" if token_set.is_chat else ""
     yield f"tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} tokens{kind}, {in_bytes(size)}"
-    if "limit_documents" in facts:
-        yield f"a trial set: only the first {counted(facts['limit_documents'], 'document')} of the source"
     for split in SPLITS:
         entries = token_set.split(split)
         documents, tokens = (sum(getattr(entry, what) for entry in entries) for what in ("documents", "tokens"))

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tokenmill.chat.chat_encoder import Renderer, texts_of_row
 from tokenmill.prepare.input_files import InputFiles
-from tokenmill.prepare.prepare_config import Share, TokenizerRequest
+from tokenmill.prepare.prepare_config import PrepareConfig
 from tokenmill.store.token_sets import write_token_bytes
 from tokenmill.text.file_groups import about_text_bytes
 from tokenmill.text.formats import ReadOptions
@@ -20,57 +20,45 @@ from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
 SAMPLED_FILES, SAMPLED_HUB_FILES = 64, 8  # that train:N reads at most; those of a hub have to be fetched first
 PLACES = 8  # in each file
+TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
 
 
-def find_tokenizer(
-    request: TokenizerRequest, inputs: InputFiles, options: ReadOptions, say: Callable[[str], None]
-) -> Tokenizer:
+def find_tokenizer(config: PrepareConfig, inputs: InputFiles, say: Callable[[str], None]) -> Tokenizer:
     """The requested tokenizer; trains it if that is asked for and was not done before.
 
     ValueError, FileNotFoundError or ConnectionError if there is none.
     """
-    if request.train_size is not None:
-        tokenizer = _trained(request, inputs, options, say).framed(request.bos_token)
+    if config.train_size is not None:
+        tokenizer = _trained(config, inputs, say).framed(config.bos_token)
     else:
-        tokenizer = load_any(request.spec, request.bos_token).of_text()  # as chat sets of it are mixed with text
-    if request.chat is not None:
-        return _chatting(tokenizer, request)
-    if not (request.eot or request.eot_token):
-        return tokenizer
-    return tokenizer.framed(eot_token=request.eot_token or tokenizer.end_of_text())
-
-
-def _chatting(tokenizer: Tokenizer, request: TokenizerRequest) -> Tokenizer:
-    """The tokenizer with the chat rule. ValueError if it lacks what the rule needs, or the template is not valid."""
-    assert request.chat is not None, "only for chat sets"
-    found = tokenizer.chatting(find_chat_rule(request.chat, request.loss))
-    Renderer(found)
+        tokenizer = load_any(config.tokenizer_name, config.bos_token).of_text()  # chat sets of it are mixed with text
+    if config.chat is None:
+        return tokenizer.framed(eot_token=config.eot_token)
+    found = tokenizer.chatting(find_chat_rule(config.chat, config.loss))
+    Renderer(found)  # ValueError if it lacks what the rule needs, or the template is not valid
     return found
 
 
-def must_train(request: TokenizerRequest, share: Share) -> bool:
+def must_train(config: PrepareConfig) -> bool:
     """Whether a tokenizer has to be trained first. ValueError if parts are to be made without one."""
-    if request.train_size is None or request.trained.exists():
+    if config.train_size is None or config.trained.exists():
         return False
-    if share.parts > 1 or share.finish:
+    if config.parts > 1:
         raise ValueError(
-            f"{request.trained}: no tokenizer yet, and parts must share one; train it by a run without --part and "
-            "--finish first"
+            f"{config.trained}: no tokenizer yet, and parts must share one; train it by a run without --part first"
         )
     return True
 
 
-def _trained(
-    request: TokenizerRequest, inputs: InputFiles, options: ReadOptions, say: Callable[[str], None]
-) -> Tokenizer:
-    size, path = request.train_size, request.trained
+def _trained(config: PrepareConfig, inputs: InputFiles, say: Callable[[str], None]) -> Tokenizer:
+    size, path = config.train_size, config.trained
     assert size is not None, "another tokenizer is not trained"
     if path.exists():
         say(f"using the tokenizer trained before: {path} (delete it to train again)")
         return Tokenizer.load(path)
-    say(f"training a tokenizer of {size:,} tokens on {request.train_source}")
+    say(f"training a tokenizer of {size:,} tokens on {' and '.join(config.sources)}")
     started = time.monotonic()
-    tokenizer = train_tokenizer(training_texts(inputs, options, request.train_text_bytes), size, f"bpe{size}")
+    tokenizer = train_tokenizer(training_texts(inputs, config.options, TRAIN_TEXT_BYTES), size, f"bpe{size}")
     path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     say(f"trained in {time.monotonic() - started:.0f} s: {path}")

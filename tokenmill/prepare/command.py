@@ -139,7 +139,7 @@ def _of_conversations(token_set: TokenSet) -> Iterator[str]:
     tokens = token_set.manifest["tokens"]
     yield f"{targets:,} tokens bear loss, {targets / max(1, tokens):.1%}"
     if broken := token_set.manifest.get("broken_conversations"):
-        yield f"left out: {counted(broken, 'row')} without a conversation (--skip-broken-conversations)"
+        yield f"left out: {counted(broken, 'row')} without a conversation (--skip-broken)"
     refused, first = Counter[str](), dict[str, str]()
     for entry in token_set.entries:
         for reason, many in token_set.record(entry).get("refused", {}).items():
@@ -153,8 +153,6 @@ def _summarize(folder: Path | str, config: PrepareConfig) -> None:
     token_set = open_set(folder)
     facts, tokenizer = token_set.manifest, token_set.tokenizer
     print(f"{facts['dataset']}, tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} tokens")
-    if "limit_documents" in facts:
-        print(f"  a trial set: only the first {counted(facts['limit_documents'], 'document')} of the source")
     for split in SPLITS:
         for line in _of_split(token_set, split, config):
             print(f"  {line}")

@@ -3,8 +3,8 @@
     46 files, 46 of them to fetch: 4.3 GB into data/raw/karpathy--fineweb-edu-100b-shuffle
     about 17.0 GB of text to tokenize, about 8.5 GB of token files in data/tokens; 310.2 GB are free there
 
-How much text a compressed file has is not known yet. How many tokens a text has is known if a dry run has tokenized
-some of it (sample.py). Once the first shard is made, `after_first` estimates both from it.
+How much text a compressed file has, and how many tokens a text has, is not known yet. Once the first shard is made,
+`after_first` estimates both from it.
 """
 
 import shutil
@@ -16,13 +16,11 @@ from tokenmill.humanize import counted, in_bytes, in_time
 from tokenmill.prepare.input_files import InputFiles
 from tokenmill.prepare.plan import Missing
 from tokenmill.prepare.progress import Meter
-from tokenmill.prepare.sample import Measured
 from tokenmill.store.shards import SPLITS
 from tokenmill.text.file_groups import about_text_bytes
 from tokenmill.text.units import SourceFile
 
 TEXT_IN_TOKEN = 4  # bytes of text that a token stands for, about
-STARTING = 1  # second, until workers tokenize
 
 
 @dataclass(frozen=True)
@@ -37,17 +35,10 @@ class Estimate:
     raw: Path  # where files are fetched to
     tokens: Path | None  # where shards are kept; None if they are uploaded
     keep_raw: bool
-    measured: Measured | None = None
-    workers: int = 1  # that will be busy
 
     @property
     def token_bytes(self) -> int:
-        return self.num_tokens * self.itemsize
-
-    @property
-    def num_tokens(self) -> int:
-        a_byte = 1 / TEXT_IN_TOKEN if self.measured is None else self.measured.tokens_a_byte
-        return round((self.text_bytes or 0) * a_byte)
+        return (self.text_bytes or 0) // TEXT_IN_TOKEN * self.itemsize
 
     def lines(self) -> list[str]:
         """The estimate in sentences."""
@@ -59,18 +50,10 @@ class Estimate:
             return [f"{files}; how much text that is, is not known before it is read"]
         if not self.text_bytes:
             return [f"{files}; all shards of this part are made"]
-        assumed = f" (if a token is {TEXT_IN_TOKEN} bytes of text)" if self.measured is None else ""
-        written = f"about {in_bytes(self.token_bytes)} of token files{assumed}"
+        written = f"about {in_bytes(self.token_bytes)} of token files (if a token is {TEXT_IN_TOKEN} bytes of text)"
         if self.tokens is not None:
             written += f" in {self.tokens}; {in_bytes(free_bytes(self.tokens))} are free there"
-        found = [files, f"about {in_bytes(self.text_bytes)} of text to tokenize, {written}"]
-        if self.measured is not None:
-            took = in_time(STARTING + self.text_bytes * self.measured.seconds_a_byte / self.workers)
-            by = f"{counted(self.workers, 'worker')} and {self.measured.engine}"
-            found.append(
-                f"about {self.num_tokens:,} tokens, in about {took} with {by}, judging by a sample of the text"
-            )
-        return found
+        return [files, f"about {in_bytes(self.text_bytes)} of text to tokenize, {written}"]
 
     def require_folders(self) -> None:
         """ValueError if a folder cannot be made because a file is in its place."""
@@ -99,15 +82,7 @@ class Estimate:
             )
 
 
-def estimate(
-    missing: Missing,
-    inputs: InputFiles,
-    raw: Path,
-    tokens: Path | None,
-    itemsize: int,
-    workers: int,
-    measured: Measured | None,
-) -> Estimate:
+def estimate(missing: Missing, inputs: InputFiles, raw: Path, tokens: Path | None, itemsize: int) -> Estimate:
     """What making the missing shards takes."""
     absent = [file for group in missing.absent for file in group]
     to_fetch = {file.path: file for file in absent}  # a file may be in both splits
@@ -124,8 +99,6 @@ def estimate(
         raw=raw if inputs.downloads is None else inputs.downloads.folder,
         tokens=tokens,
         keep_raw=inputs.keep_raw,
-        measured=measured,
-        workers=max(1, min(workers, len(missing))),
     )
 
 

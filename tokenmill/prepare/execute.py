@@ -19,7 +19,7 @@ from tokenmill.prepare.inventory import Inventory
 from tokenmill.prepare.make import Made, load_encoder, make_shard
 from tokenmill.prepare.outcomes import Failure, failure_of
 from tokenmill.prepare.plan import Failures, Missing, naming_files_that_wait
-from tokenmill.prepare.prepare_config import Makers
+from tokenmill.prepare.prepare_config import PrepareConfig
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.workers import TaskQueue
 from tokenmill.text.document_split import both_splits
@@ -35,7 +35,7 @@ def make_missing(
     inputs: InputFiles,
     missing: Missing,
     tokenizer: Tokenizer,
-    makers: Makers,
+    config: PrepareConfig,
     bars: Bars,
     server: ForkServer | None,
 ) -> Failures:
@@ -45,13 +45,13 @@ def make_missing(
     """
     failures = missing.failures
     if missing:
-        setup = functools.partial(load_encoder, tokenizer, engine_for(missing, makers.engine))
+        setup = functools.partial(load_encoder, tokenizer, engine_for(missing, config.engine))
         run = (
             cluster.run_tasks
-            if makers.cluster
+            if config.cluster
             else functools.partial(workers.run_tasks, server=server, chain_of=_file_to_decompress)
         )
-        failures += _make(inventory, inputs, missing, functools.partial(run, setup=setup), makers, bars)
+        failures += _make(inventory, inputs, missing, functools.partial(run, setup=setup), config, bars)
     if not inputs.keep_raw:
         _delete_done(inventory, inputs, inputs.files)
     return failures
@@ -69,7 +69,7 @@ def engine_for(missing: Missing, asked: str) -> str:
 
 
 def _make(
-    inventory: Inventory, inputs: InputFiles, missing: Missing, run_tasks: Callable, makers: Makers, bars: Bars
+    inventory: Inventory, inputs: InputFiles, missing: Missing, run_tasks: Callable, config: PrepareConfig, bars: Bars
 ) -> Failures:
     """Makes shards in worker processes, those of absent files as they arrive. (what, why) of what failed."""
     failures: Failures = []
@@ -97,11 +97,11 @@ def _make(
             from tokenmill.prepare.upload import make_and_upload
 
             make = functools.partial(make_and_upload, make, folder, inventory.upload.address)
-        run_tasks(make, queue, num_workers=makers.workers, on_progress=meter.add, on_outcome=settle)
+        run_tasks(make, queue, num_workers=config.workers, on_progress=meter.add, on_outcome=settle)
     if left := len(queue.tasks) - len(made) - sum(what.startswith("shard ") for what, _ in failures):
         bars.say(f"{counted(left, 'shard')} not begun: {next(f.reason for _, f in failures if f.is_for_all)}")
     if made:
-        by = "Ray" if makers.cluster else counted(min(makers.workers, len(queue.tasks)), "worker")
+        by = "Ray" if config.cluster else counted(min(config.workers, len(queue.tasks)), "worker")
         _summarize(made, meter, by, bars)
     return failures
 

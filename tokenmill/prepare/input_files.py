@@ -5,19 +5,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenmill.prepare.prepare_config import Destination, InputRequest
+from tokenmill.prepare.prepare_config import PrepareConfig
 from tokenmill.prepare.progress import Bars
 from tokenmill.store.files import read_json
 from tokenmill.text import hub
 from tokenmill.text.document_split import default_fraction
 from tokenmill.text.downloads import Downloads
 from tokenmill.text.several_sources import list_sources
-from tokenmill.text.sources import split_files, total_bytes
+from tokenmill.text.sources import for_validation, split_files, total_bytes
 from tokenmill.text.units import SourceFile
 
 STDLIB = "stdlib"
-# test-00000-of-00001.parquet, web/validation/a.jsonl
-FOR_TESTS = re.compile(r"(^|[/_.-])(test|validation|valid|val|dev)([/_.-]|$)", re.IGNORECASE)
+FOR_TESTS = re.compile(r"(^|[/_.-])(test|eval|heldout)([/_.-]|$)", re.IGNORECASE)  # test-00000-of-00001.parquet
+DOWNLOADS = 4  # files at a time
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class InputFiles:
     files: list[SourceFile]
     downloads: Downloads | None = None
     keep_raw: bool = True  # or each fetched file is deleted once its shards are made
-    limit_documents: int | None = None  # these are the files of a trial set
 
     def close(self) -> None:
         if self.downloads is not None:
@@ -61,11 +60,10 @@ class InputFiles:
             self.downloads.delete(file.listed_name)
 
     def facts(self) -> dict:
-        """What a manifest says about where its text is from: files of a hub, or only the first documents."""
-        found: dict = {} if self.limit_documents is None else {"limit_documents": self.limit_documents}
-        if self.downloads is not None:
-            found["hub"] = self.downloads.listing.facts({file.listed_name for file in self.files})
-        return found
+        """What a manifest says about where its text is from: files of a hub."""
+        if self.downloads is None:
+            return {}
+        return {"hub": self.downloads.listing.facts({file.listed_name for file in self.files})}
 
 
 def _own(future: Future) -> Future:
@@ -80,43 +78,43 @@ def _own(future: Future) -> Future:
     return own
 
 
-def list_input_files(request: InputRequest, destination: Destination, bars: Bars) -> InputFiles:
-    """The files that the request names; nothing is fetched yet.
+def list_input_files(config: PrepareConfig, bars: Bars) -> InputFiles:
+    """The files that --source names; nothing is fetched yet.
 
     FileNotFoundError, ValueError or ConnectionError if there are none.
     """
-    val_file = None if request.val_file == "last" else request.val_file
-    on_hub = [source for source in request.sources if _is_on_hub(source)]
-    if on_hub and len(request.sources) == 1:
-        return _hub_files(request, on_hub[0], destination, bars)
+    val_file = None if config.val_file == "last" else config.val_file
+    on_hub = [source for source in config.sources if _is_on_hub(source)]
+    if on_hub and len(config.sources) == 1:
+        return _hub_files(config, on_hub[0], bars)
     if on_hub:
         raise ValueError(
             f"{on_hub[0]}: a repository on the hub cannot be one of several sources, as its files are fetched; name it "
             f"as hf://datasets/{on_hub[0]}, which is read in place, or prepare two token sets and mix them"
         )
-    listed = list_sources([_local(source, request.raw_dir, bars) for source in request.sources])
+    listed = list_sources([_local(source, Path(config.raw_dir), bars) for source in config.sources])
     for line in listed.left_out:
         bars.say(f"left out {line}")
-    if request.val_file == "last":
-        val_file = max(listed.files)
-    fraction = request.val_fraction
-    if fraction is None and val_file is None and len(request.sources) > 1:  # or all of one source might validate
-        fraction = default_fraction(total_bytes({name: listed.bytes.get(name) for name in listed.files}))
-    files = split_files(listed.files, val_file, listed.bytes, fraction)
-    _warn_of_test_files(files, bars)
-    return InputFiles(files)
+    names = _without_tests(sorted(listed.files), val_file, bars)
+    if config.val_file == "last":
+        val_file = max(names)
+    fraction = config.val_fraction
+    is_open = fraction is None and val_file is None and not for_validation(names)
+    if is_open and len(config.sources) > 1:  # or all of one source might validate
+        fraction = default_fraction(total_bytes({name: listed.bytes.get(name) for name in names}))
+    return InputFiles(split_files({name: listed.files[name] for name in names}, val_file, listed.bytes, fraction))
 
 
-def _warn_of_test_files(files: list[SourceFile], bars: Bars) -> None:
-    """Says so if files are trained on whose names say that they are for something else."""
-    trained = [file.name for file in files if file.split == "train"]
-    found = [name for name in trained if FOR_TESTS.search(name)]
-    if 0 < len(found) < len(trained):
-        more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-        bars.say(
-            f"warning: {found[0]}{more}: trained on, though the name says otherwise; to leave it out, name only "
-            "the others with --source (a folder, files or patterns), and what validates with --val-file"
-        )
+def _without_tests(names: list[str], val_file: str | None, bars: Bars) -> list[str]:
+    """The files without those whose names say that they are for tests; all if all say so, or one is the --val-file."""
+    tests = [name for name in names if FOR_TESTS.search(name)]
+    if not tests or len(tests) == len(names) or (val_file is not None and any(val_file.endswith(t) for t in tests)):
+        return names
+    more = f" and {len(tests) - 1:,} more" if len(tests) > 1 else ""
+    bars.say(
+        f"left out {tests[0]}{more}, for tests as the name says; to use it, give it alone as --source or --val-file"
+    )
+    return [name for name in names if name not in tests]
 
 
 def _is_on_hub(source: str) -> bool:
@@ -132,32 +130,31 @@ def _local(source: str, raw_dir: Path, bars: Bars) -> str:
     return str(write_stdlib(raw_dir, bars.say))
 
 
-def _hub_files(request: InputRequest, repository: str, destination: Destination, bars: Bars) -> InputFiles:
+def _hub_files(config: PrepareConfig, repository: str, bars: Bars) -> InputFiles:
     """The first num_shards files of a repository, and its validation file."""
-    at = "" if request.revision == "main" else f"@{request.revision}"
-    folder = request.raw_dir / f"{repository}{at}".replace("/", "--")
-    commit = _commit_of_earlier_set(repository, request.revision, destination)
-    listing = hub.list_files(repository, request.revision, folder, commit, bars.say)
-    names = [file.name for file in listing.files]
-    if len(names) < request.num_shards:
+    at = "" if config.revision == "main" else f"@{config.revision}"
+    folder = Path(config.raw_dir) / f"{repository}{at}".replace("/", "--")
+    commit = _commit_of_earlier_set(repository, config)
+    listing = hub.list_files(repository, config.revision, folder, commit, bars.say)
+    names = _without_tests([file.name for file in listing.files], config.val_file, bars)
+    if len(names) < config.num_shards:
         raise ValueError(
-            f"{repository}: expected {request.num_shards} files, found {len(names)} at commit "
+            f"{repository}: expected {config.num_shards} files, found {len(names)} at commit "
             f"{listing.commit[:8]}; lower --num-shards"
         )
-    taken = names[: request.num_shards]
-    val_file = names[-1] if request.val_file == "last" else request.val_file
+    taken = names[: config.num_shards]
+    val_file = names[-1] if config.val_file == "last" else config.val_file
     if val_file in names and val_file not in taken:
         taken.append(val_file)
     sizes = {file.name: file.bytes for file in listing.files}
-    files = split_files({name: folder / name for name in taken}, val_file, sizes, request.val_fraction)
-    _warn_of_test_files(files, bars)
-    return InputFiles(files, Downloads(listing, folder, request.download_workers, bars), request.keep_raw)
+    files = split_files({name: folder / name for name in taken}, val_file, sizes, config.val_fraction)
+    return InputFiles(files, Downloads(listing, folder, DOWNLOADS, bars), config.keep_raw)
 
 
-def _commit_of_earlier_set(repository: str, revision: str, destination: Destination) -> str | None:
+def _commit_of_earlier_set(repository: str, config: PrepareConfig) -> str | None:
     """The commit that a set of this data set was made from, so that another set is made from the same files."""
-    for path in sorted(destination.root.glob(f"{destination.dataset}-*/manifest.json")):
+    for path in sorted(config.root.glob(f"{config.dataset}-*/manifest.json")):
         made_from = read_json(path, "tokens").get("hub", {})
-        if (made_from.get("repository"), made_from.get("revision")) == (repository, revision):
+        if (made_from.get("repository"), made_from.get("revision")) == (repository, config.revision):
             return made_from["commit"]
     return None

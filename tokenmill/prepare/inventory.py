@@ -6,12 +6,12 @@ since, or that would have to be decompressed to be planned, its records alone sa
 the text in a compressed file is kept in `planned/`, for the next run and for other parts.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenmill.prepare.metadata import lacks_metadata, unit_of_record
+from tokenmill.prepare.metadata import lacking_columns
 from tokenmill.prepare.shard_size import find_shard_text_bytes
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.shards import Split, finished_record, shard_path, sources_of
@@ -31,11 +31,7 @@ READ_AS = {
     "id_column": "--keep-ids",
     "messages_column": "--messages-column",
     "val_fraction": "--val-fraction",
-    "limit_documents": "--limit-documents",
 }
-
-
-LATER_FACTS = ("inside_sha256",)  # about source files, which records from before 0.4.0 lack
 
 
 class Inventory:
@@ -69,18 +65,17 @@ class Inventory:
             raise ValueError(f"{self.folder}: {error}") from error
 
     def _keeping_what_it_has(self, options: ReadOptions) -> ReadOptions:
-        """The options with the columns that the set keeps already, beside those to keep now."""
-        have = [name for record in self._on_disk.values() for name in record.get("metadata", ())]
+        """The options with the columns that the set keeps. ValueError if a shard was made without one to keep now."""
+        records = [record for _, record in _records(self.folder, self._on_disk, whole=False)]  # damaged ones too
+        have = [name for record in (*self._on_disk.values(), *records) for name in record.get("metadata", ())]
+        for record in self._on_disk.values():
+            if missing := lacking_columns(record, options.kept):
+                raise ValueError(
+                    f"{self.folder}: shard {record['name']} was made without {missing[0]}, which --keep-columns names; "
+                    "prepare under another --name"
+                )
         kept = {KeptColumn.parse(name).name: name for name in (*have, *options.keep_columns)}
         return replace(options, keep_columns=tuple(kept.values()))
-
-    def lacking_metadata(self) -> list[dict]:
-        """The records of shards that were made without some of the columns to keep."""
-        return [record for record in self.records.values() if lacks_metadata(record, self._options.kept)]
-
-    def unit_of(self, record: dict, files: Mapping[str, SourceFile]) -> Unit:
-        """The unit of work that a shard was made from."""
-        return unit_of_record(record, files, self._options)
 
     def groups(self, files: list[SourceFile]) -> list[FileGroup]:
         """Which files make shards together. Files whose shards exist, or are in the manifest, stay grouped.
@@ -172,11 +167,9 @@ class Inventory:
         """How a shard was made differently from how it would be made now, apart from its files."""
         if record["fingerprint"] != self._fingerprint:
             return f"fingerprint was {record['fingerprint']} then, is {self._fingerprint} now"
-        if (broken := record.get("broken_lines", 0)) and not self._options.skip_broken_lines:
-            return f"{broken:,} broken lines were left out then, and --skip-broken-lines is not given now"
-        broken = record.get("broken_conversations", 0)
-        if broken and not self._options.skip_broken_conversations:
-            return f"{broken:,} rows were left out then, and --skip-broken-conversations is not given now"
+        broken = record.get("broken_lines", 0) + record.get("broken_conversations", 0)
+        if broken and not self._options.skip_broken:
+            return f"{broken:,} broken lines or rows were left out then, and --skip-broken is not given now"
         limit, now = record.get("max_document_bytes"), self._options.max_document_bytes
         if limit is not None and (now < limit or (now > limit and record.get("oversized_documents"))):
             return (
@@ -217,11 +210,9 @@ class Inventory:
         return True
 
     def look_again(self) -> None:
-        """Adds the shards that other parts have made since, and the columns that they have added."""
+        """Adds the shards that other parts have made since."""
         if self.upload is not None:
             self.upload.fetch_records()
-        for name in [record["name"] for record in self.lacking_metadata()]:
-            self._reload(name)
         self._on_disk |= dict(_records(self.folder, self._on_disk, self.upload is None))
         for unit in self._units:
             record = self._made(unit) if unit.name not in self.records else None
@@ -255,8 +246,6 @@ def _shown(value: object) -> str:
 def _difference(was: dict, now: dict) -> str | None:
     """How a source file, or the way it is read, differs from what a record says."""
     for key in dict.fromkeys([*now, *READ_AS]):
-        if key in LATER_FACTS and key not in was:
-            continue
         if was.get(key) != now.get(key):
             return f"{key} of {now['file']} was {was.get(key)} then, is {now.get(key)} now"
     return None

@@ -14,7 +14,7 @@ from tokenmill.humanize import counted
 from tokenmill.prepare.input_files import InputFiles
 from tokenmill.prepare.inventory import Inventory, is_costly
 from tokenmill.prepare.outcomes import Failure, failure_of
-from tokenmill.prepare.prepare_config import Share
+from tokenmill.prepare.prepare_config import PrepareConfig
 from tokenmill.text.file_groups import FileGroup
 from tokenmill.text.sources import plan_units
 from tokenmill.text.units import SourceFile, Unit
@@ -39,12 +39,12 @@ class Missing:
 
 
 def find_missing(
-    inventory: Inventory, inputs: InputFiles, share: Share, threads: int, say: Callable[[str], None]
+    inventory: Inventory, inputs: InputFiles, config: PrepareConfig, is_dry: bool, say: Callable[[str], None]
 ) -> Missing:
     """Plans this part. ValueError if no file at all can be read."""
     groups = inventory.groups(inputs.files)
     by_group = [group for group in groups if inputs.downloads is not None or is_costly(group)]
-    mine = set() if share.finish else {group[0] for group in by_group[share.part - 1 :: share.parts]}
+    mine = {group[0] for group in by_group[config.part_number - 1 :: config.parts]}
     here = [group for group in groups if all(map(inputs.is_there, group))]
     is_here = {group[0] for group in here}
     absent = [g for g in groups if g[0] not in is_here and not inventory.note_made(g, inputs.size_of_absent)]
@@ -52,18 +52,18 @@ def find_missing(
     looked_up = _in_threads(lambda group: _is_made(inventory, group), costly_here, REQUESTS)
     known = {group[0] for group, made in looked_up if made.result()}
     wanted = [group for group in here if group[0] not in known and (group[0] in mine or not is_costly(group))]
-    unread = list(filter(is_costly, wanted)) if share.dry_run else []
+    unread = list(filter(is_costly, wanted)) if is_dry else []
     if costly := sum(map(is_costly, wanted)) - len(unread):
         say(f"looking through {counted(costly, 'compressed file')}, to plan; what this tells is kept")
-    units, failures = _plan(inventory, [g for g in wanted if not (unread and is_costly(g))], threads)
-    if share.dry_run:
+    units, failures = _plan(inventory, [g for g in wanted if not (unread and is_costly(g))], config.workers)
+    if is_dry:
         failures += _unreadable(units)
     absent = [group for group in absent if group[0] in mine]
     if failures and not (units or absent or known or unread):
         raise ValueError(failures[0][1].reason)
     shared = {group[0] for group in groups} - {group[0] for group in by_group}
-    by_unit = [] if share.finish else [unit for unit in units if unit.parts[0].file in shared]
-    units = by_unit[share.part - 1 :: share.parts] + [unit for unit in units if unit.parts[0].file in mine]
+    by_unit = [unit for unit in units if unit.parts[0].file in shared]
+    units = by_unit[config.part_number - 1 :: config.parts] + [unit for unit in units if unit.parts[0].file in mine]
     units = sorted((unit for unit in units if unit.name not in inventory.records), key=lambda unit: -unit.text_bytes)
     planned = len({name for names in inventory.shards.values() for name in names})
     lines = [f"{len(inventory.records):,} of {planned:,} shards are there, {len(units):,} to make"] * bool(planned)

@@ -1,11 +1,9 @@
-"""What the user asks for, checked when it is written down; and `resolve`, which turns it into what the steps need.
+"""What the user asks for, checked when it is written down.
 
-    PrepareConfig(source="corpus", tokens_root="s3://bucket/tokens", part="3/32")
-    resolve(config).inputs           where the files are
-    resolve(config).destination      where the token set goes
-    resolve(config).share            which of its shards this run makes
-
-prepare/run.py resolves the configuration once. Listing, planning, making and finishing take the plain values.
+config = PrepareConfig(source="corpus", tokens_root="s3://bucket/tokens", part="3/32")
+config.dataset, config.root, config.address       what the token set is called, and where it goes
+config.part_number, config.parts                  which of its shards this run makes
+config.options                                    how documents are read
 """
 
 import hashlib
@@ -13,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from tokenmill.addresses import cache_root, has_scheme, hide_secrets, named, require_readable_host
 from tokenmill.checks import whole_number
@@ -23,12 +21,10 @@ from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions, parse_column
 from tokenmill.text.several_sources import name_of_source
 from tokenmill.tokenize.chat_rule import NAMES as CHAT_NAMES
 
-OPTIONAL_NUMBERS = ("shard_text_bytes", "limit_documents")
+OPTIONAL_NUMBERS = ("shard_text_bytes",)
 WHOLE_NUMBERS = (
     "workers",
     "num_shards",
-    "download_workers",
-    "train_text_bytes",
     "max_document_bytes",
     *OPTIONAL_NUMBERS,
 )
@@ -49,52 +45,40 @@ class PrepareConfig:
     tokenizer: str | None = None  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a model on the Hugging Face hub, as Qwen/Qwen3-0.6B; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl; by default gpt2, or the tokenizer.json beside the file of --chat
     # fmt: on
     bos_token: str | None = None  # the special token that begins a document, if it is not clear which one does
-    eot: bool = False  # end documents with the tokenizer's end of text too; BOS still begins them
-    eot_token: str | None = None  # the special token that ends a document, if it is not clear which one does
+    eot_token: str | None = None  # a special token that ends documents too; BOS still begins them
     # fmt: off
     chat: str | None = None  # the source has conversations: nanochat, chatml, or a tokenizer_config.json or .jinja file with a Hugging Face chat template
     # fmt: on
     loss: Literal["all", "last"] = "all"  # which turns of the assistant bear loss
     messages_column: str | None = None  # the column, or key, with the messages, if it is not messages or conversations
-    skip_broken_conversations: bool = False  # leave out and count rows that are no conversation; by default an error
     engine: Literal["auto", "tiktoken", "gigatoken"] = "auto"  # what tokenizes; auto takes the fastest proven one
     name: str | None = None  # the data set's name in the token set's folder; by default taken from the source
     val_file: str | None = None  # the file that validates, or last: a repository's last; by default the last taken
     # fmt: off
     val_fraction: float | None = None  # how much of the documents validates, drawn by a hash of their text; by default 0.01 (0.1 of less than 10 MiB) if the last file is the only one or has little text
     # fmt: on
-    limit_documents: int | None = None  # make a trial set, NAME-first-N, of the source's first N documents
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
     keep_ids: str | None = None  # the column, or key, with a document's own id, which `tokenmill show` then prints
     # fmt: off
-    keep_columns: str | None = None  # columns, or keys, to keep for `tokenmill view`, as score,meta.language; note? may be missing; on a set that is there nothing is tokenized again
+    keep_columns: str | None = None  # columns, or keys, to keep for `tokenmill view`, as score,meta.language; note? may be missing
     # fmt: on
     document_separator: str | None = None  # between documents of a txt file, as `\n\n`; by default a file is one
-    skip_broken_lines: bool = False  # leave out and count lines of jsonl that are broken; by default an error
+    skip_broken: bool = False  # leave out and count lines, and conversations, that are broken; by default an error
     max_document_bytes: int = MAX_DOCUMENT_BYTES  # leave out and count texts, and lines of jsonl, that are longer
     tokens_root: Path | str = Path("data/tokens")  # where token sets are written: a folder, or s3://, gs:// ...
     raw_dir: Path | str = Path("data/raw")  # where files from the hub are downloaded
-    download_workers: int = 4  # how many files are downloaded at a time
     keep_raw: bool = True  # keep files from the hub; otherwise each is deleted once its shards are made
     workers: int = available_cores()  # processes; by default as many as this process has cores
     cluster: Literal["ray"] | None = None  # make shards on the Ray cluster that RAY_ADDRESS names
     part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last one finishes
-    finish: bool = False  # make no shards; write the manifest once all parts have made theirs
     dry_run: bool = False  # say what would be fetched and written, and stop
     shard_text_bytes: int | None = None  # bytes of text in a shard; by default a 512th of all, 8 to 256 MiB
-    train_text_bytes: int = 1 << 30  # bytes of text that train:N reads, at most
 
     def __post_init__(self) -> None:
-        if self.chat is None and (self.loss, self.messages_column, self.skip_broken_conversations) != (
-            "all",
-            None,
-            False,
-        ):
-            raise ValueError(
-                "--loss, --messages-column and --skip-broken-conversations go with --chat, which is missing"
-            )
-        if self.chat is not None and (self.eot or self.eot_token):
-            raise ValueError("--eot is for text; a chat template itself ends its turns")
+        if self.chat is None and (self.loss, self.messages_column) != ("all", None):
+            raise ValueError("--loss and --messages-column go with --chat, which is missing")
+        if self.chat is not None and self.eot_token:
+            raise ValueError("--eot-token is for text; a chat template itself ends its turns")
         if self.val_fraction is not None:
             if self.val_file is not None:
                 raise ValueError("--val-file and --val-fraction both say what validates; give one of them")
@@ -122,134 +106,80 @@ class PrepareConfig:
         part, _, parts = ("1/1" if self.part is None else self.part).partition("/")
         if not (re.fullmatch(r"\d+/\d+", f"{part}/{parts}") and 1 <= int(part) <= int(parts)):
             raise ValueError(f"part must be I/N, from 1/N to N/N, not {self.part!r}")
-        if not re.fullmatch(r"[\w.-]+", _dataset(self)):
-            raise ValueError(f"name must be of letters, digits, '.', '_' and '-', not {_dataset(self)!r}; give --name")
+        if not re.fullmatch(r"[\w.-]+", self.dataset):
+            raise ValueError(f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give --name")
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources, one or several."""
         return (self.source,) if isinstance(self.source, str) else self.source
 
+    @property
+    def dataset(self) -> str:
+        """The data set's name: --name, or the names of the sources."""
+        for source in self.sources:
+            if has_scheme(source) and "::" not in source:  # of which fsspec makes several URLs
+                hide_secrets(source)
+                require_readable_host(source)
+        names = list(dict.fromkeys(map(name_of_source, self.sources)))
+        if self.name is None and len(names) > FEW_NAMES:
+            raise ValueError(f"{len(names)} sources have {len(names)} names; say what to call the data set, by --name")
+        return self.name or "-".join(names)
 
-@dataclass(frozen=True)
-class InputRequest:
-    """Which files to read."""
+    @property
+    def root(self) -> Path:
+        """The folder that token sets are made below. A set that goes to a bucket is made in the cache, by each part in a
+        folder of its own.
+        """
+        if not isinstance(self.tokens_root, str):
+            return self.tokens_root
+        digest = hashlib.sha256(f"{self.tokens_root} {self.part}".encode()).hexdigest()[:16]
+        return cache_root() / "preparing" / digest
 
-    sources: tuple[str, ...]
-    num_shards: int
-    revision: str
-    val_file: str | None
-    val_fraction: float | None
-    limit_documents: int | None
-    raw_dir: Path
-    keep_raw: bool
-    download_workers: int
+    @property
+    def address(self) -> str | None:
+        """Where token sets are sent to, if they go to a bucket."""
+        return self.tokens_root if isinstance(self.tokens_root, str) else None
 
+    @property
+    def part_number(self) -> int:
+        """Which shards this run makes: every `parts`-th from this one on, from 1."""
+        return int((self.part or "1/1").partition("/")[0])
 
-@dataclass(frozen=True)
-class TokenizerRequest:
-    """Which tokenizer to load, or to train."""
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return int((self.part or "1/1").partition("/")[2])
 
-    spec: str
-    bos_token: str | None
-    eot: bool
-    eot_token: str | None
-    train_size: int | None  # tokens of a tokenizer to be trained; None if one is named
-    train_source: str  # what it is trained on, for messages
-    trained: Path  # the file that a trained tokenizer is kept in
-    train_text_bytes: int
-    chat: str | None = None  # as --chat names it
-    loss: Literal["all", "last"] = "all"
+    @property
+    def tokenizer_name(self) -> str:
+        """What --tokenizer says, or its default."""
+        return self.tokenizer or _default_tokenizer(self.chat)
 
+    @property
+    def train_size(self) -> int | None:
+        """The tokens of a tokenizer to be trained; None if one is named. ValueError if train:N has no valid N."""
+        return _train_size(self.tokenizer_name)
 
-@dataclass(frozen=True)
-class Destination:
-    """Where token sets of this data set are made: below `root`, and sent to `address` if they go to a bucket."""
+    @property
+    def trained(self) -> Path:
+        """The file that a trained tokenizer is kept in."""
+        tokens = Path("data/tokens") if isinstance(self.tokens_root, str) else self.tokens_root
+        return tokens.parent / "tokenizers" / f"{self.dataset}-bpe{self.train_size}.json"
 
-    dataset: str
-    root: Path
-    address: str | None
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which shards this run makes: every `parts`-th from the `part`-th on, from 1; or none."""
-
-    part: int
-    parts: int
-    finish: bool
-    dry_run: bool
-
-
-@dataclass(frozen=True)
-class Makers:
-    """What makes the shards."""
-
-    workers: int
-    cluster: Literal["ray"] | None
-    engine: str
-
-
-class Request(NamedTuple):
-    """A PrepareConfig, resolved."""
-
-    inputs: InputRequest
-    tokenizer: TokenizerRequest
-    destination: Destination
-    share: Share
-    makers: Makers
-    options: ReadOptions
-    shard_text_bytes: int | None
-
-
-def resolve(config: PrepareConfig) -> Request:
-    """The plain values that a configuration stands for. ValueError if train:N has no valid N."""
-    c, dataset = config, _dataset(config)
-    spec = c.tokenizer or _default_tokenizer(c.chat)
-    part, _, parts = (c.part or "1/1").partition("/")
-    tokens = Path("data/tokens") if isinstance(c.tokens_root, str) else Path(c.tokens_root)
-    size = _train_size(spec)
-    trained = tokens.parent / "tokenizers" / f"{dataset}-bpe{size}.json"
-    return Request(
-        InputRequest(
-            c.sources,
-            c.num_shards,
-            c.revision,
-            c.val_file,
-            c.val_fraction,
-            c.limit_documents,
-            Path(c.raw_dir),
-            c.keep_raw,
-            c.download_workers,
-        ),
-        TokenizerRequest(
-            spec,
-            c.bos_token,
-            c.eot,
-            c.eot_token,
-            size,
-            " and ".join(c.sources),
-            trained,
-            c.train_text_bytes,
-            c.chat,
-            c.loss,
-        ),
-        _destination(dataset, c.tokens_root, c.part),
-        Share(int(part), int(parts), c.finish, c.dry_run),
-        Makers(c.workers, c.cluster, c.engine),
-        ReadOptions(
-            c.text_column,
-            _unescaped(c.document_separator),
-            c.skip_broken_lines,
-            c.keep_ids,
-            c.max_document_bytes,
-            None if c.chat is None else True,
-            c.messages_column,
-            c.skip_broken_conversations,
-            () if c.keep_columns is None else parse_columns(c.keep_columns),
-        ),
-        c.shard_text_bytes,
-    )
+    @property
+    def options(self) -> ReadOptions:
+        """How documents are read."""
+        return ReadOptions(
+            self.text_column,
+            _unescaped(self.document_separator),
+            self.skip_broken,
+            self.keep_ids,
+            self.max_document_bytes,
+            None if self.chat is None else True,
+            self.messages_column,
+            () if self.keep_columns is None else parse_columns(self.keep_columns),
+        )
 
 
 def _default_tokenizer(chat: str | None) -> str:
@@ -257,27 +187,6 @@ def _default_tokenizer(chat: str | None) -> str:
         return "gpt2"
     beside = Path(chat).with_name("tokenizer.json")
     return str(beside) if beside.is_file() else "gpt2"
-
-
-def _dataset(config: PrepareConfig) -> str:
-    """The data set's name: --name, or the names of the sources; and how many documents a trial set has."""
-    for source in config.sources:
-        if has_scheme(source) and "::" not in source:  # of which fsspec makes several URLs
-            hide_secrets(source)
-            require_readable_host(source)
-    names = list(dict.fromkeys(map(name_of_source, config.sources)))
-    if config.name is None and len(names) > FEW_NAMES:
-        raise ValueError(f"{len(names)} sources have {len(names)} names; say what to call the data set, by --name")
-    first = "" if config.limit_documents is None else f"-first-{config.limit_documents}"
-    return (config.name or "-".join(names)) + first
-
-
-def _destination(dataset: str, tokens_root: Path | str, part: str | None) -> Destination:
-    """A set that goes to a bucket is made in the cache, by each part in a folder of its own."""
-    if not isinstance(tokens_root, str):
-        return Destination(dataset, Path(tokens_root), None)
-    digest = hashlib.sha256(f"{tokens_root} {part}".encode()).hexdigest()[:16]
-    return Destination(dataset, cache_root() / "preparing" / digest, tokens_root)
 
 
 def _train_size(tokenizer: str) -> int | None:

@@ -7,7 +7,7 @@ tokens never cross a process boundary. The parent lists the files, plans, watche
 What is on disk already is not made again: the same command after a crash, or with more source files,
 makes only what is missing. Another tokenizer makes another folder.
 
-`prepare` resolves the configuration once; what it stands for flows one way: list, plan, make, finish.
+The configuration flows one way: list, plan, make, finish.
 """
 
 import contextlib
@@ -21,16 +21,14 @@ from tokenmill.humanize import counted
 from tokenmill.prepare.choose_tokenizer import find_tokenizer, must_train, save_tokenizer
 from tokenmill.prepare.cores import available_cores
 from tokenmill.prepare.estimate import estimate, split_line
-from tokenmill.prepare.execute import engine_for, make_missing
+from tokenmill.prepare.execute import make_missing
 from tokenmill.prepare.fork_server import ForkServer
 from tokenmill.prepare.input_files import InputFiles, list_input_files
 from tokenmill.prepare.inventory import Inventory, any_record
-from tokenmill.prepare.metadata_pass import add_missing_metadata
 from tokenmill.prepare.outcomes import PreparationError, Prepared
 from tokenmill.prepare.plan import Missing, find_missing
-from tokenmill.prepare.prepare_config import PrepareConfig, Request, resolve
+from tokenmill.prepare.prepare_config import PrepareConfig
 from tokenmill.prepare.progress import Bars
-from tokenmill.prepare.sample import Measured, measure, read_samples
 from tokenmill.prepare.splits import (
     changes,
     divide_as_before,
@@ -39,7 +37,6 @@ from tokenmill.prepare.splits import (
     keep_splits,
     require_all_there,
 )
-from tokenmill.prepare.trial import make_trial
 from tokenmill.store.files import remove_temporary_files
 from tokenmill.store.locked import locked
 from tokenmill.store.schema import dtype_name
@@ -71,29 +68,23 @@ def prepare_and_describe(config: PrepareConfig) -> tuple[Prepared, list[str]]:
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
     before work starts, PreparationError for what went wrong with single files or shards.
     """
-    request = resolve(config)
-    makers, share = request.makers, request.share
     with contextlib.ExitStack() as stack:
-        server = None if makers.cluster or share.dry_run or share.finish else ForkServer(PRELOAD)
+        server = None if config.cluster or config.dry_run else ForkServer(PRELOAD)
         if server is not None:
             stack.callback(server.kill)
         bars = stack.enter_context(Bars())
-        is_trial = request.inputs.limit_documents is not None
-        wanted = replace(request.inputs, val_file=None) if is_trial else request.inputs
-        inputs = stack.enter_context(contextlib.closing(list_input_files(wanted, request.destination, bars)))
-        if is_trial:
-            inputs = make_trial(inputs, request.inputs, request.options, not share.dry_run, bars.say)
-        if makers.workers > (cores := available_cores()) and makers.cluster is None:
-            bars.say(f"warning: {makers.workers} workers for {cores} cores: more memory, and no more speed")
-        if must_train(request.tokenizer, share) and (share.dry_run or inputs.downloads is not None):
-            prepared, ahead = _describe_before_training(request, inputs, bars)
-            if share.dry_run:
+        inputs = stack.enter_context(contextlib.closing(list_input_files(config, bars)))
+        if config.workers > (cores := available_cores()) and config.cluster is None:
+            bars.say(f"warning: {config.workers} workers for {cores} cores: more memory, and no more speed")
+        if must_train(config) and (config.dry_run or inputs.downloads is not None):
+            prepared, ahead = _describe_before_training(config, inputs, bars)
+            if config.dry_run:
                 return prepared, ahead
             _say(ahead, bars)  # before training fetches some of the files
-        tokenizer = find_tokenizer(request.tokenizer, inputs, request.options, bars.say)
-        require_engine(makers.engine, tokenizer)
-        job = _Job(request, inputs, tokenizer, bars, server)
-        if share.dry_run:
+        tokenizer = find_tokenizer(config, inputs, bars.say)
+        require_engine(config.engine, tokenizer)
+        job = _Job(config, inputs, tokenizer, bars, server)
+        if config.dry_run:
             return _dry_run(job)
         is_new = not job.folder.exists()
         with locked(job.folder, shared=job.shares_its_folder):
@@ -111,7 +102,7 @@ def prepare_and_describe(config: PrepareConfig) -> tuple[Prepared, list[str]]:
 class _Job:
     """One preparation: what it reads, with which tokenizer, and where it writes."""
 
-    request: Request
+    config: PrepareConfig
     inputs: InputFiles
     tokenizer: Tokenizer
     bars: Bars
@@ -119,17 +110,17 @@ class _Job:
 
     @property
     def name(self) -> str:
-        return f"{self.request.destination.dataset}-{self.tokenizer.name}-{self.tokenizer.fingerprint[:8]}"
+        return f"{self.config.dataset}-{self.tokenizer.name}-{self.tokenizer.fingerprint[:8]}"
 
     @property
     def folder(self) -> Path:
         """The local folder that the set is made in."""
-        return self.request.destination.root / self.name
+        return self.config.root / self.name
 
     @property
     def address(self) -> str | None:
         """Where the set is uploaded to; None if it stays in its folder."""
-        address = self.request.destination.address
+        address = self.config.address
         return address and joined(address, self.name)
 
     @property
@@ -140,7 +131,7 @@ class _Job:
     @property
     def makes_all(self) -> bool:
         """Whether this run makes all parts."""
-        return self.request.share.parts == 1
+        return self.config.parts == 1
 
 
 class _Plan(NamedTuple):
@@ -162,31 +153,28 @@ def _upload(address: str | None, folder: Path) -> "BucketUpload | None":
 
 def _plan(job: _Job, upload: "BucketUpload | None", folder: Path) -> _Plan:
     """Plans the set whose records are in a folder. ValueError if files that it was made of are gone."""
-    request = job.request
+    config = job.config
     former = former_entries(folder)
-    named = (request.inputs.val_file, request.inputs.val_fraction) != (None, None)
+    named = (config.val_file, config.val_fraction) != (None, None)
     files = divide_as_before(job.inputs.files, former, any_record(folder), named, folder)
-    require_documents(files, request.options)
+    require_documents(files, config.options)
     require_all_there(folder, files)
     files = keep_splits(files, former, named)
     inputs = replace(job.inputs, files=files)
     fingerprint = job.tokenizer.fingerprint
-    inventory = Inventory(folder, fingerprint, request.options, files, request.shard_text_bytes, upload)
-    missing = find_missing(inventory, inputs, request.share, request.makers.workers, job.bars.say)
+    inventory = Inventory(folder, fingerprint, config.options, files, config.shard_text_bytes, upload)
+    missing = find_missing(inventory, inputs, config, config.dry_run, job.bars.say)
     return _Plan(former, inputs, inventory, missing)
 
 
-def _describe_before_training(request: Request, inputs: InputFiles, bars: Bars) -> tuple[Prepared, list[str]]:
+def _describe_before_training(config: PrepareConfig, inputs: InputFiles, bars: Bars) -> tuple[Prepared, list[str]]:
     """What is ahead of a set whose tokenizer is not trained yet."""
-    size = request.tokenizer.train_size
+    size = config.train_size
     assert size is not None, "another tokenizer is not trained"
-    folder = request.destination.root / f"{request.destination.dataset}-bpe{size}-not-trained-yet"
-    inventory = Inventory(folder, "", request.options, inputs.files, request.shard_text_bytes)
-    share = replace(request.share, dry_run=True)
-    missing = find_missing(inventory, inputs, share, request.makers.workers, bars.say)
-    _, failures = read_samples(missing, request.options)
-    missing.failures.extend(failures)
-    return Prepared(folder, len(missing)), _ahead(missing, inputs, request, size)
+    folder = config.root / f"{config.dataset}-bpe{size}-not-trained-yet"
+    inventory = Inventory(folder, "", config.options, inputs.files, config.shard_text_bytes)
+    missing = find_missing(inventory, inputs, config, True, bars.say)
+    return Prepared(folder, len(missing)), _ahead(missing, inputs, config, size)
 
 
 def _dry_run(job: _Job) -> tuple[Prepared, list[str]]:
@@ -196,20 +184,13 @@ def _dry_run(job: _Job) -> tuple[Prepared, list[str]]:
         if upload is not None:
             upload.fetch_records()
         plan = _plan(job, upload, Path(folder) if upload else job.folder)
-    if job.request.share.finish:
-        _require_all_made(job, plan.inventory, plan.inputs)
-    samples, failures = read_samples(plan.missing, job.request.options)
-    plan.missing.failures.extend(failures)
-    measured = measure(samples, job.tokenizer, engine_for(plan.missing, job.request.makers.engine))
-    ahead = _ahead(plan.missing, plan.inputs, job.request, job.tokenizer.vocab_size, measured)
-    if lacking := plan.inventory.lacking_metadata():
-        ahead.append(f"{counted(len(lacking), 'shard')} to add columns to; nothing of these is tokenized again")
+    ahead = _ahead(plan.missing, plan.inputs, job.config, job.tokenizer.vocab_size)
     return Prepared(job.address or job.folder, len(plan.missing)), ahead
 
 
 def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
     """Makes what is missing, in a folder that is locked."""
-    folder, request = job.folder, job.request
+    folder, config = job.folder, job.config
     written = (folder, *(folder / name for name in SUBFOLDERS))
     if job.makes_all:
         remove_temporary_files(*written)
@@ -219,55 +200,37 @@ def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
     former, inputs, inventory, missing = _plan(job, upload, folder)
     save_tokenizer(folder, job.tokenizer)
     if missing:
-        _say(_ahead(missing, inputs, request, job.tokenizer.vocab_size), job.bars)
-    failures = make_missing(inventory, inputs, missing, job.tokenizer, request.makers, job.bars, job.server)
-    if job.makes_all:
-        remove_temporary_files(*written)
-    if failures:
-        raise PreparationError(failures)
-    failures = add_missing_metadata(inventory, inputs, request.share, request.makers, job.bars)
+        _say(_ahead(missing, inputs, config, job.tokenizer.vocab_size), job.bars)
+    failures = make_missing(inventory, inputs, missing, job.tokenizer, config, job.bars, job.server)
     if job.makes_all:
         remove_temporary_files(*written)
     if failures:
         raise PreparationError(failures)
     inventory.look_again()
-    if request.share.finish or job.makes_all:
-        _require_all_made(job, inventory, inputs)
-    if left := [*inventory.missing(inputs.files), *inventory.lacking_metadata()]:
+    if left := inventory.missing(inputs.files):
+        if job.makes_all:
+            raise ValueError(f"{folder}: {counted(len(left), 'shard')} not made, as {left[0]}; run it again")
         return Prepared(job.address or folder, len(left)), []
     records = in_former_order(inventory.entries(inputs.files), former)
-    write_manifest(folder, request.destination.dataset, job.tokenizer.facts(), records, inputs.facts())
+    write_manifest(folder, config.dataset, job.tokenizer.facts(), records, inputs.facts())
     if upload is not None:
         upload.finish()
     return Prepared(job.address or folder, 0), changes(records, former)
 
 
-def _require_all_made(job: _Job, inventory: Inventory, inputs: InputFiles) -> None:
-    if left := inventory.missing(inputs.files):
-        many = f"{counted(len(left), 'shard')} {'is' if len(left) == 1 else 'are'} not there"
-        raise ValueError(f"{job.folder}: {many}, as {left[0]}; run their parts")
-    if lacking := inventory.lacking_metadata():
-        many = f"{counted(len(lacking), 'shard')} {'lacks' if len(lacking) == 1 else 'lack'} columns to keep"
-        raise ValueError(f"{job.folder}: {many}, as {lacking[0]['name']}; run their parts")
-
-
-def _ahead(
-    missing: Missing, inputs: InputFiles, request: Request, vocab_size: int, measured: Measured | None = None
-) -> list[str]:
+def _ahead(missing: Missing, inputs: InputFiles, config: PrepareConfig, vocab_size: int) -> list[str]:
     """What is ahead, in sentences. ValueError if it cannot be fetched or written.
 
     PreparationError if this is a dry run, and files cannot be planned.
     """
-    destination = request.destination
-    kept_in = destination.root if destination.address is None else None
+    kept_in = config.root if config.address is None else None
     itemsize = DTYPES[dtype_name(vocab_size)].itemsize
-    workers = request.makers.workers
-    found = estimate(missing, inputs, request.inputs.raw_dir, kept_in, itemsize, workers, measured)
+    found = estimate(missing, inputs, Path(config.raw_dir), kept_in, itemsize)
     found.require_folders()
     found.require_room()
-    if request.share.dry_run and missing.failures:
+    if config.dry_run and missing.failures:
         raise PreparationError(missing.failures)
-    split = [split_line(inputs.files)] if request.share.dry_run else []  # later, the summary says it
+    split = [split_line(inputs.files)] if config.dry_run else []  # later, the summary says it
     return [*found.lines(), *split, *found.warnings()]
 
 

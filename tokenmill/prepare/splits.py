@@ -1,7 +1,7 @@
 """Which files validate: a file stays in the split that it was prepared in.
 
     first run     a b c        trains on a and b, validates with c, the last
-    with d        a b c d      d trains; c still validates, and checkpoints continue
+    with d        a b c d      d trains, unless its name says that it validates; c still does, and checkpoints continue
     --val-file d               d validates and c trains, as requested
     one file a                 1% of its documents validate; so they do when b and c come (text/document_split.py)
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from tokenmill.store.shards import SPLITS, ShardEntry, Split, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.text.document_split import split_by_document, whole_files
+from tokenmill.text.sources import VALIDATES
 from tokenmill.text.units import SourceFile
 
 Records = list[tuple[dict, Split]]
@@ -73,7 +74,9 @@ def keep_splits(files: list[SourceFile], former: list[ShardEntry], named: bool) 
     before = _splits_of(former)
     if named or not before or files[0].val_fraction is not None:
         return files
-    kept = [replace(file, split=before.get(file.name, "train")) for file in files]
+    kept = [
+        replace(file, split=before.get(file.name, "val" if VALIDATES.search(file.name) else "train")) for file in files
+    ]
     if not any(file.split == "val" for file in kept):
         gone = ", ".join(sorted(name for name, split in before.items() if split == "val"))
         raise ValueError(

@@ -99,15 +99,13 @@ class _Conversations:
 
     def _require_skipped(self, unit: Unit, gathered: list[Documents], number: int, reason: str) -> None:
         """ValueError that says where a row is that is no conversation, unless those are to be left out."""
-        if unit.parts[0].options.skip_broken_conversations:
+        if unit.parts[0].options.skip_broken:
             return
         for documents in gathered:
             if number < len(documents.texts):
                 file = unit.parts[documents.part].file
                 place = f"{documents.locate(number)}: " if documents.locate else ""
-                raise ValueError(
-                    f"{file.shown}: {place}{reason}; fix it, or leave such rows out by --skip-broken-conversations"
-                )
+                raise ValueError(f"{file.shown}: {place}{reason}; fix it, or leave such rows out by --skip-broken")
             number -= len(documents.texts)
 
 

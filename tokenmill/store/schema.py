@@ -100,7 +100,7 @@ MANIFEST = (
     {"dataset": PLAIN, "dtype": DTYPE, "tokenizer": VOCABULARY, **COUNTS, "shards": [LISTED]}
     | {"tokens": _whole(0, MOST_TOKENS)}
     | {"files": {PLAIN: DIGEST}, "records": {PLAIN: DIGEST}}
-    | {"limit_documents?": SOME, "hub?": HUB}
+    | {"hub?": HUB}
 )
 SOURCE = (
     {"file": TEXT, "id_column?": TEXT, "shards?": SOME}

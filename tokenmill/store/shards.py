@@ -26,7 +26,6 @@ from tokenmill.store.columns import (
     COLUMNS,
     LISTED,
     MASK,
-    META,
     OFFSETS,
     TARGETS,
     columns_of,
@@ -59,11 +58,11 @@ def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
     record = read_json(path, "shard")
     if record["name"] != name:
         raise ValueError(f"{path}: expected the record of shard {name}, found that of {record['name']}; delete it")
-    paths = {suffix: shard_path(folder, name, suffix) for suffix in columns_of(record)}
-    damaged = {s for s, path in paths.items() if not path.exists() or path.stat().st_size != record[s]["bytes"]}
-    if damaged == {META.suffix}:  # it is added again
-        return {key: value for key, value in record.items() if key != META.suffix}
-    return None if damaged else record
+    for suffix in columns_of(record):
+        path = shard_path(folder, name, suffix)
+        if not path.exists() or path.stat().st_size != record[suffix]["bytes"]:
+            return None
+    return record
 
 
 def sources_of(record: dict[str, Any]) -> list[dict[str, Any]]:

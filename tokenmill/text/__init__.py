@@ -6,7 +6,6 @@ Comes in: what a user names (a folder, a file, a glob, a URL, a repository on th
     listing       what a user names -> files; several_sources: if they name several
     sources       files split into train and val; plan_units and read_documents for every format
     document_split  splits the documents of each file, if a file alone is too large or too small to validate with
-    first_documents  the first documents of a file, for a trial set
     file_groups   which files make shards together
     units         what all formats share: a source file, a unit of work, a batch of documents
     parquet       row groups; decoding: turns what is read of them into documents

@@ -185,10 +185,10 @@ def _documents(part: FilePart, names: list[str], records: bytes) -> Documents:
         return "skip"
 
     table = _parsed(names, records, on_broken)
-    if broken and not options.skip_broken_lines:
+    if broken and not options.skip_broken:
         raise ValueError(
             f"{part.file.shown}: expected {len(names)} fields in a record, as the header has, found {broken[0]}; fix "
-            "it, or leave such records out by --skip-broken-lines"
+            "it, or leave such records out by --skip-broken"
         )
     columns = [as_text(table.column(names.index(name)).combine_chunks()) for name in _text_columns(names, options)]
     kept, found = _kept(table, names, options)

@@ -53,8 +53,6 @@ def group_files(
 
 def about_text_bytes(file: SourceFile) -> int:
     """How much text a file has, judged by its size alone; as much as a shard if that is not known."""
-    if file.limit is not None:
-        return file.limit.text_bytes
     if file.bytes is None:
         return 1 << 62
     return file.bytes * (UNPACKED if file.compression or file.format.is_packed else 1)

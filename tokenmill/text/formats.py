@@ -76,12 +76,11 @@ class ReadOptions:
 
     text_column: str = "text"
     document_separator: bytes | None = None
-    skip_broken_lines: bool = False
+    skip_broken: bool = False
     id_column: str | None = None
     max_document_bytes: int = MAX_DOCUMENT_BYTES  # a longer text, or line of jsonl, is left out and counted
     conversations: bool | None = None  # documents are rows with conversations, given as JSON; None: they are texts
     messages_column: str | None = None  # the column with the messages, if it is not one of the usual names
-    skip_broken_conversations: bool = False
     keep_columns: tuple[str, ...] = ()  # names of columns that are kept beside the tokens, `name?` if it may be missing
 
     @property

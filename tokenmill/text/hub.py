@@ -6,7 +6,8 @@ The list is kept beside the files, with the commit, the sizes and the hashes tha
 means the same files, even if the repository's branch has moved. hub_client.py asks the hub.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,6 +17,9 @@ from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain_path
 from tokenmill.text.formats import format_of
 from tokenmill.text.listing import of_one_kind
+
+NO_CONFIG = re.compile("data|default|train|val|valid|validation|dev|test|", re.IGNORECASE)  # of a folder
+SHOWN = 20  # folders in a message
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,20 @@ def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> tu
         plain_path(f"{repository}: the name of a file", name)
     address = f"hf://datasets/{repository}" + ("" if revision == "main" else f"@{revision}")
     names, left_out = of_one_kind({name: file.bytes for name, file in found.items()}, address)
+    if len(folders := _configs(names)) > 1:
+        listed = "".join(f"\n  --source '{address}{f'/{folder}' * bool(folder)}/*'" for folder in folders[:SHOWN])
+        raise ValueError(
+            f"{repository}: has {len(folders):,} folders of data, which may be languages, or samples of each other; "
+            f"name one, or a pattern:{listed}{f'{chr(10)}  ...' * (len(folders) > SHOWN)}"
+        )
     return Listing(repository, revision, commit, tuple(found[name] for name in sorted(names))), left_out
+
+
+def _configs(names: Iterable[str]) -> list[str]:
+    """The folders that files are in, if these are several configs: data/ and folders called after a split are none."""
+    folders = {name.rpartition("/")[0] for name in names}
+    found = {"/".join(part for part in folder.split("/") if not NO_CONFIG.fullmatch(part)) for folder in folders}
+    return sorted(folders) if len(found) > 1 else []
 
 
 def no_such_commit(repository: str, commit: str, folder: Path) -> FileNotFoundError:

@@ -1,7 +1,7 @@
 """jsonl: a JSON object per line.
 
 The text is under a key (`text`), a key of an object (`doc.text`), or several keys, joined by a blank line
-(`title,text`). A line without text is an error that names the line, or is left out and counted (--skip-broken-lines).
+(`title,text`). A line without text is an error that names the line, or is left out and counted (--skip-broken).
 """
 
 import json
@@ -75,12 +75,12 @@ def _one_by_one(part: FilePart, lines: Pieces) -> Documents:
             text = text_of(value)
             _require_id(value, part.options.id_column)
         except BrokenLine as error:
-            if not part.options.skip_broken_lines:
+            if not part.options.skip_broken:
                 at = _lines_before(part, lines.begin) + number + 1
                 raise ValueError(
                     f"{part.file.shown}: line {at:,}: expected a JSON object with text "
                     f"under {part.options.text_column!r}, found {error}; fix it, name the key with the text by "
-                    "--text-column, or leave such lines out by --skip-broken-lines"
+                    "--text-column, or leave such lines out by --skip-broken"
                 ) from error
             broken += 1
             continue

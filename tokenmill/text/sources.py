@@ -8,7 +8,8 @@ machine. `read_documents` streams a unit's text a few MB at a time; null and emp
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,11 +17,11 @@ from types import ModuleType
 from tokenmill.addresses import has_scheme
 from tokenmill.text.document_split import default_fraction, in_split, split_by_document
 from tokenmill.text.file_groups import FileGroup, about_text_bytes
-from tokenmill.text.first_documents import first_documents
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import local_files
 from tokenmill.text.units import Documents, FilePart, SourceFile, Unit, naming_file
 
+VALIDATES = re.compile(r"(^|[/_.-])(validation|valid|val|dev)([/_.-]|$)", re.IGNORECASE)  # web/validation/a.jsonl
 SMALL_VAL = 1 << 20  # bytes; fewer are little to validate with
 SMALL_FILE = 1 << 16  # bytes; a file that is not larger is read at once
 _imported = functools.cache(import_module)
@@ -29,14 +30,13 @@ _imported = functools.cache(import_module)
 def plan_units(
     files: SourceFile | FileGroup, options: ReadOptions, shard_text_bytes: int, known_text_bytes: int | None = None
 ) -> list[Unit]:
-    """Cuts a file into units of work, or makes one unit of small files that share a shard, without opening them; so it
-    does of a file of which only the first documents are read.
+    """Cuts a file into units of work, or makes one unit of small files that share a shard, without opening them.
 
     `known_text_bytes` is how much text a compressed file has, if an earlier plan found out. ValueError if a file is
     damaged or has no such text column.
     """
     group = (files,) if isinstance(files, SourceFile) else files
-    if len(group) > 1 or group[0].limit is not None:
+    if len(group) > 1:
         return [Unit(tuple(FilePart(file, options, None, about_text_bytes(file), {}) for file in group))]
     (file,) = group
     written = file.written  # before it is opened, so that no change after this goes unnoticed
@@ -69,7 +69,7 @@ def read_documents(unit: Unit, identities: list[dict] | None = None) -> Iterator
         with _unchanged(planned) as part, naming_file(part.file):
             if identities is not None:
                 identities.append(part.identity)
-            for documents in first_documents(_code_of(part.file).read(part), part.file.limit):
+            for documents in _code_of(part.file).read(part):
                 documents.part = number
                 yield in_split(documents, part)
 
@@ -137,20 +137,22 @@ def split_files(
 
     - `val_file` names the file that validates: one of them, or any other file.
     - `val_fraction` of the documents of all files validate (document_split.py).
-    - By default the last file validates. If it is the only one, or too small, a fraction of the documents does.
+    - By default files named val, valid, validation or dev validate. If there are none, the last file does; if that is
+      the only one, or too small, a fraction of the documents does.
 
     ValueError if nothing is left to train on, FileNotFoundError if val_file is no file.
     """
     names = {name: os.fspath(path) for name, path in files.items()}
     known = {name: _bytes(name, path, sizes or {}) for name, path in names.items()}
-    if val_file is None and val_fraction is None and _is_too_small_to_validate(known):
+    named = for_validation(names) if val_file is None and val_fraction is None else set[str]()
+    if val_file is None and val_fraction is None and not named and _is_too_small_to_validate(known):
         val_fraction = default_fraction(total_bytes(known))
     if val_fraction is not None:
         whole = [SourceFile(name, _absolute(path), "train", known[name]) for name, path in sorted(names.items())]
         found = split_by_document(whole, val_fraction)
         _check_stems(found)
         return found
-    val_name = _val_name(names, val_file)
+    val_name = min(named) if named else _val_name(names, val_file)
     if val_name not in known:
         known[val_name] = _bytes(val_name, names[val_name], {})
     if len(names) == 1:
@@ -159,11 +161,17 @@ def split_files(
             "train on; leave --val-file out, or name another file"
         )
     found = [
-        SourceFile(name, _absolute(path), "val" if name == val_name else "train", known[name])
+        SourceFile(name, _absolute(path), "val" if name in (named or {val_name}) else "train", known[name])
         for name, path in sorted(names.items())
     ]
     _check_stems(found)
     return found
+
+
+def for_validation(names: Collection[str]) -> set[str]:
+    """The files whose names say that they validate, as data/validation-00000-of-00001.parquet; none if all say so."""
+    found = {name for name in names if VALIDATES.search(name)}
+    return found if len(found) < len(names) else set()
 
 
 def _is_too_small_to_validate(sizes: Mapping[str, int | None]) -> bool:

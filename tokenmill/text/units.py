@@ -24,13 +24,6 @@ BATCH_BYTES = 4 << 20  # of text in memory at a time, about
 LONGEST_STEM = 180  # bytes of UTF-8: the name of a shard and the suffix of a temporary file must fit into 255
 
 
-class Limit(NamedTuple):
-    """How much of a file is read, as --limit-documents says."""
-
-    documents: int
-    text_bytes: int  # that these have
-
-
 @dataclass(frozen=True)
 class SourceFile:
     """One file of documents. `name` is its path below the source, the same on every machine."""
@@ -42,7 +35,6 @@ class SourceFile:
     held: memoryview | None = field(default=None, compare=False, repr=False)  # the whole file, if it was read at once
     format: TextFormat = field(default=None, compare=False, repr=False)  # type: ignore[assignment]  # by default the name says which
     val_fraction: float | None = None  # of its documents validate; each split has them under its own name
-    limit: Limit | None = None  # only its first documents are read
     VAL_OF: ClassVar[str] = "val-of/"  # begins the name under which those that validate are listed
 
     def __post_init__(self) -> None:
@@ -66,8 +58,7 @@ class SourceFile:
     def facts(self, options: ReadOptions) -> dict:
         """How it is read, as far as its documents depend on it, for the record of a shard."""
         by_document = {} if self.val_fraction is None else {"val_fraction": self.val_fraction}
-        limited = {} if self.limit is None else {"limit_documents": self.limit.documents}
-        return self.format.facts(options) | by_document | limited
+        return self.format.facts(options) | by_document
 
     @property
     def is_local(self) -> bool:
@@ -108,8 +99,8 @@ class SourceFile:
 
     def holding(self, data: memoryview) -> "SourceFile":
         """The same file, read as a whole."""
-        fraction, limit = self.val_fraction, self.limit  # dataclasses.replace takes many times as long
-        return SourceFile(self.name, self.path, self.split, self.bytes, data, self.format, fraction, limit)
+        # dataclasses.replace takes many times as long
+        return SourceFile(self.name, self.path, self.split, self.bytes, data, self.format, self.val_fraction)
 
     def open(self) -> pa.NativeFile:
         """The file's bytes; seekable."""

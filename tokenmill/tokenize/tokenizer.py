@@ -87,15 +87,6 @@ class Tokenizer:
         """The tokenizer with other special tokens at the beginning or end of documents. ValueError if unknown."""
         return replace(self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token)
 
-    def end_of_text(self) -> str:
-        """The special token that ends a text, and is not BOS. ValueError if none is known."""
-        found = next((token for token in EOT_TOKENS if token in self.special_tokens and token != self.bos_token), None)
-        if found is None:
-            others = [token for token in self.special_tokens if token != self.bos_token]
-            advice = f"name one by --eot-token, of {', '.join(others)}" if others else "it has no other special token"
-            raise ValueError(f"{self.name} has no end of text that is known beside its BOS; {advice}")
-        return found
-
     @property
     def bos_id(self) -> int:
         return self.special_tokens[self.bos_token]

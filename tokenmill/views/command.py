@@ -147,9 +147,7 @@ def _list(token_set: TokenSet, console: Console) -> None:
     columns = DocumentTables(token_set).columns
     console.print(f"\ncolumns that every set has: {', '.join(KNOWN)}")
     kept = ", ".join(f"{name} ({getattr(type_, 'value_type', type_)})" for name, type_ in columns.items())
-    console.print(
-        sanitize(f"columns that this set keeps: {kept or 'none; add them by tokenmill prepare --keep-columns'}")
-    )
+    console.print(sanitize(f"columns that this set keeps: {kept or 'none; prepare with --keep-columns'}"))
 
 
 def _show(token_set: TokenSet, view: View, console: Console) -> None:
