@@ -411,7 +411,7 @@ def test_a_set_without_documents_is_refused(tmp_path, tokenizer, capsys):
 
 def test_a_page_that_cannot_be_written_leaves_nothing(folder, tmp_path, capsys):
     status, _, error = run(capsys, folder, "--out", tmp_path / "nowhere" / "page.html")
-    assert (status, "nowhere: cannot be written to" in error) == (1, True)
+    assert (status, "page.html: cannot be written (" in error) == (1, True)
 
 
 def test_a_disk_that_is_full_leaves_nothing(folder, tmp_path):

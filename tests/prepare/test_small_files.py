@@ -199,7 +199,7 @@ def test_a_changed_setting_is_noticed_whichever_side_has_it(tmp_path, tokenizer_
     flags = ("--source", "lines", "--tokenizer", tokenizer_json)
     run_prepare(*flags, "--skip-broken", cwd=tmp_path)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
-    assert "1 broken lines were left out then, and --skip-broken is not given now" in done.stderr
+    assert "1 broken lines or rows were left out then, and --skip-broken is not given now" in done.stderr
 
 
 def test_one_changed_file_stops_its_own_shards_alone(source, tokenizer_json, tmp_path):
