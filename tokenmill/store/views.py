@@ -11,16 +11,13 @@ rules. A view belongs to one manifest; if the set has grown since, it is made ag
 
 import re
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.store.files import read_json
 from tokenmill.store.shards import ShardEntry, map_numbers
-
-if TYPE_CHECKING:
-    from tokenmill.store.token_sets import TokenSet
 
 FOLDER = "views"
 VIEW_ARRAYS = ("counts", "slices")
@@ -30,9 +27,9 @@ MOST = 255  # times that a document can count
 
 
 class View:
-    """A view of `token_set`, from its facts. `name` is the name that it was made under."""
+    """A view of a TokenSet, from its facts. `name` is the name that it was made under."""
 
-    def __init__(self, token_set: "TokenSet", facts: dict[str, Any]):
+    def __init__(self, token_set: Any, facts: dict[str, Any]):
         self._entries = list(token_set.entries)
         self.path_of, self.facts = token_set.view_file, facts
         self.name: str = facts["name"]
@@ -71,9 +68,9 @@ class View:
         return map_numbers(path, dtype, count, f"the view is damaged: make it again by `{again}`")
 
 
-def read_view(token_set: "TokenSet", name: str) -> View:
-    """The view of this name, or with this digest. FileNotFoundError with the names that there are; ValueError if it is
-    of another manifest.
+def read_view(token_set: Any, name: str) -> View:
+    """A TokenSet's view of this name, or with this digest. FileNotFoundError with the names that there are; ValueError if
+    it is of another manifest.
     """
     shown = token_set.display_name
     if not isinstance(name, str) or not (DIGEST.fullmatch(name) or NAME.fullmatch(name)):
