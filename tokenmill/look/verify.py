@@ -146,5 +146,5 @@ def main(arguments: list[str], prog: str) -> int:
         print(f"if they are damaged, delete them there, and run: tokenmill push FOLDER {token_set.display_name}")
     elif bad:
         records = " ".join(shlex.quote(str(shard_path(token_set.path, name, "json"))) for name in bad)
-        print(f"put the right files back; or run this, and prepare again from the same source:\n  rm -f {records}")
+        print(f"put the right files back; or run this, and prepare again with the same flags:\n  rm -f {records}")
     return 1 if wrong else 0

@@ -69,8 +69,8 @@ class View:
 
 
 def read_view(token_set: Any, name: str) -> View:
-    """A TokenSet's view of this name, or with this digest. FileNotFoundError with the names that there are; ValueError if
-    it is of another manifest.
+    """A TokenSet's view of this name, or with this digest. FileNotFoundError with the names that there are; ValueError
+    if it is of another manifest.
     """
     shown = token_set.display_name
     if not isinstance(name, str) or not (DIGEST.fullmatch(name) or NAME.fullmatch(name)):
