@@ -69,7 +69,7 @@ def in_a_terminal(command, **more) -> tuple[int, str]:
 
 def test_a_file_of_the_hub_that_is_called_like_markup(tokenizer_json, tmp_path):
     path = write_parquet(tmp_path / "there" / "a.parquet", make_text(documents=30, seed=1))
-    server = Hub("owner/corpus", {"a[/b].parquet": path.read_bytes(), "[red]b.parquet": path.read_bytes()})
+    server = Hub("owner/corpus", {"a[/b].parquet": path.read_bytes(), "a[/[red]b.parquet": path.read_bytes()})
     try:
         command = [sys.executable, str(ROOT / "prepare_data.py"), "--source", "owner/corpus", "--num-shards", "2"]
         more = {"cwd": tmp_path, "env": environment(server.url, tmp_path) | {"TERM": "xterm", "COLUMNS": "200"}}

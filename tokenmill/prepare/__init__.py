@@ -2,16 +2,15 @@
 
 Comes in: a PrepareConfig. Goes out: a token set's folder, or which shards failed and why (outcomes).
 
-    prepare_config    what the user asks for; run resolves it once and passes plain values down:
+    prepare_config    what the user asks for; run goes through the steps with it:
     input_files       lists the files to read; choose_tokenizer: finds or trains the tokenizer
     splits            decides which files validate, also when a set grows
-    trial             takes the first documents alone, for a trial set
     inventory         knows which shards are needed and made; plan: finds what is missing
     shard_size        decides how much text a shard has
-    estimate          says how many bytes and how much time that will take; sample: reads a little, to know
+    estimate          says how many bytes that will take
     execute           has it made; upload: sends shards to a bucket as they are made
     make              makes one shard of one unit of work, in a worker
-    metadata          keeps columns of the source beside the tokens; metadata_pass: adds them to shards that are there
+    metadata          keeps columns of the source beside the tokens
     tokenize_documents  tokenizes a batch of texts, or of conversations
     workers           gives waiting_tasks to worker processes, which fork_server starts; cluster: to Ray's
     cores             counts the cores that a process may use
