@@ -66,7 +66,7 @@ class Intake:
             self._end_shard()
         finally:
             if self._shard is not None:
-                self._shard.writer.__exit__()
+                self._shard.writer.discard()
         return self.records
 
     def require_documents(self, files: list[Path]) -> None:
@@ -111,7 +111,7 @@ class Intake:
 
     def _begin_to_validate(self, path: Path) -> None:
         if self._shard is not None and self._shard.is_empty:
-            self._shard.writer.__exit__()
+            self._shard.writer.discard()
             self._shard = None
         self._end_shard()
         self._validates = True

@@ -94,6 +94,10 @@ class PrepareConfig:
         sources = tuple(dict.fromkeys(map(os.fspath, given)))
         if not sources or not all(source.strip() for source in sources):
             raise ValueError("--source names nothing; name a folder, a file or a repository on the hub")
+        for source in sources:
+            if has_scheme(source) and "::" not in source:  # of which fsspec makes several URLs
+                hide_secrets(source)
+                require_readable_host(source)
         object.__setattr__(self, "source", sources[0] if len(sources) == 1 else sources)
         object.__setattr__(self, "tokens_root", named(self.tokens_root))
         if isinstance(self.tokens_root, str) and self.cluster is not None:
@@ -117,10 +121,6 @@ class PrepareConfig:
     @property
     def dataset(self) -> str:
         """The data set's name: --name, or the names of the sources."""
-        for source in self.sources:
-            if has_scheme(source) and "::" not in source:  # of which fsspec makes several URLs
-                hide_secrets(source)
-                require_readable_host(source)
         names = list(dict.fromkeys(map(name_of_source, self.sources)))
         if self.name is None and len(names) > FEW_NAMES:
             raise ValueError(f"{len(names)} sources have {len(names)} names; say what to call the data set, by --name")

@@ -72,6 +72,9 @@ class ShardWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
         """Removes what there is of a shard that is not finished."""
         self._bin.discard()
         for column in self._columns.values():

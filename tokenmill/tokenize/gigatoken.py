@@ -1,7 +1,8 @@
 """gigatoken, an engine that is ten times as fast as a reference: how it is made, and what it must not encode.
 
-    fast = make(tokenizer)                documents, an Arrow array of text -> ids, offsets
-    refers = refers_of(tokenizer, fast)   documents -> which of them the reference has to encode: (num_documents,) bool
+    fast = make(tokenizer)            documents, an Arrow array of text -> ids, offsets
+    refers = refers_of(tokenizer, fast, reference(tokenizer))
+    refers(documents)                 which of them the reference has to encode: (num_documents,) bool
 
 What it is given, and what goes to the reference:
 
