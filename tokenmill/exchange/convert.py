@@ -48,9 +48,10 @@ from tokenmill.store.names import plain
 from tokenmill.store.shards import SPLITS, Split, in_blocks
 from tokenmill.store.token_sets import TokenSet, write_manifest, write_token_bytes
 from tokenmill.tokenize.load import load_any
-from tokenmill.tokenize.tokenizer import EOT_TOKENS, Tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 Layout = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove"]
+EOT_TOKENS = ("<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endoftext|>")
 VAL_NAME = re.compile(r"(?<![a-z])val(id|idation)?(?![a-z])", re.IGNORECASE)  # and no retrieval
 
 

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 # gpt2 and r50k_base are the same 50,257 tokens; tiktoken has the second in one file
 ALIASES = {"gpt2": "r50k_base"}
-EOT_TOKENS = ("<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endoftext|>")
 BOS_TOKENS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
 
 # nanochat's special tokens (nanochat/tokenizer.py)
