@@ -35,14 +35,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill import PrepareConfig, TokenSet, prepare
 from tokenmill.look.packing_stats import tally
-from tokenmill.text.listing import local_files
+from tokenmill.text.listing import list_sources
 
 WORKERS, VOCABULARY, BUFFER, FILES = 2, 32_768, 100, 8
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
 def texts(source: str):
-    for path in local_files(source).values():
+    for path in (file.path for file in list_sources([source]).files):
         for batch in pq.ParquetFile(path).iter_batches(256, columns=["text"]):
             yield from batch.column(0).to_pylist()
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import json_kinds
 from json_kinds import BYTES, bpe, llama2, unigram, word_piece
 
-from tokenmill.text.listing import local_files
+from tokenmill.text.listing import list_sources
 from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import choose_encoder, reference
 from tokenmill.tokenize.load import load_foreign
@@ -53,7 +53,7 @@ FAMILIES = {
 
 
 def texts(source: str):
-    for path in local_files(source).values():
+    for path in (file.path for file in list_sources([source]).files):
         for batch in pq.ParquetFile(path).iter_batches(1024, columns=["text"]):
             yield from batch.column(0).to_pylist()
 

@@ -30,10 +30,10 @@ from tokenmill import PrepareConfig, prepare
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
+from tokenmill.text.documents import read_unit
 from tokenmill.text.formats import ReadOptions
-from tokenmill.text.listing import local_files
-from tokenmill.text.sources import plan_units, read_documents
-from tokenmill.text.units import SourceFile
+from tokenmill.text.listing import list_sources
+from tokenmill.text.plan import plan
 from tokenmill.tokenize.encoder import choose_encoder, sample
 from tokenmill.tokenize.tokenizer import load_tokenizer
 
@@ -41,7 +41,7 @@ PROCESSES = 2
 
 
 def texts(source: str):
-    for path in local_files(source).values():
+    for path in (file.path for file in list_sources([source]).files):
         for batch in pq.ParquetFile(path).iter_batches(1024, columns=["text"]):
             yield from batch.column(0).to_pylist()
 
@@ -97,7 +97,7 @@ def nanogpt(source: str, tokenizer: str) -> None:
         return {"ids": ids, "len": len(ids)}
 
     with tempfile.TemporaryDirectory() as root:
-        files = [str(path) for path in local_files(source).values()]
+        files = [file.path for file in list_sources([source]).files]
         dataset = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=root)
         tokenized = dataset.map(process, remove_columns=["text"], num_proc=PROCESSES)
         out = np.memmap(Path(root) / "train.bin", np.uint16, "w+", shape=(sum(tokenized["len"]),))
@@ -127,7 +127,7 @@ def gigatoken_files(source: str, tokenizer: str) -> None:
     os.environ["RAYON_NUM_THREADS"] = str(PROCESSES)
     with _rank_file(load_tokenizer(tokenizer).ranks) as file:
         engine = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer="gpt2")
-    for path in local_files(source).values():
+    for path in (file.path for file in list_sources([source]).files):
         engine.encode_files(gigatoken.ParquetFileSource([path], column="text"), parallel=True)
 
 
@@ -137,7 +137,7 @@ def gigatoken_written(source: str, tokenizer: str) -> None:
 
     with _rank_file(load_tokenizer(tokenizer).ranks) as file, tempfile.TemporaryFile() as out:
         engine = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer="gpt2")
-        for path in local_files(source).values():
+        for path in (file.path for file in list_sources([source]).files):
             layout = engine.encode_files(gigatoken.ParquetFileSource([path], column="text"), parallel=True).layout
             out.write(np.asarray(layout.content.data).astype(np.uint16).data)
 
@@ -200,19 +200,20 @@ def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
         encoder, _ = choose_encoder(engine, load_tokenizer(tokenizer), pa.array([], pa.large_string()))
-        for name, path in local_files(source).items():
-            for unit in plan_units(SourceFile(name, path, "train"), ReadOptions(), 256 << 20):
-                with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
-                    stream = read_documents(unit)
-                    while documents := timed("reading", next, stream, None):
-                        column = documents.texts
-                        timed("guarding", encoder._referred, column)
-                        answer = timed("encoding", encoder._fast, column)
-                        tokens, lengths = timed("BOS and narrowing", encoder._join, [(np.arange(len(column)), *answer)])
-                        chosen = sample(unit.name, writer.num_documents, len(lengths))
-                        timed("proving", encoder.prove, column, tokens, lengths, chosen)
-                        timed("writing, hashing", writer.write, tokens, lengths)
-                    timed("writing, hashing", writer.finish, dict.fromkeys(TEXT_COUNTS, 0))
+        for unit in plan(list_sources([source]).files, ReadOptions(), 256 << 20):
+            with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
+                stream = read_unit(unit, ReadOptions())
+                while documents := timed("reading", next, stream, None):
+                    column = documents.texts
+                    timed("guarding", encoder._refers, column)
+                    answer = timed("encoding", encoder._fast, column)
+                    tokens, lengths = timed(
+                        "BOS and narrowing", encoder._join, [(np.arange(len(column)), *answer)], True
+                    )
+                    chosen = sample(unit.name, writer.num_documents, len(lengths))
+                    timed("proving", encoder.prove, column, tokens, lengths, chosen)
+                    timed("writing, hashing", writer.write, tokens, lengths)
+                timed("writing, hashing", writer.finish, dict.fromkeys(TEXT_COUNTS, 0))
     total = sum(seconds.values())
     lines = [f"| one worker, {engine}, started | share of its time |", "| --- | --- |"]
     return lines + [f"| {stage} | {spent / total:.0%} |" for stage, spent in seconds.items()]

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from layouts import LAYOUTS, write_layouts
 
-from tokenmill.text.listing import local_files
+from tokenmill.text.listing import list_sources
 from tokenmill.tokenize.load import load_any
 
 HERE = Path(__file__).resolve().parent.parent
@@ -32,7 +32,7 @@ LOOP_BYTES = 20_000_000  # of text, for the plain loop
 
 
 def texts(source: str):
-    for path in local_files(source).values():
+    for path in (file.path for file in list_sources([source]).files):
         for batch in pq.ParquetFile(path).iter_batches(1024, columns=["text"]):
             yield from batch.column(0).to_pylist()
 

@@ -117,7 +117,8 @@ def prepared(tokenizer_json, tmp_path_factory) -> tuple[Path, Path]:
     for number in range(4):
         texts = make_text(documents=700, seed=number, words=15)
         write_parquet(cwd / "corpus" / f"shard_{number}.parquet", texts, row_group_size=300)
-    flags = ["--source", "corpus", "--tokenizer", tokenizer_json, "--workers", "2", "--shard-text-bytes", "50000"]
+    flags = ["--source", "corpus", "--tokenizer", tokenizer_json, "--workers", "2", "--shard-text-bytes", "33000"]
+    flags += ["--val-file", "shard_3.parquet"]
     done = run_prepare(*flags, cwd=cwd)
     return cwd / "corpus", cwd / done.stdout.splitlines()[-1]
 

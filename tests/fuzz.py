@@ -44,13 +44,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from file_server import FileServer
 from making import make_text, run_prepare, tree, write_parquet
+from reading import read
 
 from tokenmill import Mixture, RowLoader, cli
 from tokenmill.remote import files, ranges
 from tokenmill.text.formats import ReadOptions
-from tokenmill.text.listing import local_files
-from tokenmill.text.sources import plan_units, read_documents
-from tokenmill.text.units import SourceFile
 from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import train_tokenizer
 
@@ -105,7 +103,9 @@ def make_all(base: Path) -> None:
     write_parquet(base / "more" / "1.parquet", texts[3][20:])
     for source, name in (("corpus", "set"), ("more", "other")):
         flags = ("--source", base / source, "--tokenizer", tokenizers / "ours.json", "--shard-text-bytes", 9000)
-        shutil.copytree(base / run_prepare(*flags, "--keep-ids", "text", cwd=base).stdout.splitlines()[-1], base / name)
+        shutil.copytree(
+            base / run_prepare(*flags, "--keep-columns", "text", cwd=base).stdout.splitlines()[-1], base / name
+        )
     for format in FORMATS:
         done = ["convert", "out", format, base / "set", base / "theirs" / format]
         eos = [] if format in ("raw", "npy", "parquet") else ["--eos"]
@@ -300,7 +300,16 @@ def _prepared(rng, base, work, seed, number):
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in (".json", ".idx"))
     done = "; ".join(damage(rng, path, work / "home") for path in _some(rng, files))
     flags = ["--source", base / "corpus", "--tokenizer", base / "tokenizers" / "ours.json", "--workers", "1"]
-    command = ["prepare", *flags, "--shard-text-bytes", "9000", "--keep-ids", "text", "--tokens-root", work / "tokens"]
+    command = [
+        "prepare",
+        *flags,
+        "--shard-text-bytes",
+        "9000",
+        "--keep-columns",
+        "text",
+        "--tokens-root",
+        work / "tokens",
+    ]
     return Case(seed, number, "prepared", done, list(map(str, command)), "prepare")
 
 
@@ -410,11 +419,10 @@ def _source(rng, base, work, seed, number):
     most = rng.choice([500, 1 << 20])
 
     def run():
-        for unit in plan_units(SourceFile(*local_files(str(path)).popitem(), "train"), how, most):
-            for documents in read_documents(unit):
-                documents.texts.validate(full=True)
+        for documents in read(path, how, most):
+            documents.texts.validate(full=True)
 
-    return Case(seed, number, "source", done, run, f"read_documents({path.name})")
+    return Case(seed, number, "source", done, run, f"read({path.name})")
 
 
 def _theirs(rng, base, work, seed, number):

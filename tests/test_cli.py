@@ -87,7 +87,10 @@ def test_presets_are_named_in_the_help_with_what_they_set():
         assert "[PRESET]" in said
         assert "demo: --source stdlib --tokenizer train:8192" in said
         assert "climbmix: --source karpathy/climbmix-400b-shuffle --num-shards 170 --val-file last" in said
-        assert "fineweb-edu: the default, --source karpathy/fineweb-edu-100b-shuffle --num-shards 46" in said
+        assert (
+            "fineweb-edu: --source karpathy/fineweb-edu-100b-shuffle --num-shards 46 --val-file shard_00045.parquet"
+            in said
+        )
 
 
 def test_a_preset_that_there_is_not_is_answered_with_those_that_there_are(tmp_path):
@@ -104,7 +107,7 @@ def test_a_preset_that_is_no_config_is_named():
 
 def test_flags_change_a_preset():
     config = command._parse(["demo", "--workers", "3"], "prepare", PRESETS)
-    assert (config.source, config.tokenizer, config.workers) == ("stdlib", "train:8192", 3)
+    assert (config.source, config.tokenizer, config.workers) == (("stdlib",), "train:8192", 3)
 
 
 def test_a_clone_s_user_adds_presets_in_config_py(tmp_path):
@@ -143,7 +146,7 @@ def test_texts_and_paths_prepare_the_same_wherever_one_is_named(source, tokenize
 
 def test_a_tokenizer_is_trained_below_a_text_as_well(tmp_path, source):
     root = str(tmp_path / "tokens")
-    folder, _ = prepare(PrepareConfig(source=source, tokenizer="train:300", tokens_root=root, workers=1))
+    folder, *_ = prepare(PrepareConfig(source=source, tokenizer="train:300", tokens_root=root, workers=1))
     assert (tmp_path / "tokenizers" / "corpus-bpe300.json").exists()
     assert folder.parent == tmp_path / "tokens"
 

@@ -14,7 +14,7 @@ from tokenmill.store.token_sets import TokenSet
 @pytest.fixture(scope="module")
 def prepared(shared_corpus, gpt2, tmp_path_factory):
     cwd = tmp_path_factory.mktemp("real")
-    flags = ("--source", shared_corpus, "--shard-text-bytes", 4 << 20)
+    flags = ("--source", shared_corpus, "--shard-text-bytes", 4 << 20, "--val-file", "last")
     return [
         cwd / run_prepare(*flags, "--workers", n, "--tokens-root", f"with-{n}", cwd=cwd).stdout.splitlines()[-1]
         for n in (1, 3)

@@ -1,18 +1,13 @@
 """A text format from outside the package: documents separated by a line of %%. Worker processes import it by name."""
 
-from tokenmill.text import separated
-from tokenmill.text.formats import TextFormat
+from tokenmill.text.formats import Rows, TextFormat
+from tokenmill.text.lines import read_pieces
+from tokenmill.text_arrays import unchecked_array
 
 SEPARATOR = b"\n%%\n"
-TOY = TextFormat("toy", (".toy",), module="toy_format", compressed=(".toy",), document="card", first=1)
-
-identify = separated.identify
+TOY = TextFormat("toy", (".toy",), "toy_format:read", compressed=(".toy",), document="card", first=1)
 
 
-def plan(file, raw, options, shard_text_bytes, known_text_bytes):
-    return separated.plan_separated(file, raw, SEPARATOR, shard_text_bytes, known_text_bytes)
-
-
-def read(part):
-    for pieces in separated.read_separated(part, SEPARATOR):
-        yield separated.text_documents(pieces)
+def read(file, k, n, options):
+    for pieces in read_pieces(file, k, n, SEPARATOR, options.max_document_bytes):
+        yield Rows([unchecked_array(pieces.texts)], {}, pieces.bytes, oversized=pieces.oversized)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tokenmill.feed.forecast import forecast
     from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.look.documents import Documents
-    from tokenmill.prepare.outcomes import PreparationError
-    from tokenmill.prepare.prepare_config import PRESETS, PrepareConfig
+    from tokenmill.prepare.config import PRESETS, PrepareConfig
+    from tokenmill.prepare.run import PreparationError
     from tokenmill.store.set_names import find_token_set
     from tokenmill.store.token_sets import TokenSet
     from tokenmill.tokenize.tokenizer import Tokenizer
@@ -67,12 +67,12 @@ __all__ = [
     "state_dict",
 ]
 _HOMES = {
-    "PRESETS": "prepare.prepare_config",
+    "PRESETS": "prepare.config",
     "Documents": "look.documents",
     "Mixture": "feed.mixture",
     "PackedRows": "batches.packed_rows",
-    "PreparationError": "prepare.outcomes",
-    "PrepareConfig": "prepare.prepare_config",
+    "PreparationError": "prepare.run",
+    "PrepareConfig": "prepare.config",
     "RowLoader": "batches.loader",
     "TokenSet": "store.token_sets",
     "Tokenizer": "tokenize.tokenizer",

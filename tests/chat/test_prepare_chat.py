@@ -27,7 +27,7 @@ from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.tables import metadata_of
-from tokenmill.text.arrow_columns import _without_nulls
+from tokenmill.text.columnar import _without_nulls
 from tokenmill.tokenize.chat_rule import find_chat_rule
 
 
@@ -53,9 +53,20 @@ def source(rows, tmp_path_factory):
 @pytest.fixture(scope="module")
 def chat_set(source, tokenizer_json, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
-    flags = ("--source", source, "--chat", "chatml", "--tokenizer", tokenizer_json, "--workers", "2")
+    flags = (
+        "--source",
+        source,
+        "--val-file",
+        "last",
+        "--chat",
+        "chatml",
+        "--tokenizer",
+        tokenizer_json,
+        "--workers",
+        "2",
+    )
     done = run_prepare(*flags, "--shard-text-bytes", "20000", cwd=folder)
-    assert "tokens bear loss" in done.stdout
+    assert "tokens are in the loss" in done.stdout
     return folder / done.stdout.splitlines()[-1]
 
 
@@ -91,8 +102,8 @@ def test_parquet_with_nested_columns_gives_the_same_set(rows, source, tokenizer_
         some = [row["messages"] for row in rows[60 * number : 60 * number + 60]]
         extra = [[{**message, "name": None, "tool_calls": None} for message in one] for one in some]
         pq.write_table(pa.table({"id": list(range(60)), "messages": extra}), folder / f"chat_{number}.parquet")
-    flags = ("--source", folder, "--chat", "chatml", "--tokenizer", tokenizer_json, "--keep-ids", "id")
-    done = run_prepare(*flags, cwd=tmp_path)
+    flags = ("--source", folder, "--chat", "chatml", "--tokenizer", tokenizer_json, "--keep-columns", "id")
+    done = run_prepare(*flags, "--val-file", "last", cwd=tmp_path)
     made = tmp_path / done.stdout.splitlines()[-1]
     assert list(documents_of(made)) == list(documents_of(chat_set))
     token_set = TokenSet(made)
@@ -103,8 +114,8 @@ def test_parquet_with_nested_columns_gives_the_same_set(rows, source, tokenizer_
 def test_a_second_run_makes_nothing_and_other_rules_make_another_set(source, tokenizer_json, chat_set):
     root = chat_set.parents[2]
     before = tree(chat_set)
-    flags = ("--source", source, "--chat", "chatml", "--tokenizer", tokenizer_json)
-    assert ", 0 to make" in run_prepare(*flags, cwd=root).stderr
+    flags = ("--source", source, "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
+    assert "all shards of this part are made" in run_prepare(*flags, cwd=root).stderr
     assert tree(chat_set) == before
     last = run_prepare(*flags, "--loss", "last", cwd=root).stdout.splitlines()[-1]
     assert last != str(chat_set.relative_to(root))
@@ -118,7 +129,9 @@ def test_a_chat_template_beside_its_tokenizer(source, tokenizer, tmp_path):
     model.mkdir()
     tokenizer._with_special(["<|im_start|>", "<|im_end|>"]).save(model / "tokenizer.json")
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "bos_token": "<|bos|>"}))
-    done = run_prepare("--source", source, "--chat", model / "tokenizer_config.json", cwd=tmp_path)
+    done = run_prepare(
+        "--source", source, "--val-file", "last", "--chat", model / "tokenizer_config.json", cwd=tmp_path
+    )
     token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
     assert token_set.tokenizer["chat"]["template"] == CHATML
     assert token_set.tokenizer["chat"]["variables"] == {"bos_token": "<|bos|>"}
@@ -194,7 +207,8 @@ def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokeni
     files = sorted(map(str, (tmp_path / "out").glob("*.parquet")))
     flags = ("--tokenizer", tokenizer_json, "--name", "back", "--val-fraction", "0.1")
     assert cli.main(["convert", "in", "parquet", *files, *flags]) == 1, "the mask would be lost"
-    done = run_prepare("--source", tmp_path / "out", "--chat", "chatml", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    flags = ("--source", tmp_path / "out", "--chat", "chatml", "--tokenizer", tokenizer_json)
+    done = run_prepare(*flags, "--val-file", "val-*.parquet", cwd=tmp_path)
     assert sorted(documents_of(tmp_path / done.stdout.splitlines()[-1])) == sorted(expected)
 
 
@@ -223,7 +237,18 @@ def test_a_mask_that_is_left_out_is_said_and_one_that_was_written_wrong_is_found
 
 def test_the_lines_that_preparing_ends_with_train(source, tokenizer_json, tmp_path):
     """Also where conversations are longer than a row."""
-    flags = ("--source", source, "--chat", "chatml", "--tokenizer", tokenizer_json, "--workers", "1")
+    flags = (
+        "--source",
+        source,
+        "--val-file",
+        "last",
+        "--chat",
+        "chatml",
+        "--tokenizer",
+        tokenizer_json,
+        "--workers",
+        "1",
+    )
     lines = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()
     first = lines.index("train on it:")
     code = "\n".join(lines[first + 1 : lines.index("look at it:")]).replace("seq_len=1024", "seq_len=64")
@@ -237,11 +262,13 @@ def test_it_is_an_error_if_every_conversation_is_left_out_and_the_file_is_named(
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "thinking": "c"}]}
     for name in ("a", "b"):
         write_jsonl(tmp_path / "chats" / f"{name}.jsonl", [row] * 3)
-    flags = ("--source", "chats", "--chat", "chatml", "--tokenizer", tokenizer_json)
+    flags = ("--source", "chats", "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    assert "left out: 6 conversations: the template has no place for reasoning (the first in a.jsonl)" in done.stdout
-    assert "every conversation to train on was left out" in done.stderr
+    told = (
+        "found no document to train on; 6 conversations: the template has no place for reasoning (the first in a.jsonl)"
+    )
+    assert told in done.stderr
     assert "train on it" not in done.stdout
 
 

@@ -79,10 +79,10 @@ def test_a_sample_is_of_different_documents_and_repeatable(tmp_path):
 def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(tmp_path, tokenizer_json):
     for number in range(2):
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b", None, "c d", "", "e f", "g h"], row_group_size=3)
-    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    done = run_prepare("--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
     found = [document.source for document in Documents(tmp_path / done.stdout.splitlines()[-1], "train")]
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert found == [f"0.parquet row group {g}, document {nth} of those that were kept" for g, nth in places]
+    assert found == [f"0.parquet row group {g}, document {nth} of those that are kept in train" for g, nth in places]
 
 
 def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer_json):
@@ -91,7 +91,9 @@ def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer
         lines = "".join(f'{{"text": "{name} document {i}"}}\n' for i in range(300))
         (tmp_path / "in" / f"{name}.jsonl").write_text(lines)
     flags = ("--tokenizer", tokenizer_json, "--shard-text-bytes", 2000)
-    token_set = TokenSet(tmp_path / run_prepare("--source", "in", *flags, cwd=tmp_path).stdout.splitlines()[-1])
+    token_set = TokenSet(
+        tmp_path / run_prepare("--source", "in", "--val-file", "last", *flags, cwd=tmp_path).stdout.splitlines()[-1]
+    )
     assert len(token_set.split("train")) > 3
     for document in Documents(token_set, "train"):
         assert document.source == f"a.jsonl line {int(document.text.split()[-1]) + 1}"

@@ -171,7 +171,9 @@ def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)> &amp; \u2028 é"
     for number in range(2):
         write_parquet(tmp_path / "<b>in" / f"{number}.parquet", [evil] * 40)
-    done = run_prepare("--source", "<b>in", "--name", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    done = run_prepare(
+        "--source", "<b>in", "--name", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path
+    )
     folder = tmp_path / done.stdout.splitlines()[-1]
     assert cli.main(["report", str(folder), "--seq-len", "512", "--out", str(tmp_path / "page.html")]) == 0
     tab, wrong = opened(browser, tmp_path / "page.html")
@@ -237,7 +239,7 @@ def test_lines_that_hide_each_other_have_several_widths():
 def test_source_files_are_listed_the_largest_first_and_the_rest_behind_a_click(tmp_path, tokenizer_json):
     for number in range(30):
         write_parquet(tmp_path / "corpus" / f"{number:02}.parquet", make_text(2 + number, seed=number))
-    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1)
+    flags = ("--source", "corpus", "--val-file", "last", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1000)
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     files = source_files(TokenSet(folder))
     assert sum(file["tokens"] for file in files) == TokenSet(folder).manifest["tokens"]
@@ -282,7 +284,7 @@ def test_the_verdict_says_what_the_lengths_and_the_packings_do():
 def test_what_was_left_out_is_said(tmp_path, tokenizer_json, capsys):
     for number in range(2):
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b c", None, "", "", "d e f"] * 9)
-    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    done = run_prepare("--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
     folder = tmp_path / done.stdout.splitlines()[-1]
     printed = run(capsys, folder)[1]
     html = (folder / "report.html").read_text()
@@ -452,7 +454,16 @@ def test_a_report_compares_a_view_with_the_set_by_what_is_known_of_documents(tok
     for number in range(3):
         table = {"text": make_text(40, seed=number, words=8), "language": ["en", "de"] * 20, "score": list(range(40))}
         pq.write_table(pa.table(table), tmp_path / "corpus" / f"{number}.parquet")
-    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "language,score")
+    flags = (
+        "--source",
+        "corpus",
+        "--val-file",
+        "last",
+        "--tokenizer",
+        tokenizer_json,
+        "--keep-columns",
+        "language,score",
+    )
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     assert cli.main(["view", str(folder), "--name", "en", "--repeat", "case language when 'en' then 2 else 0 end"]) == 0
     assert cli.main(["report", str(folder), "--out", str(tmp_path / "whole.html")]) == 0

@@ -87,7 +87,18 @@ def page(tmp_path_factory, tokenizer_json):
     for number in range(2):
         rows = [{"messages": random_messages(rng) * rng.choice((1, 1, 4))} for _ in range(80)]
         (folder / "chats" / f"{number}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    flags = ("--source", "chats", "--chat", "chatml", "--tokenizer", tokenizer_json, "--workers", "1")
+    flags = (
+        "--source",
+        "chats",
+        "--val-file",
+        "last",
+        "--chat",
+        "chatml",
+        "--tokenizer",
+        tokenizer_json,
+        "--workers",
+        "1",
+    )
     done = run_prepare(*flags, cwd=folder)
     tokens = folder / done.stdout.splitlines()[-1]
     assert cli.main(["report", str(tokens), "--seq-len", "256"]) == 0

@@ -71,7 +71,18 @@ def sets(tmp_path_factory, tokenizer_json):
             write_corpus(cwd / name, file, random.Random(f"{name} {file}"))
         if root == "grown":
             shutil.copytree(cwd / "small", cwd / "grown")
-        flags = ["--source", name, "--name", name, "--tokens-root", root, "--tokenizer", tokenizer_json]
+        flags = [
+            "--source",
+            name,
+            "--val-file",
+            "last",
+            "--name",
+            name,
+            "--tokens-root",
+            root,
+            "--tokenizer",
+            tokenizer_json,
+        ]
         flags += ["--chat", "chatml"] if name == "chat" else ["--keep-columns", "score,meta"] * (name != "math")
         folder = cwd / run_prepare(*flags, "--workers", 1, cwd=cwd).stdout.splitlines()[-1]
         found[root, name] = found["grown", name] = folder
@@ -461,13 +472,13 @@ def test_a_row_is_printed_with_its_text_and_where_each_document_is_from(sets, ca
                 assert len(tokenizer.encode(source)) + 1 == int(length)
                 assert f"{file} {kind} {row}\n<|bos|>{source}\n" in out
     assert whole > 40
-    web, words = sets["grown", "web"], ["--step", 3, "--batch-size", 4, "--world-size", 2, "--seq-len", 64]
+    web, words = sets["grown", "web"], ["--step", 4, "--batch-size", 4, "--world-size", 2, "--seq-len", 64]
     rows, out = show(capsys, web, *words)
     assert max(map(len, re.findall("^    (.*)$", out, re.MULTILINE))) <= 76, "of many rows, a line for each piece"
     assert len(show(capsys, web, *words, "--full")[1]) > len(out)
     bars = re.findall(r"^row (\d:\d+:\d+), rank (\d) +([A-Za-z]+)$", out, re.MULTILINE)
     assert [(place, int(rank)) for place, rank, _ in bars] == [(place, rank) for place, rank, *_ in rows]
-    shown = run_of(web, batch_size=4, world_size=2, seq_len=64).step(3)
+    shown = run_of(web, batch_size=4, world_size=2, seq_len=64).step(4)
     for row, (*_, bar) in zip(shown, bars, strict=True):
         letters = [chr(ord("a" if piece.filler else "A") + number) for number, piece in enumerate(row.pieces)]
         assert re.fullmatch("".join(f"{letter}*" for letter in letters), bar), "lowercase letters are filler"
@@ -481,8 +492,8 @@ def test_the_table_of_columns_has_a_line_for_each_piece_that_is_no_filler(sets, 
         out = show(capsys, web, *flags, "--view", "a", "--step", 2, "--columns", columns)[1]
         table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.split("\n") if line.startswith("│")]
         for (place, document, tokens, score, note), (row, piece) in zip(table, pieces, strict=True):
-            assert (place, int(tokens), int(score)) == (row, piece.length, piece.document), "its row in the source file"
-            assert re.fullmatch(rf"\w\.parquet row {piece.document}", document)
+            assert (place, int(tokens)) == (row, piece.length)
+            assert re.fullmatch(rf"\w\.parquet row {score}", document), "its row in the source file"
             assert "[31m:fire:" in note, "neither an escape sequence nor an emoji"
         assert "\x1b" not in out
     assert "has 'scor'; there are score, meta" in refused(capsys, web, *flags, "--step", 2, "--columns", "scor")
@@ -495,7 +506,7 @@ def test_the_table_of_columns_has_a_line_for_each_piece_that_is_no_filler(sets, 
 def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
     for number in range(2):
         write_parquet(tmp_path / "in" / f"{number}.parquet", ["red \x1b[31m\r\x7f\x9b2J\n\tand on [bold]:fire:"])
-    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    done = run_prepare("--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
     for words in (["--document", "0"], ["--row", "0"], ["--row", "0", "--full", "--ids"]):
         out = run(capsys, tmp_path / done.stdout.splitlines()[-1], *words, "--seq-len", 40)
         assert re.search(r"<\|bos\|>red ␛\[31m␍␡[^\x9b]+2J\n\tand on \[bold\]:fire:", out)

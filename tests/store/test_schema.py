@@ -15,7 +15,7 @@ from tokenmill.store.files import header, parse_json
 OTHERS = [None, True, -1, 0.5, 10**30, math.nan, math.inf, "", "x", "../x", "a\x1bb", [], {}, [[]], ["x"], {"x": 1}]
 # where any text may stand
 FREE = {"bos_token", "repository", "revision", "commit", "source", "file", "template", "pattern", "metadata", "where"}
-FREE |= {"chat", "sources", "bos_token", "eot_token", "id_column"}
+FREE |= {"chat", "sources", "bos_token", "eot_token", "checksum"}
 OPTIONAL = {
     "mask",
     "targets",
@@ -24,7 +24,8 @@ OPTIONAL = {
     "eot_token",
     "eot_id",
 }  # of manifests
-OPTIONAL |= {"metadata", "refused", "bytes", "shards", "row_groups", "row_group_documents"}  # of records
+OPTIONAL |= {"metadata", "refused", "bytes", "unit", "row_groups", "row_group_documents", "checksum", "val_fraction"}
+OPTIONAL |= {"left_out", "prepared", "fraction", "val_fraction"}  # of records
 OPTIONAL |= {"where", "cap", "broken_conversations", "refused_conversations"}  # of views, and of chat sets
 DATA = {
     "ranks",
@@ -33,6 +34,8 @@ DATA = {
     "tokenizer.json",
     "a/b.parquet",
     "oversized",
+    "score",
+    "train_0.000",
     "model",
 }  # objects with keys of data
 
@@ -44,11 +47,14 @@ def files(tmp_path_factory):
     hub = {"repository": "o/n", "revision": "main", "commit": "c" * 40}
     hub["files"] = [{"name": "a/b.parquet", "bytes": 3, "sha256": "d" * 64, "git_sha1": None}]
     manifest = read_manifest(folder) | {"hub": hub, "files": {"tokenizer.json": "0" * 64}}
+    manifest["prepared"] = {"validation": {"fraction": 0.01}, "shard_text_bytes": 9000}
     manifest["shards"][0]["sources"] = ["a.parquet", "b.parquet"]
     manifest["tokenizer"] |= {"eot_token": "<|eot|>", "eot_id": 1}
     record = json.loads((folder / "shards/train_0.000.json").read_text())
-    record |= {"metadata": ["score"], "refused": {"oversized": 3}}
-    several = record | {"source": {"files": [{"file": name, "documents": 1, "bytes": 9} for name in "ab"], "shards": 1}}
+    record |= {"metadata": {"score": "number"}, "refused": {"oversized": 3}}
+    record["unit"] = {"k": 0, "n": 1, "shard_text_bytes": 9000, "shards": {"train_0.000": "train"}}
+    one = {"documents": 1, "bytes": 9, "checksum": "0", "val_fraction": 0.1, "left_out": 3}
+    several = record | {"source": {"files": [{"file": name} | one for name in "ab"]}}
     named = header("tokenizer") | {"name": "bpe", "fingerprint": "f" * 64, "bos_token": "<|bos|>"}
     named |= {"special_tokens": {"<|bos|>": 300}, "chat": manifest["tokenizer"]["chat"]}
     return {
@@ -58,9 +64,6 @@ def files(tmp_path_factory):
         "tokenizer": ("tokenizer", named | {"pattern": ".", "ranks": {"YQ==": 0, "Yg==": 1}}),
         "foreign tokenizer": ("tokenizer", named | {"kind": "huggingface", "tokenizer": {"model": {}}}),
         "view": ("view", make_view(folder, "good", {"train_0.000": [0, 3]}) | {"rule": {"where": "a > 0", "cap": 3}}),
-        "listing": ("files", header("files") | hub),
-        "plan": ("plan", header("plan") | {"text_bytes": 7}),
-        "checked": ("checked", header("checked") | {"files": {"a/b.parquet": [1, 2, 3]}}),
     }
 
 
@@ -103,7 +106,8 @@ def test_whatever_is_replaced_is_refused_unless_it_is_of_the_same_type(files):
                 text = isinstance(other, str) and (FREE & set(path) or other == "x") and isinstance(old, str)
                 container = type(other) is type(old) in (list, dict) and path[-1] not in ("shards", "source", "crc32")
                 foreign = path[0] == "tokenizer" and kind == "tokenizer"  # as Hugging Face's library reads it
-                assert null or text or container or foreign, (name, path, other)
+                share = type(other) is type(old) is float
+                assert null or text or container or foreign or share, (name, path, other)
 
 
 def test_whatever_is_taken_out_is_missed_unless_it_is_optional(files):

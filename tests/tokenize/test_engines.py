@@ -199,11 +199,13 @@ def test_the_engine_changes_no_byte_of_the_token_set(source, tokenizer_json, tmp
     for engine in ("tiktoken", "gigatoken"):
         cwd = tmp_path / engine
         cwd.mkdir()
-        done = run_prepare("--source", source, "--tokenizer", tokenizer_json, "--engine", engine, cwd=cwd)
+        done = run_prepare(
+            "--source", source, "--val-file", "last", "--tokenizer", tokenizer_json, "--engine", engine, cwd=cwd
+        )
         trees[engine], said[engine] = tree(cwd / "data"), done.stderr
     assert trees["tiktoken"] == trees["gigatoken"]
-    assert "with 2 workers and tiktoken" in said["tiktoken"]
-    assert "with 2 workers and gigatoken" in said["gigatoken"]
+    assert "tokenizing with tiktoken" in said["tiktoken"]
+    assert "tokenizing with gigatoken" in said["gigatoken"]
 
 
 def test_auto_makes_a_faster_engine_only_for_more_than_a_little_text(tokenizer_json, tmp_path):
@@ -211,13 +213,13 @@ def test_auto_makes_a_faster_engine_only_for_more_than_a_little_text(tokenizer_j
         source = tmp_path / name
         for number in range(2):
             write_parquet(source / f"{number}.parquet", make_text(documents, seed=number, words=400))
-        done = run_prepare("--source", source, "--tokenizer", tokenizer_json, cwd=tmp_path)
-        assert f"with 2 workers and {engine}" in done.stderr
+        done = run_prepare("--source", source, "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
+        assert f"tokenizing with {engine}" in done.stderr
         assert "which is slower" not in done.stderr
 
 
 def test_an_engine_that_cannot_be_used_is_refused_by_name(source, tokenizer, tokenizer_json, tmp_path):
-    flags = ("--source", source, "--tokenizer", tokenizer_json)
+    flags = ("--source", source, "--val-file", "last", "--tokenizer", tokenizer_json)
     odd = replace(tokenizer, pattern=r"\w+|\W+")
     odd.save(tmp_path / "odd.json")
     done = run_prepare(*flags[:-1], tmp_path / "odd.json", "--engine", "gigatoken", cwd=tmp_path, check=False)

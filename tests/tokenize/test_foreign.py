@@ -222,12 +222,12 @@ def encoding_pickle(state) -> bytes:
 def test_preparing_with_both_kinds(source, tokenizer, hugging_face, tmp_path):
     (tmp_path / "nanochat.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
     for path in (hugging_face[0], tmp_path / "nanochat.pkl"):
-        done = run_prepare("--source", source, "--tokenizer", path, cwd=tmp_path)
+        done = run_prepare("--source", source, "--val-file", "last", "--tokenizer", path, cwd=tmp_path)
         assert f"tokenizer {path.stem if path.suffix == '.pkl' else path.parent.name} of" in done.stdout
 
 
 def test_another_bos_token_is_another_token_set(source, tokenizer_json, tmp_path):
-    flags = ("--source", source, "--tokenizer", tokenizer_json)
+    flags = ("--source", source, "--val-file", "last", "--tokenizer", tokenizer_json)
     folders = [
         run_prepare(*flags, *more, cwd=tmp_path).stdout.splitlines()[-1]
         for more in ((), ("--bos-token", "<|user_end|>"))

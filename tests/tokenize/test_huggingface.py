@@ -153,7 +153,18 @@ def test_preparing_and_showing_with_one(both, source, tmp_path, monkeypatch):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # threads that would not survive the fork of a worker
     trees = []
     for engine in ("auto", "tiktoken"):
-        flags = ("--source", source, "--tokenizer", path, "--bos-token", "<s>", "--engine", engine)
+        flags = (
+            "--source",
+            source,
+            "--val-file",
+            "last",
+            "--tokenizer",
+            path,
+            "--bos-token",
+            "<s>",
+            "--engine",
+            engine,
+        )
         done = run_prepare(*flags, "--tokens-root", engine, cwd=tmp_path)
         token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
         trees.append([entry.sha256[0] for entry in token_set.entries])

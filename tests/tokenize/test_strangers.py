@@ -52,10 +52,10 @@ def test_the_same_pattern_in_a_hugging_face_file_is_an_error_of_the_shard(tmp_pa
     (tmp_path / "endless.json").write_text(json.dumps(theirs | {"normalizer": {"type": "NFC"}}))
     for name, text in (("a", "abc"), ("b", "a" * 2000), ("z", "abc")):
         write_parquet(tmp_path / "corpus" / f"{name}.parquet", [text])
-    flags = ("--source", tmp_path / "corpus", "--tokenizer", tmp_path / "endless.json", "--shard-text-bytes", "9")
+    flags = ("--source", tmp_path / "corpus", "--tokenizer", tmp_path / "endless.json", "--shard-text-bytes", "1000")
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    assert "failed: shard b.000: the tokenizers library cannot run tokenizer endless" in done.stderr
+    assert "b.parquet: the tokenizers library cannot run tokenizer endless" in done.stderr
     assert "failed; fix the cause" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -41,7 +41,16 @@ def made(tokenizer_json, tmp_path_factory):
     cwd = tmp_path_factory.mktemp("views")
     for number in range(3):
         write_source(cwd / "corpus", number)
-    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "score,language,meta.domain,tokens")
+    flags = (
+        "--source",
+        "corpus",
+        "--val-file",
+        "last",
+        "--tokenizer",
+        tokenizer_json,
+        "--keep-columns",
+        "score,language,meta.domain,tokens",
+    )
     done = run_prepare(*flags, "--shard-text-bytes", "3000", cwd=cwd)
     return cwd, cwd / done.stdout.splitlines()[-1]
 
@@ -163,7 +172,7 @@ def prepare_columns(cwd, tokenizer_json, columns, keep):
         rows = len(next(iter(columns.values())))
         table = pa.table({"text": make_text(rows, seed=number, words=3)} | columns)
         pq.write_table(table, cwd / "corpus" / f"{number}.parquet")
-    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", keep)
+    flags = ("--source", "corpus", "--val-file", "last", "--tokenizer", tokenizer_json, "--keep-columns", keep)
     return cwd / run_prepare(*flags, cwd=cwd).stdout.splitlines()[-1]
 
 
@@ -227,12 +236,12 @@ def test_the_command_makes_lists_and_shows_views(made, capsys):
 def test_a_view_is_made_again_for_a_set_that_has_grown(tokenizer_json, tmp_path, capsys):
     for number in range(3):
         write_source(tmp_path / "corpus", number)
-    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--keep-columns", "score")
+    flags = ("--source", "corpus", "--val-file", "last", "--tokenizer", tokenizer_json, "--keep-columns", "score")
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     assert cli.main(["view", str(folder), "--name", "good", "--where", "score >= 2.5"]) == 0
     before = counts_of(folder, "good")
     write_source(tmp_path / "corpus", 9)
-    run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    run_prepare(*flags, cwd=tmp_path)
     with pytest.raises(
         ValueError, match=r"the set has grown or changed since, to .*; run `tokenmill view .* --name good --update`"
     ):

@@ -259,10 +259,10 @@ class Renderer:
         return found
 
 
-def texts_of_row(row: str) -> list[str]:
+def texts_of_row(row: str, column: str | None = None) -> list[str]:
     """The texts of a row's messages, to train a tokenizer on; none of a row that is no conversation."""
     try:
-        return texts_of(read_conversation(_parsed(row)))
+        return texts_of(read_conversation(_parsed(row), column))
     except BrokenConversation:
         return []
 

@@ -4,31 +4,14 @@ They come into data/raw/OWNER--NAME. Each is compared with the hash that the hub
 are there are not fetched again.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tokenmill.addresses import named
 from tokenmill.hub_client import parse_address
-from tokenmill.text.downloads import Downloads
-from tokenmill.text.hub import list_matching
+from tokenmill.text.hub import fetch, list_hub
 
-WORKERS = 4
-
-
-class _Lines:
-    """Prints a line for each download."""
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
-
-    def begin(self, what: str) -> str:
-        self.say(f"fetching {what}")
-        return what
-
-    def move(self, bar: str, done: float, total: float, rates: str) -> None:
-        pass
-
-    def end(self, bar: str) -> None:
-        pass
+AT_ONCE = 4  # files
 
 
 def fetched(address: str, raw_dir: Path) -> list[Path]:
@@ -36,14 +19,8 @@ def fetched(address: str, raw_dir: Path) -> list[Path]:
     cannot be fetched.
     """
     repository, revision, pattern = parse_address(str(named(address)))
-    listing = list_matching(repository, revision, pattern or "*.bin")
-    at = "" if revision == "main" else f"--{revision}"
-    folder = Path(raw_dir) / f"{repository}{at}".replace("/", "--")
-    downloads = Downloads(listing, folder, WORKERS, _Lines())
-    try:
-        coming = [(file.name, downloads.start(file.name)) for file in listing.files]
-        for _, future in coming:
-            future.result()
-    finally:
-        downloads.close()
-    return [folder / name for name, _ in coming]
+    files = list_hub(f"{repository}/{pattern or '*.bin'}", revision, None, Path(raw_dir), lambda name: True)
+    print(f"fetching {len(files):,} files, as far as they are not here, into {raw_dir}", flush=True)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(fetch, files))
+    return [Path(file.path) for file in files]

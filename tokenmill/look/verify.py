@@ -25,9 +25,8 @@ import tyro
 
 from tokenmill.addresses import cache_root, is_address
 from tokenmill.look import verify_checks
-from tokenmill.prepare.outcomes import Failure
+from tokenmill.prepare.pool import Failure, Pool
 from tokenmill.prepare.progress import Bars, Meter
-from tokenmill.prepare.workers import run_tasks
 from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, RemoteTokenSet, open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import OFFSETS, TOKENS, columns_of
@@ -81,16 +80,17 @@ def _verify(token_set: TokenSet, cache: CacheConfig, quick: bool, workers: int) 
     readable = [entry for entry in token_set.entries if not quick and not wrong[entry.name]]
     with Bars() as bars, Meter(bars, "verifying", sum(entry.tokens for entry in readable)) as meter:
         tasks = sorted(readable, key=lambda entry: -entry.tokens)
-        outcomes = run_tasks(
-            check_shard, tasks, partial(_open, path, cache), max(1, min(workers, len(tasks))), meter.add
-        )
-    for entry, outcome in zip(tasks, outcomes, strict=True):
-        wrong[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
+
+        def settle(entry: ShardEntry, outcome: list[str] | Failure) -> None:
+            wrong[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
+
+        with Pool(workers) as pool:
+            pool.run(check_shard, tasks, partial(_open, path, cache), meter.add, settle)
     return {name: found for name, found in wrong.items() if found}
 
 
-def _open(path: str | os.PathLike[str], cache: CacheConfig, entry: ShardEntry) -> TokenSet:
-    return open_set(path, cache)
+def _open(path: str | os.PathLike[str], cache: CacheConfig) -> tuple[TokenSet, None]:
+    return open_set(path, cache), None
 
 
 def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:

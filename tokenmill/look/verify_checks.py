@@ -43,11 +43,8 @@ def of_the_set(token_set: TokenSet) -> list[str]:
         problems += of_views(token_set)
     except (OSError, ValueError, KeyError) as error:
         problems.append(str(error))
-    shared = [entry for entry in token_set.entries if len(entry.sources) > 1]
-    together = Counter(name for entry in shared for name in entry.sources)
-    alone = {entry.sources[0] for entry in token_set.entries if len(entry.sources) == 1}
-    problems += [f"manifest.json: {name} is in two shards" for name, n in together.items() if n > 1 or name in alone]
-    return problems
+    groups = Counter(name for sources in {entry.sources for entry in token_set.entries} for name in sources)
+    return problems + [f"manifest.json: {name} is in shards of other files" for name, n in groups.items() if n > 1]
 
 
 def of_views(token_set: TokenSet) -> list[str]:

@@ -1,20 +1,18 @@
 """Preparing: text becomes a token set, once, on all cores or many machines.
 
-Comes in: a PrepareConfig. Goes out: a token set's folder, or which shards failed and why (outcomes).
+Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed and why.
 
-    prepare_config    what the user asks for; run goes through the steps with it:
-    input_files       lists the files to read; choose_tokenizer: finds or trains the tokenizer
-    splits            decides which files validate, also when a set grows
-    inventory         knows which shards are needed and made; plan: finds what is missing
-    shard_size        decides how much text a shard has
-    estimate          says how many bytes that will take
-    execute           has it made; upload: sends shards to a bucket as they are made
-    make              makes one shard of one unit of work, in a worker
-    metadata          keeps columns of the source beside the tokens
-    tokenize_documents  tokenizes a batch of texts, or of conversations
-    workers           gives waiting_tasks to worker processes, which fork_server starts; cluster: to Ray's
-    cores             counts the cores that a process may use
-    progress          shows what is happening; command: `tokenmill prepare`
+    config            what the user asks for; command: `tokenmill prepare`
+    run               the whole story: list, decide what validates, plan, make, write the manifest
+    validation        decides which files, or documents, validate
+    choose_tokenizer  finds or trains the tokenizer
+    estimate          says how many bytes will be fetched and written
+    destination       where a set is made: a folder or an address
+    made              says whether a unit is made; make: makes it, in a worker
+    encode            tokenizes a batch of texts, or of conversations
+    pool              runs tasks in worker processes; worker: what those begin with; cluster: Ray's
+    fetching          fetches the hub's files ahead of the workers
+    progress          shows what is happening
 
 It must never know how rows are made of what it writes.
 """
@@ -24,19 +22,20 @@ from typing import TYPE_CHECKING
 from tokenmill.extras import naming_the_extra
 
 if TYPE_CHECKING:
-    from tokenmill.prepare.outcomes import Prepared
-    from tokenmill.prepare.prepare_config import PrepareConfig
+    from tokenmill.prepare.config import PrepareConfig
+    from tokenmill.prepare.run import Prepared
 
 
 def prepare(config: "PrepareConfig") -> "Prepared":
-    """Prepares a token set, or what is missing of it. Returns its folder, and how many shards other parts must make.
+    """Prepares a token set, or what is missing of it. Returns (folder, missing, sentences): the set's folder or
+    address, how many units other parts must still make, and what a dry run or a grown set has to say.
 
     If it is interrupted, run it again: it continues where it stopped, and the result is byte-identical to that of an
     undisturbed run. Progress goes to standard error.
 
-    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong before work starts,
-    PreparationError for what went wrong with single files or shards, and ModuleNotFoundError, with the command for pip,
-    if the extra `prepare` is not installed.
+    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong before work starts
+    and if no document is left to train on, PreparationError for what went wrong with single units, and
+    ModuleNotFoundError, with the command for pip, if the extra `prepare` is not installed.
     """
     with naming_the_extra("prepare"):
         from tokenmill.prepare import run  # loads its packages only when it is needed

@@ -1,37 +1,42 @@
-"""The tokenizer of a preparation: named, trained on the source, or read from a file; and its files in a token set."""
+"""The tokenizer of a preparation: named, read from a file, or trained on the source.
+
+    find_tokenizer(config, files, say)      gpt2, a tokenizer.json, a model on the hub; train:N, trained once and kept
+
+A tokenizer is trained on documents that train, from all over the source.
+"""
 
 import time
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil
 from pathlib import Path
-from typing import TypeVar
 
+from tokenmill.addresses import has_scheme
 from tokenmill.chat.chat_encoder import Renderer, texts_of_row
-from tokenmill.prepare.input_files import InputFiles
-from tokenmill.prepare.prepare_config import PrepareConfig
-from tokenmill.store.token_sets import write_token_bytes
-from tokenmill.text.file_groups import about_text_bytes
+from tokenmill.prepare.config import PrepareConfig
+from tokenmill.text.documents import read_unit
 from tokenmill.text.formats import ReadOptions
-from tokenmill.text.sources import plan_units, read_documents
-from tokenmill.text.units import Documents, SourceFile
+from tokenmill.text.hub import fetch
+from tokenmill.text.plan import plan, shard_size
+from tokenmill.text.source_file import SourceFile
 from tokenmill.tokenize.chat_rule import find_chat_rule
 from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
-SAMPLED_FILES, SAMPLED_HUB_FILES = 64, 8  # that train:N reads at most; those of a hub have to be fetched first
-PLACES = 8  # in each file
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
+SAMPLED_HUB_UNITS = 8  # whose files have to be fetched first
 
 
-def find_tokenizer(config: PrepareConfig, inputs: InputFiles, say: Callable[[str], None]) -> Tokenizer:
-    """The requested tokenizer; trains it if that is asked for and was not done before.
+def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]) -> Tokenizer | None:
+    """The requested tokenizer; trains it if that is asked for and was not done before. None if a dry run would have to.
 
     ValueError, FileNotFoundError or ConnectionError if there is none.
     """
-    if config.train_size is not None:
-        tokenizer = _trained(config, inputs, say).framed(config.bos_token)
-    else:
+    if config.train_size is None:
         tokenizer = load_any(config.tokenizer_name, config.bos_token).of_text()  # chat sets of it are mixed with text
+    elif (trained := _trained(config, files, say)) is None:
+        return None
+    else:
+        tokenizer = trained.framed(config.bos_token)
     if config.chat is None:
         return tokenizer.framed(eot_token=config.eot_token)
     found = tokenizer.chatting(find_chat_rule(config.chat, config.loss))
@@ -39,85 +44,48 @@ def find_tokenizer(config: PrepareConfig, inputs: InputFiles, say: Callable[[str
     return found
 
 
-def must_train(config: PrepareConfig) -> bool:
-    """Whether a tokenizer has to be trained first. ValueError if parts are to be made without one."""
-    if config.train_size is None or config.trained.exists():
-        return False
-    if config.parts > 1:
-        raise ValueError(
-            f"{config.trained}: no tokenizer yet, and parts must share one; train it by a run without --part first"
-        )
-    return True
+def trained_path(config: PrepareConfig) -> Path:
+    """The file that a trained tokenizer is kept in."""
+    root = Path("data/tokens") if has_scheme(config.tokens_root) else Path(config.tokens_root)
+    return root.absolute().parent / "tokenizers" / f"{config.dataset}-bpe{config.train_size}.json"
 
 
-def _trained(config: PrepareConfig, inputs: InputFiles, say: Callable[[str], None]) -> Tokenizer:
-    size, path = config.train_size, config.trained
+def _trained(config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]) -> Tokenizer | None:
+    size, path = config.train_size, trained_path(config)
     assert size is not None, "another tokenizer is not trained"
     if path.exists():
         say(f"using the tokenizer trained before: {path} (delete it to train again)")
         return Tokenizer.load(path)
-    say(f"training a tokenizer of {size:,} tokens on {' and '.join(config.sources)}")
+    if config.dry_run:
+        return None
+    if config.part_of[1] > 1:
+        raise ValueError(f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first")
+    say(f"training a tokenizer of {size:,} tokens on {' and '.join(config.source)}")
     started = time.monotonic()
-    tokenizer = train_tokenizer(training_texts(inputs, config.options, TRAIN_TEXT_BYTES), size, f"bpe{size}")
+    tokenizer = train_tokenizer(training_texts(files, config.options, TRAIN_TEXT_BYTES, say), size, f"bpe{size}")
     path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     say(f"trained in {time.monotonic() - started:.0f} s: {path}")
     return tokenizer
 
 
-def training_texts(inputs: InputFiles, options: ReadOptions, text_bytes: int) -> Iterator[str]:
-    """Texts from all over the training files, up to `text_bytes`: the same share of each file.
-
-    Reads at most `SAMPLED_FILES` files at even distances; of each file, stretches at even distances.
-    """
-    files = [file for file in inputs.files if file.split == "train"]
-    files = _spread(files, SAMPLED_FILES if inputs.downloads is None else SAMPLED_HUB_FILES)
-    fetched = inputs.fetch(files)
-    sizes = [min(about_text_bytes(file), text_bytes) for file in files]
-    share = text_bytes / max(1, sum(sizes))
-    left = 0.0  # what the files before this one did not have
-    for file, size in zip(files, sizes, strict=True):
-        for future in [future for future, of in fetched.items() if of is file]:
-            future.result()
-        wanted = left + size * share  # if there is little text, all of it, whatever its size was taken for
-        yielded = 0
-        for text in _texts_of(file, options, wanted):
-            yielded += len(text.encode())
-            yield text
-        left = max(0.0, wanted - yielded)
-
-
-def _texts_of(file: SourceFile, options: ReadOptions, wanted: float) -> Iterator[str]:
-    """Texts of a file, up to about `wanted` bytes, from places at even distances."""
-    stretch = max(1 << 16, int(wanted / PLACES))
-    units = _spread(plan_units(file, options, stretch), PLACES if wanted < about_text_bytes(file) else 1 << 62)
-    left = wanted
-    for number, unit in enumerate(units):
-        here = left / (len(units) - number)
-        texts = chain.from_iterable(_texts_in(documents, options) for documents in read_documents(unit))
-        while here > 0 and (text := next(texts, None)) is not None:
-            yield text
-            size = len(text.encode())
-            here, left = here - size, left - size
-
-
-def _texts_in(documents: Documents, options: ReadOptions) -> list[str]:
-    """The texts of documents; of conversations, those of their messages."""
-    rows: list[str] = documents.texts.to_pylist()
-    return [text for row in rows for text in texts_of_row(row)] if options.conversations else rows
-
-
-Some = TypeVar("Some")
-
-
-def _spread(items: list[Some], most: int) -> list[Some]:
-    """At most `most` of the items, at even distances."""
-    if len(items) <= most:
-        return items
-    return [items[(2 * number + 1) * len(items) // (2 * most)] for number in range(most)]
-
-
-def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    """Writes the tokenizer, and the bytes that its tokens stand for, into a token set's folder."""
-    tokenizer.save(folder / "tokenizer.json")
-    write_token_bytes(folder, tokenizer.token_bytes())
+def training_texts(
+    files: Sequence[SourceFile], options: ReadOptions, most: int, say: Callable[[str], None] = lambda line: None
+) -> Iterator[str]:
+    """Texts that train, about `most` bytes of them: all, or some from units at even distances, all over each."""
+    units = [unit for unit in plan(files, options, shard_size(files)) if unit.files[0].validates < 1.0]
+    text_bytes = sum(file.text_bytes for unit in units for file in unit.files) / max(1, len(units))  # of a unit, about
+    wanted = ceil(most / max(1.0, text_bytes))
+    wanted = min(wanted, SAMPLED_HUB_UNITS) if any(file.hub for file in files) else wanted
+    units = units[:: max(1, len(units) // wanted)]
+    every = max(1, ceil(sum(unit.bytes for unit in units) * files[0].text_bytes / max(1, files[0].bytes) / most))
+    for unit in units:
+        for file in (file for file in unit.files if not file.is_there):
+            say(f"fetching {file.name}, to train on")
+            fetch(file)
+        for number, documents in enumerate(read_unit(unit, options)):
+            if number % every == 0:
+                rows = documents.chosen(~documents.validates).texts.to_pylist()
+                if options.conversations:
+                    rows = [text for row in rows for text in texts_of_row(row, options.messages_column)]
+                yield from rows

@@ -1,109 +1,191 @@
-"""One unit of work -> one shard, in a worker process."""
+"""One unit of work -> its shards, in a worker process.
 
-import os
+    a.000          the documents of the unit that train: its first shard, whose record is written last
+    a.000-val      those that validate, if there are any
+    a.001 ...      further shards of a unit with much more text than planned, as a compressed file may have
+
+The text is read once, whichever split a document is in.
+"""
+
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenmill.prepare.metadata import kept_columns_of, kept_table, no_rows, require_found
-from tokenmill.prepare.tokenize_documents import concatenated, text_maker
-from tokenmill.store.columns import META
-from tokenmill.store.schema import dtype_name
-from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import DTYPES, TEXT_COUNTS
-from tokenmill.text.sources import read_documents
-from tokenmill.text.units import BATCH_BYTES, Documents, FilePart, Unit
-from tokenmill.text_arrays import text_array
-from tokenmill.tokenize.encoder import Encoder, choose_encoder
-from tokenmill.tokenize.tokenizer import Tokenizer
+import pyarrow as pa
 
-PROOF_DOCUMENTS = 64  # of the first unit, which an engine is proven on before it is used
-MOST_TEXT = 1 << 30  # a shard may have so many bytes of text,
-MUCH_MORE = 4  # or so many times what was planned, if that is more
-WARM_BYTES = 8 << 20  # of text, after which most words are known
+from tokenmill.prepare.encode import columns_of, documents_encoder
+from tokenmill.prepare.made import Work, column_types, facts_of, require_one_type
+from tokenmill.store.columns import META
+from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
+from tokenmill.store.shard_writer import ShardWriter
+from tokenmill.store.shards import SPLITS, TOTALS, Split
+from tokenmill.store.tables import kind_of
+from tokenmill.text.documents import LEFT_OUT, Documents, read_unit
+from tokenmill.text.formats import BATCH_BYTES
+from tokenmill.text.hub import fetch
+from tokenmill.text.plan import Unit
+from tokenmill.text.source_file import changed
+from tokenmill.tokenize.encoder import Encoder
+
+ROOM = 2  # a shard takes up to this many times the text that was planned, as the plan knows only the size of files
+Report = Callable[[int, int, int, int], None]  # documents, tokens, bytes of text, bytes of the unit's files
 
 
 class Made(NamedTuple):
-    """What a worker reports about a shard beside what it wrote."""
+    """What a worker tells about a unit beside what it wrote."""
 
-    engine: str
-    why: str  # no faster engine was used, or ""
+    documents: int
+    tokens: int
+    text_bytes: int
     referred: int  # documents that the reference encoded for the characters in them
-    itemsize: int  # bytes of a token
+    columns: dict[str, str]  # the types of the columns that are kept
 
 
-def load_encoder(tokenizer: Tokenizer, engine: str, unit: Unit) -> tuple[Encoder, str]:
-    """What workers encode with, proven on the first documents of a unit; and why not a faster engine, or "".
+def make(work: Work, encoder: Encoder, unit: Unit, report: Report) -> Made:
+    """Tokenizes a unit into its shards, and sends them to where the set is.
 
-    A fast engine then encodes some MB more to learn common words, which every worker starts with.
+    ValueError for text that cannot be read as the options say, or a file that is written to meanwhile.
     """
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its process, and threads do not survive a fork
-    stream = (concatenated(gathered) for gathered in _gathered(read_documents(unit)))
-    first = next(stream, text_array([]))
-    encoder, why = choose_encoder(engine, tokenizer, first[:PROOF_DOCUMENTS])
-    seen = 0
-    while not encoder.is_reference and seen < WARM_BYTES and (texts := next(stream, None)) is not None:
-        encoder.encode(texts)
-        seen += texts.nbytes
-    return encoder, why
+    for file in unit.files:
+        fetch(file)
+    stamps = [file.stamp() for file in unit.files]
+    with work.destination.making() as folder, contextlib.ExitStack() as stack:
+        maker = _Maker(unit, work, encoder, folder, stack, report)
+        done = 0
+        for batch in _gathered(read_unit(unit, work.options)):
+            maker.write(batch)
+            done += (read := min(unit.bytes - done, sum(documents.bytes for documents in batch)))
+            report(0, 0, 0, read)
+        if stamps != [file.stamp() for file in unit.files]:
+            raise changed(unit.files[0])
+        report(0, 0, 0, unit.bytes - done)
+        records = maker.finish()
+        work.destination.send(folder, records)
+    documents, tokens, text = (sum(record[key] for record in records) for key in TOTALS)
+    return Made(documents, tokens, text, maker.referred, column_types(records))
 
 
-def make_shard(
-    folder: Path,
-    shard_text_bytes: int,
-    state: tuple[Encoder, str],
-    unit: Unit,
-    report: Callable[..., None],
-) -> Made:
-    """Tokenizes one unit into one shard; reports (documents, tokens, bytes of text, share of unit.text_bytes).
+class _Maker:
+    """Writes the shards of a unit. The first one is there even if the unit has no documents: it has the record."""
 
-    The record says which `shard_text_bytes` the unit was planned with.
-    """
-    encoder, why = state
-    tallies, referred = [Tally(part) for part in unit.parts], 0
-    identities: list[dict] = []
-    most = max(MOST_TEXT, MUCH_MORE * unit.text_bytes)
-    kept = kept_columns_of(unit)
-    missing = {column.name for column in kept if not column.optional}
-    tokenize = text_maker(encoder, unit)
-    written = [META.suffix] * bool(kept) + list(tokenize.columns)
-    with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size), written) as writer:
-        if kept:
-            writer.write_column(META.suffix, no_rows(kept))
-        for gathered in _gathered(read_documents(unit, identities)):
-            made = tokenize(unit, writer.num_documents, gathered)
-            writer.write(made.tokens, made.lengths)
-            for suffix, values in made.columns.items():
-                writer.write_column(suffix, values)
-            referred += made.referred
-            for documents in made.documents:
-                tallies[documents.part].add(documents)
-                _require_as_planned(tallies[documents.part], most)
-                if kept:
-                    writer.write_column(META.suffix, kept_table(documents, kept))
-                    missing -= documents.kept_found
-            text_bytes, share = map(sum, zip(*((d.text_bytes, d.share) for d in made.documents), strict=True))
-            report(len(made.lengths), len(made.tokens), text_bytes, share)
-        counts = {count: sum(tally.counts[count] for tally in tallies) for count in TEXT_COUNTS}
-        facts: dict[str, Any] = {"source": _source(unit, tallies, identities)} | tokenize.facts()
-        facts["fingerprint"] = encoder.tokenizer.fingerprint
-        if kept:
-            facts["metadata"] = [str(column) for column in kept]
-            require_found(unit, missing, writer.num_documents)
-        facts["max_document_bytes"] = unit.parts[0].options.max_document_bytes
-        writer.finish(counts | facts | {"shard_text_bytes": shard_text_bytes})
-    return Made(encoder.engine, why, referred, DTYPES[writer.dtype].itemsize)
+    def __init__(
+        self, unit: Unit, work: Work, encoder: Encoder, folder: Path, stack: contextlib.ExitStack, report: Report
+    ):
+        self.unit, self.work, self.encoder, self._folder, self._stack = unit, work, encoder, folder, stack
+        self._encode, self._report = documents_encoder(encoder, work.options), report
+        self.shards: list[_Shard] = []
+        self.referred = 0
+        self._counts = [Counter[str]() for _ in unit.files]  # what was left out of each
+        self._kinds: dict[tuple[str, int], set[str]] = {}  # of each column that is kept, in each file
+        self._all_validate = unit.files[0].validates == 1.0
+        self._latest: dict[Split, _Shard] = {}
+        self._begin("val" if self._all_validate else "train")
+
+    def _begin(self, split: Split) -> None:
+        number = sum(shard.split == split for shard in self.shards)
+        is_other = split == "val" and not self._all_validate
+        name = f"{self.unit.stem}.{self.unit.k + number:03d}{'-val' * is_other}"
+        columns = [META.suffix] * bool(self.work.options.kept) + columns_of(self.encoder, self.work.options)
+        writer = ShardWriter(self._folder, name, dtype_name(self.encoder.tokenizer.vocab_size), columns)
+        self._latest[split] = _Shard(self._stack.enter_context(writer), split, self.work)
+        self.shards.append(self._latest[split])
+
+    def write(self, batch: list[Documents]) -> None:
+        """Writes documents to the shards of their splits."""
+        for documents in batch:
+            self._counts[documents.file].update(documents.counts)
+            for field in documents.kept.schema if documents.kept is not None and len(documents.texts) else ():
+                self._kinds.setdefault((field.name, documents.file), set()).add(kind_of(field.type))
+        for split in SPLITS:
+            some = [one.chosen(one.validates == (split == "val")) for one in batch]
+            if any(len(one.texts) for one in some):
+                self._write(split, [one for one in some if len(one.texts)])
+
+    def _write(self, split: Split, batch: list[Documents]) -> None:
+        most = ROOM * self.work.shard_text_bytes
+        if split not in self._latest or (self.unit.n == 1 and self._latest[split].text_bytes >= most):
+            self._begin(split)
+        shard = self._latest[split]
+        try:
+            encoded = self._encode(shard.writer.name, shard.writer.num_documents, batch)
+        except ValueError as error:
+            raise ValueError(f"{self.unit.files[batch[0].file].shown}: {error}") from error
+        self.referred += encoded.referred
+        shard.write(encoded)
+        self._report(len(encoded.lengths), len(encoded.tokens), encoded.text_bytes, 0)
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Makes the shards count, the first one last; returns their records in that order."""
+        names = {shard.writer.name: shard.split for shard in self.shards}
+        total = sum(self._counts, Counter[str]())
+        whole = {"unit": facts_of(self.unit, self.work) | {"shards": names}}
+        if self.work.options.kept:
+            whole["metadata"] = self._column_types()
+        files = [file.facts() for file in self.unit.files]
+        for facts, counts in zip(files, self._counts, strict=True):
+            if left_out := sum(counts[name] for name in LEFT_OUT):
+                facts["left_out"] = left_out
+        records = []
+        for shard in reversed(self.shards):
+            is_first = shard is self.shards[0]
+            numbers: dict[str, Any] = {name: total[name] if is_first else 0 for name in LEFT_OUT_COUNTS}
+            records.append(
+                shard.finish(files, self.encoder.tokenizer.fingerprint, numbers | (whole if is_first else {}))
+            )
+        return records
+
+    def _column_types(self) -> dict[str, str]:
+        """The type of each column that is kept; in a file with several, it becomes text."""
+        found: dict[str, tuple[str, str]] = {}
+        for (name, number), kinds in self._kinds.items():
+            kind, *others = kinds - {"null"} or {"null"}
+            require_one_type(found, name, "text" if others else kind, self.unit.files[number].name)
+        return {name: kind for name, (kind, _) in found.items()}
 
 
-def _require_as_planned(tally: "Tally", most: int) -> None:
-    """ValueError if a file has far more text than planned: a few bytes can hold a text a million times."""
-    if tally.counts["text_bytes"] > most:
-        raise ValueError(
-            f"{tally.part.file.shown}: gave {tally.counts['text_bytes']:,} bytes of text and has more, where "
-            f"{tally.part.text_bytes:,} were planned, as it repeats itself in a dictionary or is compressed very "
-            "tightly; write it again with smaller row groups and no dictionary, or plain, or take it out of the source"
-        )
+class _Shard:
+    """A shard that is being written, and what its record says."""
+
+    def __init__(self, writer: ShardWriter, split: Split, work: Work):
+        self.writer, self.split, self._work = writer, split, work
+        self.text_bytes = 0
+        self._documents = Counter[tuple[int, int | None]]()  # by file and row group
+        self._counts, self._refused = Counter[str](), Counter[str]()
+        if work.options.kept:  # a shard without documents has the columns too
+            heads = dict.fromkeys(name.partition(".")[0] for name in work.options.kept)
+            writer.write_column(META.suffix, pa.table({head: pa.nulls(0) for head in heads}))
+
+    def write(self, encoded: Any) -> None:
+        """Appends a batch of documents."""
+        self.writer.write(encoded.tokens, encoded.lengths)
+        for suffix, values in encoded.columns.items():
+            self.writer.write_column(suffix, values)
+        self.text_bytes += encoded.text_bytes
+        self._refused += encoded.refused
+        self._counts += Counter(broken_conversations=encoded.broken, refused_conversations=encoded.refused.total())
+        for documents in encoded.documents:
+            self._documents[documents.file, documents.row_group] += len(documents.texts)
+            if documents.kept is not None:
+                self.writer.write_column(META.suffix, documents.kept)
+
+    def finish(self, files: list[dict[str, Any]], fingerprint: str, more: dict[str, Any]) -> dict[str, Any]:
+        """Makes the shard count; returns its record."""
+        sources = []
+        for number, of_file in enumerate(files):
+            groups = {group: count for (file, group), count in self._documents.items() if file == number}
+            by_group = {"row_groups": list(groups), "row_group_documents": list(groups.values())}
+            has_groups = bool(groups) and None not in groups
+            sources.append(of_file | {"documents": sum(groups.values())} | (by_group if has_groups else {}))
+        facts: dict[str, Any] = {
+            "source": sources[0] if len(sources) == 1 else {"files": sources},
+            "fingerprint": fingerprint,
+        }
+        facts |= {"text_bytes": self.text_bytes, **self._counts}
+        if self._refused:
+            facts["refused"] = dict(sorted(self._refused.items()))
+        return self.writer.finish(facts | more)
 
 
 def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:
@@ -112,50 +194,9 @@ def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:
     size = 0
     for documents in stream:
         held.append(documents)
-        size += documents.text_bytes
+        size += documents.texts.nbytes
         if size >= BATCH_BYTES // 2:
             yield held
             held, size = [], 0
     if held:
         yield held
-
-
-class Tally:
-    """Counts what was read of a part."""
-
-    def __init__(self, part: FilePart):
-        self.part, self.documents, self.other_split = part, 0, 0
-        self.counts = Counter(dict.fromkeys(TEXT_COUNTS, 0))
-        self.row_groups = dict.fromkeys(part.span or () if part.file.format.has_row_groups else (), 0)
-
-    def add(self, documents: Documents) -> None:
-        self.documents += len(documents.texts)
-        self.other_split += documents.other_split
-        for count in TEXT_COUNTS:
-            self.counts[count] += getattr(documents, count)
-        if documents.row_group is not None:
-            self.row_groups[documents.row_group] = self.row_groups.get(documents.row_group, 0) + len(documents.texts)
-
-    def groups(self) -> dict:
-        """How many documents each row group has, for packing `nanochat`."""
-        return {"row_group_documents": list(self.row_groups.values())} if self.part.file.format.has_row_groups else {}
-
-    def spans(self) -> dict:
-        """Which row groups were read, of a file that was planned as a whole."""
-        return {"row_groups": list(self.row_groups)} if self.groups() and self.part.span is None else {}
-
-    def whole(self, identity: dict) -> dict:
-        """What a record says about one file of several."""
-        left_out = {count: found for count, found in self.counts.items() if found}
-        return identity | self.spans() | self.groups() | {"documents": self.documents} | left_out | self.split()
-
-    def split(self) -> dict:
-        """How many documents the other split has, if the file's documents are split."""
-        return {} if self.part.file.val_fraction is None else {"other_split": self.other_split}
-
-
-def _source(unit: Unit, tallies: list[Tally], identities: list[dict]) -> dict:
-    """What a record says about the source of its text."""
-    if len(tallies) == 1:
-        return identities[0] | tallies[0].spans() | tallies[0].groups() | tallies[0].split() | {"shards": unit.units}
-    return {"files": [tally.whole(one) for tally, one in zip(tallies, identities, strict=True)], "shards": 1}

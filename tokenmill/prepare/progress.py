@@ -21,7 +21,7 @@ LINE_SECONDS, BAR_SECONDS = 5.0, 0.1
 class Bars:
     """The bars of a run, one below the other, with lines printed above them. Any thread may call the methods."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         from rich.console import Console  # here, as workers import this module too
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

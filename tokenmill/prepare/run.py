@@ -1,251 +1,316 @@
-"""Turns files of text into token shards, once.
+"""Text -> a token set: the whole story.
 
-    source files -> units of work -> worker processes -> shards -> manifest.json
+    list the files -> decide what validates -> plan units -> make those that are not made -> write the manifest
 
-A unit makes one shard. Each worker streams its unit's documents, tokenizes, writes, hashes and renames;
-tokens never cross a process boundary. The parent lists the files, plans, watches and shows progress.
-What is on disk already is not made again: the same command after a crash, or with more source files,
-makes only what is missing. Another tokenizer makes another folder.
-
-The configuration flows one way: list, plan, make, finish.
+A unit is known before any file is opened, from names and sizes alone. Each is made by itself, on any machine, and
+counts once its record is written. So a second run makes what is missing, parts need nothing but a shared destination,
+and after a crash at any moment there are whole units only. Another tokenizer makes another folder.
 """
 
 import contextlib
-import tempfile
-from dataclasses import dataclass, replace
+import functools
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-from tokenmill.addresses import joined
-from tokenmill.humanize import counted
-from tokenmill.prepare.choose_tokenizer import find_tokenizer, must_train, save_tokenizer
-from tokenmill.prepare.cores import available_cores
-from tokenmill.prepare.estimate import estimate, split_line
-from tokenmill.prepare.execute import make_missing
-from tokenmill.prepare.fork_server import ForkServer
-from tokenmill.prepare.input_files import InputFiles, list_input_files
-from tokenmill.prepare.inventory import Inventory, any_record
-from tokenmill.prepare.outcomes import PreparationError, Prepared
-from tokenmill.prepare.plan import Missing, find_missing
-from tokenmill.prepare.prepare_config import PrepareConfig
-from tokenmill.prepare.progress import Bars
-from tokenmill.prepare.splits import (
-    changes,
-    divide_as_before,
-    former_entries,
-    in_former_order,
-    keep_splits,
-    require_all_there,
-)
-from tokenmill.store.files import remove_temporary_files
-from tokenmill.store.locked import locked
-from tokenmill.store.schema import dtype_name
-from tokenmill.store.shards import DTYPES, ShardEntry
-from tokenmill.store.token_sets import SMALL_FILES, write_manifest
-from tokenmill.text.document_split import require_documents
+from tokenmill.addresses import has_scheme
+from tokenmill.humanize import counted, in_bytes
+from tokenmill.prepare import cluster
+from tokenmill.prepare.choose_tokenizer import find_tokenizer
+from tokenmill.prepare.config import PrepareConfig, available_cores
+from tokenmill.prepare.destination import Destination
+from tokenmill.prepare.estimate import estimate
+from tokenmill.prepare.fetching import Fetching
+from tokenmill.prepare.made import COUNTED, Work, column_types, made, shards_of
+from tokenmill.prepare.make import Made, make
+from tokenmill.prepare.pool import Failure, Pool
+from tokenmill.prepare.progress import Bars, Meter
+from tokenmill.prepare.validation import LAST, divide, find_rule
+from tokenmill.prepare.worker import ENCODER, encoder_of
+from tokenmill.prepare.worker import __name__ as WORKER
+from tokenmill.store.files import read_json, remove_temporary_files
+from tokenmill.store.shards import ShardEntry, sources_of
+from tokenmill.store.token_sets import write_manifest, write_token_bytes
+from tokenmill.text.listing import list_sources
+from tokenmill.text.plan import Unit, part_of, plan, shard_size
+from tokenmill.text.source_file import SourceFile
 from tokenmill.tokenize.encoder import require_engine
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-SUBFOLDERS = ("shards", "manifests")
+LITTLE_TEXT = 1 << 20  # bytes; a faster engine takes a quarter of a second to be made and proven
+SEPARATORS = ("<|endoftext|>", "\n\n", "\n")  # of which one is suggested for a file that is one document
+READ_FOR_IT = 1 << 20  # bytes
+MOST_AHEAD = 8  # files that are fetched before their units are made, with --no-keep-raw
 
-if TYPE_CHECKING:
-    from tokenmill.prepare.upload import BucketUpload
 
-PRELOAD = ("tokenmill.prepare.make", "tiktoken", "gigatoken")  # what workers import, while files are listed
+class Prepared(NamedTuple):
+    """A token set's folder or address, and how many of its units are not made: those of other parts."""
+
+    folder: Path | str
+    missing: int
+    sentences: tuple[str, ...] = ()  # what is ahead, in a dry run; else what is new in a set that has grown
+
+
+class PreparationError(Exception):
+    """Some units could not be made; the others are done. `failures` says which; `folder` has what is done."""
+
+    def __init__(self, failures: list[Failure], folder: Path | str):
+        reasons = "; ".join(dict.fromkeys(failure.reason for failure in failures))
+        super().__init__(f"{len(failures)} failed, all others are done: {reasons}")
+        self.failures, self.folder = failures, folder
 
 
 def prepare(config: PrepareConfig) -> Prepared:
-    """`prepare_and_describe`, without the sentences."""
-    return prepare_and_describe(config)[0]
+    """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all units are made.
 
-
-def prepare_and_describe(config: PrepareConfig) -> tuple[Prepared, list[str]]:
-    """Prepares a token set, or what is missing of it, or this part of it; writes the manifest once all shards are made.
-
-    The sentences say how the splits of an existing set have changed. With `dry_run` nothing is made, and they say what
-    is ahead.
-
-    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
-    before work starts, PreparationError for what went wrong with single files or shards.
+    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong before work starts,
+    PreparationError for what went wrong with single units.
     """
-    with contextlib.ExitStack() as stack:
-        server = None if config.cluster or config.dry_run else ForkServer(PRELOAD)
-        if server is not None:
-            stack.callback(server.kill)
-        bars = stack.enter_context(Bars())
-        inputs = stack.enter_context(contextlib.closing(list_input_files(config, bars)))
+    with Bars() as bars, Pool(config.workers) as pool:
         if config.workers > (cores := available_cores()) and config.cluster is None:
             bars.say(f"warning: {config.workers} workers for {cores} cores: more memory, and no more speed")
-        if must_train(config) and (config.dry_run or inputs.downloads is not None):
-            prepared, ahead = _describe_before_training(config, inputs, bars)
-            if config.dry_run:
-                return prepared, ahead
-            _say(ahead, bars)  # before training fetches some of the files
-        tokenizer = find_tokenizer(config, inputs, bars.say)
+        files, config = _list(config, bars)
+        divided, _ = divide(files, find_rule(config, files, None, config.dataset))
+        tokenizer = find_tokenizer(config, divided, bars.say)
+        if tokenizer is None:  # of a dry run
+            units = plan(divided, config.options, config.shard_text_bytes or shard_size(divided))
+            ahead = tuple(estimate(config, files, units, config.train_size or 1))
+            return Prepared(Path(config.tokens_root) / f"{config.dataset}-bpe{config.train_size}", len(units), ahead)
         require_engine(config.engine, tokenizer)
-        job = _Job(config, inputs, tokenizer, bars, server)
-        if config.dry_run:
-            return _dry_run(job)
-        is_new = not job.folder.exists()
-        with locked(job.folder, shared=job.shares_its_folder):
-            try:
-                return _prepare(job)
-            except BaseException as error:
-                if is_new and job.makes_all:
-                    _remove_if_nothing_is_done(job.folder)
-                if isinstance(error, PreparationError) and any(job.folder.glob("shards/*.json")):
-                    error.folder = job.folder
-                raise
+        name = f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
+        with Destination.of(config.tokens_root, name) as destination:
+            destination.fetch()
+            return _prepare(config, files, tokenizer, destination, pool, bars)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One preparation: what it reads, with which tokenizer, and where it writes."""
+def _prepare(
+    config: PrepareConfig,
+    files: list[SourceFile],
+    tokenizer: Tokenizer,
+    destination: Destination,
+    pool: Pool,
+    bars: Bars,
+) -> Prepared:
+    shown = destination.shown if destination.address else Path(destination.shown)
+    former = destination.manifest() or {}
+    kept = former.get("prepared", {})
+    files, sentences = divide(files, rule := find_rule(config, files, kept.get("validation"), destination.shown))
+    size = kept.get("shard_text_bytes") or config.shard_text_bytes or shard_size(files)
+    if config.shard_text_bytes not in (None, size):
+        raise ValueError(f"{shown}: has shards of {size:,} bytes of text; leave out --shard-text-bytes, or give --name")
+    units = plan(files, config.options, size, _former_groups(former, files, shown))
+    is_little = config.engine == "auto" and sum(file.text_bytes for file in files) < LITTLE_TEXT
+    listed = frozenset(shard["name"] for shard in former.get("shards", ()))
+    engine = "tiktoken" if is_little else config.engine
+    work = Work(destination, config.options, tokenizer.fingerprint, engine, size, listed)
 
-    config: PrepareConfig
-    inputs: InputFiles
-    tokenizer: Tokenizer
-    bars: Bars
-    server: ForkServer | None  # which starts workers
-
-    @property
-    def name(self) -> str:
-        return f"{self.config.dataset}-{self.tokenizer.name}-{self.tokenizer.fingerprint[:8]}"
-
-    @property
-    def folder(self) -> Path:
-        """The local folder that the set is made in."""
-        return self.config.root / self.name
-
-    @property
-    def address(self) -> str | None:
-        """Where the set is uploaded to; None if it stays in its folder."""
-        address = self.config.address
-        return address and joined(address, self.name)
-
-    @property
-    def shares_its_folder(self) -> bool:
-        """Whether runs of other parts may be in the folder, too. Each part of a set in a bucket has its own."""
-        return not self.makes_all and self.address is None
-
-    @property
-    def makes_all(self) -> bool:
-        """Whether this run makes all parts."""
-        return self.config.parts == 1
-
-
-class _Plan(NamedTuple):
-    """What is known before anything is made."""
-
-    former: list[ShardEntry]
-    inputs: InputFiles  # with the files in the splits that they stay in
-    inventory: Inventory
-    missing: Missing
-
-
-def _upload(address: str | None, folder: Path) -> "BucketUpload | None":
-    if address is None:
-        return None
-    from tokenmill.prepare.upload import BucketUpload  # and urllib, ssl: a twentieth of a second
-
-    return BucketUpload(address, folder)
-
-
-def _plan(job: _Job, upload: "BucketUpload | None", folder: Path) -> _Plan:
-    """Plans the set whose records are in a folder. ValueError if files that it was made of are gone."""
-    config = job.config
-    former = former_entries(folder)
-    named = (config.val_file, config.val_fraction) != (None, None)
-    files = divide_as_before(job.inputs.files, former, any_record(folder), named, folder)
-    require_documents(files, config.options)
-    require_all_there(folder, files)
-    files = keep_splits(files, former, named)
-    inputs = replace(job.inputs, files=files)
-    fingerprint = job.tokenizer.fingerprint
-    inventory = Inventory(folder, fingerprint, config.options, files, config.shard_text_bytes, upload)
-    missing = find_missing(inventory, inputs, config, config.dry_run, job.bars.say)
-    return _Plan(former, inputs, inventory, missing)
+    missing = [unit for unit in part_of(units, *config.part_of) if made(unit, work) is None]
+    missing.sort(key=lambda unit: -unit.bytes)  # the longest first, so that all workers end together
+    ahead = [*sentences, *estimate(config, files, missing, tokenizer.vocab_size)]
+    if config.dry_run:
+        return Prepared(shown, len(missing), tuple(ahead))
+    for sentence in ahead:
+        bars.say(sentence)
+    with _removed_if_unused(destination.folder):
+        tokenizer.save(destination.folder / "tokenizer.json")
+        write_token_bytes(destination.folder, tokenizer.token_bytes())
+        destination.begin()
+        if missing and (failures := _make(missing, files, work, config, pool, bars)):
+            raise PreparationError(failures, shown)
+    destination.fetch()  # what other parts have made
+    records = [made(unit, work) for unit in units]
+    if left := records.count(None):
+        if config.part is None:
+            unit = units[records.index(None)]
+            raise ValueError(f"{shown}: {unit.name} was made by another run with other settings; run this one again")
+        return Prepared(shown, left)
+    shards = [shard for record in records if record is not None for shard in shards_of(record, work)]
+    column_types(record for record, _ in shards)
+    if not any(record["documents"] for record, split in shards if split == "train"):
+        if not former:
+            shutil.rmtree(destination.folder)
+        raise ValueError(f"{', '.join(config.source)}: found no document to train on{_why(shards)}")
+    places = {name: place for place, name in enumerate(shard["name"] for shard in former.get("shards", ()))}
+    shards.sort(key=lambda shard: places.get(shard[0]["name"], len(places)))  # those of a set that grows stay first
+    origin = {"prepared": {"validation": rule, "shard_text_bytes": size}, **_hub_facts(files, config)}
+    write_manifest(destination.folder, config.dataset, tokenizer.facts(), shards, origin)
+    destination.finish()
+    return Prepared(shown, 0, tuple(_new(shards, former)))
 
 
-def _describe_before_training(config: PrepareConfig, inputs: InputFiles, bars: Bars) -> tuple[Prepared, list[str]]:
-    """What is ahead of a set whose tokenizer is not trained yet."""
-    size = config.train_size
-    assert size is not None, "another tokenizer is not trained"
-    folder = config.root / f"{config.dataset}-bpe{size}-not-trained-yet"
-    inventory = Inventory(folder, "", config.options, inputs.files, config.shard_text_bytes)
-    missing = find_missing(inventory, inputs, config, True, bars.say)
-    return Prepared(folder, len(missing)), _ahead(missing, inputs, config, size)
+def _list(config: PrepareConfig, bars: Bars) -> tuple[list[SourceFile], PrepareConfig]:
+    """The files to read, with a file from elsewhere that validates; --val-file then has its name among them."""
+    listing = list_sources(config.source, Path(config.raw_dir), config.revision, _commit_of_earlier_set(config))
+    for line in listing.left_out:
+        bars.say(f"left out {line}")
+    files, names = listing.files, [file.name for file in listing.files]
+    if config.num_shards is not None:
+        if config.num_shards > len(files):
+            raise ValueError(f"expected {config.num_shards} files, found {len(files)}; give a smaller --num-shards")
+        taken = files[: config.num_shards]
+        last = files[-1:] if config.val_file == LAST else [file for file in files if file.name == config.val_file]
+        files = taken + [file for file in last if file not in taken]
+    if (val := config.val_file) not in (None, LAST, *names) and (has_scheme(val or "") or Path(val or "").is_file()):
+        (other,) = list_sources([val or ""]).files
+        same = [file.name for file in files if file.path == other.path]
+        name = same[0] if same else f"val/{other.name}" if other.name in names else other.name
+        files = files if same else [*files, replace(other, name=name)]
+        config = replace(config, val_file=name)
+    _require_documents(files, config)
+    return files, config
 
 
-def _dry_run(job: _Job) -> tuple[Prepared, list[str]]:
-    """What is ahead. The records of a set in a bucket are fetched into a folder that does not stay."""
-    with tempfile.TemporaryDirectory() as folder:
-        upload = _upload(job.address, Path(folder))
-        if upload is not None:
-            upload.fetch_records()
-        plan = _plan(job, upload, Path(folder) if upload else job.folder)
-    ahead = _ahead(plan.missing, plan.inputs, job.config, job.tokenizer.vocab_size)
-    return Prepared(job.address or job.folder, len(plan.missing)), ahead
-
-
-def _prepare(job: _Job) -> tuple[Prepared, list[str]]:
-    """Makes what is missing, in a folder that is locked."""
-    folder, config = job.folder, job.config
-    written = (folder, *(folder / name for name in SUBFOLDERS))
-    if job.makes_all:
-        remove_temporary_files(*written)
-    upload = _upload(job.address, folder)
-    if upload is not None:
-        upload.fetch_records()
-    former, inputs, inventory, missing = _plan(job, upload, folder)
-    save_tokenizer(folder, job.tokenizer)
-    if missing:
-        _say(_ahead(missing, inputs, config, job.tokenizer.vocab_size), job.bars)
-    failures = make_missing(inventory, inputs, missing, job.tokenizer, config, job.bars, job.server)
-    if job.makes_all:
-        remove_temporary_files(*written)
-    if failures:
-        raise PreparationError(failures)
-    inventory.look_again()
-    if left := inventory.missing(inputs.files):
-        if job.makes_all:
-            raise ValueError(f"{folder}: {counted(len(left), 'shard')} not made, as {left[0]}; run it again")
-        return Prepared(job.address or folder, len(left)), []
-    records = in_former_order(inventory.entries(inputs.files), former)
-    write_manifest(folder, config.dataset, job.tokenizer.facts(), records, inputs.facts())
-    if upload is not None:
-        upload.finish()
-    return Prepared(job.address or folder, 0), changes(records, former)
-
-
-def _ahead(missing: Missing, inputs: InputFiles, config: PrepareConfig, vocab_size: int) -> list[str]:
-    """What is ahead, in sentences. ValueError if it cannot be fetched or written.
-
-    PreparationError if this is a dry run, and files cannot be planned.
-    """
-    kept_in = config.root if config.address is None else None
-    itemsize = DTYPES[dtype_name(vocab_size)].itemsize
-    found = estimate(missing, inputs, Path(config.raw_dir), kept_in, itemsize)
-    found.require_folders()
-    found.require_room()
-    if config.dry_run and missing.failures:
-        raise PreparationError(missing.failures)
-    split = [split_line(inputs.files)] if config.dry_run else []  # later, the summary says it
-    return [*found.lines(), *split, *found.warnings()]
-
-
-def _say(lines: list[str], bars: Bars) -> None:
-    for line in lines:
-        bars.say(line)
-
-
-def _remove_if_nothing_is_done(folder: Path) -> None:
-    """Removes the folder of a preparation that made nothing."""
-    done = [path for name in (*SUBFOLDERS, "planned") for path in folder.glob(f"{name}/*")]
-    if done or (folder / "manifest.json").exists():
+def _require_documents(files: list[SourceFile], config: PrepareConfig) -> None:
+    """ValueError if the only file is one document, which cannot be split."""
+    file = files[0]
+    if len(files) > 1 or not file.format.is_text or config.document_separator is not None:
         return
-    for name in SMALL_FILES:
-        (folder / name).unlink(missing_ok=True)
-    for path in (*(folder / name for name in SUBFOLDERS), folder):
-        with contextlib.suppress(OSError):  # it does not exist, or has something else in it
-            path.rmdir()
+    with file.open_text()[0] as stream:
+        start = stream.read(READ_FOR_IT).decode("utf-8", "replace")
+    found = [repr(separator) for separator in SEPARATORS if separator in start]
+    advice = f", as --document-separator {found[0]}" if found else " by --document-separator"
+    raise ValueError(
+        f"{file.shown}: found this one file, which is one document, so nothing would be left to validate with; say "
+        f"what separates its documents{advice}, or add files"
+    )
+
+
+def _commit_of_earlier_set(config: PrepareConfig) -> str | None:
+    """The commit that a set of this data set was made from, so that another set is made from the same files."""
+    root = Path(config.tokens_root)
+    for path in [] if has_scheme(config.tokens_root) else sorted(root.glob(f"{config.dataset}-*/manifest.json")):
+        made_from = read_json(path, "tokens").get("hub", {})
+        if made_from.get("revision") == config.revision and made_from["repository"] in config.source[0]:
+            return str(made_from["commit"])
+    return None
+
+
+def _hub_facts(files: list[SourceFile], config: PrepareConfig) -> dict[str, Any]:
+    """What a manifest says about where its text is from: files of a hub."""
+    named = [(file, file.hub) for file in files if file.hub is not None]
+    if not named:
+        return {}
+    listed = [
+        {"name": file.name, "bytes": file.bytes, "sha256": hub.sha256, "git_sha1": hub.git_sha1} for file, hub in named
+    ]
+    hub = named[0][1]
+    where = {"repository": hub.repository, "revision": config.revision, "commit": hub.commit}
+    return {"hub": where | {"files": listed}}
+
+
+def _former_groups(former: dict[str, Any], files: list[SourceFile], shown: Path | str) -> list[tuple[str, ...]]:
+    """The files that are together in the shards of a set that grows. ValueError if one of them is gone."""
+    groups = list(dict.fromkeys(tuple(shard["sources"]) for shard in former.get("shards", ())))
+    here = {file.name for file in files}
+    if gone := [name for group in groups for name in group if name not in here]:
+        raise ValueError(
+            f"{shown}: was made of {gone[0]}{f' and {len(gone) - 1:,} more' * (len(gone) > 1)} too, not in the source "
+            "any more; put back what is missing, or, if this is another corpus, give it another --name"
+        )
+    return groups
+
+
+def _make(
+    units: list[Unit], files: list[SourceFile], work: Work, config: PrepareConfig, pool: Pool, bars: Bars
+) -> list[Failure]:
+    """Makes the units here or on a cluster, with progress; what failed."""
+    left = Counter(file for unit in units for file in unit.files)
+    engines, made_of, columns = set[tuple[str, str]](), list[Made](), dict[str, str]()
+    to_fetch = [file for file in left if not file.is_there and config.cluster is None]
+    most = max(MOST_AHEAD, *(len(unit.files) for unit in units))
+    fetching = Fetching(to_fetch, bars, len(to_fetch) if config.keep_raw else most)
+
+    def tell(engine: tuple[str, str]) -> None:
+        name, why = engine
+        if engine not in engines:
+            bars.say(f"tokenizing with {name}" + f", which is slower and gives the same ids: {why}" * bool(why))
+        engines.add(engine)
+
+    def settle(unit: Unit, outcome: Made | Failure) -> None:
+        left.subtract(unit.files)
+        for file in unit.files:
+            if file.hub is not None and not left[file]:
+                fetching.forget(file)
+        if isinstance(outcome, Failure):
+            return
+        made_of.append(outcome)
+        for name, kind in outcome.columns.items():
+            if "null" not in (kind, columns.setdefault(name, kind)) and kind != columns[name]:
+                column_types(record for other in units for record, _ in _shards_made(other, work))  # which raises
+            columns[name] = kind if columns[name] == "null" else columns[name]
+        if not config.keep_raw:
+            _delete([file for file in unit.files if not left[file]])
+
+    with Meter(bars, "preparing", sum(unit.bytes for unit in units)) as meter:
+        if config.cluster is None:
+            path = work.destination.folder / "tokenizer.json"
+            pool.start(WORKER, {ENCODER: f"{work.engine} {path}"})
+            setup, function = functools.partial(encoder_of, path, work.engine), functools.partial(make, work)
+            failures = pool.run(function, units, setup, meter.add, settle, tell, fetching.state_of)
+        else:
+            failures = cluster.run(units, work, meter.add, settle, tell)
+        if made_of:
+            bars.say(f"made {meter.rates()} in {meter.seconds:.1f} s")
+    if referred := sum(one.referred for one in made_of):
+        bars.say(f"{counted(referred, 'document')} encoded by the slower reference, for the characters in them")
+    if not config.keep_raw:
+        _delete([file for file in files if not left[file]])
+    return failures
+
+
+def _delete(files: Iterable[SourceFile]) -> None:
+    """Deletes files of the hub from this disk; if they are needed again, they are fetched again."""
+    for file in files:
+        if file.hub is not None:
+            Path(file.path).unlink(missing_ok=True)
+
+
+def _shards_made(unit: Unit, work: Work) -> list[tuple[dict[str, Any], Any]]:
+    record = made(unit, work)
+    return shards_of(record, work) if record is not None else []
+
+
+@contextlib.contextmanager
+def _removed_if_unused(folder: Path) -> Iterator[None]:
+    """Removes the folder of a set that begins here, if an error comes before anything of it is made."""
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new and not any(folder.glob("shards/*.json")):
+            for path in (folder / "shards", folder / "manifests"):
+                remove_temporary_files(path)
+                with contextlib.suppress(OSError):  # another run is at work in it
+                    path.rmdir()
+            if not (folder / "shards").exists():
+                shutil.rmtree(folder)
+        raise
+
+
+def _why(shards: list[tuple[dict[str, Any], Any]]) -> str:
+    """What was left out of a set without documents."""
+    reasons, first = Counter[str](), dict[str, str]()
+    for record, _ in shards:
+        names = [name for name in COUNTED if record.get(name) and name != "refused_conversations"]
+        found = {name.replace("_", " "): record[name] for name in names}
+        found |= {f"conversations: {reason}": many for reason, many in record.get("refused", {}).items()}
+        reasons.update(found)
+        for reason in found:
+            first.setdefault(reason, sources_of(record)[0]["file"])
+    told = [f"; {many:,} {reason} (the first in {first[reason]})" for reason, many in reasons.most_common(5)]
+    return "".join(told) or "; the files are empty"
+
+
+def _new(shards: list[tuple[dict[str, Any], Any]], former: dict[str, Any]) -> Iterator[str]:
+    """What is new in a set that has grown, in sentences."""
+    before = {name for shard in former.get("shards", ()) for name in shard["sources"]}
+    entries = [ShardEntry.of_record(record, split) for record, split in shards]
+    new = dict.fromkeys(name for entry in entries for name in entry.sources if name not in before)
+    if before and new:
+        size = in_bytes(sum(e.text_bytes for e in entries if set(e.sources) & new.keys()))
+        yield f"new in this set: {size} of text, from {', '.join([*new][:5])}{' ...' * (len(new) > 5)}"
+        yield "positions of before continue over the files that they know, and take new ones in with the next epoch"

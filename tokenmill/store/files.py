@@ -3,8 +3,8 @@
     with AtomicFile(path) as file:           a temporary file beside `path`
         file.write(data)
         checksums = file.commit()            on disk, and renamed: {"bytes": 4, "sha256": "...", "crc32": [...]}
-    write_json(path, header("plan") | {"text_bytes": 7})
-    read_json(path, "plan")                  ValueError if it is another file, or schema.py finds it wrong
+    write_json(path, header("shard") | record)
+    read_json(path, "shard")                 ValueError if it is another file, or schema.py finds it wrong
 
 A crash at any instant leaves the old file, the new one, or a `.tmp` that nothing reads.
 """

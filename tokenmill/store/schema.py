@@ -78,6 +78,7 @@ def _one_of(*texts: str) -> Is:
 
 
 COUNT, SOME, ID, DIGEST, SHORT = _whole(0), _whole(1), _whole(0, MOST_IDS - 1), _hexadecimal(64), _hexadecimal(16)
+FRACTION = Is("a number between 0 and 1", lambda value: type(value) is float and 0 < value < 1)
 TEXT, DTYPE = Is("a text", lambda value: type(value) is str), _one_of("uint16", "uint32")
 PLAIN = Is("a plain name, without `/` or control characters", is_plain)
 PATH = Is("a path of plain names", lambda value: type(value) is str and all(map(is_plain, value.split("/"))))
@@ -92,26 +93,29 @@ TOKENIZER = {**NAMED, "special_tokens": {TEXT: ID}}
 FOREIGN: Table = {"tokenizer": {}}  # what else a tokenizer.json has
 BY_RANKS: Table = {"pattern": TEXT, "ranks": {TEXT: ID}}
 VOCABULARY = {**NAMED, "vocab_size": _whole(1, MOST_IDS), "bos_id": ID, "eot_id?": ID}
-LISTED = {"name": PLAIN, "split": _one_of("train", "val"), "sources": [TEXT], **TOTALS}
+SPLIT = _one_of("train", "val")
+LISTED = {"name": PLAIN, "split": SPLIT, "sources": [TEXT], **TOTALS}
 LISTED |= {"bin": DIGEST, "idx": DIGEST, "mask?": DIGEST, "targets?": DIGEST}
 HUB_FILE = {"name": PATH, "bytes": COUNT, "sha256": _hexadecimal(64, None), "git_sha1": _hexadecimal(40, None)}
 HUB = {"repository": TEXT, "revision": TEXT, "commit": TEXT, "files": [HUB_FILE]}
+VALIDATION: Table = {"file?": TEXT, "fraction?": FRACTION, "names?": Is("true", lambda value: value is True)}
 MANIFEST = (
     {"dataset": PLAIN, "dtype": DTYPE, "tokenizer": VOCABULARY, **COUNTS, "shards": [LISTED]}
     | {"tokens": _whole(0, MOST_TOKENS)}
     | {"files": {PLAIN: DIGEST}, "records": {PLAIN: DIGEST}}
-    | {"hub?": HUB}
+    | {"hub?": HUB, "prepared?": {"validation": VALIDATION, "shard_text_bytes": SOME}}
 )
 SOURCE = (
-    {"file": TEXT, "id_column?": TEXT, "shards?": SOME}
-    | {f"{name}?": COUNT for name in ("bytes", "documents", "other_split", *LEFT_OUT_COUNTS, *CHAT_COUNTS)}
-    | {f"{name}?": [COUNT] for name in ("row_groups", "row_group_documents", "span")}
+    {"file": TEXT, "checksum?": TEXT, "val_fraction?": FRACTION}
+    | {f"{name}?": COUNT for name in ("bytes", "documents", "left_out")}
+    | {f"{name}?": [COUNT] for name in ("row_groups", "row_group_documents")}
 )
-SEVERAL = {"files": [{**SOURCE, "documents": COUNT}], "shards?": SOME}
+SEVERAL = {"files": [{**SOURCE, "documents": COUNT}]}
+UNIT = {"k": COUNT, "n": SOME, "shard_text_bytes": SOME, "shards": {PLAIN: SPLIT}}
 RECORD = (
     {"name": PLAIN, "dtype": DTYPE, "fingerprint": DIGEST, **COUNTS, "source": {}}
     | {"bin": FILE, "idx": FILE, "mask?": FILE, "targets?": FILE, "meta.parquet?": FILE}
-    | {"metadata?": [TEXT], "refused?": {TEXT: SOME}, "max_document_bytes?": SOME, "shard_text_bytes?": SOME}
+    | {"metadata?": {TEXT: TEXT}, "refused?": {TEXT: SOME}, "unit?": UNIT}
 )
 CHOSEN = dict.fromkeys(("documents", "copies", "tokens"), COUNT)
 VIEW = (
@@ -157,6 +161,8 @@ def _manifest(manifest: Table) -> None:
 
 def _record(record: Table) -> None:
     source, documents, tokens = record["source"], record["documents"], record["tokens"]
+    shards = record["unit"]["shards"] if "unit" in record else [record["name"]]
+    _require(record["name"] in shards, "unit.shards", f"{record['name']} among them", ", ".join(shards))
     _check(SEVERAL if "files" in source else SOURCE, source, "source")
     total = sum(one["documents"] for one in source.get("files", [record]))
     _require(total == documents <= tokens, "documents", f"{total:,}, of {tokens:,} tokens", documents)
@@ -190,7 +196,4 @@ KINDS: dict[str, tuple[str, Table, Callable[[Table], object]]] = {
     "shard": ("the record of a shard", RECORD, _record),
     "tokenizer": ("a tokenizer that tokenmill wrote", TOKENIZER, _tokenizer),
     "view": ("a view of a token set", VIEW, _view),
-    "files": ("the list of a hub's files", HUB, bool),
-    "plan": ("the plan of a file", {"text_bytes": COUNT}, bool),
-    "checked": ("the list of files that were checked", {"files": {PATH: [COUNT]}}, bool),
 }

@@ -40,6 +40,16 @@ def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
         )
 
 
+def kind_of(kind: pa.DataType) -> str:
+    """What a column has: number, text, or another type's name; columns of one kind fit together over shards."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_nested(kind):
+        return str(kind).partition("<")[0].removeprefix("large_")
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    return "text" if "string" in str(kind) else str(kind)
+
+
 def as_text(cell: Any) -> str:
     """A text itself, and any other value as JSON."""
     return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False, default=str)

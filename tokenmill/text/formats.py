@@ -1,218 +1,158 @@
-"""The formats of source files: a registry. A file's name says which format it has.
+"""The formats of source files: a file's name says which format it has, and whether it is compressed as a whole.
 
-    FORMATS["jsonl"]                     the entry: its suffixes, and the module that plans, identifies and reads files
-    format_of("web/a.jsonl.gz").name     "jsonl"
-    format_of("README.md")               None
+    format_of("web/a.jsonl.gz").name          "jsonl"
+    format_of("LICENSE")                      None
 
-To add a format, write a module with three functions and register an entry that names it:
+To add a format, write a reader and register it; worker processes import its module by name:
 
-    # toy_format.py, documents separated by a line of %%
-    def identify(file, raw): ...         facts that differ between two files, for the shard's record
-    def plan(file, raw, options, shard_text_bytes, known_text_bytes): ...      a list of units.Cut, one per shard
-    def read(part): ...                  yields units.Documents, a few MB at a time
+    # toy_format.py
+    def read(file, k, n, options): ...        yields the Rows of part k of n of a file
 
-    # before preparing
-    register_format(TextFormat("toy", (".toy",), module="toy_format"))
-
-txt.py and separated.py are the shortest example. `raw` is the open file, a seekable pyarrow.NativeFile. `part` is a
-units.FilePart. All three may raise ValueError for what the user can fix, and pyarrow's errors or OSError for damage,
-which are reported with the file's name.
-
-An entry holds strings and numbers only, so it travels to worker processes with the files it belongs to, and the
-workers import its module by name. The module must be importable there: a file on `sys.path`, not the main script. With
-Ray, every node needs it.
+    register_format(TextFormat("toy", (".toy",), "toy_format:read"))
 """
 
-import re
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from tokenmill.cached import cached_property
+import pyarrow as pa
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+BATCH_BYTES = 4 << 20  # of text in memory at a time, about
+MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 # by which rows with conversations are recognized (chat/conversations.py)
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "labels")
 CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, "system", "prompt", "completion", "input_ids", *MASK_COLUMNS, "tools")
-MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
-
-
-class KeptColumn(NamedTuple):
-    """A column to keep, by its name in the source.
-
-    KeptColumn.parse("score")           a column, or a key of a jsonl line
-    KeptColumn.parse("meta.lang")       a field of a struct, or of an object: kept as meta, a struct with lang alone
-    KeptColumn.parse("note?")           null where it is missing; without `?`, what lacks it is an error
-    """
-
-    name: str
-    optional: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name}?" if self.optional else self.name
-
-    @classmethod
-    def parse(cls, named: str) -> Self:
-        return cls(named.removesuffix("?"), named.endswith("?"))
-
-    def path(self, known: Sequence[str] | Mapping[str, Any]) -> list[str]:
-        """Its path among these columns or keys: ["meta", "lang"], or ["meta.lang"] if one of them is so named."""
-        return [self.name] if self.name in known else self.name.split(".")
-
-
-def parse_columns(named: str) -> tuple[str, ...]:
-    """The names in a comma-separated list, each as `KeptColumn.parse` takes it. ValueError for an empty one, or two."""
-    found = tuple(dict.fromkeys(name.strip() for name in named.split(",")))
-    names = [KeptColumn.parse(name).name for name in found]
-    if "" in names or len(set(names)) < len(names):
-        raise ValueError(f"--keep-columns must be names of columns, separated by commas, not {named!r}")
-    return found
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to find the documents in a file, where its format leaves a choice."""
+    """How to find the documents in a file."""
 
-    text_column: str = "text"
-    document_separator: bytes | None = None
-    skip_broken: bool = False
-    id_column: str | None = None
-    max_document_bytes: int = MAX_DOCUMENT_BYTES  # a longer text, or line of jsonl, is left out and counted
-    conversations: bool | None = None  # documents are rows with conversations, given as JSON; None: they are texts
-    messages_column: str | None = None  # the column with the messages, if it is not one of the usual names
-    keep_columns: tuple[str, ...] = ()  # names of columns that are kept beside the tokens, `name?` if it may be missing
+    text_column: str = "text"  # or doc.text, a field of a struct; or title,text: several, joined by a blank line
+    document_separator: bytes | None = None  # between documents of a text file; None: a file is one document
+    keep_columns: tuple[str, ...] = ()  # columns kept beside the tokens; `name?` may be missing
+    max_document_bytes: int = MAX_DOCUMENT_BYTES  # longer texts, and lines of jsonl, are left out and counted
+    skip_broken: bool = False  # leave out broken lines and count them; otherwise they are errors
+    conversations: bool = False  # documents are conversations, given as JSON, and not texts
+    messages_column: str | None = None  # the column with the messages, if it has none of the usual names
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """The columns to keep, with that of the ids."""
-        names = [name.removesuffix("?") for name in self.keep_columns]
-        return self.keep_columns if self.id_column in (None, *names) else (*self.keep_columns, str(self.id_column))
+    def kept(self) -> list[str]:
+        """The names of the columns to keep."""
+        return [name.removesuffix("?") for name in self.keep_columns]
+
+    @property
+    def required(self) -> list[str]:
+        """Those that a file must have."""
+        return [name for name in self.keep_columns if not name.endswith("?")]
+
+    def text_columns(self, known: Collection[str]) -> list[str]:
+        """The columns with text; a name with a comma is one column if the file has it."""
+        return [self.text_column] if self.text_column in known else self.text_column.split(",")
+
+    @property
+    def conversation_columns(self) -> tuple[str, ...]:
+        """The columns that a conversation may be made of."""
+        return CONVERSATION_COLUMNS if self.messages_column is None else (self.messages_column, "tools")
+
+    def facts(self) -> dict[str, Any]:
+        """What the documents depend on, for the record of a shard."""
+        separator = self.document_separator
+        as_text = None if separator is None else separator.decode("utf-8", "backslashreplace")
+        values: dict[str, Any] = {
+            "text_column": self.text_column,
+            "document_separator": as_text,
+            "keep_columns": [*self.keep_columns],
+        }
+        values |= {"max_document_bytes": self.max_document_bytes, "messages_column": self.messages_column}
+        return {name: value for name, value in values.items() if value not in (None, [])}
+
+
+class Rows(NamedTuple):
+    """Some rows of a file, as a reader yields them."""
+
+    texts: list[pa.Array]  # one per text column: text or bytes, possibly null, possibly not UTF-8
+    kept: dict[str, pa.Array]  # the columns to keep, by name
+    bytes: int  # of the file that were read for them, for progress
+    row_group: int | None = None
+    broken: int = 0  # lines that were left out
+    oversized: int = 0  # texts that were left out while reading because they are too long
+    place: Callable[[int], str] | None = None  # where in the file the row with this number is, for errors
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """An entry of the registry: what the rest of the package needs to know about a format."""
+    """What the rest of the package needs to know about a format."""
 
-    name: str  # as messages call it
-    suffixes: tuple[str, ...]  # of plain files, in lower case: (".jsonl", ".ndjson")
-    module: str  # has `identify`, `plan` and `read`
-    compressed: tuple[str, ...] = ()  # suffixes that .gz or .zst may follow, where the whole file is compressed
-    has_columns: bool = False  # whether documents have other columns, or keys, than their text
-    options: tuple[str, ...] = ()  # the fields of ReadOptions that its documents depend on
-    document: str = "document"  # what `show` calls one of them: "line"
-    first: int = 0  # the number of the first one
-    is_packed: bool = False  # compresses text within the file, to about a quarter
-    has_row_groups: bool = False  # a shard's span is row groups, and not the first byte and the one after the last
+    name: str
+    suffixes: tuple[str, ...]  # in lower case
+    reader: str  # "module:function"
+    compressed: tuple[str, ...] = ()  # suffixes that .gz or .zst may follow, if the whole file is compressed
+    is_cut: bool = True  # several workers read parts of one file; otherwise one worker reads all of it
+    is_text: bool = False  # without a separator a file is one document
+    text_per_byte: float = 1.0  # bytes of text in a byte of the file, about
+    document: str = "row"  # what `show` calls one document,
+    first: int = 0  # and the number of the first one
 
-    @cached_property
-    def _suffix(self) -> re.Pattern[str]:
-        plain, packed, ends = (
-            "|".join(map(re.escape, some)) for some in (self.suffixes, self.compressed, COMPRESSIONS)
-        )
-        return re.compile(f"(?:{plain}|(?:{packed or '(?!)'})(?P<compressed>{ends}))$", re.IGNORECASE)
+    def read(self, *arguments: Any) -> Iterator[Rows]:
+        """Calls the reader: (file, k, n, options)."""
+        module, _, function = self.reader.partition(":")
+        reader: Callable[..., Iterator[Rows]] = getattr(importlib.import_module(module), function)
+        return reader(*arguments)
 
-    def matches(self, name: str) -> bool:
-        return self._suffix.search(name) is not None
-
-    def stem(self, name: str) -> str:
-        """The name without its suffix."""
-        return self._suffix.sub("", name)
-
-    def compression(self, name: str) -> str | None:
-        """How a file of this name is compressed as a whole: gzip, zstd or None."""
-        found = self._suffix.search(name)
-        return COMPRESSIONS[found["compressed"].lower()] if found and found["compressed"] else None
-
-    def facts(self, options: ReadOptions) -> dict[str, str]:
-        """The options that the documents depend on, for the record of a shard that is made of them."""
-        unused = {"text_column"} if options.conversations else set()
-        found = {field: getattr(options, field) for field in self.options if field not in unused}
-        as_text = {k: v.decode("utf-8", "backslashreplace") if isinstance(v, bytes) else v for k, v in found.items()}
-        return {field: value for field, value in as_text.items() if value is not None}
+    def suffix_of(self, name: str) -> str | None:
+        """The suffix by which a file of this name has this format; None if it has another one."""
+        suffixes = [*self.suffixes, *(f"{one}{end}" for one in self.compressed for end in COMPRESSIONS)]
+        return next((one for one in suffixes if name.lower().endswith(one)), None)
 
 
-# the options of formats whose rows may have conversations
-OF_ROWS = ("text_column", "id_column", "conversations", "messages_column")
+LINES = ("tokenmill.text.jsonl:read", (".jsonl", ".ndjson", ".json"))
 FORMATS: dict[str, TextFormat] = {
-    entry.name: entry
-    for entry in (
-        TextFormat(
-            "parquet",
-            (".parquet",),
-            "tokenmill.text.parquet",
-            options=OF_ROWS,
-            has_columns=True,
-            document="row",
-            is_packed=True,
-            has_row_groups=True,
-        ),
-        TextFormat(
-            "jsonl",
-            (".jsonl", ".ndjson"),
-            "tokenmill.text.jsonl",
-            compressed=(".jsonl", ".ndjson", ".json"),
-            options=OF_ROWS,
-            has_columns=True,
-            document="line",
-            first=1,
-        ),
-        TextFormat("txt", (".txt",), "tokenmill.text.txt", compressed=(".txt",), options=("document_separator",)),
-        TextFormat(
-            "csv",
-            (".csv",),
-            "tokenmill.text.csv",
-            options=("text_column", "id_column"),
-            has_columns=True,
-            document="row",
-            first=1,
-        ),
-        TextFormat("md", (".md",), "tokenmill.text.txt", compressed=(".md",), options=("document_separator",)),
-        TextFormat(
-            "arrow",
-            (".arrow",),
-            "tokenmill.text.arrow",
-            options=OF_ROWS,
-            has_columns=True,
-            document="row",
-        ),
-        TextFormat(
-            "json",
-            (".json",),
-            "tokenmill.text.jsonl",
-            options=OF_ROWS,
-            has_columns=True,
-            document="line",
-            first=1,
-        ),
+    one.name: one
+    for one in (
+        TextFormat("parquet", (".parquet",), "tokenmill.text.columnar:read_parquet", text_per_byte=2.5),
+        TextFormat("arrow", (".arrow",), "tokenmill.text.columnar:read_arrow"),
+        TextFormat("jsonl", (".jsonl", ".ndjson"), *LINES, document="line", first=1),
+        TextFormat("json", (".json",), LINES[0], document="line", first=1),
+        TextFormat("csv", (".csv",), "tokenmill.text.csv:read", (".csv",), is_cut=False, first=1),
+        TextFormat("txt", (".txt",), "tokenmill.text.lines:read_text", (".txt",), is_text=True, document="document"),
+        TextFormat("md", (".md",), "tokenmill.text.lines:read_text", (".md",), is_text=True, document="document"),
     )
 }
 
 
 def register_format(entry: TextFormat) -> None:
-    """Adds a format to the registry of this process; registering the same entry again changes nothing.
+    """Adds a format to this process; worker processes get it with the files.
 
-    ValueError if its name or a suffix is taken, or if its module is the main script, which workers do not import.
+    ValueError if its name or a suffix is taken, or if its reader is in the main script, which workers do not import.
     """
     if FORMATS.get(entry.name) == entry:
         return
-    taken = [format_of(f"a{suffix}") for suffix in (*entry.suffixes, *(f"{suffix}.gz" for suffix in entry.compressed))]
+    taken = [format_of(f"a{suffix}") for suffix in (*entry.suffixes, *(f"{one}.gz" for one in entry.compressed))]
     if other := next(filter(None, [FORMATS.get(entry.name), *taken]), None):
-        raise ValueError(f"{entry}: its name or a suffix is taken by {other}; choose another")
-    if entry.module == "__main__":
-        raise ValueError(f"{entry}: workers do not import the main script; move these functions into a module")
+        raise ValueError(f"format {entry.name}: its name or a suffix is taken by {other.name}; choose another")
+    if entry.reader.startswith("__main__:"):
+        raise ValueError(f"format {entry.name}: workers do not import the main script; move the reader into a module")
     FORMATS[entry.name] = entry
 
 
 def format_of(name: str) -> TextFormat | None:
-    """The format of a file of this name, or None if no format is known by it."""
-    return next((entry for entry in FORMATS.values() if entry.matches(name)), None)
+    """The format of a file with this name, or None if it has no known one."""
+    return next((entry for entry in FORMATS.values() if entry.suffix_of(name)), None)
+
+
+def compression_of(name: str) -> str | None:
+    """How a file of this name is compressed as a whole: gzip, zstd or None."""
+    return next((kind for suffix, kind in COMPRESSIONS.items() if name.lower().endswith(suffix)), None)
 
 
 def stem_of(name: str) -> str:
     """The name without the suffix of a known format."""
     entry = format_of(name)
-    return entry.stem(name) if entry else name
+    return name[: -len(entry.suffix_of(name) or "")] if entry else name
 
 
 def format_names() -> str:

@@ -1,128 +1,98 @@
-"""Lists the files of a dataset repository on the Hugging Face hub, once (downloads.py fetches them).
+"""A dataset repository on the Hugging Face hub -> its files, and how one of them is fetched.
 
-    karpathy/fineweb-edu-100b-shuffle, 46 files  ->  data/raw/karpathy--fineweb-edu-100b-shuffle/shard_00000.parquet ...
+    list_hub("owner/name", "main", None, raw_dir)       the data files of the repository, at the commit that main is
+    list_hub("owner/name/sample/10BT", ...)             those of a folder, or of a pattern
+    fetch(file)                                         into data/raw/owner--name/, compared with the hub's SHA-256
 
-The list is kept beside the files, with the commit, the sizes and the hashes that the hub states. So every later run
-means the same files, even if the repository's branch has moved. hub_client.py asks the hub.
+A repository of several configs is an error that lists patterns: they may be languages, or samples of each other.
 """
 
+import hashlib
+import os
 import re
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-from tokenmill.hub_client import ACCESS, REPOSITORY, HubFile, commit_of, files_of, first_line
-from tokenmill.store.files import header, read_json, write_json
+from tokenmill.hub_client import ACCESS, HubFile, commit_of, endpoint, files_of, first_line, token
 from tokenmill.store.names import plain_path
 from tokenmill.text.formats import format_of
-from tokenmill.text.listing import of_one_kind
+from tokenmill.text.source_file import HubSource, SourceFile
 
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(?:/.+)?")
 NO_CONFIG = re.compile("data|default|train|val|valid|validation|dev|test|", re.IGNORECASE)  # of a folder
+ATTEMPTS = 3  # to fetch a file; the client itself tries each request again
 SHOWN = 20  # folders in a message
 
 
-@dataclass(frozen=True)
-class Listing:
-    """A repository's files of documents at one commit, in name order."""
-
-    repository: str
-    revision: str
-    commit: str
-    files: tuple[HubFile, ...]
-
-    def __post_init__(self) -> None:
-        """ValueError where a file would lie outside of the folder that it is fetched into."""
-        for file in self.files:
-            plain_path(f"{self.repository}: the name of a file", file.name)
-
-    def facts(self, names: set[str]) -> dict:
-        """For a manifest: where the files of these names are from."""
-        return self.as_json() | {"files": [file._asdict() for file in self.files if file.name in names]}
-
-    def as_json(self) -> dict:
-        return asdict(self) | {"files": [file._asdict() for file in self.files]}
-
-
 def is_repository(source: str) -> bool:
-    """Whether a source that is no local path reads as owner/name."""
-    return bool(REPOSITORY.fullmatch(source)) and not source.startswith(".") and not format_of(source)
+    """Whether a source that is no local path reads as owner/name, perhaps with a folder or a pattern behind it."""
+    owner_and_name = "/".join(source.split("/")[:2])
+    is_path = source.startswith((".", "/", "~")) or re.search(r"[*?\[]", owner_and_name)
+    return bool(REPOSITORY.fullmatch(source)) and not is_path and not format_of(owner_and_name)
 
 
-def list_files(
-    repository: str, revision: str, folder: Path, commit: str | None = None, say: Callable[[str], None] = print
-) -> Listing:
-    """The list that `folder` has of this revision, or else the hub's, at `commit` if one is known already.
+def list_hub(
+    source: str,
+    revision: str,
+    commit: str | None,
+    raw_dir: Path,
+    is_wanted: Callable[[str], object] = format_of,
+) -> list[SourceFile]:
+    """The wanted files of a repository, or of a folder or a pattern in it; by default those of documents.
 
-    ConnectionError if the hub does not answer, FileNotFoundError if it has no such repository or revision, or no files
-    of documents in it, ValueError if these have several formats.
+    ConnectionError if the hub does not answer, FileNotFoundError if it has no such repository, revision or file,
+    ValueError that lists patterns if the repository has several configs.
     """
-    path = folder / "files.json"
-    if path.exists():
-        known = read_json(path, "files")
-        if (known["repository"], known["revision"]) == (repository, revision):
-            files = tuple(HubFile(**file) for file in known["files"])
-            return Listing(repository, revision, known["commit"], files)
-    listing, left_out = _ask(repository, revision, commit, folder)
-    for line in left_out:
-        say(f"left out of {repository}: {line}")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, header("files") | listing.as_json())
-    return listing
-
-
-def list_matching(repository: str, revision: str, pattern: str) -> Listing:
-    """The files whose names match a pattern (`*` and `?`), of any kind. Raises what list_files does."""
-    try:
-        commit = commit_of(repository, revision)
-        files = files_of(repository, commit)
-    except Exception as error:
-        raise ConnectionError(
-            f"hf://datasets/{repository}@{revision}: cannot be listed ({first_line(error)}); {ACCESS}, and check "
-            "owner, name and revision"
-        ) from error
-    found = [file for file in files if fnmatchcase(file.name, pattern)]
-    if not found:
-        raise FileNotFoundError(
-            f"hf://datasets/{repository}@{revision}: no file is called {pattern}; there are "
-            f"{', '.join(file.name for file in files[:5])}{' ...' * (len(files) > 5)}"
-        )
-    return Listing(repository, revision, commit, tuple(sorted(found, key=lambda file: file.name)))
-
-
-def _ask(repository: str, revision: str, commit: str | None, folder: Path) -> tuple[Listing, list[str]]:
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
+    owner, name, *rest = source.split("/", 2)
+    repository, pattern = f"{owner}/{name}", rest[0].rstrip("/") if rest else None
+    at = "" if revision == "main" else f"@{revision}"
+    folder = raw_dir.absolute() / f"{repository}{at}".replace("/", "--")
     known = commit
     try:
         commit = commit or commit_of(repository, revision)
-        found = {file.name: file for file in files_of(repository, commit)}
+        files = files_of(repository, commit)
     except RevisionNotFoundError as error:
         if known:
-            raise no_such_commit(repository, known, folder) from error
+            raise FileNotFoundError(
+                f"{repository}: has no commit {commit} any more, of which this data set is made: its history was "
+                f"rewritten. What was fetched of it is in {folder}; for the files of today give another --name"
+            ) from error
         raise FileNotFoundError(f"{repository}: has no revision {revision!r}; check --revision") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise FileNotFoundError(
-            f"{repository}: no such local file or folder, and no such dataset repository on the hub "
-            "(for a private one, log in with `hf auth login`); check --source"
+            f"{source}: no such local file or folder, and no such dataset repository on the hub ({ACCESS}); check "
+            "--source"
         ) from error
     except Exception as error:
+        fetched = f", or prepare what was fetched already: --source {folder}" if folder.is_dir() else ""
         raise ConnectionError(
-            f"{repository}: no such folder is here, and the Hugging Face hub, which may have it, could not be reached "
-            f"({first_line(error)}); check --source, try again with a network"
-            + (f", or prepare what was fetched already: --source {folder}" if folder.is_dir() else "")
+            f"{source}: no such folder is here, and the Hugging Face hub, which may have it, could not be reached "
+            f"({first_line(error)}); check --source, try again with a network{fetched}"
         ) from error
-    for name in filter(format_of, found):
-        plain_path(f"{repository}: the name of a file", name)
-    address = f"hf://datasets/{repository}" + ("" if revision == "main" else f"@{revision}")
-    names, left_out = of_one_kind({name: file.bytes for name, file in found.items()}, address)
-    if len(folders := _configs(names)) > 1:
-        listed = "".join(f"\n  --source '{address}{f'/{folder}' * bool(folder)}/*'" for folder in folders[:SHOWN])
+    for file in files if pattern is None else ():
+        plain_path(f"{repository}: the name of a file", file.name)
+    if pattern is not None:
+        files = [file for file in files if fnmatchcase(file.name, pattern) or file.name.startswith(f"{pattern}/")]
+        if not any(is_wanted(file.name) for file in files):
+            raise FileNotFoundError(f"{source}: {repository} has no file of this name or pattern; check --source")
+    elif len(folders := _configs(file.name for file in files if format_of(file.name))) > 1:
+        listed = "".join(f"\n  --source '{repository}{f'/{one}' * bool(one)}/*'" for one in folders[:SHOWN])
         raise ValueError(
             f"{repository}: has {len(folders):,} folders of data, which may be languages, or samples of each other; "
             f"name one, or a pattern:{listed}{f'{chr(10)}  ...' * (len(folders) > SHOWN)}"
         )
-    return Listing(repository, revision, commit, tuple(found[name] for name in sorted(names))), left_out
+    return [_source_file(file, repository, commit, folder) for file in sorted(files) if is_wanted(file.name)]
+
+
+def _source_file(file: HubFile, repository: str, commit: str, folder: Path) -> SourceFile:
+    name = plain_path(f"{repository}: the name of a file", file.name)
+    where = HubSource(repository, commit, str(folder), file.sha256, file.git_sha1)
+    return SourceFile(name, str(folder / name), file.bytes, hub=where)
 
 
 def _configs(names: Iterable[str]) -> list[str]:
@@ -132,10 +102,29 @@ def _configs(names: Iterable[str]) -> list[str]:
     return sorted(folders) if len(found) > 1 else []
 
 
-def no_such_commit(repository: str, commit: str, folder: Path) -> FileNotFoundError:
-    """The error for a repository whose history was rewritten since it was listed."""
-    return FileNotFoundError(
-        f"{repository}: has no commit {commit} any more, of which this data set is made: its history was rewritten. "
-        f"What was fetched of it is still good, as --source {folder}; for the files of today give another --name and "
-        "--raw-dir"
-    )
+def fetch(file: SourceFile) -> None:
+    """Makes a file of the hub a file of this disk; several processes may do so at once.
+
+    ConnectionError if it cannot be fetched, or is not what the hub says.
+    """
+    if file.is_there or file.hub is None:
+        return
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()  # of several files at a time
+    where: Any = {"repo_type": "dataset", "revision": file.hub.commit, "local_dir": file.hub.folder}
+    for attempt in range(ATTEMPTS):
+        try:
+            path = hf_hub_download(file.hub.repository, file.name, endpoint=endpoint(), token=token(), **where)
+            with open(path, "rb") as data:
+                found = hashlib.file_digest(data, "sha256").hexdigest()
+            if file.is_there and file.hub.sha256 in (None, found):
+                return
+            os.unlink(path)
+            raise OSError(f"expected {file.bytes:,} bytes of SHA-256 {file.hub.sha256}, fetched others, {found}")
+        except Exception as error:
+            if attempt == ATTEMPTS - 1:
+                why = f"{file.hub.repository}: fetching {file.name} failed ({first_line(error)})"
+                raise ConnectionError(f"{why}; {ACCESS}, and run again") from error
+        time.sleep(2**attempt)

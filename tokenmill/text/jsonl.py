@@ -1,169 +1,153 @@
 """jsonl: a JSON object per line.
 
-The text is under a key (`text`), a key of an object (`doc.text`), or several keys, joined by a blank line
-(`title,text`). A line without text is an error that names the line, or is left out and counted (--skip-broken).
+The text is under a key (`text`), a key of an object (`doc.text`), or several keys (`title,text`). A line without text
+is an error that names the line, or is left out and counted (--skip-broken). Lines with conversations stay JSON.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from tokenmill.text import separated
-from tokenmill.text.decoding import JOINED_BY, checked
-from tokenmill.text.formats import KeptColumn, ReadOptions
-from tokenmill.text.kept_columns import MOST_VALUE, SURROGATE, columns_of_rows
-from tokenmill.text.separated import Pieces
-from tokenmill.text.units import BATCH_BYTES, Cut, Documents, FilePart, SourceFile, as_documents
-from tokenmill.text_arrays import text_array
+from tokenmill.text.formats import ReadOptions, Rows
+from tokenmill.text.lines import Pieces, read_pieces
+from tokenmill.text.source_file import SourceFile
+from tokenmill.text_arrays import text_array, unchecked_array
 
-identify = separated.identify
+MISSING = object()
+SURROGATE = re.compile("[\ud800-\udfff]")  # one without its other half, which JSON can spell and UTF-8 cannot
 
 
 class BrokenLine(ValueError):
     """A line of a jsonl file that is no object with text in it."""
 
 
-def plan(
-    file: SourceFile, raw: pa.NativeFile, options: ReadOptions, shard_text_bytes: int, known_text_bytes: int | None
-) -> list[Cut]:
-    """Cuts the file into ranges of bytes, one per shard."""
-    return separated.plan_separated(file, raw, b"\n", shard_text_bytes, known_text_bytes)
+def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
+    """The lines that begin in the k-th of n ranges of the file. ValueError for a broken one."""
+    for lines in read_pieces(file, k, n, b"\n", options.max_document_bytes):
+        if options.conversations:
+            yield _conversations(file, lines, options)
+            continue
+        try:
+            objects, key = list(map(orjson.loads, lines.texts)), options.text_column
+            texts = [text_array([one[key] for one in objects])]
+            yield Rows(texts, _kept(objects, options), lines.bytes, oversized=lines.oversized)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            # one of them is blank, broken, not UTF-8, or has its text in another place
+            yield _one_by_one(file, lines, options)
 
 
-def read(part: FilePart) -> Iterator[Documents]:
-    """Streams the part's documents in order, a few MB at a time. ValueError for a broken line."""
-    for lines in separated.read_separated(part, b"\n"):
-        yield _documents(part, lines)
-
-
-def _documents(part: FilePart, lines: Pieces) -> Documents:
-    if part.options.conversations:
-        return _rows(part, lines)
+def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
+    """Lines as they are: whoever reads the conversations judges them."""
+    numbers = [number for number, line in enumerate(lines.texts) if line.strip()]
+    texts = [lines.texts[number] for number in numbers]
+    place = _placer(file, lines, numbers)
     try:
-        rows, key = list(map(orjson.loads, lines.texts)), part.options.text_column
-        texts = text_array([row[key] for row in rows])
-        kept, found = _kept(part, rows)
-        return as_documents(texts, lines.bytes, kept, kept_found=found, oversized_documents=lines.oversized)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        # one of them is blank, broken or not UTF-8, or has its text in another place, or no id
-        return _one_by_one(part, lines)
+        kept = _kept([_object_of(line) for line in texts] if options.kept else [], options)
+    except (BrokenLine, LookupError) as error:
+        raise ValueError(f"{file.shown}: after {place(0)}: a line has no column to keep ({error})") from error
+    return Rows([unchecked_array(texts)], kept, lines.bytes, oversized=lines.oversized, place=place)
 
 
-def _rows(part: FilePart, lines: Pieces) -> Documents:
-    """Lines as they are, each the JSON of a conversation."""
-    some = [(number, line.decode("utf-8", "replace")) for number, line in enumerate(lines.texts) if line.strip()]
-    repaired = sum(text.encode() != lines.texts[number] for number, text in some if "\ufffd" in text)
-    more = {"repaired_documents": repaired, "oversized_documents": lines.oversized}
-    rows = [_object_of(lines.texts[number])[0] for number, _ in some] if part.options.kept else []
-    kept, found = _kept(part, rows)
-    documents = as_documents(text_array([text for _, text in some]), lines.bytes, kept, kept_found=found, **more)
-    documents.locate = lambda number: f"line {_lines_before(part, lines.begin) + some[number][0] + 1:,}"
-    return documents
-
-
-def _one_by_one(part: FilePart, lines: Pieces) -> Documents:
-    texts: list[str | None] = []
-    rows: list[dict] = []
-    broken, repaired, text_of = 0, 0, _text_at(part.options.text_column)
+def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
+    objects, texts, numbers, broken = list[dict[str, Any]](), list[list[bytes | None]](), list[int](), 0
     for number, line in enumerate(lines.texts):
         if not line.strip():
             continue
         try:
-            value, was_repaired = _object_of(line)
-            text = text_of(value)
-            _require_id(value, part.options.id_column)
+            value = _object_of(line)
+            texts.append(_texts_of(value, options))
+            objects.append(value)
+            numbers.append(number)
         except BrokenLine as error:
-            if not part.options.skip_broken:
-                at = _lines_before(part, lines.begin) + number + 1
+            if not options.skip_broken:
                 raise ValueError(
-                    f"{part.file.shown}: line {at:,}: expected a JSON object with text "
-                    f"under {part.options.text_column!r}, found {error}; fix it, name the key with the text by "
-                    "--text-column, or leave such lines out by --skip-broken"
+                    f"{file.shown}: {_placer(file, lines, [number])(0)}: expected a JSON object with text under "
+                    f"{options.text_column!r}, found {error}; fix it, name the key with the text by --text-column, or "
+                    "leave such lines out by --skip-broken"
                 ) from error
             broken += 1
-            continue
-        whole = text and SURROGATE.sub("\ufffd", text)
-        texts.append(whole)
-        rows.append(value)
-        repaired += whole != text or (was_repaired and "\ufffd" in (text or ""))
-    column = text_array(texts)
-    kept, found = _kept(part, rows)
-    more = {"broken_lines": broken, "repaired_documents": repaired, "oversized_documents": lines.oversized}
-    return as_documents(column, lines.bytes, kept, kept_found=found, **more)
+    columns = [unchecked_array(list(column)) for column in zip(*texts, strict=True)] or [unchecked_array([])]
+    return Rows(columns, _kept(objects, options), lines.bytes, broken=broken, oversized=lines.oversized)
 
 
-def _kept(part: FilePart, rows: list[dict]) -> tuple[pa.Table | None, frozenset[str]]:
-    """The columns to keep of these objects, None if none were asked for; and the names of those that were found."""
-    if not part.options.kept:
-        return None, frozenset()
-    for row in rows:
-        _require_id(row, part.options.id_column)
-    table, found = columns_of_rows(rows, list(map(KeptColumn.parse, part.options.kept)))
-    return checked(table), frozenset(found)
-
-
-def _object_of(line: bytes) -> tuple[dict, bool]:
-    """The object of a line, and whether it had invalid UTF-8, which is replaced."""
-    whole = line.decode("utf-8", "replace")
+def _object_of(line: bytes) -> dict[str, Any]:
+    """The object of a line; a byte that is not UTF-8 becomes half of a surrogate pair."""
     try:
-        value = json.loads(whole)
-    except ValueError as error:
-        raise BrokenLine(f"no JSON ({error})") from error
+        value = json.loads(line.decode("utf-8", "surrogateescape"))
     except RecursionError as error:
         raise BrokenLine("JSON that is nested too deep to be read") from error
+    except ValueError as error:
+        raise BrokenLine(f"no JSON ({error})") from error
     if not isinstance(value, dict):
         array = ": one JSON array, where an object a line is read" if isinstance(value, list) else ""
         raise BrokenLine(f"a {type(value).__name__}{array}")
-    return value, whole.encode() != line
+    return value
 
 
-def _text_at(named: str) -> Callable[[dict], str | None]:
-    """How to find the text of an object: under a key, a key of a key (`doc.text`), or several keys (`title,text`)."""
-
-    def text_of(value: dict) -> str | None:
-        names = [named] if named in value else named.split(",")
-        found = [_at(value, name) for name in names]
-        if _MISSING in found:
-            raise BrokenLine(f"keys {', '.join(value)}" if value else "no keys")
-        some = [text for text in found if text is not None]
-        texts = [text for text in some if isinstance(text, str)]
-        if len(texts) < len(some):
-            raise BrokenLine(f"a {next(type(text).__name__ for text in some if not isinstance(text, str))} there")
-        return (texts[0] if len(names) == 1 else JOINED_BY.join(filter(None, texts))) if texts else None
-
-    return text_of
+def _texts_of(value: dict[str, Any], options: ReadOptions) -> list[bytes | None]:
+    """The texts of an object, as bytes that may not be UTF-8."""
+    found = [_at(value, name) for name in options.text_columns(value)]
+    if MISSING in found:
+        raise BrokenLine(f"keys {', '.join(value)}" if value else "no keys")
+    if wrong := [text for text in found if not isinstance(text, str | None)]:
+        raise BrokenLine(f"a {type(wrong[0]).__name__} there")
+    if lacking := [name for name in options.required if _at(value, name) is MISSING]:
+        raise BrokenLine(f"no {lacking[0]!r}, which --keep-columns names (write {lacking[0]}? if lines may lack it)")
+    return [text if text is None else _as_bytes(text) for text in found]
 
 
-def _require_id(value: dict, named: str | None) -> None:
-    """BrokenLine if an object has no id under this key; `named` is None if ids are not kept."""
-    if named is None:
-        return
-    found = _at(value, named)
-    if isinstance(found, dict | list) or (isinstance(found, str) and len(found) > MOST_VALUE):
-        raise BrokenLine(f"an id under {named} that is a {type(found).__name__} of {len(found):,}")
-    if found is _MISSING:
-        raise BrokenLine(f"keys {', '.join(value)}, and none that --keep-ids {named} names")
+def _as_bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair that JSON spells: one U+FFFD
+        return SURROGATE.sub("\udcff", text).encode("utf-8", "surrogateescape")
 
 
-_MISSING = object()
-
-
-def _at(value: dict, name: str) -> object:
-    if name in value:
+def _at(value: Any, name: str) -> Any:
+    if isinstance(value, dict) and name in value:
         return value[name]
-    found: object = value
     for key in name.split("."):
-        if not isinstance(found, dict) or key not in found:
-            return _MISSING
-        found = found[key]
+        if not isinstance(value, dict) or key not in value:
+            return MISSING
+        value = value[key]
+    return value
+
+
+def _kept(objects: list[dict[str, Any]], options: ReadOptions) -> dict[str, pa.Array]:
+    """The columns to keep; LookupError if an object lacks one that it must have."""
+    found = {}
+    for name in options.kept:
+        cells = [_at(one, name) for one in objects]
+        if MISSING in cells and name in options.required:
+            raise LookupError(f"{name!r}; write {name}? if lines may lack it")
+        found[name] = _array([None if cell is MISSING else cell for cell in cells])
     return found
 
 
-def _lines_before(part: FilePart, begin: int) -> int:
-    with part.file.open_text() as stream:
-        count = 0
-        while begin > 0 and (block := stream.read(min(begin, BATCH_BYTES))):
+def _array(cells: list[Any]) -> pa.Array:
+    """Values of one type; as text, if they have several."""
+    try:
+        if len({isinstance(cell, bool) for cell in cells if cell is not None}) > 1:
+            raise TypeError("numbers and truth values")
+        return pa.array(cells)
+    except (pa.ArrowException, UnicodeEncodeError, OverflowError, TypeError, ValueError):
+        texts = [c if isinstance(c, str | None) else json.dumps(c, ensure_ascii=False) for c in cells]
+        return text_array([text and SURROGATE.sub("\ufffd", text) for text in texts])
+
+
+def _placer(file: SourceFile, lines: Pieces, numbers: list[int]) -> Callable[[int], str]:
+    """Where a line is; the file is read again for it."""
+    return lambda number: f"line {_lines_before(file, lines.begin) + numbers[number] + 1:,}"
+
+
+def _lines_before(file: SourceFile, begin: int) -> int:
+    stream, raw = file.open_text()
+    count = 0
+    with raw:
+        while begin > 0 and (block := stream.read(min(begin, 1 << 20))):
             count, begin = count + block.count(b"\n"), begin - len(block)
-        return count
+    return count

@@ -7,6 +7,7 @@ validation shard too, is a fair sample of the library.
 
 import hashlib
 import shutil
+import sys
 import sysconfig
 import tokenize
 import uuid
@@ -19,7 +20,7 @@ DOCUMENTS_PER_FILE, DOCUMENTS_PER_ROW_GROUP = 300, 64
 LEFT_OUT = {"site-packages", "dist-packages", "__pycache__"}
 
 
-def write_stdlib(raw_dir: Path, say=print) -> Path:
+def write_stdlib(raw_dir: Path) -> Path:
     """Writes the library's source to raw_dir/stdlib in one rename, unless it exists. Returns that folder."""
     folder = raw_dir / "stdlib"
     if folder.exists():
@@ -27,7 +28,7 @@ def write_stdlib(raw_dir: Path, say=print) -> Path:
     library = Path(sysconfig.get_path("stdlib"))
     paths = [path for path in library.rglob("*.py") if not LEFT_OUT.intersection(path.relative_to(library).parts)]
     names = sorted((path.relative_to(library).as_posix() for path in paths), key=_shuffled)
-    say(f"writing {len(names):,} files of {library} as parquet into {folder}")
+    print(f"writing {len(names):,} files of {library} as parquet into {folder}", file=sys.stderr)
     temporary = raw_dir / f".stdlib-{uuid.uuid4().hex}"
     try:
         temporary.mkdir(parents=True)

@@ -1,0 +1,146 @@
+"""Every task ends with a result or a reason, whatever its worker does, and nothing hangs."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import tasks
+from making import ROOT, wait_until
+
+from tokenmill.prepare import pool as pools
+from tokenmill.prepare.config import available_cores
+from tokenmill.prepare.pool import Failure, Pool
+
+
+def run(whats, tmp_path, workers=2, setup=tasks.setup, **more):
+    """The outcomes by task, the sums that were reported, and what setup told."""
+    outcomes, sums, told = {}, [0, 0], []
+
+    def add(*numbers):
+        for i, number in enumerate(numbers):
+            sums[i] += number
+
+    todo = [(what, tmp_path / str(i)) for i, what in enumerate(whats)]
+    with Pool(workers) as pool:
+        failures = pool.run(
+            tasks.work, todo, setup, add, lambda task, one: outcomes.update({task[0]: one}), told.append, **more
+        )
+    assert failures == [one for one in outcomes.values() if isinstance(one, Failure)]
+    return outcomes, sums, told
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_all_tasks_are_done_by_at_most_so_many_workers(tmp_path, workers):
+    outcomes, sums, told = run([f"task {i}" for i in range(7)], tmp_path, workers)
+    assert [what for what, _ in outcomes.values()] == list(outcomes) or sorted(outcomes) == [
+        f"task {i}" for i in range(7)
+    ]
+    assert len({pid for _, pid in outcomes.values()} - {os.getpid()}) <= workers
+    assert sums == [7 * 3, 7 * 30]
+    assert set(told) == {("told", 1)}
+    assert run([], tmp_path) == ({}, [0, 0], [])
+
+
+def test_a_task_that_raises_fails_alone_with_its_message(tmp_path):
+    outcomes, _, _ = run(["a", "raise", "b", "bug"], tmp_path)
+    assert [outcomes[what][0] for what in "ab"] == ["a", "b"]
+    assert outcomes["raise"] == Failure(("raise", tmp_path / "1"), "this text is bad")
+    assert outcomes["bug"].reason == "KeyError: 'a bug'"
+    assert "tasks.py" in outcomes["bug"].traceback
+
+
+def test_a_worker_that_dies_costs_its_task_one_retry(tmp_path):
+    outcomes, sums, _ = run(["a", "die once", "b"], tmp_path)
+    assert outcomes["die once"][0] == "die once"
+    assert sums == [9, 90], "what the dead worker had reported is taken back"
+    outcomes, _, _ = run(["a", "die", "b", "c"], tmp_path)
+    assert [outcomes[what][0] for what in "abc"] == ["a", "b", "c"]
+    assert outcomes["die"].reason == "the worker died, perhaps for want of memory (use fewer --workers), 2 times"
+
+
+@pytest.mark.parametrize("what", ["stop", "stop once"])
+def test_a_worker_that_reports_nothing_is_killed_and_its_task_tried_once_more(tmp_path, what, monkeypatch):
+    monkeypatch.setattr(pools, "SILENT_SECONDS", 1.5)
+    outcomes, _, _ = run(["a", what, "b", "c"], tmp_path)
+    assert [outcomes[one][0] for one in "abc"] == ["a", "b", "c"]
+    if what == "stop":
+        assert outcomes[what].reason == "the worker reported nothing for 1.5 s, 2 times"
+    else:
+        assert outcomes[what][0] == what
+
+
+def test_a_full_disk_begins_no_more_tasks(tmp_path):
+    outcomes, _, _ = run(["a", "full", *(f"task {number}" for number in range(20))], tmp_path, 1)
+    assert list(outcomes) == ["a", "full"]
+    assert outcomes["full"].reason == "[Errno 28] No space left on device: 'there'"
+
+
+def test_a_setup_that_fails_or_dies_ends_the_run(tmp_path):
+    with pytest.raises(ValueError, match="no tokenizer here"):
+        run(["a", "b"], tmp_path, setup=tasks.broken_setup)
+    with pytest.raises(OSError, match="the worker died, .*, while it started"):
+        run(["a", "b"], tmp_path, setup=tasks.dying_setup)
+
+
+def test_tasks_that_may_not_begin_yet_wait_and_those_that_never_may_fail(tmp_path):
+    began = time.monotonic()
+    states = {"late": lambda: time.monotonic() - began > 1, "never": lambda: "not on the hub", "a": lambda: True}
+    outcomes, _, _ = run(["late", "never", "a"], tmp_path, state_of=lambda task: states[task[0]]())
+    assert list(outcomes)[-1] == "late"
+    assert outcomes["never"].reason == "not on the hub"
+
+
+def test_tasks_run_from_another_thread_too(tmp_path):
+    """Other threads cannot set the signals of a process before it starts."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(run(["a", "b"], tmp_path)))
+    thread.start()
+    thread.join(60)
+    assert sorted(found[0][0]) == ["a", "b"]
+
+
+SCRIPT = """
+import pathlib, sys
+sys.path[:0] = {paths!r}
+import tasks
+from tokenmill.prepare.pool import Pool
+print("once", flush=True)
+with Pool(2) as pool:
+    pool.run(tasks.work, [(what, None) for what in sys.argv[1:]], tasks.setup)
+"""
+
+
+def test_a_script_without_a_main_guard_is_not_run_again_and_its_workers_end_with_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(paths=[str(ROOT), str(ROOT / "tests")]))
+    done = subprocess.run([sys.executable, script, "a", "b", "c"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "once\n"), done.stderr
+    process = subprocess.Popen([sys.executable, script, "stop", "stop"], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    below = psutil.Process(process.pid)
+    wait_until(lambda: len(below.children(recursive=True)) >= 4)  # a server, a tracker and two workers
+    children = below.children(recursive=True)
+    process.kill()
+    process.wait()
+    sleeping = [child for child in children if child.is_running()]
+    for child in sleeping:  # a worker ends when it reports, which these two never do
+        child.terminate()
+    psutil.wait_procs(children, 30)
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_cores_are_those_of_the_container(tmp_path):
+    here = available_cores(tmp_path)
+    assert here == len(os.sched_getaffinity(0))
+    for quota, expected in (
+        ("100000 100000", 1),
+        ("max 100000", here),
+        ("150000 100000", min(here, 2)),
+        ("broken", here),
+    ):
+        (tmp_path / "cpu.max").write_text(quota)
+        assert available_cores(tmp_path) == expected

@@ -1,0 +1,200 @@
+"""What validates: by the user's word, by names, or by a hash of the text; and no document ever changes its split."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+from making import make_text, read_manifest, run_prepare, write_parquet
+
+from tokenmill import Documents
+from tokenmill.prepare.validation import divide, find_rule
+from tokenmill.text.source_file import SourceFile
+
+
+def divided(sizes, former=None, **config):
+    """(validates of each file, what was said) for files of these names and sizes."""
+    files = [SourceFile(name, f"/{name}", size) for name, size in sorted(sizes.items())]
+    asked = SimpleNamespace(**({"val_file": None, "val_fraction": None} | config))
+    found, said = divide(files, find_rule(asked, files, former, "web"))
+    return {file.name: file.validates for file in found}, said
+
+
+MANY = {f"{n}.jsonl": 9 << 20 for n in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "config", "expected"),
+    [
+        (MANY, {}, dict.fromkeys(MANY, 0.01)),
+        ({"a.jsonl": 5000}, {}, {"a.jsonl": 0.1}),
+        ({"a.jsonl": 5000, "b.jsonl": 5000}, {}, {"a.jsonl": 0.1, "b.jsonl": 0.1}),
+        (MANY, {"val_fraction": 0.3}, dict.fromkeys(MANY, 0.3)),
+        (MANY, {"val_file": "1.jsonl"}, {"0.jsonl": 0.0, "1.jsonl": 1.0, "2.jsonl": 0.0}),
+        (MANY, {"val_file": "last"}, {"0.jsonl": 0.0, "1.jsonl": 0.0, "2.jsonl": 1.0}),
+        (MANY, {"val_file": "[12].jsonl"}, {"0.jsonl": 0.0, "1.jsonl": 1.0, "2.jsonl": 1.0}),
+        (
+            {"train.jsonl": 90, "test.jsonl": 9, "data/validation-00000-of-00001.jsonl": 9},
+            {},
+            {"train.jsonl": 0.0, "data/validation-00000-of-00001.jsonl": 1.0},
+        ),
+        ({"a.jsonl": 90, "x/dev/b.jsonl": 9, "eval.jsonl": 9}, {}, {"a.jsonl": 0.0, "x/dev/b.jsonl": 1.0}),
+        ({"train.jsonl": 90, "test.jsonl": 9}, {}, {"train.jsonl": 0.1}),
+        ({"train.jsonl": 90, "test.jsonl": 9}, {"val_fraction": 0.2}, {"train.jsonl": 0.2}),
+        ({"train.jsonl": 90, "test.jsonl": 9}, {"val_file": "test.jsonl"}, {"train.jsonl": 0.0, "test.jsonl": 1.0}),
+        ({"test/a.jsonl": 90, "test/b.jsonl": 9}, {}, {"test/a.jsonl": 0.1, "test/b.jsonl": 0.1}),
+        ({"valid-a.jsonl": 5, "devices.jsonl": 90}, {}, {"valid-a.jsonl": 1.0, "devices.jsonl": 0.0}),
+    ],
+)  # fmt: skip
+def test_the_rule(sizes, config, expected):
+    found, said = divided(sizes, **config)
+    assert found == expected
+    assert said[0].startswith("validates: ")
+    assert [line for line in said if line.startswith("left out, for tests")] == said[1:]
+    assert len(said) - 1 == (len(found) < len(sizes))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "config", "message"),
+    [
+        ({"train.jsonl": 50, "dev.jsonl": 50}, {}, r"dev\.jsonl would validate, as the names say, 50% of the source"),
+        ({"val.jsonl": 50}, {}, r"val\.jsonl would validate, and nothing would be left to train on"),
+        ({"a.jsonl": 50}, {"val_file": "a.jsonl"}, "nothing would be left to train on"),
+        (MANY, {"val_file": "nope"}, r"--val-file nope: no such file, .* the source, which has 0\.jsonl, 1\.jsonl"),
+        (MANY, {"former": {"fraction": 0.01}, "val_file": "1.jsonl"}, "was made with --val-fraction 0.01, not with"),
+        (MANY, {"former": {"names": True}, "val_fraction": 0.5}, "was made with .* names of files say, not with"),
+    ],
+)
+def test_what_cannot_be_is_refused(sizes, config, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        divided(sizes, **config)
+
+
+def test_a_set_keeps_its_rule():
+    assert divided(MANY | {"val.jsonl": 9}, former={"fraction": 0.01})[0] == dict.fromkeys([*MANY, "val.jsonl"], 0.01)
+    assert divided(MANY | {"3.jsonl": 9}, former={"file": "2.jsonl"}, val_file="last")[0]["2.jsonl"] == 1.0
+
+
+# ---------------------------------------------------------------------------- in sets that grow
+
+
+def texts_of(folder, split):
+    return [document.text for document in Documents(folder, split)]
+
+
+def jsonl(texts):
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts)
+
+
+def test_documents_never_change_their_split_and_equal_ones_are_in_one(tokenizer_json, tmp_path):
+    """Over growth, other tokenizers, formats, sizes of shards and orders."""
+    corpus, flags = tmp_path / "corpus", ("--source", "corpus", "--shard-text-bytes", 3000)
+    corpus.mkdir()
+    texts = {name: make_text(80, seed=seed) for seed, name in enumerate(("m.jsonl", "a.jsonl", "z.jsonl", "n.jsonl"))}
+    texts["z.jsonl"][:20] = texts["m.jsonl"][:20]
+    ever = {"train": set(), "val": set()}
+    for count, name in enumerate(texts, 1):
+        (corpus / name).write_text(jsonl(texts[name]))
+        done = run_prepare(*flags, "--tokenizer", tokenizer_json, cwd=tmp_path)
+        folder = tmp_path / done.stdout.splitlines()[-1]
+        for split in ever:
+            found = texts_of(folder, split)
+            assert ever[split] <= set(found), "what is in a split stays in it"
+            ever[split] |= set(found)
+        assert len(texts_of(folder, "train")) + len(texts_of(folder, "val")) == 80 * count
+        assert not ever["train"] & ever["val"]
+        assert ("new in this set" in done.stdout) == (count > 1)
+    assert 0.04 < len(ever["val"]) / 300 < 0.2
+    assert read_manifest(folder)["prepared"]["validation"] == {"fraction": 0.1}
+
+    other = tmp_path / run_prepare(*flags, "--tokenizer", "train:300", cwd=tmp_path).stdout.splitlines()[-1]
+    write_parquet(tmp_path / "parquet" / "all.parquet", sum(texts.values(), [])[::-1])
+    more = ("--source", "parquet", "--tokenizer", tokenizer_json)
+    again = tmp_path / run_prepare(*more, cwd=tmp_path).stdout.splitlines()[-1]
+    for folder in (other, again):
+        assert {split: set(texts_of(folder, split)) for split in ever} == ever
+
+
+def test_a_file_from_elsewhere_validates_and_must_be_named_again(source, tokenizer_json, tmp_path):
+    write_parquet(tmp_path / "held_out.parquet", ["one", "two"])
+    flags = ("--source", source, "--tokenizer", tokenizer_json)
+    folder = tmp_path / run_prepare(*flags, "--val-file", "held_out.parquet", cwd=tmp_path).stdout.splitlines()[-1]
+    assert texts_of(folder, "val") == ["one", "two"]
+    assert len(texts_of(folder, "train")) == 160
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert "--val-file held_out.parquet: no such file" in done.stderr
+    run_prepare(*flags, "--val-file", "held_out.parquet", cwd=tmp_path)
+
+
+def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(source, tokenizer_json, tmp_path):
+    flags = ("--source", source, "--tokenizer", tokenizer_json, "--val-file", "shard_3.parquet")
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    before, shards = (
+        {path.name: path.stat().st_ino for path in folder.glob("shards/*")},
+        read_manifest(folder)["shards"],
+    )
+    for name in ("a.parquet", "shard_2b.parquet"):
+        write_parquet(source / name, make_text(10, seed=7))
+    run_prepare(*flags, cwd=tmp_path)
+    assert read_manifest(folder)["shards"][: len(shards)] == shards
+    assert before.items() <= {path.name: path.stat().st_ino for path in folder.glob("shards/*")}.items()
+    assert len(list((folder / "manifests").iterdir())) == 2
+
+    whole = (source / "shard_1.parquet").read_bytes()
+    write_parquet(source / "shard_1.parquet", make_text(documents=40, seed=99), row_group_size=8)
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert "shard shard_0.000 was made from other data: bytes of shard_1.parquet was" in done.stderr
+    (source / "shard_1.parquet").unlink()
+    done = run_prepare(*flags, cwd=tmp_path, check=False)
+    assert "was made of shard_1.parquet too, not in the source any more; put back what is missing" in done.stderr
+    (source / "shard_1.parquet").write_bytes(whole)
+    assert "all shards of this part are made" in run_prepare(*flags, "--dry-run", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (["--document-separator", r"\n\n"], [], "document_separator of a.000 was '\\n\\n', is None"),
+        (["--text-column", "title"], ["--text-column", "text"], "text_column of a.000 was 'title', is 'text'"),
+        (["--skip-broken"], [], "1 broken lines or rows were left out, and --skip-broken is not given"),
+        (["--max-document-bytes", "90"], [], "max_document_bytes of a.000 was 90, is 16777216"),
+        (["--keep-columns", "title"], [], "keep_columns of a.000 was ['title'], is None"),
+        ([], ["--keep-columns", "title"], "keep_columns of a.000 was None, is ['title']"),
+    ],
+)
+def test_other_settings_are_refused_and_change_nothing(before, after, message, tokenizer_json, tmp_path):
+    broken = "nonsense\n" * ("--skip-broken" in before)
+    lines = "".join(json.dumps({"text": f"text {n}", "title": f"{n}"}) + "\n" for n in range(90)) + broken
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"a.{'txt' if 'separator' in str(before) else 'jsonl'}").write_text(lines.replace("{", "\n\n{"))
+    flags = ("--source", "in", "--tokenizer", tokenizer_json)
+    folder = tmp_path / run_prepare(*flags, *before, cwd=tmp_path).stdout.splitlines()[-1]
+    manifest = (folder / "manifest.json").read_bytes()
+    done = run_prepare(
+        *flags, *after, *(["--val-fraction", "0.1"] * ("separator" in str(before))), cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert message in done.stderr or "which is one document" in done.stderr
+    assert (folder / "manifest.json").read_bytes() == manifest
+
+
+@pytest.mark.parametrize(
+    ("files", "flags", "message"),
+    [
+        ({"a.jsonl": ""}, [], "found no document to train on; the files are empty"),
+        ({"a.jsonl": '{"text": ""}\n' * 3 + '{"text": null}\n'}, [], "; 3 empty documents; 1 null documents"),
+        ({"a.jsonl": '{"text": "long text"}\n'}, ["--max-document-bytes", "3"], "; 1 oversized documents"),
+        ({"a.txt": "one\n\ntwo"}, [], r"which is one document, .* as --document-separator '\\n\\n'"),
+        ({"a.txt": "one two"}, [], "which is one document, .* separates its documents by --document-separator, or"),
+    ],
+)
+def test_a_source_without_a_document_to_train_on_is_an_error_and_creates_nothing(
+    files, flags, message, tokenizer_json, tmp_path
+):
+    (tmp_path / "in").mkdir()
+    for name, text in files.items():
+        (tmp_path / "in" / name).write_text(text)
+    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, *flags, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert re.search(message, done.stderr)
+    assert not list(tmp_path.glob("data/tokens/*"))

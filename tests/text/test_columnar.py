@@ -1,0 +1,200 @@
+"""parquet and Arrow: every row is in one part, whatever the file, the column's type and the parts are."""
+
+import base64
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from making import ROOT, make_text, write_parquet
+from reading import counts_of, read, texts_of, units_of
+
+from tokenmill.text.formats import ReadOptions
+
+KINDS = [pa.string(), pa.large_string(), pa.binary(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+TEXTS = [*make_text(95, seed=1), None, "", "水"]
+
+
+def write_arrow(path, table, rows=10, open_writer=pa.ipc.new_stream, **how):
+    with pa.OSFile(str(path), "wb") as file, open_writer(file, table.schema, **how) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+def column_of(kind, texts=TEXTS):
+    if kind == pa.binary():
+        return pa.array([text and text.encode() for text in texts], kind)
+    return pa.array(texts, pa.string()).cast(kind)
+
+
+def check(path):
+    for size in (1 << 40, 20_000, 300):
+        assert texts_of(path, size=size) == [text for text in TEXTS if text]
+        assert counts_of(path, size=size) == {"null_documents": 1, "empty_documents": 1}
+    assert len(units_of(path, size=300)) > 9
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_parquet_is_read_whole_in_any_number_of_parts(kind, tmp_path):
+    table = pa.table({"n": range(len(TEXTS)), "text": column_of(kind)})
+    for how in ({"compression": "zstd"}, {"compression": "none", "use_dictionary": False, "write_statistics": False}):
+        pq.write_table(table, tmp_path / "a.parquet", row_group_size=7, **how)
+        check(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("open_writer", [pa.ipc.new_stream, pa.ipc.new_file])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_arrow_is_read_whole_in_any_number_of_parts(kind, open_writer, tmp_path):
+    table = pa.table({"n": range(len(TEXTS)), "text": column_of(kind)})
+    for compression in (None, "zstd"):
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        check(write_arrow(tmp_path / "a.arrow", table, 7, open_writer, options=options))
+
+
+def test_row_groups_are_told_and_parts_take_them_evenly(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", [letter * 10_000 for letter in "abcdefgh"], row_group_size=1)
+    groups = [
+        [documents.row_group for documents in read(path, size=1) if documents.texts[0].as_py().startswith(letter)]
+        for letter in "abcdefgh"
+    ]
+    assert groups == [[n] for n in range(8)]
+    path = write_parquet(tmp_path / "b.parquet", [])
+    assert texts_of(path) == []
+    with pytest.raises(ValueError, match="expected text in column 'content', found columns text"):
+        texts_of(path, ReadOptions("content"))
+
+
+@pytest.mark.parametrize("write", ["parquet", "arrow"])
+def test_fields_of_structs_several_columns_and_kept_ones(write, tmp_path):
+    rows = [
+        {"title": f"t{n}" if n % 2 else None, "doc": {"text": f"body {n}", "raw": b"r%d" % n}, "score": n / 8}
+        for n in range(6)
+    ]
+    rows[4] |= {"title": None, "doc": {"text": None, "raw": b"\xff"}}
+    path, table = tmp_path / f"a.{write}", pa.Table.from_pylist(rows)
+    pq.write_table(table, path, row_group_size=2) if write == "parquet" else write_arrow(path, table, 2)
+    joined = [f"t{n}\n\nbody {n}" if n % 2 else f"body {n}" for n in (0, 1, 2, 3, 5)]
+    options = ReadOptions("title,doc.text", keep_columns=("score", "doc.raw", "none?"))
+    assert texts_of(path, options) == joined
+    kept = [row for documents in read(path, options) for row in documents.kept.to_pylist()]
+    assert kept == [{"score": n / 8, "doc": {"raw": b"r%d" % n}, "none": None} for n in (0, 1, 2, 3, 5)]
+    assert texts_of(path, ReadOptions("doc.raw")) == ["r0", "r1", "r2", "r3", "\ufffd", "r5"]
+    assert counts_of(path, ReadOptions("doc.raw")) == {"repaired_documents": 1}
+    with pytest.raises(ValueError, match=r"expected a column 'none' to keep, found columns .*or write none\?"):
+        read(path, ReadOptions("title", keep_columns=("none",)))
+    with pytest.raises(ValueError, match="expected text in column 'score', found double there"):
+        read(path, ReadOptions("score"))
+
+
+@pytest.mark.parametrize("write", ["parquet", "arrow"])
+def test_conversations_become_json_and_their_rows_are_known(write, tmp_path):
+    messages = [[{"role": "user", "content": f"question {n}", "name": None}] for n in range(30)]
+    path, table = tmp_path / f"a.{write}", pa.table({"messages": messages, "n": range(30)})
+    pq.write_table(table, path, row_group_size=10) if write == "parquet" else write_arrow(path, table, 10)
+    found = read(path, ReadOptions(conversations=True, keep_columns=("n",)), 500)
+    texts = [text for documents in found for text in documents.texts.to_pylist()]
+    assert texts == [f'{{"messages":[{{"role":"user","content":"question {n}"}}]}}' for n in range(30)]
+    assert [n for documents in found for n in documents.kept["n"].to_pylist()] == list(range(30))
+    assert found[-1].place(3) == ("row 3 of row group 2" if write == "parquet" else "row 23")
+    with pytest.raises(ValueError, match=r"expected conversations in column turns or tools, found columns messages, n"):
+        read(path, ReadOptions(conversations=True, messages_column="turns"))
+    table = pa.table({"messages": [[{"role": "user", "content": b"\xff"}]]})
+    pq.write_table(table, path) if write == "parquet" else write_arrow(path, table)
+    with pytest.raises(ValueError, match="expected text in the messages, found others .*codec can't decode"):
+        read(path, ReadOptions(conversations=True))
+
+
+def test_damage_is_an_error_that_names_the_file(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", make_text(documents=300, seed=0))
+    whole = path.read_bytes()
+    for data in (whole[:1000] + bytes(2000) + whole[3000:], whole[: len(whole) // 2], b""):
+        path.write_bytes(data)
+        with pytest.raises(
+            ValueError, match=r"a\.parquet: expected a whole parquet file, found damage .*fetch it again"
+        ):
+            texts_of(path)
+    path = write_arrow(tmp_path / "a.arrow", pa.table({"text": [f"text {n}" for n in range(10)]}), rows=2)
+    whole = path.read_bytes()
+    for data, said in (
+        (whole[:-8], "the stream has no end mark"),
+        (b"no arrow at all", "found damage"),
+        (whole[:200], "found damage"),
+        (b"", "found damage"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=rf"a\.arrow: expected a whole arrow file, .*{said}"):
+            texts_of(path)
+
+
+def test_arrow_with_wrong_bytes_is_an_error_or_other_text_and_never_a_crash(tmp_path):
+    """In a process of its own, 300 files with a few wrong bytes."""
+    for name, open_writer in (("stream", pa.ipc.new_stream), ("file", pa.ipc.new_file)):
+        write_arrow(tmp_path / f"{name}.arrow", pa.table({"text": make_text(40, seed=1)}), 10, open_writer)
+    code = f"""
+import random, pathlib, sys
+sys.path[:0] = {[str(Path(__file__).parents[1]), *sys.path]!r}
+from reading import read
+rng, folder, failed = random.Random(0), pathlib.Path({str(tmp_path)!r}), 0
+good = [(folder / name).read_bytes() for name in ("stream.arrow", "file.arrow")]
+for number in range(300):
+    data = bytearray(good[number % 2])
+    for _ in range(rng.choice([1, 3, 30])):
+        data[rng.randrange(len(data))] = rng.choice([0, 255, rng.randrange(256)])
+    path = folder / "bad.arrow"
+    path.write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
+    try:
+        read(path, size=rng.choice([1000, 1 << 40]))
+    except (ValueError, MemoryError):
+        failed += 1
+print(failed)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 100
+
+
+def test_an_encrypted_column_is_an_error_and_no_crash(tmp_path):
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):
+        def __init__(self, _):
+            super().__init__()
+
+        def wrap_key(self, key, master):
+            return base64.b64encode(key).decode()
+
+        def unwrap_key(self, wrapped, master):
+            return base64.b64decode(wrapped)
+
+    settings = {"footer_key": "f", "column_keys": {"c": ["text"]}, "plaintext_footer": True, "double_wrapping": False}
+    properties = encryption.CryptoFactory(Keys).file_encryption_properties(
+        encryption.KmsConnectionConfig(), encryption.EncryptionConfiguration(**settings)
+    )
+    table = pa.table({"text": ["one", "two"], "other": ["three", "four"]})
+    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n"
+    code += f"from reading import *\npath = Path({str(tmp_path / 'a.parquet')!r})\n"
+    code += "print(texts_of(path, ReadOptions('other')))\ntry: texts_of(path)\nexcept ValueError as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("['three', 'four']\n"), done.stderr
+    assert "a.parquet: expected a whole parquet file, found damage" in done.stdout
+
+
+def test_a_row_group_of_any_size_is_streamed(tmp_path):
+    texts = [str(n) * 500 for n in range(40_000)]  # 100 MB in one row group
+    path = write_parquet(tmp_path / "large.parquet", texts, row_group_size=1 << 20)
+    code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n"
+    code += f"""
+from reading import *
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
+(unit,), before = units_of(Path({str(path)!r})), peak()
+print(sum(len(documents.texts) for documents in read_unit(unit, BY_DEFAULT)), peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    documents, grown = done.stdout.split()
+    assert int(documents) == 40_000
+    assert float(grown) < 90, "MB: some batches and pages, and not the row group"

@@ -1,0 +1,126 @@
+"""Where a token set is made: a folder, or an address that fsspec writes to.
+
+A set at an address has a folder here too, with its records and small files. A worker makes a unit's shards in a
+temporary folder and sends them, columns first, the unit's record last. So a record at the address means a whole unit,
+whoever made it. Two runs may make the same unit at once: they write the same bytes.
+"""
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenmill.addresses import display_address, has_scheme, joined
+from tokenmill.hub_client import is_hub_address
+from tokenmill.remote.copy import push_rest, push_shard
+from tokenmill.remote.files import read, require_writable, scheme_of, sizes, write
+from tokenmill.store.files import parse_json, read_json, remove_temporary_files, write_file
+from tokenmill.store.names import is_plain
+from tokenmill.store.shards import finished_record, shard_path
+from tokenmill.store.token_sets import SMALL_FILES, TokenSet
+
+SUBFOLDERS = ("shards", "manifests")
+THREADS = 16
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A token set that is being made. It travels to workers."""
+
+    folder: Path  # absolute: the set; or, of one at an address, its records and small files
+    shown: str  # as the user named it, or the address without secrets
+    address: str | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, root: str, name: str) -> Iterator["Destination"]:
+        """The set of this name below a folder or an address. ValueError for an address that cannot be written to."""
+        if not has_scheme(root):
+            yield cls(Path(root).absolute() / name, str(Path(root) / name))
+            return
+        if is_hub_address(root):
+            raise ValueError(
+                f"{display_address(root)}: the hub takes few commits an hour, too few for one a unit; prepare into a "
+                "folder, or a bucket, and then `tokenmill push`"
+            )
+        if scheme_of(root) == "memory":
+            raise ValueError(f"{root}: workers cannot write into this process's memory; name a folder or a bucket")
+        require_writable(root)
+        with tempfile.TemporaryDirectory(prefix="tokenmill-") as folder:
+            address = joined(root, name)
+            yield cls(Path(folder) / name, display_address(address), address)
+
+    def begin(self) -> None:
+        """Makes the folder, without what killed runs left in it. Sends small files first: a missing bucket is found."""
+        for folder in (self.folder, *(self.folder / name for name in SUBFOLDERS)):
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_temporary_files(folder)
+        for name in SMALL_FILES:
+            if self.address is not None and (self.folder / name).exists():
+                write(self.address, name, self.folder / name)
+
+    def record(self, name: str) -> dict[str, Any] | None:
+        """The record of a shard that is whole; None if there is none."""
+        if self.address is None:
+            return finished_record(self.folder, name)
+        path = shard_path(self.folder, name, "json")
+        return read_json(path, "shard") if path.exists() else None
+
+    def manifest(self) -> dict[str, Any] | None:
+        """The manifest of a set that is there already."""
+        path = self.folder / "manifest.json"
+        return read_json(path, "tokens") if path.exists() else None
+
+    def fetch(self) -> None:
+        """Fetches the manifests that an address has, and the records that are missing here."""
+        if self.address is None:
+            return
+        names = [name for name in sizes(self.address) if _kind_of(name)]
+        new = [name for name in names if _kind_of(name) == "tokens" or not (self.folder / name).exists()]
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(self._fetch, sorted(new)))
+
+    def _fetch(self, name: str) -> None:
+        assert self.address is not None, "only from an address"
+        path, data = self.folder / name, read(self.address, name)
+        try:
+            parse_json(data, f"{self.shown}/{name}", _kind_of(name) or "tokens")
+        except ValueError as error:
+            raise ValueError(f"{error}, in the bucket; what it belongs to is made again then") from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, data, durable=False)
+
+    @contextlib.contextmanager
+    def making(self) -> Iterator[Path]:
+        """A folder for a unit's shards: the set's own, or a temporary one."""
+        if self.address is None:
+            yield self.folder
+        else:
+            with tempfile.TemporaryDirectory(prefix="tokenmill-") as folder:
+                yield Path(folder)
+
+    def send(self, folder: Path, records: list[dict[str, Any]]) -> None:
+        """Sends shards from a temporary folder to the address, in this order."""
+        for record in records:
+            if self.address is not None:
+                push_shard(folder, record, self.address)
+
+    def finish(self) -> None:
+        """Sends what makes the shards at an address a token set, the manifest last."""
+        if self.address is not None:
+            push_rest(TokenSet(self.folder), self.address)
+
+
+def _kind_of(name: str) -> str | None:
+    """The kind of JSON that an object below the address is: "shard", "tokens" (a manifest), or None for all others.
+
+    Whoever may write to the bucket chooses the names, so only those that this program gives are taken.
+    """
+    if name == "manifest.json" or re.fullmatch(r"manifests/[0-9a-f]{16}\.json", name):
+        return "tokens"
+    folder, _, file = name.partition("/")
+    return "shard" if folder == "shards" and file.endswith(".json") and is_plain(file) else None

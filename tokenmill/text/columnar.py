@@ -1,0 +1,178 @@
+"""parquet and Arrow: files of columns. A part of a file is k of n row groups, or of n record batches.
+
+With 10 row groups, part 1 of 3 is row groups 3, 4 and 5: from 1 * 10 // 3 to 2 * 10 // 3. How many there are is known
+when a worker opens the file, so a part of a file with fewer row groups than parts may have none.
+
+The text is in a column (`text`), in a field of a struct (`doc.text`), or in several columns (`title,text`).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
+from tokenmill.text.source_file import SourceFile
+from tokenmill.text_arrays import unchecked_array
+
+MAGIC = b"ARROW1"  # begins an Arrow file with a footer; the other kind is a stream of messages
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+STREAMING = {"buffer_size": 1 << 20, "pre_buffer": False}  # by default pyarrow fetches a whole row group
+TEXTS = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+CONVERSATIONS = 1024  # turned into JSON at a time, at most
+
+
+def read_parquet(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
+    """Streams row groups k G / n to (k + 1) G / n."""
+    with file.open() as raw, pq.ParquetFile(raw, **STREAMING) as parquet:
+        columns = Columns(file, parquet.schema_arrow, options)
+        footer = parquet.metadata
+        groups = range(k * footer.num_row_groups // n, (k + 1) * footer.num_row_groups // n)
+        share = file.bytes / n / max(1, sum(footer.row_group(group).num_rows for group in groups))
+        for group in groups:
+            rows, size = footer.row_group(group).num_rows, footer.row_group(group).total_byte_size
+            some = max(1, min(rows, columns.most, BATCH_BYTES * rows // max(1, size)))
+            what: dict[str, Any] = {"row_groups": [group], "columns": columns.leaves, "use_threads": False}
+            first = 0
+            for batch in parquet.iter_batches(some, **what):
+                yield columns.rows(batch, round(len(batch) * share), first, group)
+                first += len(batch)
+
+
+def read_arrow(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
+    """Streams record batches k B / n to (k + 1) B / n, as `save_to_disk` of Hugging Face's `datasets` writes them.
+
+    A local file is memory-mapped, so batches of other parts are not read.
+    """
+    is_mapped = file.is_local and file.bytes > 0
+    with pa.memory_map(file.path) if is_mapped else pa.PythonFile(file.open(), "r") as raw:
+        is_stream = raw.read(len(MAGIC)) != MAGIC
+        raw.seek(0)
+        reader = pa.ipc.open_stream(raw) if is_stream else pa.ipc.open_file(raw)
+        batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
+        chosen = range(0, 1 << 62)
+        if n > 1:
+            batches = list(batches)  # mapped, so they take no memory
+            chosen = range(k * len(batches) // n, (k + 1) * len(batches) // n)
+        columns, first = Columns(file, reader.schema, options), 0
+        for number, batch in enumerate(batches):
+            some = max(1, min(len(batch), columns.most, BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
+            if number in chosen:
+                _require_sound(batch)
+                for begin in range(0, len(batch), some):
+                    rows = batch.slice(begin, some)
+                    yield columns.rows(rows, rows.nbytes, first + begin)
+            first += len(batch)
+        raw.seek(max(0, raw.size() - len(END_OF_STREAM)))
+        if is_stream and raw.read(len(END_OF_STREAM)) != END_OF_STREAM:
+            raise pa.ArrowInvalid("the stream has no end mark, so its last batches may be missing")
+
+
+def _require_sound(batch: pa.RecordBatch) -> None:
+    """ArrowInvalid if offsets lead out of the bytes of a column: the file is damaged. Bad UTF-8 is no damage."""
+    for column in batch.columns:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            as_bytes = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
+            column = pa.Array.from_buffers(as_bytes, len(column), column.buffers(), -1, column.offset)
+        if not pa.types.is_string_view(column.type):
+            column.validate(full=True)
+
+
+class Columns:
+    """The columns of a schema that are read. ValueError if the file has no such text, or lacks a column to keep."""
+
+    def __init__(self, file: SourceFile, schema: pa.Schema, options: ReadOptions):
+        self._options, self.most = options, CONVERSATIONS if options.conversations else 1 << 62
+        if twice := [name for name in schema.names if schema.names.count(name) > 1]:
+            raise ValueError(f"{file.shown}: has {twice[0]!r} as the name of two columns; rename one of them")
+        if options.conversations:
+            self.texts = [[name] for name in _conversation_columns(file, schema, options)]
+        else:
+            self.texts = [_path(schema, name) for name in options.text_columns(schema.names)]
+            for path in self.texts:
+                _require_text(file, schema, path)
+        self._kept = {name: _path(schema, name) for name in options.kept}
+        for name in options.required:
+            if _type_at(schema, self._kept[name]) is None:
+                raise ValueError(
+                    f"{file.shown}: expected a column {name!r} to keep, found columns {', '.join(schema.names)}; name "
+                    f"another by --keep-columns, or write {name}? if files may lack it"
+                )
+        paths = [*self.texts, *(path for path in self._kept.values() if _type_at(schema, path) is not None)]
+        leaves = sorted({".".join(path) for path in paths})
+        self.leaves = [one for one in leaves if not any(one.startswith(f"{other}.") for other in leaves)]
+
+    def rows(self, batch: pa.RecordBatch, bytes_read: int, first: int, row_group: int | None = None) -> Rows:
+        """Some rows of the file, of which the first is row `first` of the row group, or of the file."""
+        of = "" if row_group is None else f" of row group {row_group}"
+        kept = {name: _column_at(batch, path) for name, path in self._kept.items()}
+        if self._options.conversations:
+            texts = [_as_json(batch.select([path[0] for path in self.texts]))]
+        else:
+            texts = [_column_at(batch, path) for path in self.texts]
+        return Rows(texts, kept, bytes_read, row_group, place=lambda number: f"row {first + number:,}{of}")
+
+
+def _conversation_columns(file: SourceFile, schema: pa.Schema, options: ReadOptions) -> list[str]:
+    wanted = options.conversation_columns
+    found = [name for name in schema.names if name in wanted]
+    if not found or (options.messages_column is not None and options.messages_column not in found):
+        raise ValueError(
+            f"{file.shown}: expected conversations in column {' or '.join(wanted)}, found columns "
+            f"{', '.join(schema.names)}; name the one with the messages by --messages-column"
+        )
+    return found
+
+
+def _require_text(file: SourceFile, schema: pa.Schema, path: list[str]) -> None:
+    kind = _type_at(schema, path)
+    if kind is None or str(kind.value_type if pa.types.is_dictionary(kind) else kind) not in TEXTS:
+        found = f"columns {', '.join(schema.names)}" if kind is None else f"{kind} there"
+        raise ValueError(
+            f"{file.shown}: expected text in column {'.'.join(path)!r}, found {found}; name the column with the text "
+            "by --text-column (a field of a struct as column.field)"
+        )
+
+
+def _path(schema: pa.Schema, name: str) -> list[str]:
+    return [name] if name in schema.names else name.split(".")
+
+
+def _type_at(schema: pa.Schema, path: list[str]) -> pa.DataType | None:
+    """The type of a column, or of a field of a struct; None if there is none."""
+    kind = schema.field(path[0]).type if path[0] in schema.names else None
+    for name in path[1:]:
+        is_there = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(name) >= 0
+        kind = kind.field(name).type if kind is not None and is_there else None
+    return kind
+
+
+def _column_at(batch: pa.RecordBatch, path: list[str]) -> pa.Array:
+    if _type_at(batch.schema, path) is None:
+        return pa.nulls(len(batch))
+    column = batch.column(path[0])
+    column = pc.struct_field(column, path[1:]) if path[1:] else column
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _as_json(batch: pa.RecordBatch) -> pa.LargeStringArray:
+    """Each row as JSON. ValueError for bytes in it that are not UTF-8."""
+    try:
+        return unchecked_array([orjson.dumps(_without_nulls(row), default=_json_value) for row in batch.to_pylist()])
+    except TypeError as error:  # as orjson wraps what _json_value raises
+        raise ValueError(f"expected text in the messages, found others ({error.__cause__ or error})") from error
+
+
+def _json_value(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _without_nulls(value: Any) -> Any:
+    """A row without fields that are null, as a struct has all that others have. Contents of messages may be null."""
+    if isinstance(value, dict):
+        some = {key: one for key, one in value.items() if one is not None or (key == "content" and "role" in value)}
+        return {key: _without_nulls(one) for key, one in some.items()}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,186 @@
+r"""A unit -> its documents. What all formats share is written here, once.
+
+    Rows of a reader     texts [["Title", None, ""], ["a text", None, "x" * 10**8]]      of two text columns
+    Documents            texts ["Title\n\na text"], validates [False], one null, one oversized
+
+Texts are joined; null, empty and over-long ones are left out and counted; invalid UTF-8 is replaced and counted. Where
+a share of the documents validates, a hash of the text decides, so the same text is always in the same split, whatever
+file it is in, and whatever the tokenizer.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill.text.formats import ReadOptions, Rows
+from tokenmill.text.plan import Unit
+from tokenmill.text.source_file import SourceFile, naming_file
+from tokenmill.text_arrays import mask_array, text_array, unchecked_array
+
+JOINED_BY = "\n\n"  # between the texts of several columns
+HASHES = 1 << 32
+LEFT_OUT = ("null_documents", "empty_documents", "oversized_documents", "broken_lines")
+
+
+class Documents(NamedTuple):
+    """Some documents of one file, in order."""
+
+    texts: pa.LargeStringArray  # valid UTF-8, none of them null or empty
+    validates: np.ndarray  # (documents,) bool
+    kept: pa.Table | None  # the columns to keep, a row for each document
+    file: int  # of the unit's files
+    row_group: int | None
+    counts: Counter[str]  # what was left out or repaired
+    bytes: int  # of the file that were read for them, for progress
+    place: Callable[[int], str]  # where in the file a document is, for errors
+
+    def chosen(self, mask: np.ndarray) -> "Documents":
+        """Those of the documents for which the mask (documents,) is true."""
+        if mask.all():
+            return self
+        numbers, place, filter = np.flatnonzero(mask), self.place, mask_array(mask)
+        kept = None if self.kept is None else self.kept.filter(filter)
+        texts, validates = self.texts.filter(filter), self.validates[mask]
+        return self._replace(texts=texts, validates=validates, kept=kept, place=lambda n: place(int(numbers[n])))
+
+
+def read_unit(unit: Unit, options: ReadOptions) -> Iterator[Documents]:
+    """The documents of a unit, a few MB at a time. ValueError that names the file if it is damaged or has no text."""
+    for number, file in enumerate(unit.files):
+        with naming_file(file):
+            for rows in file.format.read(file, unit.k, unit.n, options):
+                yield _documents(rows, number, file, options)
+
+
+def _documents(rows: Rows, number: int, file: SourceFile, options: ReadOptions) -> Documents:
+    counts = Counter(broken_lines=rows.broken, oversized_documents=rows.oversized)
+    texts, kept = _joined(list(map(as_text, rows.texts)), counts), _table(rows.kept)
+    place = rows.place or (lambda number: f"document {number:,} of those read together")
+    found = Documents(texts, np.zeros(len(texts), bool), kept, number, rows.row_group, counts, rows.bytes, place)
+    lengths = text_lengths(texts)
+    fits = (lengths > 0) & (lengths <= options.max_document_bytes)
+    if not fits.all():
+        counts["null_documents"] += texts.null_count
+        counts["oversized_documents"] += int((lengths > options.max_document_bytes).sum())
+        counts["empty_documents"] += int((lengths == 0).sum()) - texts.null_count
+        found = found.chosen(fits)
+    texts, repaired = valid_utf8(found.texts)
+    counts["repaired_documents"] += repaired
+    return found._replace(texts=texts, validates=_validates(texts, file.validates, options))
+
+
+# ---------------------------------------------------------------------------- the split
+
+
+def _validates(texts: pa.LargeStringArray, share: float, options: ReadOptions) -> np.ndarray:
+    if share in (0.0, 1.0):
+        return np.full(len(texts), bool(share))
+    if options.conversations:
+        texts = unchecked_array([_conversation(row, options) for row in texts.to_pylist()])
+    return text_hashes(texts) < round(share * HASHES)
+
+
+def _conversation(row: str, options: ReadOptions) -> bytes:
+    """What a row of JSON is hashed by: its conversation alone, written in one way, whatever else is beside it."""
+    try:
+        found = orjson.loads(row)
+        some = {name: found[name] for name in options.conversation_columns if found.get(name) is not None}
+        return orjson.dumps(some, option=orjson.OPT_SORT_KEYS) if some else row.encode()
+    except (ValueError, TypeError, AttributeError):  # broken: reported, or left out, in whichever split it is
+        return row.encode()
+
+
+def text_hashes(texts: pa.LargeStringArray) -> np.ndarray:
+    """A hash of each text, the same on every machine: (num_texts,) uint32.
+
+    CRC-32 is fast and not uniform enough for texts that differ in a few digits, so MurmurHash3's finalizer mixes it.
+    """
+    offsets, data = text_offsets(texts).tolist(), memoryview(texts.buffers()[2] or b"")
+    hashes = np.array([zlib.crc32(data[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)], np.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        hashes = (hashes ^ (hashes >> np.uint32(shift))) * np.uint32(factor)
+    return hashes
+
+
+# ---------------------------------------------------------------------------- columns
+
+
+def as_text(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
+    """A column of text or bytes as text, whose UTF-8 is not checked."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_large_string(column.type):
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not pa.types.is_large_binary(column.type):
+        column = column.cast(pa.large_binary())  # bytes, as a cast to text would refuse those that are not UTF-8
+    return pa.Array.from_buffers(pa.large_string(), len(column), column.buffers(), -1, column.offset)
+
+
+def text_offsets(texts: pa.LargeStringArray) -> np.ndarray:
+    """(num_texts + 1,) int64."""
+    if not len(texts):
+        return np.zeros(1, np.int64)
+    return np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+
+
+def text_lengths(texts: pa.LargeStringArray) -> np.ndarray:
+    """Bytes of each text, 0 for a null: (num_texts,) int64."""
+    if texts.null_count:
+        return np.asarray(pc.fill_null(pc.binary_length(texts), 0), np.int64)
+    return np.diff(text_offsets(texts))
+
+
+def valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
+    """The texts, with bad bytes replaced with U+FFFD, and how many had any."""
+    try:
+        column.validate(full=True)
+        return column, 0
+    except pa.ArrowInvalid:
+        column.cast(pa.large_binary()).validate(full=True)  # ArrowInvalid if it is not the UTF-8 that is wrong
+        raw = column.cast(pa.large_binary()).to_pylist()
+        texts = [None if data is None else data.decode("utf-8", "replace") for data in raw]
+        repaired = sum(text is not None and text.encode() != data for text, data in zip(texts, raw, strict=True))
+        return text_array(texts), repaired
+
+
+def _joined(columns: list[pa.LargeStringArray], counts: Counter[str]) -> pa.LargeStringArray:
+    """The texts of a row joined by blank lines, without null and empty ones; null if all are null."""
+    if len(columns) == 1:
+        return columns[0]
+    texts, repaired = zip(*map(valid_utf8, columns), strict=True)
+    counts["repaired_documents"] += sum(repaired)
+    rows = zip(*(text.to_pylist() for text in texts), strict=True)  # Arrow's own join loses rows that are all null
+    return text_array([None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows])
+
+
+def _table(columns: dict[str, Any]) -> pa.Table | None:
+    """The columns to keep; of "meta.lang" and "meta.date" a struct, as SQL knows it. None if none are kept."""
+    if not columns:
+        return None
+    heads: dict[str, dict[str, Any]] = {}
+    for name, column in columns.items():
+        head, _, rest = name.partition(".")
+        heads.setdefault(head, {})[rest] = column
+    return pa.table({head: _valid(below[""]) if "" in below else _struct(below) for head, below in heads.items()})
+
+
+def _struct(columns: dict[str, Any]) -> pa.StructArray:
+    table = _table(columns)
+    assert table is not None, "a struct has fields"
+    return pa.StructArray.from_arrays([c.combine_chunks() for c in table.columns], names=table.column_names)
+
+
+def _valid(column: pa.Array) -> pa.Array:
+    """A column to keep, with bad UTF-8 replaced."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    texts, repaired = valid_utf8(as_text(column))
+    return texts.cast(column.type) if repaired else column
