@@ -16,8 +16,6 @@ from typing import Any
 
 from tokenmill.addresses import display_address, has_scheme, joined
 from tokenmill.hub_client import is_hub_address
-from tokenmill.remote.copy import push_rest, push_shard
-from tokenmill.remote.files import read, require_writable, scheme_of, sizes, write
 from tokenmill.store.files import parse_json, read_json, remove_temporary_files, write_file
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path
@@ -47,6 +45,8 @@ class Destination:
                 f"{display_address(root)}: the hub takes few commits an hour, too few for one a unit; prepare into a "
                 "folder, or a bucket, and then `tokenmill push`"
             )
+        from tokenmill.remote.files import require_writable, scheme_of  # and urllib, ssl: a twentieth of a second
+
         if scheme_of(root) == "memory":
             raise ValueError(f"{root}: workers cannot write into this process's memory; name a folder or a bucket")
         require_writable(root)
@@ -59,8 +59,12 @@ class Destination:
         for folder in (self.folder, *(self.folder / name for name in SUBFOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
+        if self.address is None:
+            return
+        from tokenmill.remote.files import write
+
         for name in SMALL_FILES:
-            if self.address is not None and (self.folder / name).exists():
+            if (self.folder / name).exists():
                 write(self.address, name, self.folder / name)
 
     def record(self, name: str) -> dict[str, Any] | None:
@@ -79,12 +83,16 @@ class Destination:
         """Fetches the manifests that an address has, and the records that are missing here."""
         if self.address is None:
             return
+        from tokenmill.remote.files import sizes
+
         names = [name for name in sizes(self.address) if _kind_of(name)]
         new = [name for name in names if _kind_of(name) == "tokens" or not (self.folder / name).exists()]
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(self._fetch, sorted(new)))
 
     def _fetch(self, name: str) -> None:
+        from tokenmill.remote.files import read
+
         assert self.address is not None, "only from an address"
         path, data = self.folder / name, read(self.address, name)
         try:
@@ -105,13 +113,18 @@ class Destination:
 
     def send(self, folder: Path, records: list[dict[str, Any]]) -> None:
         """Sends shards from a temporary folder to the address, in this order."""
+        if self.address is None:
+            return
+        from tokenmill.remote.copy import push_shard
+
         for record in records:
-            if self.address is not None:
-                push_shard(folder, record, self.address)
+            push_shard(folder, record, self.address)
 
     def finish(self) -> None:
         """Sends what makes the shards at an address a token set, the manifest last."""
         if self.address is not None:
+            from tokenmill.remote.copy import push_rest
+
             push_rest(TokenSet(self.folder), self.address)
 
 

@@ -68,7 +68,11 @@ class Pool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        forkserver._forkserver._stop()  # the next pool of this process may import other modules
+        server = forkserver._forkserver  # is ended, as the next pool of this process may import other modules
+        if server._forkserver_pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
 
     def start(self, preload: str | None = None, environment: Mapping[str, str] | None = None) -> None:
         """Starts the server, which imports a module while this process goes on. Nothing if it runs already."""

@@ -10,6 +10,7 @@ and after a crash at any moment there are whole units only. Another tokenizer ma
 import contextlib
 import functools
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -29,7 +30,7 @@ from tokenmill.prepare.make import Made, make
 from tokenmill.prepare.pool import Failure, Pool
 from tokenmill.prepare.progress import Bars, Meter
 from tokenmill.prepare.validation import LAST, divide, find_rule
-from tokenmill.prepare.worker import ENCODER, encoder_of
+from tokenmill.prepare.worker import ENCODER, encoder_of, tell_server
 from tokenmill.prepare.worker import __name__ as WORKER
 from tokenmill.store.files import read_json, remove_temporary_files
 from tokenmill.store.shards import ShardEntry, sources_of
@@ -69,7 +70,9 @@ def prepare(config: PrepareConfig) -> Prepared:
     Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong before work starts,
     PreparationError for what went wrong with single units.
     """
-    with Bars() as bars, Pool(config.workers) as pool:
+    with Bars() as bars, Pool(config.workers) as pool, tempfile.TemporaryDirectory(prefix="tokenmill-") as server:
+        if not config.dry_run and config.cluster is None:
+            pool.start(WORKER, {ENCODER: f"{server}/encoder"})
         if config.workers > (cores := available_cores()) and config.cluster is None:
             bars.say(f"warning: {config.workers} workers for {cores} cores: more memory, and no more speed")
         files, config = _list(config, bars)
@@ -83,7 +86,7 @@ def prepare(config: PrepareConfig) -> Prepared:
         name = f"{config.dataset}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
         with Destination.of(config.tokens_root, name) as destination:
             destination.fetch()
-            return _prepare(config, files, tokenizer, destination, pool, bars)
+            return _prepare(config, files, tokenizer, destination, pool, bars, Path(server) / "encoder")
 
 
 def _prepare(
@@ -93,6 +96,7 @@ def _prepare(
     destination: Destination,
     pool: Pool,
     bars: Bars,
+    server: Path,
 ) -> Prepared:
     shown = destination.shown if destination.address else Path(destination.shown)
     former = destination.manifest() or {}
@@ -117,6 +121,7 @@ def _prepare(
     with _removed_if_unused(destination.folder):
         tokenizer.save(destination.folder / "tokenizer.json")
         write_token_bytes(destination.folder, tokenizer.token_bytes())
+        tell_server(server, destination.folder / "tokenizer.json", engine)
         destination.begin()
         if missing and (failures := _make(missing, files, work, config, pool, bars)):
             raise PreparationError(failures, shown)
@@ -246,9 +251,8 @@ def _make(
 
     with Meter(bars, "preparing", sum(unit.bytes for unit in units)) as meter:
         if config.cluster is None:
-            path = work.destination.folder / "tokenizer.json"
-            pool.start(WORKER, {ENCODER: f"{work.engine} {path}"})
-            setup, function = functools.partial(encoder_of, path, work.engine), functools.partial(make, work)
+            setup = functools.partial(encoder_of, work.destination.folder / "tokenizer.json", work.engine)
+            function = functools.partial(make, work)
             failures = pool.run(function, units, setup, meter.add, settle, tell, fetching.state_of)
         else:
             failures = cluster.run(units, work, meter.add, settle, tell)

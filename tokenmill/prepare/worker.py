@@ -1,18 +1,22 @@
 """What each worker process begins with: the tokenizer of the set and an encoder that is proven equal to its library.
 
-The server that forks workers imports this module once (pool.py), so it computes this once.
+The server that forks workers imports this module (pool.py) while the parent lists files. It builds the encoder once
+the parent has written which one, so each worker has it from the start.
 """
 
 import contextlib
 import functools
 import os
+import time
 from pathlib import Path
 
+import tokenmill.prepare.make  # noqa: F401  # which workers run, so that they are forked with its packages
 from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-ENCODER = "TOKENMILL_ENCODER"  # the environment variable that says what to build: an engine, and a tokenizer.json
+ENCODER = "TOKENMILL_ENCODER"  # the environment variable that names the file of `tell_server`
+POLL_SECONDS = 0.005
 
 
 @functools.cache
@@ -26,7 +30,21 @@ def encoder_of(path: Path, engine: str) -> tuple[Encoder, tuple[str, str]]:
     return encoder, (encoder.engine, why)
 
 
-if words := os.environ.get(ENCODER):  # in the server
-    name, _, file = words.partition(" ")
+def tell_server(file: Path, path: Path, engine: str) -> None:
+    """Writes which encoder the server is to build."""
+    temporary = file.with_suffix(".new")
+    temporary.write_text(f"{engine} {path}")
+    temporary.rename(file)
+
+
+def _build(file: Path) -> None:
+    parent = os.getppid()
+    while not file.exists() and os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
     with contextlib.suppress(Exception):  # a worker will meet it again, and report it
-        encoder_of(Path(file), name)
+        engine, _, path = file.read_text().partition(" ")
+        encoder_of(Path(path), engine)
+
+
+if named := os.environ.get(ENCODER):  # in the server
+    _build(Path(named))
