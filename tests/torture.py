@@ -1,7 +1,7 @@
 """Kills a real preparation again and again, at random moments: `make torture`.
 
-Each round prepares a new token set. At a random moment of the run the parent, a worker or the whole process group
-gets SIGKILL; it is run again, and perhaps killed again, until it ends. The token set must then equal an undisturbed
+Each round prepares a new token set. At a random moment of the run the parent, a worker, the server that forks
+workers, or the whole process group gets SIGKILL; it is run again, and perhaps killed again, until it ends. The token set must then equal an undisturbed
 one's, byte for byte, with nothing left over.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
-VICTIMS = ("parent", "worker", "group")
+VICTIMS = ("parent", "worker", "server", "group")
 
 
 def make_source(folder: Path) -> Path:
@@ -69,17 +69,19 @@ def run_and_kill(flags: list, cwd: Path, victim: str, moment: float) -> bool:
             elif victim == "parent":
                 process.kill()
             else:
-                workers = [child for child in psutil.Process(process.pid).children() if is_worker(child)]
-                killed = bool(workers)
-                for worker in random.sample(workers, min(1, len(workers))):
-                    worker.kill()
+                servers = [child for child in psutil.Process(process.pid).children() if is_server(child)]
+                workers = [worker for server in servers for worker in server.children()]
+                some = workers if victim == "worker" else servers
+                killed = bool(some)
+                for one in random.sample(some, min(1, len(some))):
+                    one.kill()
         process.wait(timeout=120)
     wait_for_workers(process.pid)
     return killed
 
 
-def is_worker(child: psutil.Process) -> bool:
-    return any("spawn_main" in argument for argument in child.cmdline())  # and not multiprocess's resource tracker
+def is_server(child: psutil.Process) -> bool:
+    return any("forkserver" in argument for argument in child.cmdline())  # and not multiprocess's resource tracker
 
 
 def wait_for_workers(group: int) -> None:
