@@ -199,7 +199,7 @@ def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
 
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
-        encoder, _ = choose_encoder(engine, load_tokenizer(tokenizer), pa.array([], pa.large_string()))
+        encoder, _ = choose_encoder(engine, load_tokenizer(tokenizer))
         for unit in plan(list_sources([source]).files, ReadOptions(), 256 << 20):
             with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
                 stream = read_unit(unit, ReadOptions())

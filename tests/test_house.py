@@ -24,7 +24,7 @@ KNOWN = {  # what each part of the package may import of it
     "rows": set(),
     "text": {"store"},
     "tokenize": {"store"},
-    "chat": {"text", "tokenize"},
+    "chat": {"store", "text", "tokenize"},
     "prepare": {"store", "text", "tokenize", "chat", "remote"},
     "remote": {"store"},
     "feed": {"store", "rows", "remote"},

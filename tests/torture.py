@@ -1,8 +1,8 @@
 """Kills a real preparation again and again, at random moments: `make torture`.
 
-Each round prepares a new token set. At a random moment of the run the parent, a worker, the server that forks
-workers, or the whole process group gets SIGKILL; it is run again, and perhaps killed again, until it ends. The token set must then equal an undisturbed
-one's, byte for byte, with nothing left over.
+Each round prepares a new token set. At a random moment of the run the parent, a worker, the server that forks workers,
+or the whole process group gets SIGKILL; it is run again, and perhaps killed again, until it ends. The token set must
+then equal an undisturbed one's, byte for byte, with nothing left over.
 """
 
 import contextlib

@@ -13,6 +13,8 @@ from tokenizers import pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
+from tokenmill.chat.find_rule import with_rule, without_rule
+from tokenmill.chat.others_texts import spells_texts
 from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
@@ -58,7 +60,7 @@ def encoded(tokenizer: Tokenizer, rows: list[dict]) -> list[tuple[list[int], lis
 @pytest.mark.parametrize("template", [CHATML, REWRITING])
 def test_ids_and_mask_are_those_of_a_slow_reference(tokenizer, template):
     rule = ChatRule("own", template, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
-    chatting, rng = tokenizer.chatting(rule), random.Random(0)
+    chatting, rng = with_rule(tokenizer, rule), random.Random(0)
     rows = [{"messages": random_messages(rng)} for _ in range(200)]
     assert encoded(chatting, rows) == [slow_encode(chatting, row) for row in rows]
 
@@ -96,7 +98,7 @@ def with_tools(rng: random.Random, messages: list[dict]) -> list[dict]:
 
 
 def test_nanochat_s_rendering_token_for_token(tokenizer):
-    chatting, rng = tokenizer.chatting(ChatRule.named("nanochat", "all")), random.Random(0)
+    chatting, rng = with_rule(tokenizer, ChatRule.named("nanochat", "all")), random.Random(0)
     rows = [{"messages": with_tools(rng, random_messages(rng))} for _ in range(500)]
     rows = [row for row in rows if any(reference_of_nanochat(tokenizer, row["messages"])[1])]
     for (ids, mask), row in zip(encoded(chatting, rows), rows, strict=True):
@@ -110,14 +112,14 @@ def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
     special = {token["content"]: token["id"] for token in whole["added_tokens"] if token["special"]}
     bos = next(token for token in ("<s>", "[CLS]", *special) if token in special)
     rule = ChatRule("own", CHATML, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
-    chatting = HuggingFace.of_json(kind, whole, special, bos).chatting(rule)
+    chatting = with_rule(HuggingFace.of_json(kind, whole, special, bos), rule)
     rng = random.Random(0)
     contents = [text for text in (*TEXTS, *make_text(5, 0, 20)) if "<|" not in text and "s>" not in text]
     rows = [
         {"messages": [{"role": role, "content": rng.choice(contents)} for role in ("user", "assistant") * 2]}
         for _ in range(30)
     ]
-    library = chatting._decoding
+    library = chatting.decoding
     for (ids, mask), row in zip(encoded(chatting, rows), rows, strict=True):
         text = "".join(stretch.text for stretch in Renderer(chatting).stretches(_read(row))[1:])
         assert ids[1:] == library.encode(text, add_special_tokens=False).ids
@@ -132,7 +134,7 @@ def _read(row):
 
 
 def test_tokenized_conversations_are_taken_as_they_are(tokenizer):
-    chatting, bos = tokenizer.chatting(ChatRule.named("nanochat", "all")), tokenizer.bos_id
+    chatting, bos = with_rule(tokenizer, ChatRule.named("nanochat", "all")), tokenizer.bos_id
     rows = [
         {"input_ids": [bos, 5, 6, 7], "assistant_masks": [0, 0, 1, 1]},
         {"input_ids": [5, 6, 7], "loss_mask": [1, 0, 1]},
@@ -149,7 +151,7 @@ def test_tokenized_conversations_are_taken_as_they_are(tokenizer):
 
 
 def test_what_is_left_out_is_counted_with_its_reason(tokenizer):
-    chatting = tokenizer.chatting(ChatRule.named("nanochat", "all"))
+    chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
     good = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     unlearned = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}
     batch = ChatEncoder(Encoder(chatting)).encode(
@@ -162,7 +164,7 @@ def test_what_is_left_out_is_counted_with_its_reason(tokenizer):
 
 def test_a_mask_of_other_numbers_is_refused(tokenizer):
     row = {"input_ids": [5, 6, 7], "assistant_masks": [1, 0, -100]}
-    batch = ChatEncoder(Encoder(tokenizer.chatting(ChatRule.named("nanochat", "all")))).encode(rows_of(row))
+    batch = ChatEncoder(Encoder(with_rule(tokenizer, ChatRule.named("nanochat", "all")))).encode(rows_of(row))
     assert batch.broken == [(0, "expected assistant_masks of 0 and 1, found -100 to 1")]
 
 
@@ -170,7 +172,7 @@ def test_a_mask_of_other_numbers_is_refused(tokenizer):
 def test_what_nanochat_has_no_place_for_is_refused(tokenizer, more):
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | (more or {})]
     row = {"messages": messages} | ({"tools": [{"name": "f"}]} if more is None else {})
-    batch = ChatEncoder(Encoder(tokenizer.chatting(ChatRule.named("nanochat", "all")))).encode(rows_of(row))
+    batch = ChatEncoder(Encoder(with_rule(tokenizer, ChatRule.named("nanochat", "all")))).encode(rows_of(row))
     ((reason, count),) = batch.refused.items()
     assert count == 1
     assert "nanochat's rendering has no place for" in reason
@@ -179,17 +181,17 @@ def test_what_nanochat_has_no_place_for_is_refused(tokenizer, more):
 def test_texts_are_encoded_without_what_chats_need(tokenizer):
     """So that a chat set's own tokenizer.json prepares the text that is mixed with it."""
     for name in ("nanochat", "chatml"):
-        chatting = tokenizer.chatting(ChatRule.named(name, "all"))
-        assert chatting.of_text() == tokenizer
-        assert chatting.of_text().fingerprint == chatting.chat.text_fingerprint
-    assert tokenizer.of_text() is tokenizer
+        chatting = with_rule(tokenizer, ChatRule.named(name, "all"))
+        assert without_rule(chatting) == tokenizer
+        assert without_rule(chatting).fingerprint == chatting.chat.text_fingerprint
+    assert without_rule(tokenizer) is tokenizer
 
 
 def test_a_template_that_writes_bos_within_a_conversation_is_refused(tokenizer):
     twice = CHATML.replace("<|im_start|>{{", "<|bos|><|im_start|>{{")
     rule = ChatRule("own", twice, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    batch = ChatEncoder(Encoder(tokenizer.chatting(rule))).encode(rows_of(row))
+    batch = ChatEncoder(Encoder(with_rule(tokenizer, rule))).encode(rows_of(row))
     ((reason, count),) = batch.refused.items()
     assert count == 1
     assert "writes <|bos|> within a conversation" in reason
@@ -197,7 +199,7 @@ def test_a_template_that_writes_bos_within_a_conversation_is_refused(tokenizer):
 
 def test_the_template_and_the_loss_rule_are_in_the_fingerprint(tokenizer, tmp_path):
     rules = [ChatRule.named("nanochat", "all"), ChatRule.named("nanochat", "last"), ChatRule.named("chatml", "all")]
-    made = [tokenizer, *(tokenizer.chatting(rule) for rule in rules)]
+    made = [tokenizer, *(with_rule(tokenizer, rule) for rule in rules)]
     assert len({one.fingerprint for one in made}) == 4
     for one in made:
         one.save(tmp_path / "tokenizer.json")
@@ -209,7 +211,7 @@ def test_the_template_and_the_loss_rule_are_in_the_fingerprint(tokenizer, tmp_pa
 def test_a_tokenizer_without_the_special_tokens_is_refused(tokenizer):
     lacking = Tokenizer("plain", tokenizer.pattern, tokenizer.ranks, {"<|bos|>": 399}, "<|bos|>")
     with pytest.raises(ValueError, match=r"needs special tokens that tokenizer plain does not have: <\|user_start\|>"):
-        Renderer(lacking.chatting(ChatRule.named("nanochat", "all")))
+        Renderer(with_rule(lacking, ChatRule.named("nanochat", "all")))
 
 
 ROWS = {
@@ -225,7 +227,7 @@ ROWS = {
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_every_form_of_a_conversation_is_the_same_conversation(tokenizer, kind):
-    chatting = tokenizer.chatting(ChatRule.named("nanochat", "all"))
+    chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
     usual = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     assert encoded(chatting, [ROWS[kind]]) == encoded(chatting, [usual])
 
@@ -255,7 +257,7 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_row_that_is_no_conversation_says_why(tokenizer, what):
     messages, reason = BROKEN[what]
-    chatting = tokenizer.chatting(ChatRule.named("nanochat", "all"))
+    chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
     batch = ChatEncoder(Encoder(chatting)).encode(rows_of({"messages": messages}))
     ((number, found),) = batch.broken
     assert number == 0
@@ -263,7 +265,7 @@ def test_a_row_that_is_no_conversation_says_why(tokenizer, what):
 
 
 def test_a_system_text_beside_the_messages_is_the_first_message(tokenizer):
-    chatting = tokenizer.chatting(ChatRule.named("nanochat", "all"))
+    chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     beside = {"system": "be kind", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
     within = {"messages": [{"role": "system", "content": "be kind"}, *turns]}
@@ -290,10 +292,10 @@ def test_the_first_byte_of_a_token_is_not_counted_where_spaces_come_and_go(kind,
     whole.add_special_tokens(["<s>", "<|im_start|>", "<|im_end|>"])
     whole.save(str(tmp_path / "tokenizer.json"))
     foreign = load_foreign(tmp_path / "tokenizer.json", "<s>")
-    assert not foreign.spells_texts
+    assert not spells_texts(foreign)
     template = "{% for m in messages %}<|im_start|>\n{{ m.content }}<|im_end|>{% endfor %}"
     template += "{% if add_generation_prompt %}<|im_start|>\n{% endif %}"
-    chatting = foreign.chatting(ChatRule("own", template, "all", ("<|im_start|>", "<|im_end|>")))
+    chatting = with_rule(foreign, ChatRule("own", template, "all", ("<|im_start|>", "<|im_end|>")))
     row = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Hi-there"}]}
     ((ids, mask),) = encoded(chatting, [row])
     text = "".join(chatting.token(id).decode() for id, bears in zip(ids, mask, strict=True) if bears)
@@ -309,7 +311,7 @@ def test_bytes_are_counted_where_a_tokenizer_keeps_the_text(tmp_path):
     )
     whole.add_special_tokens(["<s>"])
     whole.save(str(tmp_path / "tokenizer.json"))
-    assert load_foreign(tmp_path / "tokenizer.json", "<s>").spells_texts
+    assert spells_texts(load_foreign(tmp_path / "tokenizer.json", "<s>"))
     whole.add_tokens([tokenizers.AddedToken("<tool>", lstrip=True, normalized=False)])
     whole.save(str(tmp_path / "tokenizer.json"))
-    assert not load_foreign(tmp_path / "tokenizer.json", "<s>").spells_texts
+    assert not spells_texts(load_foreign(tmp_path / "tokenizer.json", "<s>"))

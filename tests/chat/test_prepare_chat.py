@@ -18,6 +18,8 @@ from rich.console import Console
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
 from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import read_conversation
+from tokenmill.chat.find_rule import find_chat_rule
+from tokenmill.chat.others_texts import with_special
 from tokenmill.exchange import writing
 from tokenmill.look.show import show
 from tokenmill.look.show_config import Show
@@ -27,8 +29,7 @@ from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.tables import metadata_of
-from tokenmill.text.columnar import _without_nulls
-from tokenmill.tokenize.chat_rule import find_chat_rule
+from tokenmill.text.documents import without_nulls
 
 
 def write_jsonl(path, rows) -> None:
@@ -127,7 +128,7 @@ def test_a_chat_template_beside_its_tokenizer(source, tokenizer, tmp_path):
     """A tokenizer_config.json, with the tokenizer.json beside it taken by default."""
     model = tmp_path / "model"
     model.mkdir()
-    tokenizer._with_special(["<|im_start|>", "<|im_end|>"]).save(model / "tokenizer.json")
+    with_special(tokenizer, ["<|im_start|>", "<|im_end|>"]).save(model / "tokenizer.json")
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "bos_token": "<|bos|>"}))
     done = run_prepare(
         "--source", source, "--val-file", "last", "--chat", model / "tokenizer_config.json", cwd=tmp_path
@@ -152,8 +153,8 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
     assert done.returncode == 1
     assert "a.jsonl: line 4: message 0: unknown role 'alien'" in done.stderr
     done = run_prepare(*flags, "--skip-broken", cwd=tmp_path)
-    assert "left out: 1 row without a conversation (--skip-broken)" in done.stdout
-    assert "left out: 1 conversation: no token of it bears loss" in done.stdout
+    assert "left out, or repaired: 1 broken conversations" in done.stdout
+    assert "left out, or repaired: 1 conversations: no token of it bears loss" in done.stdout
     manifest = json.loads((tmp_path / done.stdout.splitlines()[-1] / "manifest.json").read_text())
     assert (manifest["documents"], manifest["broken_conversations"], manifest["refused_conversations"]) == (6, 1, 1)
 
@@ -266,7 +267,7 @@ def test_it_is_an_error_if_every_conversation_is_left_out_and_the_file_is_named(
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
     told = (
-        "found no document to train on; 6 conversations: the template has no place for reasoning (the first in a.jsonl)"
+        "found no document to train on: 6 conversations: the template has no place for reasoning (the first in a.jsonl)"
     )
     assert told in done.stderr
     assert "train on it" not in done.stdout
@@ -283,7 +284,7 @@ def test_null_arguments_of_calls_are_left_out_of_parquet_whatever_their_name(tmp
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": calls}]
     pq.write_table(pa.Table.from_pylist([{"messages": messages}]), tmp_path / "a.parquet")
     (row,) = pq.read_table(tmp_path / "a.parquet").to_pylist()
-    found = _without_nulls(row)["messages"]
+    found = without_nulls(row)["messages"]
     assert found[1]["tool_calls"][1]["function"]["arguments"] == {"path": "a"}
     assert found[1]["content"] is None, "templates look at it"
 

@@ -127,14 +127,14 @@ def test_numbers_of_several_types_stay_numbers(tmp_path, tokenizer_json):
     assert [row["it"] for row in kept_of(folder)] == [2, None, 1.5, 3, None]
 
 
-@pytest.mark.parametrize("size", ["100", "100000"], ids=["a shard a file", "one shard"])
+@pytest.mark.parametrize("size", ["1000", "100000"], ids=["a shard a file", "one shard"])
 def test_a_column_of_two_types_over_files_is_an_error_that_names_both(tmp_path, tokenizer_json, size):
     columns_of(tmp_path / "corpus", [pa.array([1] * 9), pa.array(["x"] * 9), pa.array([2] * 9)])
     flags = (*flags_of(tokenizer_json, "--keep-columns", "it"), "--shard-text-bytes", size)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert re.search(
-        "column 'it' to keep is a (number|text) in [01].parquet and a (number|text) in [012].parquet", done.stderr
+        "column 'it' to keep is (number|text) in [01].parquet and (number|text) in [012].parquet", done.stderr
     )
     assert not list(tmp_path.rglob("manifest.json"))
 

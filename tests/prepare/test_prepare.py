@@ -208,7 +208,7 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(source
         done = prepare(source, tokenizer_json, tmp_path, check=False)
         assert done.returncode == 1
         assert "shard_1.parquet: expected a whole parquet file, found damage" in done.stderr
-        assert "failed; fix the cause" in done.stderr
+        assert "fix the cause and run the same command again" in done.stderr
         assert not list(tmp_path.rglob("manifest.json"))
         sources = {path.name.split(".")[0] for path in tmp_path.glob("data/tokens/*/shards/*.json")}
         assert {"shard_0", "shard_2", "shard_3"} <= sources
@@ -238,7 +238,8 @@ def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(tmp
     for path, many in ((folder / "manifest.json", 10), (folder / "shards/a.000.json", 9)):
         counts = json.loads(path.read_text())
         assert (counts["null_documents"], counts["empty_documents"]) == (2 * many, many)
-    assert "left out: 20 null and 10 empty documents" in done.stdout
+    assert "20 null documents (the first in a.parquet)" in done.stdout
+    assert "10 empty documents (the first in a.parquet)" in done.stdout
 
 
 def test_the_help_explains_every_flag():

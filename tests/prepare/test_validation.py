@@ -61,8 +61,16 @@ def test_the_rule(sizes, config, expected):
         ({"val.jsonl": 50}, {}, r"val\.jsonl would validate, and nothing would be left to train on"),
         ({"a.jsonl": 50}, {"val_file": "a.jsonl"}, "nothing would be left to train on"),
         (MANY, {"val_file": "nope"}, r"--val-file nope: no such file, .* the source, which has 0\.jsonl, 1\.jsonl"),
-        (MANY, {"former": {"fraction": 0.01}, "val_file": "1.jsonl"}, "was made with --val-fraction 0.01, not with"),
-        (MANY, {"former": {"names": True}, "val_fraction": 0.5}, "was made with .* names of files say, not with"),
+        (
+            MANY,
+            {"former": {"fraction": 0.01}, "val_file": "1.jsonl"},
+            "validates 0.01 of all documents .* cannot now validate 1.jsonl",
+        ),
+        (
+            MANY,
+            {"former": {"names": True}, "val_fraction": 0.5},
+            "validates the files whose names say so, and cannot now validate 0.5 of all",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(sizes, config, message):
@@ -181,9 +189,9 @@ def test_other_settings_are_refused_and_change_nothing(before, after, message, t
 @pytest.mark.parametrize(
     ("files", "flags", "message"),
     [
-        ({"a.jsonl": ""}, [], "found no document to train on; the files are empty"),
-        ({"a.jsonl": '{"text": ""}\n' * 3 + '{"text": null}\n'}, [], "; 3 empty documents; 1 null documents"),
-        ({"a.jsonl": '{"text": "long text"}\n'}, ["--max-document-bytes", "3"], "; 1 oversized documents"),
+        ({"a.jsonl": ""}, [], "found no document to train on: the files are empty"),
+        ({"a.jsonl": '{"text": ""}\n' * 3 + '{"text": null}\n'}, [], "train on: 3 empty documents.*; 1 null document"),
+        ({"a.jsonl": '{"text": "long text"}\n'}, ["--max-document-bytes", "3"], "train on: 1 oversized document"),
         ({"a.txt": "one\n\ntwo"}, [], r"which is one document, .* as --document-separator '\\n\\n'"),
         ({"a.txt": "one two"}, [], "which is one document, .* separates its documents by --document-separator, or"),
     ],
@@ -198,3 +206,68 @@ def test_a_source_without_a_document_to_train_on_is_an_error_and_creates_nothing
     assert done.returncode == 1
     assert re.search(message, done.stderr)
     assert not list(tmp_path.glob("data/tokens/*"))
+
+
+def gen(path, word, count=50):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(jsonl([f"{word} {number} and more words" for number in range(count)]))
+
+
+def test_what_an_unfinished_run_made_is_made_again_if_it_is_in_another_split_now(tokenizer_json, tmp_path):
+    flags = ("--source", "c", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1000)
+    for name in "bc":
+        gen(tmp_path / "c" / f"{name}.jsonl", name)
+    (tmp_path / "c" / "a.jsonl").write_text("broken")
+    for rule in (["--val-file", "last"], ["--val-fraction", "0.5"]):
+        assert run_prepare(*flags, *rule, cwd=tmp_path, check=False).returncode == 1
+    for name in "ad":
+        gen(tmp_path / "c" / f"{name}.jsonl", name)
+    folder = tmp_path / run_prepare(*flags, "--val-file", "last", cwd=tmp_path).stdout.splitlines()[-1]
+    assert {text[0] for text in texts_of(folder, "val")} == {"d"}
+    assert len(texts_of(folder, "train")) == 150
+
+
+def test_a_shard_of_a_run_with_other_settings_is_not_taken_for_one_of_this(tokenizer_json, tmp_path):
+    """As if the second run had been killed between the two shards of a unit."""
+    flags = ("--source", "c", "--tokenizer", tokenizer_json, "--tokens-root")
+    gen(tmp_path / "c" / "a.jsonl", "a")
+    first, second = (
+        tmp_path / run_prepare(*flags, f, "--val-fraction", f, cwd=tmp_path).stdout.splitlines()[-1]
+        for f in ("0.1", "0.6")
+    )
+    for path in second.glob("shards/*-val.*"):
+        (first / "shards" / path.name).write_bytes(path.read_bytes())
+    (first / "manifest.json").unlink()
+    run_prepare(*flags, "0.1", "--val-fraction", "0.1", cwd=tmp_path)
+    assert sorted(texts_of(first, "train") + texts_of(first, "val")) == sorted(
+        f"a {n} and more words" for n in range(50)
+    )
+
+
+def test_another_tokenizer_s_set_has_the_same_split_after_the_corpus_has_grown(tokenizer_json, tmp_path):
+    gen(tmp_path / "c" / "a.jsonl", "a")
+    folder = (
+        tmp_path / run_prepare("--source", "c", "--tokenizer", tokenizer_json, cwd=tmp_path).stdout.splitlines()[-1]
+    )
+    gen(tmp_path / "c" / "b.jsonl", "word " * 10_000, 220)  # 11 MB, of which 1% would validate
+    other = tmp_path / run_prepare("--source", "c", "--tokenizer", "train:300", cwd=tmp_path).stdout.splitlines()[-1]
+    assert set(texts_of(folder, "val")) <= set(texts_of(other, "val"))
+
+
+def test_a_file_by_several_ways_is_read_once(tokenizer_json, tmp_path):
+    for name in "abc":
+        gen(tmp_path / "c" / f"{name}.jsonl", name)
+    (tmp_path / "link").symlink_to("c")
+    (tmp_path / "c" / "d.jsonl").symlink_to("a.jsonl")
+    ways = (
+        ["link", "--val-file", "c/c.jsonl"],
+        [f"file://{tmp_path}/c", "--val-file", "c/c.jsonl"],
+        ["c/*.jsonl"],
+        ["c", "link"],
+    )
+    for number, way in enumerate(ways):
+        flags = ("--tokenizer", tokenizer_json, "--name", f"n{number}")
+        folder = tmp_path / run_prepare("--source", *way, *flags, cwd=tmp_path).stdout.splitlines()[-1]
+        train, val = texts_of(folder, "train"), texts_of(folder, "val")
+        assert len({*train, *val}) == len(train) + len(val) == 150
+        assert "--val-file" not in way or {text[0] for text in val} == {"c"}

@@ -25,7 +25,7 @@ OPTIONAL = {
     "eot_id",
 }  # of manifests
 OPTIONAL |= {"metadata", "refused", "bytes", "unit", "row_groups", "row_group_documents", "checksum", "val_fraction"}
-OPTIONAL |= {"left_out", "prepared", "fraction", "val_fraction"}  # of records
+OPTIONAL |= {"left_out", "prepared", "fraction", "validates"}  # of records
 OPTIONAL |= {"where", "cap", "broken_conversations", "refused_conversations"}  # of views, and of chat sets
 DATA = {
     "ranks",
@@ -51,9 +51,9 @@ def files(tmp_path_factory):
     manifest["shards"][0]["sources"] = ["a.parquet", "b.parquet"]
     manifest["tokenizer"] |= {"eot_token": "<|eot|>", "eot_id": 1}
     record = json.loads((folder / "shards/train_0.000.json").read_text())
-    record |= {"metadata": {"score": "number"}, "refused": {"oversized": 3}}
+    record |= {"metadata": {"score": {"a": "number"}}, "refused": {"oversized": 3}}
     record["unit"] = {"k": 0, "n": 1, "shard_text_bytes": 9000, "shards": {"train_0.000": "train"}}
-    one = {"documents": 1, "bytes": 9, "checksum": "0", "val_fraction": 0.1, "left_out": 3}
+    one = {"documents": 1, "bytes": 9, "checksum": "0", "validates": 0.1, "left_out": 3}
     several = record | {"source": {"files": [{"file": name} | one for name in "ab"]}}
     named = header("tokenizer") | {"name": "bpe", "fingerprint": "f" * 64, "bos_token": "<|bos|>"}
     named |= {"special_tokens": {"<|bos|>": 300}, "chat": manifest["tokenizer"]["chat"]}
@@ -106,7 +106,7 @@ def test_whatever_is_replaced_is_refused_unless_it_is_of_the_same_type(files):
                 text = isinstance(other, str) and (FREE & set(path) or other == "x") and isinstance(old, str)
                 container = type(other) is type(old) in (list, dict) and path[-1] not in ("shards", "source", "crc32")
                 foreign = path[0] == "tokenizer" and kind == "tokenizer"  # as Hugging Face's library reads it
-                share = type(other) is type(old) is float
+                share = (type(other) is type(old) is float) or "metadata" in path
                 assert null or text or container or foreign or share, (name, path, other)
 
 

@@ -188,6 +188,7 @@ def test_a_row_group_of_any_size_is_streamed(tmp_path):
     path = write_parquet(tmp_path / "large.parquet", texts, row_group_size=1 << 20)
     code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n"
     code += f"""
+import pyarrow.compute, pyarrow.parquet
 from reading import *
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3

@@ -240,7 +240,7 @@ def test_a_fraction_replaces_the_validation_file_of_a_preset(hub, env, tokenizer
     hub.repository = "karpathy/climbmix-400b-shuffle"
     flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--val-fraction", 0.2)
     done = run_prepare("climbmix", *flags, cwd=tmp_path, env=env)
-    assert "validates: 0.2 of the documents" in done.stdout
+    assert "validates: 0.2 of the documents" in done.stderr
     assert sorted(hub.fetched) == NAMES[:2]
 
 

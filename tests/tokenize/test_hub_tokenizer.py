@@ -45,9 +45,9 @@ def test_a_model_on_the_hub_gives_its_tokenizer_and_its_name_and_works_offline_a
 @pytest.mark.parametrize(
     ("spec", "error", "said"),
     [
-        ("owner/MyModel-1B@nothing", FileNotFoundError, "the model has no such revision"),
+        ("owner/MyModel-1B@nothing", FileNotFoundError, "no such model or revision is on the hub"),
         (f"owner/MyModel-1B@{'b' * 40}", FileNotFoundError, "no tokenizer.json is in this model"),
-        ("owner/other", FileNotFoundError, "no such folder is here, and no such model is on the hub"),
+        ("owner/other", FileNotFoundError, "no such folder is here, and no such model or revision is on the hub"),
     ],
 )
 def test_what_the_hub_lacks_is_an_error_that_says_so(hub, tmp_path, monkeypatch, spec, error, said):

@@ -55,8 +55,7 @@ _encoders: dict[str, list[Encoder]] = {}
 
 def encoders_of(ours):
     if ours.fingerprint not in _encoders:
-        first = pa.array(make_text(20, seed=1), pa.large_string())
-        _encoders[ours.fingerprint] = [Encoder(ours), choose_encoder("auto", ours, first)[0]]
+        _encoders[ours.fingerprint] = [Encoder(ours), choose_encoder("auto", ours)[0]]
     return _encoders[ours.fingerprint]
 
 
@@ -124,7 +123,7 @@ def test_added_tokens_that_an_engine_matches_otherwise_are_left_to_the_library(t
     theirs.save(str(tmp_path / "tokenizer.json"))
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
     texts = pa.array(["we decode code e\u0301 é", "ecode", "barcode\u0301"], pa.large_string())
-    encoder, why = choose_encoder("auto", ours, pa.array(["a"], pa.large_string()))
+    encoder, why = choose_encoder("auto", ours)
     assert encoder.engine == "tokenizers"
     assert token is None or "does not match the added token" in why
     assert encoder.encode(texts)[0].tolist() == Encoder(ours).encode(texts)[0].tolist()

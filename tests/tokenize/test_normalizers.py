@@ -83,7 +83,7 @@ def encoder_of(make, folder):
     """The library's tokenizer, and our encoder with the fastest engine that is proven."""
     path = folder / "tokenizer.json"
     make().save(str(path))
-    encoder, why = choose_encoder("auto", load_foreign(path, "<s>"), pa.array([], pa.large_string()))
+    encoder, why = choose_encoder("auto", load_foreign(path, "<s>"))
     return tokenizers.Tokenizer.from_file(str(path)), encoder, why
 
 
@@ -124,7 +124,7 @@ def test_a_kind_that_an_engine_gets_wrong_is_left_to_the_library(tmp_path, monke
     monkeypatch.setattr(gigatoken, "make", faulty(gigatoken.make, wrong))
     theirs, encoder, why = encoder_of(BY_AN_ENGINE["prefix space, joins"], tmp_path)
     assert encoder.engine == "tokenizers"
-    assert "gigatoken and tokenizers encode '" in why
+    assert "gigatoken and tokenizers encode a text differently near" in why
     require_same(theirs, encoder, random_texts(100, seed=1))
 
 

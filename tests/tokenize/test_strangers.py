@@ -21,7 +21,7 @@ def test_a_split_pattern_that_never_ends_is_an_error_in_bounded_time():
     endless = Tokenizer("endless", ENDLESS, BYTES, {"<s>": 256}, "<s>")
     assert endless.encode("abc").tolist() == [97, 98, 99]
     began = time.monotonic()
-    with pytest.raises(ValueError, match=r"tokenizer endless: it gave up on a text of 60 characters that begins 'aaa"):
+    with pytest.raises(ValueError, match="tokenizer endless: .*backtracking"):
         endless.encode("a" * 60)
     assert time.monotonic() - began < 20
 
@@ -34,10 +34,10 @@ def test_a_split_pattern_that_never_ends_is_an_error_in_bounded_time():
         r" ?[a-z&&[^l]]+|l+|\s+(?!\S)|\s+",  # Rust's, and something else to others
     ],
 )
-def test_a_text_that_tiktoken_gives_up_on_loses_nothing_by_a_pattern_of_a_stranger(pattern):
+def test_a_text_that_tiktoken_gives_up_on_is_an_error_by_any_pattern(pattern):
     tokenizer = Tokenizer("theirs", pattern, BYTES, {"<s>": 256}, "<s>")
     assert tokenizer.decode(tokenizer.encode("it's hello   x")) == "it's hello   x" or "&&" in pattern
-    with pytest.raises(ValueError, match="it gave up on a text of 1,200,011 characters"):
+    with pytest.raises(ValueError, match="tokenizer theirs: .*backtracking"):
         tokenizer.encode("it's hello" + " " * 1_200_000 + "x")
 
 
@@ -56,7 +56,7 @@ def test_the_same_pattern_in_a_hugging_face_file_is_an_error_of_the_shard(tmp_pa
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "b.parquet: the tokenizers library cannot run tokenizer endless" in done.stderr
-    assert "failed; fix the cause" in done.stderr
+    assert "fix the cause" in done.stderr
     assert "Traceback" not in done.stderr
 
 

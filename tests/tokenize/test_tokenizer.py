@@ -1,6 +1,6 @@
 """Ids are tiktoken's own, document by document; nothing makes a document disappear."""
 
-import random
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,9 +8,9 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 from making import make_text
+from reading import counts_of, texts_of
 
-from tokenmill.tokenize import long_text
-from tokenmill.tokenize.patterns import OF_ANY_LENGTH
+from tokenmill.text.documents import MOST_SPACES
 from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
@@ -49,35 +49,19 @@ def test_a_surrogate_pair_is_the_character_that_it_stands_for(tokenizer):
     assert tokenizer.decode(tokenizer.encode("\ud83d\ude00")) == "😀"
 
 
-@pytest.mark.parametrize("run", [" " * 1_500_000, "\t" * 1_500_000, " \n" * 800_000, "\u3000" * 1_200_000])
-@pytest.mark.parametrize("text", ["word{}word <|bos|>", "{}x", "y{}", "a {} 1{}b"])
-def test_whitespace_runs_that_overflow_tiktoken_are_encoded_whole(tokenizer, run, text):
-    text = text.format(run, run)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
+@pytest.mark.parametrize("space", [" ", "\t", "\u3000", "\n"])
+def test_a_run_of_white_space_that_tiktoken_encodes_is_kept_and_a_longer_one_left_out(tokenizer, space, tmp_path):
+    kept = f"word{space * (MOST_SPACES - 1)}word <|bos|>"
+    assert tokenizer.decode(tokenizer.encode(kept)) == kept
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", kept, f"x{space * MOST_SPACES}y", "b")))
+    assert texts_of(path) == ["a", kept, "b"]
+    assert counts_of(path) == {"oversized_documents": 1}
 
 
-def test_such_a_run_does_overflow_tiktoken(tokenizer):
-    with pytest.raises(BaseException, match="(?i)regex|stack|overflow"):
-        tiktoken_ids(tokenizer, "x" + " " * 1_500_000 + "y")
-
-
-@pytest.mark.parametrize("pattern", sorted(OF_ANY_LENGTH))
-def test_splitting_around_long_pieces_changes_no_id(tokenizer, pattern, monkeypatch):
-    monkeypatch.setattr(long_text, "LONG_PIECE", 4)  # so that many pieces of a small text are long
-    encoding = tiktoken.Encoding("any", pat_str=pattern, mergeable_ranks=tokenizer.ranks, special_tokens={})
-    rng, bits = (
-        random.Random(0),
-        ["  ", " ", "\n", "\r\n", "\t", "a", "the", "'ll", "12", "1984", "!", "....", "\u3000", "\x1c", "水"],
-    )
-    for _ in range(3000):
-        text = "".join(rng.choices(bits, k=rng.randint(0, 12)))
-        found = long_text.encode_in_stretches(encoding, pattern, text).tolist()
-        assert found == encoding.encode_ordinary(text), repr(text)
-
-
-def test_an_error_that_is_not_the_regex_engine_s_is_not_swallowed(tokenizer):
-    with pytest.raises(TypeError):
-        tokenizer.encode(None)
+def test_a_text_that_tiktoken_gives_up_on_is_an_error(tokenizer):
+    with pytest.raises(ValueError, match="the tiktoken library cannot run tokenizer bpe400: .*"):
+        tokenizer.encode("x" + " " * 1_500_000 + "y")
 
 
 def test_a_tokenizer_is_saved_whole(tokenizer, tmp_path):

@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from tokenmill.cached import cached_property
+from tokenmill.chat import others_texts
 from tokenmill.chat.conversations import (
     BrokenConversation,
     Conversation,
@@ -55,7 +56,7 @@ class ChatEncoder:
 
     def __init__(self, encoder: Encoder, messages_column: str | None = None):
         self.encoder, self.tokenizer = encoder, encoder.tokenizer
-        self._column = messages_column
+        self._column, self._spells_texts = messages_column, others_texts.spells_texts(self.tokenizer)
         self._conversations = Renderer(self.tokenizer)
         self._special = any_of(self.tokenizer.special_tokens)
         self._is_nanochat = self.tokenizer.chat is not None and self.tokenizer.chat.is_nanochat
@@ -123,7 +124,7 @@ class ChatEncoder:
         if not stretch.text.isascii() and begins is not None:
             learned = tuple((len(stretch.text[:a].encode()), len(stretch.text[:b].encode())) for a, b in learned)
         if begins is None:
-            begins = self.tokenizer.begins(stretch.text, ids)
+            begins = others_texts.begins(self.tokenizer, stretch.text, ids)
         found = np.zeros(len(ids), bool)
         for first, last in learned:
             found |= (begins >= first) & (begins < last)
@@ -135,7 +136,7 @@ class ChatEncoder:
         sizes = self._sizes[ids]
         ends: np.ndarray = np.cumsum(sizes)
         is_spelled = (int(ends[-1]) if len(ids) else 0) == len(data)
-        if is_spelled and not self.tokenizer.spells_texts:
+        if is_spelled and not self._spells_texts:
             is_spelled = b"".join([self._spelling[id] for id in ids.tolist()]) == data
         return ends - sizes if is_spelled else None
 
@@ -176,8 +177,10 @@ class ChatEncoder:
         written = sum(one.is_special for one in stretches)
         if self._is_nanochat or len(self._special.findall(text)) != written:
             return  # nanochat's texts are tokenized alone
-        expected = self.tokenizer.encode_spelled(text)
-        if expected.tolist() not in (ids.tolist(), ids[1:].tolist()):  # whose BOS the template may have written
+        if others_texts.encode_spelled(self.tokenizer, text) not in (
+            ids.tolist(),
+            ids[1:].tolist(),
+        ):  # whose BOS the template may have written
             raise ValueError(
                 f"tokenizer {self.tokenizer.name} encodes a text differently where a special token comes before it, in "
                 f"a conversation that begins {text[:80]!r}: it cannot be used for chat sets"
@@ -197,6 +200,7 @@ class Renderer:
                 f"the chat template {rule.name} needs special tokens that tokenizer {tokenizer.name} does not have: "
                 f"{', '.join(lacks)}; use --chat chatml, or a tokenizer that has them: --tokenizer train:N makes one"
             )
+        self._absorbing = others_texts.absorbing(tokenizer)
         self._finder: TurnFinder | None = None
         if not rule.is_nanochat:
             template = JinjaTemplate(rule.template, rule.variables)
@@ -241,7 +245,7 @@ class Renderer:
 
     def _absorbed(self, stretches: list[Stretch]) -> list[Stretch]:
         """Without the spaces that special tokens take into themselves, as some do in Hugging Face's library."""
-        left, right = self.tokenizer.absorbing
+        left, right = self._absorbing
         if not (left or right):
             return stretches
         found: list[Stretch] = []

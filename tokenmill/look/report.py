@@ -20,7 +20,7 @@ from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report_page import Findings, glance, render, view_in_words
 from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.token_stats import look, sample
-from tokenmill.prepare.progress import Bars, Meter
+from tokenmill.prepare.progress import Progress
 from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.store.columns import META
 from tokenmill.store.files import write_file
@@ -68,8 +68,9 @@ def find(config: Report) -> Findings:
     token_set = open_set(config.tokens, CacheConfig(config.cache_dir)).viewed(config.view)
     tokenizer = Tokenizer.of_set(token_set)
     to_read = sum(entry.tokens for entry in sample(token_set, "train"))
-    with Bars() as bars, Meter(bars, "reading", to_read) as meter:
-        statistics = look(token_set, "train", lambda tokens: meter.add(0, tokens, 0, tokens))
+    with Progress() as progress:
+        progress.begin("reading", to_read)
+        statistics = look(token_set, "train", lambda tokens: progress.add(0, tokens, 0, tokens))
     seq_lens = sorted({*SEQ_LENS, config.seq_len})
     labels = variants(token_set.is_chat)
     loss = look_at_loss(token_set, "train", seq_lens) if token_set.is_chat else None

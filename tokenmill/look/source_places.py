@@ -36,7 +36,7 @@ class SourceLocator:
         raise ValueError(f"{entry.name}: the shard is damaged: its record has fewer documents than the shard")
 
     def _place(self, source: dict[str, Any], entry: ShardEntry, document: int) -> str:
-        file, before, is_whole = source["file"], 0, "val_fraction" not in source
+        file, before, is_whole = source["file"], 0, source.get("validates", 0.0) in (0.0, 1.0)
         ours = [other for other in self._token_set.entries if file in other.sources]
         for other in ours if len(ours) > 1 else [entry]:
             own = next(one for one in sources_of(self._record(other)) if one["file"] == file)

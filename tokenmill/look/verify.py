@@ -26,7 +26,7 @@ import tyro
 from tokenmill.addresses import cache_root, is_address
 from tokenmill.look import verify_checks
 from tokenmill.prepare.pool import Failure, Pool
-from tokenmill.prepare.progress import Bars, Meter
+from tokenmill.prepare.progress import Progress
 from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, RemoteTokenSet, open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import OFFSETS, TOKENS, columns_of
@@ -78,14 +78,15 @@ def _verify(token_set: TokenSet, cache: CacheConfig, quick: bool, workers: int) 
     for entry in token_set.entries:
         wrong[entry.name] = verify_checks.of_the_files(token_set, entry)
     readable = [entry for entry in token_set.entries if not quick and not wrong[entry.name]]
-    with Bars() as bars, Meter(bars, "verifying", sum(entry.tokens for entry in readable)) as meter:
+    with Progress() as progress:
+        progress.begin("verifying", sum(entry.tokens for entry in readable))
         tasks = sorted(readable, key=lambda entry: -entry.tokens)
 
         def settle(entry: ShardEntry, outcome: list[str] | Failure) -> None:
             wrong[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
 
         with Pool(workers) as pool:
-            pool.run(check_shard, tasks, partial(_open, path, cache), meter.add, settle)
+            pool.run(check_shard, tasks, partial(_open, path, cache), progress.add, settle)
     return {name: found for name, found in wrong.items() if found}
 
 

@@ -4,6 +4,7 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
 
     config            what the user asks for; command: `tokenmill prepare`
     run               the whole story: list, decide what validates, plan, make, write the manifest
+    input_files       lists the files to read
     validation        decides which files, or documents, validate
     choose_tokenizer  finds or trains the tokenizer
     estimate          says how many bytes will be fetched and written

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from tokenmill.addresses import has_scheme
 from tokenmill.chat.chat_encoder import Renderer, texts_of_row
+from tokenmill.chat.find_rule import find_chat_rule, with_rule, without_rule
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.text.documents import read_unit
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.hub import fetch
 from tokenmill.text.plan import plan, shard_size
 from tokenmill.text.source_file import SourceFile
-from tokenmill.tokenize.chat_rule import find_chat_rule
 from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
-SAMPLED_HUB_UNITS = 8  # whose files have to be fetched first
+GOLDEN = 0.618033988749895  # its multiples, less whole numbers, are spread evenly over 0 to 1, however many there are
 
 
 def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]) -> Tokenizer | None:
@@ -32,14 +32,16 @@ def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Call
     ValueError, FileNotFoundError or ConnectionError if there is none.
     """
     if config.train_size is None:
-        tokenizer = load_any(config.tokenizer_name, config.bos_token).of_text()  # chat sets of it are mixed with text
+        tokenizer = without_rule(
+            load_any(config.tokenizer_name, config.bos_token)
+        )  # chat sets of it are mixed with text
     elif (trained := _trained(config, files, say)) is None:
         return None
     else:
         tokenizer = trained.framed(config.bos_token)
     if config.chat is None:
         return tokenizer.framed(eot_token=config.eot_token)
-    found = tokenizer.chatting(find_chat_rule(config.chat, config.loss))
+    found = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
     Renderer(found)  # ValueError if it lacks what the rule needs, or the template is not valid
     return found
 
@@ -72,20 +74,25 @@ def _trained(config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[
 def training_texts(
     files: Sequence[SourceFile], options: ReadOptions, most: int, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[str]:
-    """Texts that train, about `most` bytes of them: all, or some from units at even distances, all over each."""
+    """Texts that train, about `most` bytes of them: all, or units from all over the source, and of a unit with more
+    than that, batches at even distances. Of the hub's files as few as possible, as they are fetched for it.
+    """
     units = [unit for unit in plan(files, options, shard_size(files)) if unit.files[0].validates < 1.0]
-    text_bytes = sum(file.text_bytes for unit in units for file in unit.files) / max(1, len(units))  # of a unit, about
-    wanted = ceil(most / max(1.0, text_bytes))
-    wanted = min(wanted, SAMPLED_HUB_UNITS) if any(file.hub for file in files) else wanted
-    units = units[:: max(1, len(units) // wanted)]
-    every = max(1, ceil(sum(unit.bytes for unit in units) * files[0].text_bytes / max(1, files[0].bytes) / most))
-    for unit in units:
+    names = list(dict.fromkeys(unit.files[0].name for unit in units))
+    of_file = {name: number * GOLDEN % 1 for number, name in enumerate(names)} if any(f.hub for f in files) else {}
+    order = sorted(range(len(units)), key=lambda n: (of_file.get(units[n].files[0].name, 0), n * GOLDEN % 1))
+    left = most
+    for unit in (units[number] for number in order):
+        text_bytes = unit.bytes * unit.files[0].text_bytes / max(1, unit.files[0].bytes)
         for file in (file for file in unit.files if not file.is_there):
             say(f"fetching {file.name}, to train on")
             fetch(file)
         for number, documents in enumerate(read_unit(unit, options)):
-            if number % every == 0:
+            if number % max(1, ceil(text_bytes / most)) == 0:
                 rows = documents.chosen(~documents.validates).texts.to_pylist()
                 if options.conversations:
                     rows = [text for row in rows for text in texts_of_row(row, options.messages_column)]
+                left -= sum(map(len, rows))
                 yield from rows
+        if left <= 0:
+            return

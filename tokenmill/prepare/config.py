@@ -86,6 +86,8 @@ class PrepareConfig:
             raise ValueError("--eot-token is for text; a chat template itself ends its turns")
         if self.val_file is not None and self.val_fraction is not None:
             raise ValueError("--val-file and --val-fraction both say what validates; give one of them")
+        if self.val_fraction is not None:
+            object.__setattr__(self, "val_fraction", float(self.val_fraction))
         if self.val_fraction is not None and not 1e-6 <= self.val_fraction < 1:
             raise ValueError(f"--val-fraction must be from 0.000001 to less than 1, as 0.01, not {self.val_fraction}")
         for field in ("tokenizer", "val_file", "chat", "raw_dir"):

@@ -18,7 +18,7 @@ from tokenmill.addresses import display_address, has_scheme, joined
 from tokenmill.hub_client import is_hub_address
 from tokenmill.store.files import parse_json, read_json, remove_temporary_files, write_file
 from tokenmill.store.names import is_plain
-from tokenmill.store.shards import finished_record, shard_path
+from tokenmill.store.shards import finished_record, shard_path, sources_of
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet
 
 SUBFOLDERS = ("shards", "manifests")
@@ -45,11 +45,9 @@ class Destination:
                 f"{display_address(root)}: the hub takes few commits an hour, too few for one a unit; prepare into a "
                 "folder, or a bucket, and then `tokenmill push`"
             )
-        from tokenmill.remote.files import require_writable, scheme_of  # and urllib, ssl: a twentieth of a second
-
-        if scheme_of(root) == "memory":
+        if root.startswith("memory:"):
             raise ValueError(f"{root}: workers cannot write into this process's memory; name a folder or a bucket")
-        require_writable(root)
+        _remote().files.require_writable(root)
         with tempfile.TemporaryDirectory(prefix="tokenmill-") as folder:
             address = joined(root, name)
             yield cls(Path(folder) / name, display_address(address), address)
@@ -59,13 +57,8 @@ class Destination:
         for folder in (self.folder, *(self.folder / name for name in SUBFOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
-        if self.address is None:
-            return
-        from tokenmill.remote.files import write
-
-        for name in SMALL_FILES:
-            if (self.folder / name).exists():
-                write(self.address, name, self.folder / name)
+        for name in SMALL_FILES if self.address else ():
+            _remote().files.write(self.address, name, self.folder / name)
 
     def record(self, name: str) -> dict[str, Any] | None:
         """The record of a shard that is whole; None if there is none."""
@@ -79,28 +72,33 @@ class Destination:
         path = self.folder / "manifest.json"
         return read_json(path, "tokens") if path.exists() else None
 
+    def stamp(self) -> int | None:
+        """Changes when another run writes the manifest; None if there is none here."""
+        path = self.folder / "manifest.json"
+        return path.stat().st_mtime_ns if path.exists() else None
+
     def fetch(self) -> None:
         """Fetches the manifests that an address has, and the records that are missing here."""
         if self.address is None:
             return
-        from tokenmill.remote.files import sizes
-
-        names = [name for name in sizes(self.address) if _kind_of(name)]
+        names = [name for name in _remote().files.sizes(self.address) if _kind_of(name)]
         new = [name for name in names if _kind_of(name) == "tokens" or not (self.folder / name).exists()]
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(self._fetch, sorted(new)))
 
     def _fetch(self, name: str) -> None:
-        from tokenmill.remote.files import read
-
-        assert self.address is not None, "only from an address"
-        path, data = self.folder / name, read(self.address, name)
+        path, data = self.folder / name, _remote().files.read(self.address, name)
         try:
             parse_json(data, f"{self.shown}/{name}", _kind_of(name) or "tokens")
         except ValueError as error:
             raise ValueError(f"{error}, in the bucket; what it belongs to is made again then") from error
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, data, durable=False)
+
+    def file_of_others(self, names: set[str]) -> str:
+        """A source file of shards that are here and have none of these names; "" if there is none."""
+        others = [path for path in self.folder.glob("shards/*.json") if path.name.removesuffix(".json") not in names]
+        return next((one["file"] for path in others for one in sources_of(read_json(path, "shard"))), "")
 
     @contextlib.contextmanager
     def making(self) -> Iterator[Path]:
@@ -113,19 +111,21 @@ class Destination:
 
     def send(self, folder: Path, records: list[dict[str, Any]]) -> None:
         """Sends shards from a temporary folder to the address, in this order."""
-        if self.address is None:
-            return
-        from tokenmill.remote.copy import push_shard
-
-        for record in records:
-            push_shard(folder, record, self.address)
+        for record in records if self.address else ():
+            _remote().copy.push_shard(folder, record, self.address)
 
     def finish(self) -> None:
         """Sends what makes the shards at an address a token set, the manifest last."""
         if self.address is not None:
-            from tokenmill.remote.copy import push_rest
+            _remote().copy.push_rest(TokenSet(self.folder), self.address)
 
-            push_rest(TokenSet(self.folder), self.address)
+
+def _remote() -> Any:
+    """The wing that reads and writes addresses."""
+    from tokenmill import remote  # and urllib, ssl: a twentieth of a second
+    from tokenmill.remote import copy, files  # noqa: F401
+
+    return remote
 
 
 def _kind_of(name: str) -> str | None:

@@ -29,7 +29,6 @@ class Encoded(NamedTuple):
     lengths: np.ndarray  # (documents,)
     text_bytes: int
     columns: dict[str, np.ndarray]
-    referred: int  # documents, or texts, that the reference encoded
     broken: int = 0  # rows that are no conversation
     refused: Counter[str] = Counter()  # conversations that cannot be masked, by reason
 
@@ -56,9 +55,9 @@ def _together(batch: list[Documents]) -> pa.LargeStringArray:
 
 def _texts(encoder: Encoder, name: str, first: int, batch: list[Documents]) -> Encoded:
     texts = _together(batch)
-    tokens, lengths, referred = encoder.encode(texts)
+    tokens, lengths, _ = encoder.encode(texts)
     encoder.prove(texts, tokens, lengths, sample(name, first, len(lengths)))
-    return Encoded(batch, tokens, lengths, int(text_lengths(texts).sum()), {}, referred)
+    return Encoded(batch, tokens, lengths, int(text_lengths(texts).sum()), {})
 
 
 def _conversations(chat: ChatEncoder, options: ReadOptions, name: str, first: int, batch: list[Documents]) -> Encoded:
@@ -70,7 +69,7 @@ def _conversations(chat: ChatEncoder, options: ReadOptions, name: str, first: in
     ends = np.cumsum([0, *(len(documents.texts) for documents in batch)]).tolist()
     kept = [one.chosen(found.kept[a:b]) for one, a, b in zip(batch, ends[:-1], ends[1:], strict=True)]
     columns: dict[str, Any] = {MASK.suffix: found.mask, TARGETS.suffix: found.targets}
-    more = (columns, found.referred, len(found.broken), found.refused)
+    more = (columns, len(found.broken), found.refused)
     return Encoded(kept, found.tokens, found.lengths, int(found.text_bytes.sum()), *more)
 
 

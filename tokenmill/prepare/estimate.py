@@ -24,43 +24,30 @@ def estimate(
 ) -> Iterator[str]:
     """What is ahead to make these units, in sentences. ValueError if it cannot be fetched or written."""
     to_fetch = dict.fromkeys(file for unit in units for file in unit.files if not file.is_there)
-    fetched = sum(file.bytes for file in to_fetch)
-    kept = fetched if config.keep_raw else 0
-    raw, root = Path(config.raw_dir), None if has_scheme(config.tokens_root) else Path(config.tokens_root)
-    for flag, folder in (("--tokens-root", root), ("--raw-dir", raw if to_fetch else None)):
-        if folder is not None and not (there := _there(folder)).is_dir():
-            raise ValueError(f"{folder}: cannot be made, as {there} is no folder; choose another {flag}")
-    if kept > (free := free_bytes(raw)):
-        raise ValueError(
-            f"{raw}: {in_bytes(fetched)} are to be fetched, and {in_bytes(free)} are free there; make room, name "
-            "another disk with --raw-dir, take fewer files with --num-shards, or give --no-keep-raw"
-        )
-    ahead = counted(len(files), "file")
+    fetched, ahead = sum(file.bytes for file in to_fetch), counted(len(files), "file")
     if to_fetch:
-        ahead += f", {len(to_fetch):,} of them to fetch: {in_bytes(fetched)} into {raw}"
-        ahead += "" if config.keep_raw else ", each deleted once its shards are made"
-    if not units:
-        yield f"{ahead}; all shards of this part are made"
-        return
-    yield ahead
+        ahead += f", {len(to_fetch):,} of them to fetch: {in_bytes(fetched)} into {config.raw_dir}"
+        if config.keep_raw and fetched > (free := free_bytes("--raw-dir", config.raw_dir)):
+            raise ValueError(
+                f"{ahead}, where {in_bytes(free)} are free; make room, name another disk with --raw-dir, take fewer "
+                "files with --num-shards, or give --no-keep-raw"
+            )
+    yield ahead if units else f"{ahead}; all shards of this part are made"
     text = sum(unit.bytes * unit.files[0].text_bytes / max(1, unit.files[0].bytes) for unit in units)
     tokens = text / TEXT_IN_TOKEN * DTYPES[dtype_name(vocab_size)].itemsize
     said = f"about {in_bytes(text)} of text to tokenize, about {in_bytes(tokens)} of token files"
-    yield said if root is None else f"{said} in {root}; {in_bytes(free_bytes(root))} are free there"
-    if root is not None and tokens + (kept if _device(raw) == _device(root) else 0) > free_bytes(root):
-        yield f"warning: {root}: this will probably not fit; if the disk fills up, what is done stays"
+    if not has_scheme(config.tokens_root):
+        free = free_bytes("--tokens-root", config.tokens_root)
+        said = f"{said} in {config.tokens_root}; {in_bytes(free)} are free there"
+        said = said if tokens <= free else f"warning: {said}, and what is done stays if the disk fills up"
+    if units:
+        yield said
 
 
-def free_bytes(folder: Path) -> int:
-    """Free bytes on the disk of a folder, which may not exist yet."""
-    return shutil.disk_usage(_there(folder)).free
-
-
-def _device(folder: Path) -> int:
-    return _there(folder).stat().st_dev
-
-
-def _there(folder: Path) -> Path:
-    """The folder, or the nearest folder above it that exists."""
-    folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.exists())
+def free_bytes(flag: str, folder: str) -> int:
+    """Free bytes on the disk of a folder, which may not exist yet. ValueError if it cannot be made."""
+    whole = Path(folder).absolute()
+    there = next(path for path in (whole, *whole.parents) if path.exists())
+    if not there.is_dir():
+        raise ValueError(f"{folder}: cannot be made, as {there} is no folder; choose another {flag}")
+    return shutil.disk_usage(there).free

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tokenmill.prepare.encode import columns_of, documents_encoder
-from tokenmill.prepare.made import Work, column_types, facts_of, require_one_type
+from tokenmill.prepare.made import Work, add_type, facts_of, kind_of, made
 from tokenmill.store.columns import META
 from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import SPLITS, TOTALS, Split
-from tokenmill.store.tables import kind_of
 from tokenmill.text.documents import LEFT_OUT, Documents, read_unit
 from tokenmill.text.formats import BATCH_BYTES
 from tokenmill.text.hub import fetch
@@ -39,8 +38,7 @@ class Made(NamedTuple):
     documents: int
     tokens: int
     text_bytes: int
-    referred: int  # documents that the reference encoded for the characters in them
-    columns: dict[str, str]  # the types of the columns that are kept
+    record: dict[str, Any]  # of its first shard
 
 
 def make(work: Work, encoder: Encoder, unit: Unit, report: Report) -> Made:
@@ -61,10 +59,15 @@ def make(work: Work, encoder: Encoder, unit: Unit, report: Report) -> Made:
         if stamps != [file.stamp() for file in unit.files]:
             raise changed(unit.files[0])
         report(0, 0, 0, unit.bytes - done)
+        manifest = work.destination.manifest() if work.destination.stamp() != work.stamp else None
+        if manifest is not None:  # another run has written it meanwhile: what it lists is not overwritten
+            listed = frozenset(shard["name"] for shard in manifest["shards"])
+            if (record := made(unit, work._replace(listed=listed))) is not None:
+                return Made(0, 0, 0, record)
         records = maker.finish()
         work.destination.send(folder, records)
     documents, tokens, text = (sum(record[key] for record in records) for key in TOTALS)
-    return Made(documents, tokens, text, maker.referred, column_types(records))
+    return Made(documents, tokens, text, records[-1])
 
 
 class _Maker:
@@ -76,9 +79,8 @@ class _Maker:
         self.unit, self.work, self.encoder, self._folder, self._stack = unit, work, encoder, folder, stack
         self._encode, self._report = documents_encoder(encoder, work.options), report
         self.shards: list[_Shard] = []
-        self.referred = 0
         self._counts = [Counter[str]() for _ in unit.files]  # what was left out of each
-        self._kinds: dict[tuple[str, int], set[str]] = {}  # of each column that is kept, in each file
+        self._types: dict[str, tuple[Any, str]] = {}  # of each column that is kept, and a file that has it
         self._all_validate = unit.files[0].validates == 1.0
         self._latest: dict[Split, _Shard] = {}
         self._begin("val" if self._all_validate else "train")
@@ -97,7 +99,7 @@ class _Maker:
         for documents in batch:
             self._counts[documents.file].update(documents.counts)
             for field in documents.kept.schema if documents.kept is not None and len(documents.texts) else ():
-                self._kinds.setdefault((field.name, documents.file), set()).add(kind_of(field.type))
+                add_type(self._types, field.name, kind_of(field.type), self.unit.files[documents.file].name)
         for split in SPLITS:
             some = [one.chosen(one.validates == (split == "val")) for one in batch]
             if any(len(one.texts) for one in some):
@@ -112,7 +114,6 @@ class _Maker:
             encoded = self._encode(shard.writer.name, shard.writer.num_documents, batch)
         except ValueError as error:
             raise ValueError(f"{self.unit.files[batch[0].file].shown}: {error}") from error
-        self.referred += encoded.referred
         shard.write(encoded)
         self._report(len(encoded.lengths), len(encoded.tokens), encoded.text_bytes, 0)
 
@@ -122,7 +123,7 @@ class _Maker:
         total = sum(self._counts, Counter[str]())
         whole = {"unit": facts_of(self.unit, self.work) | {"shards": names}}
         if self.work.options.kept:
-            whole["metadata"] = self._column_types()
+            whole["metadata"] = {name: kind for name, (kind, _) in self._types.items()}
         files = [file.facts() for file in self.unit.files]
         for facts, counts in zip(files, self._counts, strict=True):
             if left_out := sum(counts[name] for name in LEFT_OUT):
@@ -131,18 +132,8 @@ class _Maker:
         for shard in reversed(self.shards):
             is_first = shard is self.shards[0]
             numbers: dict[str, Any] = {name: total[name] if is_first else 0 for name in LEFT_OUT_COUNTS}
-            records.append(
-                shard.finish(files, self.encoder.tokenizer.fingerprint, numbers | (whole if is_first else {}))
-            )
+            records.append(shard.finish(files, self.encoder.tokenizer.fingerprint, numbers | whole))
         return records
-
-    def _column_types(self) -> dict[str, str]:
-        """The type of each column that is kept; in a file with several, it becomes text."""
-        found: dict[str, tuple[str, str]] = {}
-        for (name, number), kinds in self._kinds.items():
-            kind, *others = kinds - {"null"} or {"null"}
-            require_one_type(found, name, "text" if others else kind, self.unit.files[number].name)
-        return {name: kind for name, (kind, _) in found.items()}
 
 
 class _Shard:
@@ -173,8 +164,11 @@ class _Shard:
     def finish(self, files: list[dict[str, Any]], fingerprint: str, more: dict[str, Any]) -> dict[str, Any]:
         """Makes the shard count; returns its record."""
         sources = []
+        by_file: dict[int, dict[int | None, int]] = {}
+        for (file, group), count in self._documents.items():
+            by_file.setdefault(file, {})[group] = count
         for number, of_file in enumerate(files):
-            groups = {group: count for (file, group), count in self._documents.items() if file == number}
+            groups = by_file.get(number, {})
             by_group = {"row_groups": list(groups), "row_group_documents": list(groups.values())}
             has_groups = bool(groups) and None not in groups
             sources.append(of_file | {"documents": sum(groups.values())} | (by_group if has_groups else {}))

@@ -80,10 +80,12 @@ class Pool:
         before = {name: os.environ.get(name) for name in more}
         self._context.set_forkserver_preload([preload] if preload else [])
         os.environ.update(more)
-        try:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the server and its workers inherit:
+        try:  # the parent ends them
             with _without_main():
                 forkserver.ensure_running()
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
@@ -211,7 +213,6 @@ def _without_main() -> Iterator[None]:
 
 def _serve(pipe: Any, setup: Callable[..., Any], function: Callable[..., Any]) -> None:
     """Runs in a worker, until the parent closes the pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             state, told = setup()

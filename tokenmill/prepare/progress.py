@@ -1,121 +1,85 @@
-"""Progress of a long run: live bars in a terminal; otherwise a plain line every few seconds.
+"""Progress of a long run: a live bar in a terminal; otherwise a plain line every few seconds.
+
+    with Progress() as progress:
+        progress.say("46 files")
+        progress.begin("preparing", 12_345_678)
+        progress.add(256, 250_000, 1_100_000, 1_100_000)
 
     preparing 61%  12,345 documents  8.1 MB/s  2,531,000 tokens/s  1 min 10 s left
-    shard_00007.parquet 43%  39.1 MB/s  2 s left
 
-Everything goes to standard error, so standard output has results only.
+Everything goes to standard error, so standard output has results only. Any thread may call `say`.
 """
 
 import time
-from typing import TYPE_CHECKING
 
 from tokenmill.humanize import counted, in_bytes, in_time
 from tokenmill.sanitize import sanitize
 
-if TYPE_CHECKING:
-    from rich.progress import TaskID
-
 LINE_SECONDS, BAR_SECONDS = 5.0, 0.1
 
 
-class Bars:
-    """The bars of a run, one below the other, with lines printed above them. Any thread may call the methods."""
+class Progress:
+    """Counts documents, tokens and bytes of text, and how much is done of a total in any unit."""
 
     def __init__(self) -> None:
         from rich.console import Console  # here, as workers import this module too
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bars
 
         self._console = Console(stderr=True)
-        self.live = self._console.is_terminal
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),  # a file may be called "a[/b].parquet"
+        self._bars = Bars(
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[rates]}", markup=False),
-            TimeRemainingColumn(),
-            TextColumn("left"),
             console=self._console,
         )
+        self.documents = self.tokens = self.text_bytes = self.done = 0
+        self._verb, self._total, self._started = "", 0, time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._console.is_terminal:
+            self._bars.stop()
 
     def say(self, text: str) -> None:
         """Prints a line."""
         self._console.print(sanitize(text), highlight=False, markup=False, soft_wrap=True)
 
-    def begin(self, what: str) -> "TaskID":
-        return self._progress.add_task(sanitize(what), total=1.0, rates="")
-
-    def move(self, bar: "TaskID", done: float, total: float, rates: str) -> None:
-        self._progress.update(bar, completed=done, total=max(total, 1), rates=rates)
-
-    def end(self, bar: "TaskID") -> None:
-        self._progress.remove_task(bar)
-
-    def __enter__(self):
-        if self.live:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error):
-        if self.live:
-            self._progress.stop()
-
-
-class Meter:
-    """Counts documents, tokens and bytes of text, and how much is done of a total in any unit.
-
-    with Meter(bars, "preparing", total=12_345_678) as meter:
-        meter.add(256, 250_000, 1_100_000, 1_100_000)
-    """
-
-    def __init__(self, bars: Bars, verb: str, total: float):
-        self.verb, self.total, self._bars = verb, total, bars
-        self.documents = self.tokens = self.text_bytes = self.done = 0
-        self.started = self._last_shown = time.monotonic()
-        # when the first part was done, as starting takes its time; and how much that was
-        self._began: tuple[float, float] | None = None
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
+    def begin(self, verb: str, total: int) -> None:
+        """Begins to count."""
+        self._verb, self._total, self._started = verb, total, time.monotonic()
+        self._shown = self._started
+        if self._console.is_terminal:
+            self._bar = self._bars.add_task(verb, total=max(total, 1), rates="")
+            self._bars.start()
 
     def add(self, documents: int, tokens: int, text_bytes: int, done: int) -> None:
+        """Adds what was done since."""
         self.documents += documents
         self.tokens += tokens
         self.text_bytes += text_bytes
         self.done += done
         now = time.monotonic()
-        self._began = self._began or (now, self.done)
-        if now - self._last_shown < (BAR_SECONDS if self._bars.live else LINE_SECONDS):
+        if now - self._shown < (BAR_SECONDS if self._console.is_terminal else LINE_SECONDS):
             return  # workers report a thousand times a second
-        self._last_shown = now
-        if self._bars.live:
-            self._bars.move(self._bar, self.done, self.total, self.rates())
+        self._shown = now
+        if self._console.is_terminal:
+            self._bars.update(self._bar, completed=self.done, rates=self.line())
         else:
-            self._bars.say(self.line())
-
-    def rates(self) -> str:
-        seconds = max(self.seconds, 1e-9)
-        return (
-            f"{counted(self.documents, 'document')}  {in_bytes(self.text_bytes / seconds)}/s  "
-            f"{self.tokens / seconds:,.0f} tokens/s"
-        )
-
-    @property
-    def seconds_left(self) -> float | None:
-        """How long the rest takes at the rate so far; None if there is no rate yet, or nothing left."""
-        if self._began is None or self.done <= self._began[1] or self.done >= self.total:
-            return None
-        began, before = self._began
-        return (time.monotonic() - began) * (self.total - self.done) / (self.done - before)
+            self.say(f"{self._verb} {min(1.0, self.done / max(1, self._total)):.0%}  {self.line()}")
 
     def line(self) -> str:
-        seconds = self.seconds_left  # once, as another thread may change the total
-        left = "" if seconds is None else f"  {in_time(seconds)} left"
-        return f"{self.verb} {min(1.0, self.done / max(1, self.total)):.0%}  {self.rates()}{left}"
+        """What was done, how fast, and how long the rest takes at this rate."""
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        rates = f"{in_bytes(self.text_bytes / seconds)}/s  {self.tokens / seconds:,.0f} tokens/s"
+        left = (
+            f"  {in_time(seconds * (self._total - self.done) / self.done)} left" if 0 < self.done < self._total else ""
+        )
+        return f"{counted(self.documents, 'document')}  {rates}{left}"
 
-    def __enter__(self):
-        self._bar = self._bars.begin(self.verb)
-        return self
-
-    def __exit__(self, *error):
-        self._bars.end(self._bar)
+    def end(self) -> None:
+        """Prints what was done."""
+        self.say(f"made {self.line()} in {time.monotonic() - self._started:.1f} s")

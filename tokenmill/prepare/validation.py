@@ -27,7 +27,9 @@ SHOWN = 3
 Rule = dict[str, Any]  # as a manifest has it: {"file": "a.parquet"}, {"fraction": 0.01} or {"names": true}
 
 
-def find_rule(config: PrepareConfig, files: Sequence[SourceFile], former: Rule | None, shown: str) -> Rule:
+def find_rule(
+    config: PrepareConfig, files: Sequence[SourceFile], former: Rule | None, shown: str, earlier: Rule | None = None
+) -> Rule:
     """What validates. ValueError if a set that grows was made by another rule."""
     named: Rule | None = None
     if config.val_file is not None:
@@ -35,40 +37,43 @@ def find_rule(config: PrepareConfig, files: Sequence[SourceFile], former: Rule |
         if former is not None and config.val_file == LAST:
             named = former if "file" in former else named
     elif config.val_fraction is not None:
-        named = {"fraction": float(config.val_fraction)}
+        named = {"fraction": config.val_fraction}
     if former is not None:
         if named not in (None, former):
             raise ValueError(
-                f"{shown}: was made with {_told(former)}, not with {_told(named or {})}; leave that as it was, or "
-                "prepare under another --name"
+                f"{shown}: validates {_told(former)}, and cannot now validate {_told(named or {})}; leave that flag "
+                "out, or prepare under another --name"
             )
         return former
     if named is not None:
         return named
     if any(VALIDATES.search(file.name) for file in files):
         return {"names": True}
+    if earlier is not None and "fraction" in earlier:  # of a set of another tokenizer, so that bits per byte compare
+        return earlier
     return {"fraction": FRACTION_OF_LITTLE if sum(file.bytes for file in files) < LITTLE else FRACTION}
 
 
 def _told(rule: Rule) -> str:
-    by_names = "what the names of files say"
-    return f"--val-file {rule['file']}" if "file" in rule else f"--val-fraction {rule.get('fraction', by_names)}"
+    if "fraction" in rule:
+        return f"{rule['fraction']:.4g} of all documents (--val-fraction)"
+    return f"{rule['file']} (--val-file)" if "file" in rule else "the files whose names say so"
 
 
-def divide(files: Sequence[SourceFile], rule: Rule) -> tuple[list[SourceFile], list[str]]:
+def divide(files: Sequence[SourceFile], rule: Rule, is_kept: bool = False) -> tuple[list[SourceFile], list[str]]:
     """The files, each with the share of its documents that validates; and what was decided, in sentences.
 
-    ValueError if nothing would be left to train on, or names alone would make too much validate.
+    ValueError if nothing would be left to train on, or if names alone would make too much validate, unless the rule is
+    that of a set that is there.
     """
     by_user = rule.get("file")
     tests = [file for file in files if FOR_TESTS.search(file.name) and not VALIDATES.search(file.name)]
     tests = [] if by_user or len(tests) == len(files) else tests  # a source of tests alone is meant
-    divided = []
-    for file in files:
+    tested, divided, is_exact = {test.name for test in tests}, [], by_user in {file.name for file in files}
+    for file in (file for file in files if file.name not in tested):
         is_val = fnmatchcase(file.name, by_user) if by_user else bool(VALIDATES.search(file.name))
-        is_val = is_val or file.name == by_user
+        is_val = file.name == by_user if is_exact else is_val
         divided.append(replace(file, validates=rule["fraction"] if "fraction" in rule else float(is_val)))
-    divided = [file for file, whole in zip(divided, files, strict=True) if whole not in tests]
     total = sum(file.text_bytes for file in divided)
     share = sum(file.text_bytes * file.validates for file in divided) / max(1, total)
     names = [file.name for file in divided if file.validates == 1.0]
@@ -82,13 +87,15 @@ def divide(files: Sequence[SourceFile], rule: Rule) -> tuple[list[SourceFile], l
             f"{_some(names)} would validate, and nothing would be left to train on; add training files, or give "
             "--val-fraction 0.01"
         )
-    if "names" in rule and share > MOST:
+    if "names" in rule and share > MOST and not is_kept:
         raise ValueError(
             f"{_some(names)} would validate, as the names say, {share:.0%} of the source; say what validates by "
             "--val-file or --val-fraction"
         )
     said = [f"validates: {_fraction(rule['fraction'])}"] if "fraction" in rule else []
     said += [f"validates: {_some(names)}, about {share:.1%} of the text"] if names else []
+    if not names and (called := [file.name for file in divided if VALIDATES.search(file.name)]):
+        said.append(f"warning: {_some(called)}: called after a validation split, and split like all others in this set")
     if tests:
         said.append(
             f"left out, for tests as the names say: {_some([file.name for file in tests])}; to use them, name them "

@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 import tokenmill.prepare.make  # noqa: F401  # which workers run, so that they are forked with its packages
-from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-ENCODER = "TOKENMILL_ENCODER"  # the environment variable that names the file of `tell_server`
+ENCODER = "TOKENMILL_ENCODER"  # the environment variable that has the parent's pid and the file of `tell_server`
 POLL_SECONDS = 0.005
 
 
@@ -26,7 +25,7 @@ def encoder_of(path: Path, engine: str) -> tuple[Encoder, tuple[str, str]]:
     ValueError if the named engine cannot be used.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its process, and threads do not survive a fork
-    encoder, why = choose_encoder(engine, Tokenizer.load(path), text_array([]))
+    encoder, why = choose_encoder(engine, Tokenizer.load(path))
     return encoder, (encoder.engine, why)
 
 
@@ -37,8 +36,7 @@ def tell_server(file: Path, path: Path, engine: str) -> None:
     temporary.rename(file)
 
 
-def _build(file: Path) -> None:
-    parent = os.getppid()
+def _build(file: Path, parent: int) -> None:
     while not file.exists() and os.getppid() == parent:
         time.sleep(POLL_SECONDS)
     with contextlib.suppress(Exception):  # a worker will meet it again, and report it
@@ -47,4 +45,5 @@ def _build(file: Path) -> None:
 
 
 if named := os.environ.get(ENCODER):  # in the server
-    _build(Path(named))
+    parent, _, file = named.partition(" ")
+    _build(Path(file), int(parent))

@@ -1,13 +1,12 @@
 """Columns that are tables: the parquet of a shard's metadata, written and read.
 
-    merged([table, table])       one table; a column that has several types is text, or the wider of two numbers
+    merged([table, table])       one table; a column has one type, or the wider of two numbers
     parquet_of(table)            its bytes, the same for the same table
 
 Only preparing and looking need tables, so nothing that trains imports this module, or pyarrow.
 """
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,12 @@ import pyarrow.parquet as pq
 from tokenmill.store.columns import META
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.text_arrays import text_array
 
 ROWS = 1 << 17  # in a row group
 
 
 def merged(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables one below the other. A column that has several types is text, or the wider one of two numbers."""
+    """Tables one below the other. ValueError if a column has several types that are not numbers."""
     names = dict.fromkeys(name for table in tables for name in table.column_names)
     columns = [[t.column(name) if name in t.column_names else pa.nulls(len(t)) for t in tables] for name in names]
     return pa.table(dict(zip(names, map(_joined, columns), strict=True)))
@@ -34,25 +32,10 @@ def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     tables = [pa.table({"it": part}) for part in parts]
     try:
         return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries().column("it")
-    except pa.ArrowException:  # types that do not fit, or a number that does not fit into the wider one
-        return pa.chunked_array(
-            [text_array([None if cell is None else as_text(cell) for cell in part.to_pylist()]) for part in parts]
-        )
-
-
-def kind_of(kind: pa.DataType) -> str:
-    """What a column has: number, text, or another type's name; columns of one kind fit together over shards."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_nested(kind):
-        return str(kind).partition("<")[0].removeprefix("large_")
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "number"
-    return "text" if "string" in str(kind) else str(kind)
-
-
-def as_text(cell: Any) -> str:
-    """A text itself, and any other value as JSON."""
-    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False, default=str)
+    except pa.ArrowException as error:  # types that do not fit, or a number that does not fit into the wider one
+        raise ValueError(
+            f"a column to keep has several types ({error}); make it one type, or do not keep it"
+        ) from error
 
 
 def parquet_of(table: pa.Table) -> memoryview:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokenmill.text.documents import without_nulls
 from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
 from tokenmill.text.source_file import SourceFile
 from tokenmill.text_arrays import unchecked_array
@@ -161,18 +162,10 @@ def _column_at(batch: pa.RecordBatch, path: list[str]) -> pa.Array:
 def _as_json(batch: pa.RecordBatch) -> pa.LargeStringArray:
     """Each row as JSON. ValueError for bytes in it that are not UTF-8."""
     try:
-        return unchecked_array([orjson.dumps(_without_nulls(row), default=_json_value) for row in batch.to_pylist()])
+        return unchecked_array([orjson.dumps(without_nulls(row), default=_json_value) for row in batch.to_pylist()])
     except TypeError as error:  # as orjson wraps what _json_value raises
         raise ValueError(f"expected text in the messages, found others ({error.__cause__ or error})") from error
 
 
 def _json_value(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _without_nulls(value: Any) -> Any:
-    """A row without fields that are null, as a struct has all that others have. Contents of messages may be null."""
-    if isinstance(value, dict):
-        some = {key: one for key, one in value.items() if one is not None or (key == "content" and "role" in value)}
-        return {key: _without_nulls(one) for key, one in some.items()}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value

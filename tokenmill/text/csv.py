@@ -57,7 +57,9 @@ def _columns(file: SourceFile, header: list[str], options: ReadOptions) -> tuple
     texts = options.text_columns(header)
     for name in (*texts, *options.required):
         if header.count(name) != 1:
-            found = f"{header.count(name)} of them" if name in header else f"columns {', '.join(header) or 'none'}"
+            found = (
+                f"{header.count(name)} of them" if name in header else f"columns {', '.join(header)[:200] or 'none'}"
+            )
             flag = "--text-column" if name in texts else "--keep-columns"
             raise ValueError(f"{file.shown}: expected one column {name!r}, found {found}; name another by {flag}")
     kept = {name: header.index(name) if name in header else None for name in options.kept}

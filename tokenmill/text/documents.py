@@ -8,6 +8,7 @@ a share of the documents validates, a hash of the text decides, so the same text
 file it is in, and whatever the tokenizer.
 """
 
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,8 +23,10 @@ from tokenmill.text.plan import Unit
 from tokenmill.text.source_file import SourceFile, naming_file
 from tokenmill.text_arrays import mask_array, text_array, unchecked_array
 
-JOINED_BY = "\n\n"  # between the texts of several columns
+JOINED_BY = b"\n\n"  # between the texts of several columns
 HASHES = 1 << 32
+MOST_SPACES = 500_000  # characters of white space in a row: tiktoken's regex engine gives up on a million
+SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
 LEFT_OUT = ("null_documents", "empty_documents", "oversized_documents", "broken_lines")
 
 
@@ -59,14 +62,18 @@ def read_unit(unit: Unit, options: ReadOptions) -> Iterator[Documents]:
 
 def _documents(rows: Rows, number: int, file: SourceFile, options: ReadOptions) -> Documents:
     counts = Counter(broken_lines=rows.broken, oversized_documents=rows.oversized)
-    texts, kept = _joined(list(map(as_text, rows.texts)), counts), _table(rows.kept)
+    texts, kept = _joined(list(map(as_text, rows.texts))), _table(rows.kept)
     place = rows.place or (lambda number: f"document {number:,} of those read together")
     found = Documents(texts, np.zeros(len(texts), bool), kept, number, rows.row_group, counts, rows.bytes, place)
     lengths = text_lengths(texts)
-    fits = (lengths > 0) & (lengths <= options.max_document_bytes)
+    is_long = lengths > options.max_document_bytes
+    for number in np.flatnonzero((lengths > MOST_SPACES) & ~is_long).tolist():
+        text = texts[number : number + 1].cast(pa.large_binary())[0].as_py().decode("utf-8", "replace")
+        is_long[number] = SPACES.search(text) is not None
+    fits = (lengths > 0) & ~is_long
     if not fits.all():
         counts["null_documents"] += texts.null_count
-        counts["oversized_documents"] += int((lengths > options.max_document_bytes).sum())
+        counts["oversized_documents"] += int(is_long.sum())
         counts["empty_documents"] += int((lengths == 0).sum()) - texts.null_count
         found = found.chosen(fits)
     texts, repaired = valid_utf8(found.texts)
@@ -89,10 +96,18 @@ def _conversation(row: str, options: ReadOptions) -> bytes:
     """What a row of JSON is hashed by: its conversation alone, written in one way, whatever else is beside it."""
     try:
         found = orjson.loads(row)
-        some = {name: found[name] for name in options.conversation_columns if found.get(name) is not None}
+        some = without_nulls({name: found.get(name) for name in options.conversation_columns})
         return orjson.dumps(some, option=orjson.OPT_SORT_KEYS) if some else row.encode()
     except (ValueError, TypeError, AttributeError):  # broken: reported, or left out, in whichever split it is
         return row.encode()
+
+
+def without_nulls(value: Any) -> Any:
+    """A row without fields that are null, as a struct has all that others have. Contents of messages may be null."""
+    if isinstance(value, dict):
+        some = {key: one for key, one in value.items() if one is not None or (key == "content" and "role" in value)}
+        return {key: without_nulls(one) for key, one in some.items()}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def text_hashes(texts: pa.LargeStringArray) -> np.ndarray:
@@ -152,14 +167,12 @@ def valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
         return text_array(texts), repaired
 
 
-def _joined(columns: list[pa.LargeStringArray], counts: Counter[str]) -> pa.LargeStringArray:
+def _joined(columns: list[pa.LargeStringArray]) -> pa.LargeStringArray:
     """The texts of a row joined by blank lines, without null and empty ones; null if all are null."""
     if len(columns) == 1:
         return columns[0]
-    texts, repaired = zip(*map(valid_utf8, columns), strict=True)
-    counts["repaired_documents"] += sum(repaired)
-    rows = zip(*(text.to_pylist() for text in texts), strict=True)  # Arrow's own join loses rows that are all null
-    return text_array([None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows])
+    rows = zip(*(column.cast(pa.large_binary()).to_pylist() for column in columns), strict=True)
+    return unchecked_array([None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows])
 
 
 def _table(columns: dict[str, Any]) -> pa.Table | None:

@@ -6,7 +6,7 @@ is an error that names the line, or is left out and counted (--skip-broken). Lin
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -25,19 +25,29 @@ class BrokenLine(ValueError):
     """A line of a jsonl file that is no object with text in it."""
 
 
+class KeepError(Exception):
+    """A column to keep has values of several types."""
+
+
 def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
     """The lines that begin in the k-th of n ranges of the file. ValueError for a broken one."""
     for lines in read_pieces(file, k, n, b"\n", options.max_document_bytes):
-        if options.conversations:
-            yield _conversations(file, lines, options)
-            continue
         try:
-            objects, key = list(map(orjson.loads, lines.texts)), options.text_column
-            texts = [text_array([one[key] for one in objects])]
-            yield Rows(texts, _kept(objects, options), lines.bytes, oversized=lines.oversized)
-        except (ValueError, LookupError, TypeError, AttributeError):
-            # one of them is blank, broken, not UTF-8, or has its text in another place
-            yield _one_by_one(file, lines, options)
+            yield _rows(file, lines, options)
+        except KeepError as error:
+            raise ValueError(f"{file.shown}: {error}; make it one type, or leave it out of --keep-columns") from error
+
+
+def _rows(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
+    if options.conversations:
+        return _conversations(file, lines, options)
+    try:
+        objects, key = list(map(orjson.loads, lines.texts)), options.text_column
+        texts = [text_array([one[key] for one in objects])]
+        return Rows(texts, _kept(objects, options), lines.bytes, oversized=lines.oversized)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        # one of them is blank, broken, not UTF-8, or has its text in another place
+        return _one_by_one(file, lines, options)
 
 
 def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
@@ -46,9 +56,9 @@ def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Row
     texts = [lines.texts[number] for number in numbers]
     place = _placer(file, lines, numbers)
     try:
-        kept = _kept([_object_of(line) for line in texts] if options.kept else [], options)
-    except (BrokenLine, LookupError) as error:
-        raise ValueError(f"{file.shown}: after {place(0)}: a line has no column to keep ({error})") from error
+        kept = _kept([_object_or_none(line) for line in texts] if options.kept else [], options)
+    except LookupError as error:
+        raise ValueError(f"{file.shown}: a line after {place(0)} lacks a column to keep, {error}") from error
     return Rows([unchecked_array(texts)], kept, lines.bytes, oversized=lines.oversized, place=place)
 
 
@@ -88,6 +98,13 @@ def _object_of(line: bytes) -> dict[str, Any]:
     return value
 
 
+def _object_or_none(line: bytes) -> dict[str, Any] | None:
+    try:
+        return _object_of(line)
+    except BrokenLine:  # as a conversation it is broken too, and whoever reads it says so
+        return None
+
+
 def _texts_of(value: dict[str, Any], options: ReadOptions) -> list[bytes | None]:
     """The texts of an object, as bytes that may not be UTF-8."""
     found = [_at(value, name) for name in options.text_columns(value)]
@@ -117,26 +134,23 @@ def _at(value: Any, name: str) -> Any:
     return value
 
 
-def _kept(objects: list[dict[str, Any]], options: ReadOptions) -> dict[str, pa.Array]:
-    """The columns to keep; LookupError if an object lacks one that it must have."""
+def _kept(objects: Sequence[dict[str, Any] | None], options: ReadOptions) -> dict[str, pa.Array]:
+    """The columns to keep. LookupError if an object lacks one that it must have, KeepError for several types in one."""
     found = {}
     for name in options.kept:
-        cells = [_at(one, name) for one in objects]
+        cells = [None if one is None else _at(one, name) for one in objects]
         if MISSING in cells and name in options.required:
             raise LookupError(f"{name!r}; write {name}? if lines may lack it")
-        found[name] = _array([None if cell is MISSING else cell for cell in cells])
+        cells = [None if cell is MISSING else cell for cell in cells]
+        try:
+            if len({isinstance(cell, bool) for cell in cells if cell is not None}) > 1:
+                raise TypeError("truth values and others")
+            found[name] = pa.array(cells)
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError, TypeError, ValueError) as error:
+            if not all(isinstance(cell, str | None) for cell in cells):
+                raise KeepError(f"column {name!r} to keep has values of several types ({error})") from error
+            found[name] = text_array([cell and SURROGATE.sub("\ufffd", cell) for cell in cells])
     return found
-
-
-def _array(cells: list[Any]) -> pa.Array:
-    """Values of one type; as text, if they have several."""
-    try:
-        if len({isinstance(cell, bool) for cell in cells if cell is not None}) > 1:
-            raise TypeError("numbers and truth values")
-        return pa.array(cells)
-    except (pa.ArrowException, UnicodeEncodeError, OverflowError, TypeError, ValueError):
-        texts = [c if isinstance(c, str | None) else json.dumps(c, ensure_ascii=False) for c in cells]
-        return text_array([text and SURROGATE.sub("\ufffd", text) for text in texts])
 
 
 def _placer(file: SourceFile, lines: Pieces, numbers: list[int]) -> Callable[[int], str]:

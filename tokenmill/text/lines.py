@@ -56,7 +56,8 @@ def read_pieces(file: SourceFile, k: int, n: int, separator: bytes | None, most:
             len(separator or b""),
         )  # `gone`: bytes dropped of a piece that is too long
         while at < end:
-            block = stream.read(min(BATCH_BYTES, max(STEP, min(end, size) - position)))
+            wanted = min(BATCH_BYTES, max(STEP, min(end, size) - position))
+            block = stream.read(max(wanted, len(rest)))  # as much as is held, or a long document is copied ever again
             position += len(block)
             pieces = (rest + block).split(separator) if separator else [rest + block]
             rest = pieces.pop() if block else b""

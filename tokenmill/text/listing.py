@@ -78,14 +78,15 @@ def list_sources(
 
 def name_of_source(source: str) -> str:
     """The name of a data set made of a source: its last part, or of a glob, the folder in which it looks."""
-    path = source.partition("?")[0] if has_scheme(source) else os.path.abspath(os.path.expanduser(source))
+    path = source.removeprefix("file://")
+    path = path.partition("?")[0] if has_scheme(path) else os.path.abspath(os.path.expanduser(path))
     path = path if os.path.exists(path) else _folder_of(path) if glob.has_magic(path) else path
     return stem_of(path.rstrip("/").rpartition("/")[2])
 
 
 def _list_source(source: str, raw_dir: Path, revision: str, commit: str | None) -> Listing:
-    path = os.path.expanduser(source)
-    if has_scheme(source):
+    path = os.path.expanduser(source.removeprefix("file://"))
+    if has_scheme(path):
         return _of_url(source)
     if source == STDLIB and not os.path.exists(source):
         from tokenmill.text.stdlib import write_stdlib
@@ -94,7 +95,7 @@ def _list_source(source: str, raw_dir: Path, revision: str, commit: str | None) 
     if os.path.isdir(path):
         return _of_folder(path, source)
     if os.path.exists(path):
-        return Listing(_named({os.path.basename(path): path}, source), [])
+        return _named({os.path.basename(path): path}, source, [])
     if is_repository(source):
         files = list_hub(source, revision, commit, raw_dir)
         chosen, left_out = of_one_format({file.name: file.bytes for file in files}, source)
@@ -107,7 +108,7 @@ def _list_source(source: str, raw_dir: Path, revision: str, commit: str | None) 
     base = _folder_of(path)
     names = {os.path.relpath(p, base): p for p in glob.glob(path, recursive=True) if not os.path.isdir(p)}
     left_out = [f"{name}: no text of its own" for name in sorted(names) if NO_TEXT.fullmatch(name)]
-    return Listing(_named({n: p for n, p in names.items() if not NO_TEXT.fullmatch(n)}, source), left_out)
+    return _named({n: p for n, p in names.items() if not NO_TEXT.fullmatch(n)}, source, left_out)
 
 
 def of_one_format(sizes: Mapping[str, int], source: str) -> tuple[set[str], list[str]]:
@@ -162,11 +163,7 @@ def _of_folder(folder: str, source: str) -> Listing:
         | {name: 0 for name in paths if not format_of(name)},
         source,
     )
-    reached: dict[str, str] = {}  # by where a file really is, the name under which it is read
-    for name in sorted(names, key=lambda name: (os.path.realpath(paths[name]) != os.path.abspath(paths[name]), name)):
-        if (other := reached.setdefault(os.path.realpath(paths[name]), name)) != name:
-            left_out.append(f"{name}: the same file as {other}")
-    return Listing(_named({name: paths[name] for name in reached.values()}, source), left_out)
+    return _named({name: paths[name] for name in names}, source, left_out)
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -178,7 +175,9 @@ def _walk(folder: str) -> Iterator[str]:
             folders[:] = []
             continue
         seen.add((found.st_dev, found.st_ino))
-        folders.sort()
+        is_token_set = {"shards", "manifests"} <= set(folders)
+        folders[:] = [] if is_token_set else sorted(folders)
+        names = [] if is_token_set else names
         yield from (os.path.join(where, name) for name in names)
 
 
@@ -195,12 +194,17 @@ def _size(path: str) -> int:
     return os.path.getsize(path)
 
 
-def _named(paths: Mapping[str, str], source: str) -> list[SourceFile]:
-    """Local files in the order of their names."""
+def _named(paths: Mapping[str, str], source: str, left_out: list[str]) -> Listing:
+    """Local files in the order of their names, each once, whatever links lead to it."""
     if not paths:
         raise FileNotFoundError(f"{redact(source)}: no file matches this pattern; check --source")
     _require_known(paths)
-    return [SourceFile(name, os.path.abspath(paths[name]), _size(paths[name])) for name in sorted(paths)]
+    files: dict[str, SourceFile] = {}
+    for name in sorted(paths, key=lambda name: (os.path.realpath(paths[name]) != os.path.abspath(paths[name]), name)):
+        file = SourceFile(name, os.path.realpath(paths[name]), _size(paths[name]))
+        if (other := files.setdefault(file.path, file)) is not file:
+            left_out.append(f"{name}: the same file as {other.name}")
+    return Listing(sorted(files.values(), key=lambda file: file.name), left_out)
 
 
 def _require_known(paths: Mapping[str, str]) -> None:

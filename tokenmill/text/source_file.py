@@ -91,9 +91,7 @@ class SourceFile:
 
     def facts(self) -> dict[str, Any]:
         """What the record of a shard says about a file that it is made of: it changes when the file does."""
-        found: dict[str, Any] = {"file": self.name, "bytes": self.bytes}
-        if self.validates not in (0.0, 1.0):
-            found["val_fraction"] = self.validates
+        found: dict[str, Any] = {"file": self.name, "bytes": self.bytes, "validates": self.validates}
         if self.hub is not None:
             return found | {"checksum": self.hub.sha256 or self.hub.git_sha1}
         return found | {"checksum": self.identity or self._ends()}

@@ -2,7 +2,7 @@
 
     the tokenizer    must be of a kind that the engine knows, and the packages must have the pinned versions
     documents        with a character that the engine classes differently are encoded by the reference (gigatoken.py)
-    at the start     long pieces, runs of spaces, random texts and the first documents are encoded by both
+    at the start     long pieces, runs of spaces and random texts are encoded by both
     in every shard   a random sample of documents is encoded by both; a difference fails the shard
 
 So the ids are the reference's, and the engine is not part of a token set's fingerprint.
@@ -10,7 +10,6 @@ So the ids are the reference's, and the engine is not part of a token set's fing
 
 import os
 import zlib
-from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,6 @@ from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES
 from tokenmill.text_arrays import mask_array, text_array
 from tokenmill.tokenize import gigatoken
-from tokenmill.tokenize.codepoints import differing_documents
 from tokenmill.tokenize.gigatoken import Encode
 from tokenmill.tokenize.hard_texts import hard_texts, random_texts
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -88,14 +86,14 @@ class Encoder:
             if not np.array_equal(found, self.tokenizer.encode(text)):
                 raise ValueError(self._difference(text))
 
-    def prove_at_start(self, first_documents: pa.LargeStringArray) -> None:
-        """Encodes hard texts and the first documents with both. ValueError, with a short text, if any differ."""
+    def prove_at_start(self) -> None:
+        """Encodes hard texts with both. ValueError if any differ."""
         tokens, texts = self.tokenizer.special_tokens, list[str]()
         if isinstance(self.tokenizer, HuggingFace):  # its normalizer and splits may be of a kind that nobody has tried
             texts = hard_texts(token["content"] for token in self.tokenizer.added) + random_texts(RANDOM_TEXTS, seed=0)
-        for documents in (text_array(hard_texts(tokens) + texts), first_documents):
-            found, lengths, _ = self.encode(documents)
-            self.prove(documents, found, lengths, range(len(documents)))
+        documents = text_array(hard_texts(tokens) + texts)
+        found, lengths, _ = self.encode(documents)
+        self.prove(documents, found, lengths, range(len(documents)))
 
     def _renew(self) -> None:
         """Makes the engine again, with an empty cache."""
@@ -136,16 +134,13 @@ class Encoder:
             )
 
     def _difference(self, text: str) -> str:
-        text = _smallest(text, self._differs)
         ids = [encode(text_array([text]))[0].tolist() for encode in (self._fast, self._reference)]
+        at = next((n for n, (one, other) in enumerate(zip(*ids, strict=False)) if one != other), min(map(len, ids)))
+        near = self.tokenizer.decode(ids[1][max(0, at - 5) : at + 5])
         return (
-            f"{self.engine} and {self.tokenizer.library} encode {text!r} differently: {ids[0]} and {ids[1]}; "
-            "run again with --engine tiktoken, and please report it"
+            f"{self.engine} and {self.tokenizer.library} encode a text differently near {near!r}: "
+            f"{ids[0][at : at + 5]} and {ids[1][at : at + 5]}; run again with --engine tiktoken, and please report it"
         )
-
-    def _differs(self, text: str) -> bool:
-        documents = text_array([text])
-        return bool(differing_documents(self._fast(documents), self._reference(documents)))
 
 
 def sample(shard: str, first: int, count: int) -> np.ndarray:
@@ -156,8 +151,8 @@ def sample(shard: str, first: int, count: int) -> np.ndarray:
     return np.flatnonzero(chosen)
 
 
-def choose_encoder(wanted: str, tokenizer: Tokenizer, first_documents: pa.LargeStringArray) -> tuple[Encoder, str]:
-    """What to encode with; and why not a faster engine, or "". Proving it takes a fraction of a second, or, for a
+def choose_encoder(wanted: str, tokenizer: Tokenizer) -> tuple[Encoder, str]:
+    """What to encode with, and why not a faster engine, or "". Proving takes a fraction of a second, or, for a
     tokenizer.json, some seconds.
 
     "auto" takes gigatoken if it is proven, or else the reference. ValueError if it is named and is not proven.
@@ -166,21 +161,12 @@ def choose_encoder(wanted: str, tokenizer: Tokenizer, first_documents: pa.LargeS
         return Encoder(tokenizer), ""
     try:
         encoder = Encoder(tokenizer, gigatoken.NAME)
-        encoder.prove_at_start(first_documents)
+        encoder.prove_at_start()
         return encoder, ""
     except ValueError as error:
         if wanted != "auto":
             raise ValueError(f"--engine {wanted}: {error}; use --engine auto or tiktoken") from error
         return Encoder(tokenizer), str(error)
-
-
-def require_engine(wanted: str, tokenizer: Tokenizer) -> None:
-    """ValueError if the named engine is missing, has another version, or does not know this tokenizer's pattern."""
-    if wanted == gigatoken.NAME:
-        try:
-            gigatoken.require_usable(tokenizer)
-        except ValueError as error:
-            raise ValueError(f"--engine {wanted}: {error}; use --engine auto or tiktoken") from error
 
 
 def _resident_bytes() -> int:
@@ -191,18 +177,3 @@ def _resident_bytes() -> int:
         return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
-
-
-def _smallest(text: str, differs: Callable[[str], bool]) -> str:
-    """A short part of a text that still differs: cuts away halves, quarters ... as long as it does."""
-    step = len(text) // 2
-    while step:
-        start = 0
-        while start < len(text):
-            shorter = text[:start] + text[start + step :]
-            if differs(shorter):
-                text = shorter
-            else:
-                start += step
-        step //= 2
-    return text

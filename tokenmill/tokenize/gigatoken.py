@@ -4,13 +4,9 @@
     refers = refers_of(tokenizer, fast, reference(tokenizer))
     refers(documents)                 which of them the reference has to encode: (num_documents,) bool
 
-What it is given, and what goes to the reference:
-
-    a byte-level BPE     its ranks, from 0 on without holes; a vocabulary with holes is renumbered. Code points that it
-                         classes otherwise than tiktoken are in DIFFERING; tests/tables.py finds them
-    a tokenizer.json     all of it. The code points on which both differ are found when it is loaded. Added are those
-                         that Python's Unicode does not know, and, if the tokenizer normalizes, those that Unicode
-                         versions may normalize differently
+To the reference go code points that it classes otherwise: of a byte-level BPE those in DIFFERING (tests/tables.py finds
+them), of a tokenizer.json those found when it is loaded, those that Python's Unicode does not know, and, if it
+normalizes, those that Unicode versions may normalize differently.
 
 encoder.py proves it. It must start no thread, as workers are forked from a process that has used it.
 """
@@ -30,6 +26,7 @@ from tokenmill.text_arrays import text_array
 from tokenmill.tokenize import nanochat_digits
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_buffers
 from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.patterns import (
     CL100K_PATTERN,
     GPT2_PATTERN,
@@ -85,20 +82,13 @@ def require_usable(tokenizer: Tokenizer) -> None:
 
 def make(tokenizer: Tokenizer) -> Encode:
     """The engine for a tokenizer. ValueError, with the reason, if it cannot load the vocabulary."""
-    try:
-        return _of_json(tokenizer) if isinstance(tokenizer, HuggingFace) else _of_ranks(tokenizer)
-    except BaseException as error:  # it may raise anything for a vocabulary that it does not know, even a Rust panic
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{NAME} cannot load the vocabulary of {tokenizer.name}: {reason}") from error
+    with naming_the_library(NAME, tokenizer.name):
+        if not isinstance(tokenizer, HuggingFace):
+            return _of_ranks(tokenizer)
+        import gigatoken
 
-
-def _of_json(tokenizer: HuggingFace) -> Encode:
-    import gigatoken
-
-    loaded = gigatoken.Tokenizer.from_json(tokenizer.unspelled)
-    return lambda documents: _encode(loaded, documents)
+        loaded = gigatoken.Tokenizer.from_json(tokenizer.unspelled)
+        return lambda documents: _encode(loaded, documents)
 
 
 def _of_ranks(tokenizer: Tokenizer) -> Encode:
@@ -155,12 +145,8 @@ def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> list[i
     unknown = [code for code, kind in kinds if kind in ("Cn", "Co")]
     known = [code for code, kind in kinds if kind not in ("Cn", "Co", "Cs")]
     documents = text_array([(SYLLABLE if _is_syllable(code) else CONTEXTS).format(chr(code)) for code in known])
-    try:
+    with naming_the_library(NAME, tokenizer.name):
         differ = differing_documents(fast(documents), reference(documents))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-            raise
-        raise ValueError(f"an engine failed on the characters of {tokenizer.name}: {error}") from error
     return [*unknown, *(known[number] for number in differ)]
 
 

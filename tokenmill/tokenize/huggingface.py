@@ -15,9 +15,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,14 +25,14 @@ from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, write_json
 from tokenmill.store.schema import MOST_IDS
-from tokenmill.tokenize.fingerprints import of_huggingface
-from tokenmill.tokenize.library_errors import CannotRun, naming_the_library
+from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
+CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
 BATCH = 256  # documents that the library encodes at a time
 
 
@@ -77,47 +77,10 @@ class HuggingFace(Tokenizer):
         return 1 + most
 
     @property
-    def _fingerprint_of_ids(self) -> str:
-        return of_huggingface(json.loads(self.whole), self.bos_token, self.eot_token)
-
-    def _with_special(self, tokens: Sequence[str]) -> Self:
+    def _what_ids_follow_from(self) -> list[Any]:
         whole = json.loads(self.whole)
-        ids = {token: self.vocab_size + number for number, token in enumerate(tokens)}
-        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        added = [{"id": id, "content": token, **plain, "special": True} for token, id in ids.items()]
-        whole["added_tokens"] = [*(whole.get("added_tokens") or []), *added]
-        text = json.dumps(whole, ensure_ascii=False)
-        return replace(self, special_tokens=self.special_tokens | ids, whole=text)
-
-    @cached_property
-    def absorbing(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The special tokens that take the spaces before, or after, them into themselves."""
-        added = json.loads(self.whole).get("added_tokens") or []
-        left, right = (
-            frozenset(one["content"] for one in added if one.get(side) and one["content"] in self.special_tokens)
-            for side in ("lstrip", "rstrip")
-        )
-        return left, right
-
-    @cached_property
-    def spells_texts(self) -> bool:
-        """Whether the bytes of a text's tokens are the text, unless they are more or fewer."""
-        whole = json.loads(self.whole)
-        strips = any(
-            not token.get("special") and (token.get("lstrip") or token.get("rstrip"))
-            for token in whole.get("added_tokens") or []
-        )
-        steps = _steps(whole.get("pre_tokenizer"))
-        is_by_byte = any(step["type"] == "ByteLevel" for step in steps)
-        return whole.get("normalizer") is None and not strips and is_by_byte and all(map(_keeps_texts, steps))
-
-    def begins(self, text: str, ids: np.ndarray) -> np.ndarray:
-        """The character of a text that each of its tokens begins with: (num_tokens,)."""
-        with naming_the_library(self.library, self.name):
-            encoded = self._encoding.encode(text, add_special_tokens=False)
-        if encoded.ids != ids.tolist():
-            raise CannotRun(f"{self.name} encodes {text[:40]!r} in two ways")
-        return np.array([first for first, _ in encoded.offsets], np.int64)
+        framed = [self.bos_token, *([self.eot_token] if self.eot_token else [])]
+        return [{key: whole.get(key) for key in CHANGES_IDS}, framed]
 
     @cached_property
     def unspelled(self) -> str:
@@ -125,18 +88,18 @@ class HuggingFace(Tokenizer):
         return json.dumps(_unspelled(json.loads(self.whole), self.special_tokens), ensure_ascii=False)
 
     @cached_property
-    def _encoding(self) -> "tokenizers.Tokenizer":
+    def encoding_of_texts(self) -> "tokenizers.Tokenizer":
         with naming_the_library(self.library, self.name):
             return _load(self.unspelled)
 
     @cached_property
-    def _decoding(self) -> "tokenizers.Tokenizer":
+    def decoding(self) -> "tokenizers.Tokenizer":
         with naming_the_library(self.library, self.name):
             return _load(self.whole)
 
     @cached_property
     def _vocab(self) -> dict[str, int]:
-        vocab: dict[str, int] = self._decoding.get_vocab(with_added_tokens=True)
+        vocab: dict[str, int] = self.decoding.get_vocab(with_added_tokens=True)
         return vocab
 
     def encode(self, text: str) -> np.ndarray:
@@ -148,28 +111,11 @@ class HuggingFace(Tokenizer):
         found: list[np.ndarray] = []
         whole = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
         for first in range(0, len(whole), BATCH):
-            try:
-                with naming_the_library(self.library, self.name):
-                    encoded = self._encoding.encode_batch_fast(whole[first : first + BATCH], add_special_tokens=False)
-            except CannotRun as error:
-                raise CannotRun(f"{error}; on {self._refused(whole[first : first + BATCH])}") from error
+            some = whole[first : first + BATCH]
+            with naming_the_library(self.library, f"{self.name} on texts from {some[0][:40]!r} on"):
+                encoded = self.encoding_of_texts.encode_batch_fast(some, add_special_tokens=False)
             found += [np.array(one.ids, np.uint32) for one in encoded]
         return found
-
-    def encode_spelled(self, text: str) -> np.ndarray:
-        """Ids of a text in which special tokens that it spells are these tokens: (num_tokens,) uint32."""
-        with naming_the_library(self.library, self.name):
-            return np.array(self._decoding.encode(text, add_special_tokens=False).ids, np.uint32)
-
-    def _refused(self, texts: list[str]) -> str:
-        """Describes the first text that the library fails on."""
-        for text in texts:
-            try:
-                with naming_the_library(self.library, self.name):
-                    self._encoding.encode(text, add_special_tokens=False)
-            except CannotRun:
-                return f"a text of {len(text):,} characters that begins {text[:40]!r}; use another tokenizer"
-        return "some texts together; use another tokenizer"
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out. ValueError as in `token`."""
@@ -177,7 +123,7 @@ class HuggingFace(Tokenizer):
         for id in set(numbers) - self.tokens.keys():
             self.token(id)
         with naming_the_library(self.library, self.name):
-            text: str = self._decoding.decode(numbers, skip_special_tokens=False)
+            text: str = self.decoding.decode(numbers, skip_special_tokens=False)
         return text
 
     def token(self, id: int) -> bytes:
@@ -235,20 +181,6 @@ def _unspelled(whole: dict, special: dict[str, int]) -> dict:
     added = whole.get("added_tokens") or []
     added = [token | {"content": names.get(token["content"], token["content"])} for token in added]
     return whole | {"model": model | {"vocab": vocab} | unknown | merges, "added_tokens": added}
-
-
-def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The steps of a pre-tokenizer, one after the other."""
-    if pre_tokenizer is None or pre_tokenizer["type"] != "Sequence":
-        return [] if pre_tokenizer is None else [pre_tokenizer]
-    return [step for one in pre_tokenizer["pretokenizers"] for step in _steps(one)]
-
-
-def _keeps_texts(step: dict[str, Any]) -> bool:
-    """Whether a step of a pre-tokenizer neither adds nor takes away anything."""
-    if step["type"] == "ByteLevel":
-        return not step.get("add_prefix_space")
-    return step["type"] == "Digits" or (step["type"] == "Split" and step.get("behavior") != "Removed")
 
 
 def _made_of(merge: str | list[str]) -> str:

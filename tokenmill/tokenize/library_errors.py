@@ -9,12 +9,12 @@ class CannotRun(ValueError):
 
 
 @contextlib.contextmanager
-def naming_the_library(library: str, name: str, kind: type[ValueError] | None = None) -> Iterator[None]:
-    """Turns whatever a library raises, even a Rust panic, into a ValueError of this kind."""
+def naming_the_library(library: str, name: str, but: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    """Turns whatever a library raises, even a Rust panic, into a ValueError, but for some errors."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun):
-        raise
     except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun, *but)):
+            raise
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise (kind or CannotRun)(f"the {library} library cannot run tokenizer {name}: {reason:.300}") from error
+        raise CannotRun(f"the {library} library cannot run tokenizer {name}: {reason:.300}") from error

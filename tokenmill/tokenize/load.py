@@ -28,8 +28,7 @@ MOST_PICKLED = 64 << 20  # bytes
 
 
 def load_any(spec: str, bos_token: str | None = None) -> Tokenizer:
-    """A tokenizer by its tiktoken name, by the name of a model on the Hugging Face hub, or from a file of tokenmill or
-    another program, with documents that begin with `bos_token`.
+    """A tokenizer by what --tokenizer says, with documents that begin with `bos_token`.
 
     ValueError, with the reason, if it is broken or has no such token; FileNotFoundError, PermissionError or
     ConnectionError if it cannot be found.
@@ -140,11 +139,8 @@ def _read_pickle(path: Path) -> tuple[str, dict[bytes, int], dict[str, int]]:
 
 
 def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
-    """The tokenizer.json of a model, and the tokenizer's name; None if `spec` names no model. Without a slash it is no
-    folder, which could be any.
-
-    FileNotFoundError if there is no such model, or no tokenizer.json in it; PermissionError if the hub does not give it
-    to this user; ConnectionError if it cannot be fetched.
+    """The tokenizer.json of a model, and the tokenizer's name; None if `spec` names no model: without a slash it is no
+    folder, which could be any. Raises what `load_any` raises.
     """
     if "/" not in spec:
         return None
@@ -166,15 +162,20 @@ def _fetched(repository: str, revision: str) -> Path:
     try:
         return Path(hf_hub_download(repository, FILE, revision=revision, endpoint=endpoint(), token=token() or False))
     except Exception as error:  # the hub's, and httpx', requests' and the disk's
-        here, how = "no such folder is here, and", "check --tokenizer"
-        convert = "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
-        reasons: list[tuple[Any, type[OSError], str]] = [
-            (errors.LocalEntryNotFoundError, ConnectionError, f"{here} the Hugging Face hub cannot be reached; {how}"),
-            (errors.GatedRepoError, PermissionError, f"the hub gives this model to users whom it knows; {ACCESS}"),
-            (errors.RevisionNotFoundError, FileNotFoundError, f"the model has no such revision; {how}"),
-            (errors.RepositoryNotFoundError, FileNotFoundError, f"{here} no such model is on the hub; {how}, {ACCESS}"),
-            (errors.EntryNotFoundError, FileNotFoundError, f"no {FILE} is in this model; make one by {convert}"),
-            (Exception, ConnectionError, f"{FILE} could not be fetched; try again"),
-        ]
-        kind, told = next((kind, told) for of, kind, told in reasons if isinstance(error, of))
+        kind: type[OSError]
+        if isinstance(error, errors.GatedRepoError):
+            kind, told = PermissionError, f"the hub gives this model to users whom it knows; {ACCESS}"
+        elif isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
+            told = f"no {FILE} is in this model; make one by AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+            kind = FileNotFoundError
+        elif isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
+            kind, told = (
+                FileNotFoundError,
+                f"no such folder is here, and no such model or revision is on the hub; check --tokenizer, {ACCESS}",
+            )
+        else:
+            kind, told = (
+                ConnectionError,
+                "no such folder is here, and the Hugging Face hub could not be asked; try again",
+            )
         raise kind(f"{repository}@{revision}: {told} ({first_line(error)})") from error

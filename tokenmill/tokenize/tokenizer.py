@@ -7,21 +7,17 @@ special tokens, and which of these is BOS. tiktoken does the encoding and is the
 
 Text that spells a special token is ordinary text, so BOS only ever appears where tokenmill puts it.
 
-Two kinds of text make tiktoken fail, and neither loses a document. Lone surrogates become U+FFFD, as
-in tiktoken's own `encode_ordinary`. A run of about a million whitespace characters overflows the stack
-of its regex engine. Such a document is split by the same pattern with the `regex` module, only where a
-piece begins, so that no merge could have crossed (long_text.py). With an unknown pattern, which may mean
-something else to that module or look further ahead, it is an error.
-
-Left out: faster engines (encoder.py), tokenizer files of other programs (foreign.py), and tokenizers that tiktoken
-cannot express (huggingface.py).
+Lone surrogates become U+FFFD, as in tiktoken's own `encode_ordinary`. A run of a million white-space characters
+overflows the stack of its regex engine; documents with half as many are left out (text/documents.py).
 """
 
 import base64
 import difflib
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -34,10 +30,8 @@ from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.tokenize.chat_rule import MOST_ADDED, NANOCHAT_TOKENS, ChatRule
-from tokenmill.tokenize.fingerprints import of_chat, of_ranks
+from tokenmill.tokenize.chat_rule import NANOCHAT_TOKENS, ChatRule
 from tokenmill.tokenize.library_errors import naming_the_library
-from tokenmill.tokenize.long_text import encode_in_stretches
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
 
 if TYPE_CHECKING:
@@ -78,10 +72,6 @@ class Tokenizer:
         if self.eot_token == self.bos_token:
             raise ValueError(f"{self.bos_token}: begins documents in {self.name}, and cannot end them too")
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy in another process is made of: no library's objects."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {"fingerprint": self.fingerprint}
-
     def framed(self, bos_token: str | None = None, eot_token: str | None = None) -> Self:
         """The tokenizer with other special tokens at the beginning or end of documents. ValueError if unknown."""
         return replace(self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token)
@@ -101,50 +91,14 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over everything that can change a token id, or whether it bears loss; the name cannot."""
-        return of_chat(self._fingerprint_of_ids, None if self.chat is None else self.chat.as_dict())
+        of_ids = digest_of(self._what_ids_follow_from)
+        return of_ids if self.chat is None else digest_of([of_ids, self.chat.as_dict()])
 
     @property
-    def _fingerprint_of_ids(self) -> str:
-        return of_ranks(self.pattern, self.ranks, self.special_tokens, self.bos_token, self.eot_token)
-
-    def chatting(self, rule: "ChatRule") -> Self:
-        """The tokenizer of a chat set. Special tokens that it lacks are added if the rule says so."""
-        adds = [token for token in rule.needs if token not in self.special_tokens] if rule.adds else []
-        return replace(self._with_special(adds), chat=replace(rule, text_fingerprint=self.fingerprint))
-
-    def of_text(self) -> Self:
-        """The tokenizer without a chat rule, and without the tokens that were added for it, whose ids are the last."""
-        if self.chat is None:
-            return self
-        plain = bare = replace(self, chat=None)
-        last = sorted(self.special_tokens, key=self.special_tokens.__getitem__, reverse=True)[:MOST_ADDED]
-        for token in last:  # a fingerprint takes a second with a large vocabulary
-            if bare.fingerprint == self.chat.text_fingerprint or token == self.bos_token:
-                break
-            kept = {other: id for other, id in bare.special_tokens.items() if other != token}
-            bare = replace(bare, special_tokens=kept)
-        return bare if bare.fingerprint == self.chat.text_fingerprint else plain
-
-    def _with_special(self, tokens: Sequence[str]) -> Self:
-        """The tokenizer with more special tokens, whose ids follow its last one."""
-        more = {token: self.vocab_size + number for number, token in enumerate(tokens)}
-        return replace(self, special_tokens=self.special_tokens | more)
-
-    @property
-    def absorbing(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The special tokens that take the spaces before, or after, them into themselves."""
-        return frozenset(), frozenset()
-
-    @property
-    def spells_texts(self) -> bool:
-        """Whether the bytes of a text's tokens are the text, unless they are more or fewer."""
-        return True
-
-    def begins(self, text: str, ids: np.ndarray) -> np.ndarray:
-        """The character of a text that each of its tokens begins with: (num_tokens,). Only of tokenizers that change
-        the text; of others, the bytes of the tokens say so.
-        """
-        raise ValueError(f"tokenizer {self.name} does not give back the text {text[:40]!r}")
+    def _what_ids_follow_from(self) -> list[Any]:
+        by_rank = sorted((rank, token.hex()) for token, rank in self.ranks.items())
+        ends = [] if self.eot_token is None else [self.eot_token]
+        return [self.pattern, by_rank, sorted(self.special_tokens.items()), self.bos_token, *ends]
 
     @cached_property
     def encoding(self) -> "tiktoken.Encoding":
@@ -158,23 +112,14 @@ class Tokenizer:
     def encode(self, text: str) -> np.ndarray:
         """Ids of a text, without BOS: (num_tokens,) uint32."""
         try:
-            return self.encoding.encode_to_numpy(text, disallowed_special=())
+            with naming_the_library("tiktoken", self.name, (UnicodeEncodeError,)):
+                return self.encoding.encode_to_numpy(text, disallowed_special=())
         except UnicodeEncodeError:  # lone surrogates
             return self.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-        except BaseException as error:  # a ValueError since tiktoken 0.12, before it a Rust panic
-            if not (isinstance(error, ValueError) or type(error).__name__ == "PanicException"):
-                raise
-            with naming_the_library("tiktoken", self.name):
-                return encode_in_stretches(self.encoding, self.pattern, text)
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without BOS."""
         return [np.asarray(self.encode(text), np.uint32) for text in texts]
-
-    def encode_spelled(self, text: str) -> np.ndarray:
-        """Ids of a text in which special tokens that it spells are these tokens: (num_tokens,) uint32."""
-        with naming_the_library("tiktoken", self.name):
-            return self.encoding.encode_to_numpy(text, allowed_special="all")
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as in `token`."""
@@ -252,6 +197,11 @@ class Tokenizer:
         return tokenizer
 
 
+def digest_of(value: Any) -> str:
+    """The SHA-256 of a value as JSON: 64 hex digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def _of_saved(whole: dict[str, Any]) -> Tokenizer:
     if whole.get("kind") == "huggingface":
         from tokenmill.tokenize.huggingface import HuggingFace  # a kind of tokenizer, so it knows this file
@@ -280,11 +230,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
     if spec not in known:
         meant = difflib.get_close_matches(spec.lower(), [*known, *([f"./{spec}"] if Path(spec).is_dir() else [])], 1)
         raise ValueError(
-            f"unknown tokenizer {spec!r}{f', did you mean {meant[0]}?' if meant else ''}; expected train:N (N tokens, "
-            "trained on the source), "
-            "the path of a tokenizer.json (tokenmill's or Hugging Face's) or of nanochat's tokenizer.pkl, "
-            "a model on the Hugging Face hub (owner/name), "
-            f"or one of {', '.join(known)}"
+            f"unknown tokenizer {spec!r}{f', did you mean {meant[0]}?' if meant else ''}; expected train:N, the path "
+            f"of a tokenizer.json or nanochat's tokenizer.pkl, a model on the hub (owner/name), or {', '.join(known)}"
         )
     encoding = _load_encoding(ALIASES.get(spec, spec))
     special = dict(encoding._special_tokens)
