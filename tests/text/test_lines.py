@@ -3,6 +3,8 @@
 import gzip
 import json
 import re
+import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import make_text
+from making import ROOT, make_text
 from reading import BY_DEFAULT, counts_of, read, texts_of, units_of
 
 from tokenmill.text import lines
@@ -169,3 +171,19 @@ def test_a_batch_is_a_few_mb_however_large_the_file_is(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(as_jsonl(["x" * 1000] * 30_000))
     assert max(documents.texts.nbytes for documents in read(path, BY_DEFAULT)) < 6 << 20
+
+
+def test_a_line_of_any_length_costs_no_memory(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "' + b"x" * 400_000_000 + b'"}\n', 1) + gzip.compress(as_jsonl(["b"])))
+    code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n"
+    code += f"""
+from reading import *
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
+before = peak()
+print(texts_of(Path({str(path)!r})), counts_of(Path({str(path)!r})), peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.startswith("['b'] {'oversized_documents': 1} ")
+    assert float(done.stdout.split()[-1]) < 150, "MB"

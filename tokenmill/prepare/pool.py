@@ -75,7 +75,7 @@ class Pool:
         server._stop()
 
     def start(self, preload: str | None = None, environment: Mapping[str, str] | None = None) -> None:
-        """Starts the server, which imports a module while this process goes on. Nothing if it runs already."""
+        """Starts the server, which imports a module meanwhile. Does nothing if it runs already."""
         more = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})}  # not passed on by 3.11
         before = {name: os.environ.get(name) for name in more}
         self._context.set_forkserver_preload([preload] if preload else [])
