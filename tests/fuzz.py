@@ -49,6 +49,7 @@ from reading import read
 from tokenmill import Mixture, RowLoader, cli
 from tokenmill.remote import files, ranges
 from tokenmill.text.formats import ReadOptions
+from tokenmill.text.listing import list_sources
 from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import train_tokenizer
 
@@ -419,6 +420,7 @@ def _source(rng, base, work, seed, number):
     most = rng.choice([500, 1 << 20])
 
     def run():
+        list_sources([str(path)])
         for documents in read(path, how, most):
             documents.texts.validate(full=True)
 

@@ -21,11 +21,13 @@ def work(state, task, report):
     """Reports 1 and 10 three times, then does what the task says; `mark` is a file that says whether it has tried."""
     what, mark = task
     assert state == "state"
-    for _ in range(3):
-        report(1, 10)
     first = mark is not None and not mark.exists()
     if first:
         mark.touch()
+    if what == "die at once" and first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(3):
+        report(1, 10)
     if what == "raise":
         raise ValueError("this text is bad")
     if what == "bug":

@@ -81,7 +81,7 @@ import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {absent!r} and {where}:
+        if name.partition(".")[0] in {absent!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Absent())
@@ -144,14 +144,14 @@ class Stranger:
     def pip(self, *arguments):
         run([self.bin / "python", "-m", "pip", "install", "--quiet", "--no-compile", *arguments], cwd=self.cwd)
 
-    def run(self, *command, check=True, absent=(), where="True"):
-        """Runs a command of the environment; `absent` modules cannot be imported where `where` holds."""
+    def run(self, *command, check=True, absent=()):
+        """Runs a command of the environment; `absent` modules cannot be imported."""
         env = dict(os.environ, **QUIET)
         env.pop("PYTHONPATH", None)
         if absent:
             # a folder of its own: Python takes a file of one size and second for the one that it compiled
             site = Path(tempfile.mkdtemp(prefix="absent-", dir=self.cwd.parent))
-            (site / "sitecustomize.py").write_text(MISSING.format(absent=set(absent), where=where))
+            (site / "sitecustomize.py").write_text(MISSING.format(absent=set(absent)))
             env["PYTHONPATH"] = str(site)
         return run([self.bin / command[0], *command[1:]], cwd=self.cwd, env=env, check=check)
 
@@ -292,16 +292,6 @@ def test_a_missing_extra_is_named_where_a_script_needs_it(stranger, tokens):
     for asked, module in ((code, "pyarrow"), (encode, "tiktoken")):
         done = stranger.run("python", "-c", asked, check=False, absent={module})
         assert f"{module} is not installed; {PIP.format('prepare', 'prepare')}" in done.stderr.splitlines()[-1]
-
-
-def test_a_package_that_only_a_worker_lacks_is_named_too(stranger):
-    """As on a node of a cluster."""
-    worker = "'spawn_main' in ' '.join(sys.orig_argv)"
-    for module in ("pyarrow", "tiktoken"):
-        done = stranger.prepare("--name", "lacking", check=False, absent={module}, where=worker)
-        assert done.returncode == 1
-        assert f"{module} is not installed; {PIP.format('prepare', 'prepare')}, where the worker runs" in done.stderr
-        assert "Traceback" not in done.stderr
 
 
 def test_another_url_than_the_extra_remote_knows_is_named(stranger):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.look.documents import Documents
     from tokenmill.prepare.config import PRESETS, PrepareConfig
-    from tokenmill.prepare.run import PreparationError
+    from tokenmill.prepare.failures import PreparationError
     from tokenmill.store.set_names import find_token_set
     from tokenmill.store.token_sets import TokenSet
     from tokenmill.tokenize.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ _HOMES = {
     "Documents": "look.documents",
     "Mixture": "feed.mixture",
     "PackedRows": "batches.packed_rows",
-    "PreparationError": "prepare.run",
+    "PreparationError": "prepare.failures",
     "PrepareConfig": "prepare.config",
     "RowLoader": "batches.loader",
     "TokenSet": "store.token_sets",

@@ -13,16 +13,17 @@ from making import ROOT, wait_until
 
 from tokenmill.prepare import pool as pools
 from tokenmill.prepare.config import available_cores
-from tokenmill.prepare.pool import Failure, Pool
+from tokenmill.prepare.failures import Failure
+from tokenmill.prepare.pool import Pool
 
 
 def run(whats, tmp_path, workers=2, setup=tasks.setup, **more):
     """The outcomes by task, the sums that were reported, and what setup told."""
     outcomes, sums, told = {}, [0, 0], []
 
-    def add(*numbers):
-        for i, number in enumerate(numbers):
-            sums[i] += number
+    def add(ones, tens):
+        sums[0] += ones
+        sums[1] += tens
 
     todo = [(what, tmp_path / str(i)) for i, what in enumerate(whats)]
     with Pool(workers) as pool:
@@ -54,8 +55,8 @@ def test_a_task_that_raises_fails_alone_with_its_message(tmp_path):
 
 
 def test_a_worker_that_dies_costs_its_task_one_retry(tmp_path):
-    outcomes, sums, _ = run(["a", "die once", "b"], tmp_path)
-    assert outcomes["die once"][0] == "die once"
+    outcomes, sums, _ = run(["a", "die once", "die at once"], tmp_path)
+    assert [outcomes[what][0] for what in outcomes] == list(outcomes)
     assert sums == [9, 90], "what the dead worker had reported is taken back"
     outcomes, _, _ = run(["a", "die", "b", "c"], tmp_path)
     assert [outcomes[what][0] for what in "abc"] == ["a", "b", "c"]

@@ -25,7 +25,8 @@ import tyro
 
 from tokenmill.addresses import cache_root, is_address
 from tokenmill.look import verify_checks
-from tokenmill.prepare.pool import Failure, Pool
+from tokenmill.prepare.failures import Failure
+from tokenmill.prepare.pool import Pool
 from tokenmill.prepare.progress import Progress
 from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, RemoteTokenSet, open_set
 from tokenmill.sanitize import sanitize

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.extras import naming_the_extra
+from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.made import Work
-from tokenmill.prepare.pool import Failure
 from tokenmill.text.plan import Unit
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -68,7 +68,7 @@ def run(
 
 def _make(unit: Unit, work: Work) -> tuple[Any, Any, Failure | None]:
     """A Ray task: (engine and why no faster one, what was made, None), or what failed."""
-    from tokenmill.prepare.pool import failure_of
+    from tokenmill.prepare.failures import failure_of
 
     try:
         from tokenmill.prepare.make import make

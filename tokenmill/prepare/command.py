@@ -14,9 +14,9 @@ import tyro
 
 from tokenmill.humanize import counted, in_bytes
 from tokenmill.prepare.config import PRESETS, PrepareConfig
+from tokenmill.prepare.failures import Failure, PreparationError
 from tokenmill.prepare.made import left_out
-from tokenmill.prepare.pool import Failure
-from tokenmill.prepare.run import PreparationError, prepare
+from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import TARGETS

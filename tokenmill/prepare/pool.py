@@ -12,45 +12,23 @@ proven encoder, each worker has from the start, in shared memory.
 """
 
 import contextlib
-import errno
 import os
 import signal
 import sys
 import time
-import traceback
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import multiprocess
 from multiprocess import connection, forkserver
 
-from tokenmill.extras import what_to_install
+from tokenmill.prepare.failures import Failure, failure_of
 
 TRIES = 2
 SILENT_SECONDS = 600  # after which a worker is taken for dead; it reports something every few MB
 POLL_SECONDS = 0.5
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-
-
-class Failure(NamedTuple):
-    """Why a task has no result: one line for the user, and a traceback if it looks like a bug."""
-
-    task: Any
-    reason: str
-    traceback: str = ""
-    is_for_all: bool = False  # every other task would fail for it too: a full disk
-
-
-def failure_of(task: Any, error: BaseException) -> Failure:
-    """The Failure for an error: its message, and a traceback too unless the user can do something about it."""
-    if isinstance(error, ModuleNotFoundError) and (advice := what_to_install(error.name)):
-        return Failure(task, f"{advice}, where the worker runs")
-    expected = isinstance(error, ValueError | OSError | MemoryError)
-    reason = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
-    is_for_all = isinstance(error, OSError) and error.errno in FULL
-    return Failure(task, reason, "" if expected else "".join(traceback.format_exception(error)), is_for_all)
 
 
 def no_setup() -> tuple[None, None]:
@@ -129,7 +107,8 @@ class Pool:
         def bury(one: _Worker, reason: str) -> None:
             one.kill()
             workers.remove(one)
-            on_progress(*(-number for number in one.sums))
+            if one.sums:
+                on_progress(*(-number for number in one.sums))
             if one.number is None:
                 raise OSError(f"{reason}, while it started")
             tries[one.number] += 1

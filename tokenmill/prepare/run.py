@@ -23,11 +23,12 @@ from tokenmill.prepare.choose_tokenizer import find_tokenizer
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.estimate import estimate
+from tokenmill.prepare.failures import Failure, PreparationError
 from tokenmill.prepare.fetching import Fetching
 from tokenmill.prepare.input_files import earlier_rule, hub_facts, list_files
 from tokenmill.prepare.made import Work, column_types, difference, left_out, made, shards_of
 from tokenmill.prepare.make import Made, make
-from tokenmill.prepare.pool import Failure, Pool
+from tokenmill.prepare.pool import Pool
 from tokenmill.prepare.progress import Progress
 from tokenmill.prepare.validation import Rule, divide, find_rule
 from tokenmill.prepare.worker import ENCODER, encoder_of, tell_server
@@ -50,15 +51,6 @@ class Prepared(NamedTuple):
     folder: Path | str
     missing: int
     sentences: tuple[str, ...] = ()  # what is ahead, in a dry run; else what is new in a set that has grown
-
-
-class PreparationError(Exception):
-    """Some units could not be made; the others are done. `failures` says which; `folder` has what is done."""
-
-    def __init__(self, failures: list[Failure], folder: Path | str):
-        reasons = "; ".join(dict.fromkeys(failure.reason for failure in failures))
-        super().__init__(f"{len(failures)} failed, all others are done: {reasons}")
-        self.failures, self.folder = failures, folder
 
 
 def prepare(config: PrepareConfig) -> Prepared:

@@ -14,9 +14,10 @@ To add a format, write a reader and register it; worker processes import its mod
 import importlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
+if TYPE_CHECKING:  # whoever writes a config, or shows a set, need not have it
+    import pyarrow as pa
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 BATCH_BYTES = 4 << 20  # of text in memory at a time, about
@@ -74,8 +75,8 @@ class ReadOptions:
 class Rows(NamedTuple):
     """Some rows of a file, as a reader yields them."""
 
-    texts: list[pa.Array]  # one per text column: text or bytes, possibly null, possibly not UTF-8
-    kept: dict[str, pa.Array]  # the columns to keep, by name
+    texts: "list[pa.Array]"  # one per text column: text or bytes, possibly null, possibly not UTF-8
+    kept: "dict[str, pa.Array]"  # the columns to keep, by name
     bytes: int  # of the file that were read for them, for progress
     row_group: int | None = None
     broken: int = 0  # lines that were left out

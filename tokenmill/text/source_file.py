@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
-import pyarrow as pa
-
 from tokenmill.addresses import display_address, has_scheme
 from tokenmill.sanitize import redact
 from tokenmill.text.formats import TextFormat, compression_of, format_of
@@ -87,6 +85,8 @@ class SourceFile:
         raw = self.open()
         if not self.compression:
             return raw, raw
+        import pyarrow as pa  # which whoever writes a config need not have
+
         return pa.CompressedInputStream(pa.PythonFile(raw, "r"), self.compression), raw
 
     def facts(self) -> dict[str, Any]:
@@ -125,6 +125,8 @@ def changed(file: SourceFile) -> ValueError:
 @contextlib.contextmanager
 def naming_file(file: SourceFile) -> Iterator[None]:
     """Turns errors of reading into errors that name the file and say what to do."""
+    import pyarrow as pa
+
     try:
         yield
     except FileNotFoundError as error:
