@@ -416,7 +416,7 @@ def _source(rng, base, work, seed, number):
     shutil.copytree(base / "sources", work / "sources")
     path = rng.choice(sorted((work / "sources").iterdir()))
     done = damage(rng, path, work / "home")
-    how = ReadOptions(document_separator=rng.choice([None, b"\n\n"]), skip_broken=rng.random() < 0.5)
+    how = ReadOptions(document_separator=rng.choice([None, "\n\n"]), skip_broken=rng.random() < 0.5)
     most = rng.choice([500, 1 << 20])
 
     def run():

@@ -12,7 +12,6 @@ patterns match in any case. A sample of every shard is proven too.
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.text_arrays import text_array
 from tokenmill.tokenize import gigatoken, nanochat_digits
 from tokenmill.tokenize.codepoints import differing_documents
 from tokenmill.tokenize.encoder import reference
@@ -41,7 +40,7 @@ def differing_code_points(pattern: str, among=range(0x110000)) -> list[int]:
     found = set()
     for contexts, some in ((CONTEXTS, characters), (CONTRACTIONS, folding)):
         for context in contexts:
-            documents = text_array([context.format(c) for c in some])
+            documents = pa.array([context.format(c) for c in some], pa.large_string())
             found |= {ord(some[i]) for i in differing_documents(by_engine(documents), by_tiktoken(documents))}
     return sorted(found)
 

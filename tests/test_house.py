@@ -19,7 +19,6 @@ KNOWN = {  # what each part of the package may import of it
     "cancellation": set(),
     "sanitize": set(),
     "cached": set(),
-    "text_arrays": set(),
     "store": set(),
     "rows": set(),
     "text": {"store"},
@@ -47,7 +46,6 @@ BY_ALL = {
     "cancellation",
     "sanitize",
     "cached",
-    "text_arrays",
 }
 FACES = {"config", "data", "prepare_data"}
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -13,10 +13,10 @@ import pytest
 from making import ROOT, make_text, write_parquet
 
 from tokenmill import __version__
-from tokenmill.extras import EXTRAS, IN_A_CLONE
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NEWEST = ("3.14", "3.13", "3.12")
+EXTRAS = [extra for extra in PROJECT["project"]["optional-dependencies"] if extra != "all"]
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
 
 
@@ -31,28 +31,18 @@ def names(requirements):
     return found
 
 
+def packages_of(extra):
+    return names(PROJECT["project"]["optional-dependencies"][extra])
+
+
 # ---------------------------------------------------------------------------- what is declared
 
 
-def test_the_extras_are_those_that_errors_name():
-    extras = PROJECT["project"]["optional-dependencies"]
-    assert {extra: names(extras[extra]) for extra in EXTRAS} == EXTRAS
-    (everything,) = extras["all"]
-    assert everything == f"tokenmill[{','.join(EXTRAS)}]"
-
-
 def test_the_package_needs_numpy_alone_and_training_torch_or_jax_beside_it():
+    extras = PROJECT["project"]["optional-dependencies"]
     assert names(PROJECT["project"]["dependencies"]) == {"numpy"}
-    assert (EXTRAS["torch"], EXTRAS["jax"]) == ({"torch"}, {"jax"})
-
-
-def test_what_make_demo_installs_is_what_errors_say_of_it():
-    demo = pins("requirements.txt").keys()
-    assert {
-        extra
-        for extra, packages in EXTRAS.items()
-        if {name.replace("_", "-") for name in packages} <= {name.replace("_", "-") for name in demo}
-    } == IN_A_CLONE
+    assert (names(extras["torch"]), names(extras["jax"])) == ({"torch"}, {"jax"})
+    assert extras["all"] == [f"tokenmill[{','.join(EXTRAS)}]"]
 
 
 def test_what_is_pinned_is_what_is_declared():
@@ -250,8 +240,7 @@ def test_a_script_without_a_guard_prepares_once(stranger, method):
 
 # ---------------------------------------------------------------------------- a missing extra
 
-PIP = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]', or `. .venv/bin/activate` after `make demo`)"
-PIP_ELSE = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]')"  # what `make demo` does not install
+PIP = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]')"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +261,9 @@ def test_a_missing_extra_is_named_with_the_line_for_pip(stranger, verb, module, 
 
 
 def test_help_and_version_need_no_extra(stranger):
-    everything = {module for modules in EXTRAS.values() for module in modules} | {"numpy"}
+    everything = {
+        module for extra in EXTRAS for module in names(PROJECT["project"]["optional-dependencies"][extra])
+    } | {"numpy"}
     said = stranger.run("tokenmill", "--help", absent=everything).stdout
     assert all(f"  {verb} " in said for verb in ("prepare", "show", "report", "verify", "convert"))
     assert stranger.run("tokenmill", "--version", absent=everything).stdout
@@ -281,7 +272,7 @@ def test_help_and_version_need_no_extra(stranger):
 def test_every_public_name_is_there_without_an_extra(stranger):
     if not stranger.own:
         pytest.skip("torch for this Python is several gigabytes here; tried by hand")
-    everything = {module for extra in EXTRAS if extra != "torch" for module in EXTRAS[extra]}
+    everything = {module for extra in EXTRAS if extra != "torch" for module in packages_of(extra)}
     code = "from tokenmill import *; print(RowLoader, Tokenizer, PrepareConfig, prepare)"
     assert "Tokenizer" in stranger.run("python", "-c", code, absent=everything).stdout
 
@@ -297,7 +288,7 @@ def test_a_missing_extra_is_named_where_a_script_needs_it(stranger, tokens):
 def test_another_url_than_the_extra_remote_knows_is_named(stranger):
     done = stranger.run("tokenmill", "prepare", "--source", "s3://bucket/x", check=False, absent={"s3fs"})
     assert done.returncode == 1
-    assert PIP_ELSE.format("remote", "remote") in done.stderr
+    assert PIP.format("remote", "remote") in done.stderr
 
 
 # ---------------------------------------------------------------------------- environments with a few packages
@@ -399,4 +390,4 @@ def test_without_torch_what_needs_it_names_it_and_what_to_install(numpy_alone, n
 @pytest.mark.slow
 def test_without_jax_its_module_names_it_and_what_to_install(numpy_alone):
     done = numpy_alone.run("-c", "import tokenmill.jax", check=False)
-    assert done.stderr.splitlines()[-1].endswith(f"jax is not installed; {PIP_ELSE.format('jax', 'jax')}")
+    assert done.stderr.splitlines()[-1].endswith(f"jax is not installed; {PIP.format('jax', 'jax')}")

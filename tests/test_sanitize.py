@@ -1,11 +1,13 @@
 """What is printed of others' words steers no terminal and tells no password, whichever command prints it."""
 
+import contextlib
 import os
 import pty
 import select
 import subprocess
 import sys
 import time
+import traceback
 
 import pytest
 import warm
@@ -13,7 +15,8 @@ from file_server import FileServer
 from hub_server import Hub, environment
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
-from tokenmill import cli
+from tokenmill import RowLoader, TokenSet, cli
+from tokenmill.addresses import named
 from tokenmill.sanitize import escape_controls, sanitize
 
 
@@ -36,9 +39,9 @@ def test_printed(told, shown):
     assert "S3CRET" in told or "@" in told or escape_controls(told) == shown
 
 
-def test_an_error_tells_no_password_and_steers_nothing(capsys, tmp_path):
+def test_an_error_tells_no_signature_and_steers_nothing(capsys, tmp_path):
     flags = ["--tokens-root", str(tmp_path)]
-    assert cli.main(["prepare", "--source", "http://alice:S3CRET@127.0.0.1:9/a.parquet", *flags]) == 1
+    assert cli.main(["prepare", "--source", "http://127.0.0.1:9/a.parquet?sig=S3CRET", *flags]) == 1
     assert cli.main(["show", str(tmp_path / "a\x1b[2Jb\x9b"), "--row", "0", "--seq-len", "64"]) == 1
     told = capsys.readouterr().err
     assert "http://127.0.0.1:9" in told
@@ -82,17 +85,17 @@ def test_a_file_of_the_hub_that_is_called_like_markup(tokenizer_json, tmp_path):
     assert "[red]b.parquet" in told
 
 
-def test_a_password_of_an_address_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
+def test_a_signature_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
     for name in ("a", "z"):
         write_parquet(tmp_path / "there" / f"{name}.parquet", make_text(documents=9, seed=0))
     with FileServer.of(tmp_path / "there") as server:
-        where = server.url.replace("://", "://alice:S3CRET@") + "/set"
-        flags = ("--val-file", f"{where}/z.parquet", "--tokenizer", tokenizer_json, "--name", "web")
-        done = run_prepare("--source", f"{where}/a.parquet", *flags, cwd=tmp_path)
+        server.sig, where = "S3CRET", f"{server.url}/set"
+        flags = ("--val-file", f"{where}/z.parquet?sig=S3CRET", "--tokenizer", tokenizer_json, "--name", "web")
+        done = run_prepare("--source", f"{where}/a.parquet?sig=S3CRET", *flags, cwd=tmp_path)
         folder = tmp_path / done.stdout.splitlines()[-1]
         bad = run_prepare("--source", f"{where}/b.parquet?sig=S3CRET", *flags, cwd=tmp_path, check=False)
     with FileServer.of(folder) as server:
-        where = server.url.replace("://", "://alice:S3CRET@") + "/set?sig=S3CRET"
+        where = f"{server.url}/set?sig=S3CRET"
         words = ("-m", "tokenmill", "report", where, "--out", tmp_path / "report.html")
         report = warm.run(*words, cwd=ROOT, env={**os.environ, "TOKENMILL_CACHE": str(tmp_path / "cache")})
     assert report.returncode == 0, report.stderr
@@ -100,3 +103,41 @@ def test_a_password_of_an_address_is_in_no_file_and_no_word(tokenizer_json, tmp_
     told = done.stdout + done.stderr + bad.stdout + bad.stderr + report.stdout + report.stderr
     assert "S3CRET" not in told
     assert [path for path, data in tree(tmp_path).items() if b"S3CRET" in data] == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://alice:S3CRET@127.0.0.1:1/set",
+        "https://S3CRET@127.0.0.1:1/set",
+        "s3://key:S3CRET@bucket/set",
+        "nobody://alice:S3CRET@knows/this",
+        "hf://alice:S3CRET@datasets/o/n",
+        "https://me:S3CRET\uff1ax@h/x",
+        "https://me:S3CRET#x@h/x",
+        "https://me:S3CRET/x@h/x",
+        "https://me:S3CRET?x@h/x",
+        "sftp://me:S3CRET@host/x",
+    ],
+)
+def test_an_address_with_a_password_is_refused_and_not_shown(address, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.txt").write_text("text " * 100)
+    commands = ["show {} --row 0 --seq-len 64", "verify {}", "pull {} back", "convert out nanogpt {} out"]
+    commands += ["prepare --source {}/a.parquet", "prepare --source x.txt --tokens-root {}", "push {} s3://bucket/x"]
+    for command in commands:
+        with contextlib.suppress(SystemExit):  # of invalid arguments
+            assert cli.main(command.format(address).split()) == 1
+        told = " ".join("".join(capsys.readouterr()).split())
+        assert "expected a host, perhaps with a port, and no user or password" in told
+        assert "S3CRET" not in told
+    assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]
+    for make in (lambda: TokenSet(address), lambda: RowLoader(address, batch_size=1, seq_len=8)):
+        with pytest.raises(ValueError, match="no user or password") as error:
+            make()
+        assert "S3CRET" not in "".join(traceback.format_exception(error.value))
+
+
+def test_a_user_that_is_no_secret_is_kept():
+    for address in ("sftp://me@host/x", "abfs://container@account.dfs.core.windows.net/x", "hf://datasets/o/n@v1/x"):
+        assert named(address) == address

@@ -17,7 +17,7 @@ The package has wings. The `__init__.py` of each says what lives in it. Imports 
     store/  rows/                         bytes on disk; lengths -> rows
     extras  checks  humanize              for all: optional packages; checks of settings; amounts as text;
     cancellation  sanitize  cached        waits that can be cancelled; safe output; properties that survive a fork
-    addresses  hub_client  text_arrays    what is an address, and how it is shown; the Hugging Face hub; Arrow arrays
+    addresses  hub_client                 what is an address; the Hugging Face hub
 
 A public name is loaded when it is first used, so that preparing does not wait for torch, nor training for pyarrow.
 """
@@ -90,20 +90,19 @@ _HOMES = {
 def state_dict() -> dict[str, str]:
     """The positions of all loaders that get_batch keeps: one text, whatever it holds.
 
-    Save it on every rank or on one. Evaluation's positions are this rank's own. Raises ValueError if a training
-    position that was loaded has not been continued, while a call with other arguments began at its first row.
+    Save it on every rank or on one; evaluation's positions are this rank's own. ValueError if a training position that
+    was loaded has not been continued, while a call with other arguments began at its first row.
     """
-    # a function of its own, as torch.distributed.checkpoint sees no name that is loaded when it is first used
+    # no name of _HOMES, as torch.distributed.checkpoint sees none that is loaded when it is first used
     positions: dict[str, str] = import_module("tokenmill.batches.get_batch")._loaders.state_dict()
     return positions
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
-    """Makes get_batch continue from `state_dict`, in this process or another, on any number of ranks.
+    """Makes get_batch continue from `state_dict`, on any number of ranks. ValueError for a state of something else.
 
     Each position goes to the next call of the arguments that it was saved with, or, if it is the only one of its split
-    and purpose, of another batch_size or seq_len. ValueError for a state that `state_dict` did not make. Whether a
-    position fits is checked when its get_batch is called.
+    and purpose, of another batch_size or seq_len. Whether it fits is checked then.
     """
     import_module("tokenmill.batches.get_batch")._loaders.load_state_dict(state)
 
@@ -115,8 +114,9 @@ if not TYPE_CHECKING:  # or a checker would take any name for one of ours
             return import_module(f"tokenmill.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        with naming_the_extra():
-            found = getattr(import_module(f"tokenmill.{_HOMES[name]}"), name)
+        home = _HOMES[name]
+        with naming_the_extra("torch" if home.startswith("batches") else "prepare"):
+            found = getattr(import_module(f"tokenmill.{home}"), name)
         globals()[name] = found  # so that this is asked once
         return found
 

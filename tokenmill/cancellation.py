@@ -29,6 +29,5 @@ def cancelled_by(stopped: Callable[[], bool]) -> Iterator[None]:
 
 def raise_if_cancelled() -> None:
     """Raises Cancelled if the work in this thread was cancelled."""
-    stopped = getattr(_here, "stopped", None)
-    if stopped is not None and stopped():
+    if (stopped := getattr(_here, "stopped", None)) is not None and stopped():
         raise Cancelled("stopped")

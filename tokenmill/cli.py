@@ -16,16 +16,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenmill import __version__
 from tokenmill.extras import MissingExtra, naming_the_extra
-from tokenmill.sanitize import sanitize, sanitize_errors, sanitize_logs
+from tokenmill.sanitize import sanitize
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """One command: its module and its help text."""
 
     module: str
@@ -59,18 +57,12 @@ def run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
 
 def help_page() -> str:
     """The help page: one line for each command."""
-    widest = max(map(len, VERBS))
-    return "\n".join(
-        [
-            "usage: tokenmill COMMAND [OPTIONS]",
-            "",
-            "Turn text into token files once, and token files into training rows.",
-            "",
-            *(f"  {name:{widest}}  {verb.help}" for name, verb in VERBS.items()),
-            "",
-            "For help on a command, run tokenmill COMMAND --help. For the version, run tokenmill --version.",
-        ]
+    head = (
+        "usage: tokenmill COMMAND [OPTIONS]\n\nTurn text into token files once, and token files into training rows.\n"
     )
+    lines = [f"  {name:{max(map(len, VERBS))}}  {verb.help}" for name, verb in VERBS.items()]
+    last = "\nFor help on a command, run tokenmill COMMAND --help. For the version, run tokenmill --version."
+    return "\n".join([head, *lines, last])
 
 
 def _choose(arguments: list[str]) -> int:
@@ -83,8 +75,7 @@ def _choose(arguments: list[str]) -> int:
     if first in ("", "-h", "--help", "help"):
         print(help_page())
         return 0 if first else 2
-    near = difflib.get_close_matches(first, VERBS, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = "".join(f"; did you mean {near}?" for near in difflib.get_close_matches(first, VERBS, 1))
     print(f"error: no command {first!r}; the commands are {', '.join(VERBS)}{hint}", file=sys.stderr)
     return 2
 
@@ -97,8 +88,6 @@ def _run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
 
 def _exit_status(command: Callable[[], int]) -> int:
     """Runs a command and returns its exit status. Prints an error that the user can fix."""
-    sanitize_logs()
-    sanitize_errors()
     try:
         try:
             return command()

@@ -1,6 +1,6 @@
 """Formats amounts for people: "1 shard", "13.8 MB", "2 h 5 min". Every wing may import this module; it imports none."""
 
-MINUTE, HOUR, DAY = 60, 3_600, 86_400
+MINUTE, HOUR = 60, 3_600
 
 
 def counted(count: int, what: str) -> str:
@@ -17,12 +17,10 @@ def in_bytes(count: float) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """7.4 -> "7 s", 200 -> "3 min 20 s", 7500 -> "2 h 5 min", 200_000 -> "2 days 7 h"."""
+    """7.4 -> "7 s", 200 -> "3 min 20 s", 7500 -> "2 h 5 min"."""
     whole = round(seconds)
     if whole < MINUTE:
         return f"{whole} s"
     if whole < HOUR:
         return f"{whole // MINUTE} min {whole % MINUTE} s"
-    if whole < DAY:
-        return f"{whole // HOUR} h {whole % HOUR // MINUTE} min"
-    return f"{counted(whole // DAY, 'day')} {whole % DAY // HOUR} h"
+    return f"{whole // HOUR:,} h {whole % HOUR // MINUTE} min"

@@ -41,12 +41,8 @@ class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
 
     The parameters, methods and errors are those of tokenmill.RowLoader, and so are the rows and the positions: a
     position that was saved with torch continues here, and the other way around. There is no `device`, `rank`,
-    `world_size`, `mesh` or `drop_last`. Instead:
-
-    | parameter | |
-    | --- | --- |
-    | batch_size | B, the rows of this process in each global batch; a multiple of the parts that its devices hold |
-    | sharding | a NamedSharding of a global batch (B * world_size, T); by default its rows over all devices |
+    `world_size`, `mesh` or `drop_last`. `sharding` is a NamedSharding of a global batch (B * world_size, T), by default
+    its rows over all devices; B, the rows of this process, is a multiple of the parts that its devices hold.
 
     Processes whose devices hold the same parts of the batch axis are one rank and get the same rows. So with "data" x
     "tensor", where a tensor-parallel group spans processes, world_size is smaller than `jax.process_count()`;
@@ -89,8 +85,7 @@ class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
     @property
     def sharding(self) -> NamedSharding:
         """The sharding of inputs and targets."""
-        sharding: NamedSharding = self.config.device
-        return sharding
+        return self.config.device  # type: ignore[no-any-return]
 
     def _find_rank(self) -> tuple[int, int]:
         return rank_in_sharding(self.sharding)

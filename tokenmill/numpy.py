@@ -1,12 +1,10 @@
-"""RowLoader for NumPy: the same rows and positions as tokenmill.RowLoader, without torch.
+"""RowLoader for NumPy, and for MLX, tinygrad, Keras, Grain: the rows and positions of tokenmill.RowLoader, no torch.
 
-    from tokenmill.numpy import RowLoader
+from tokenmill.numpy import RowLoader
 
-    loader = RowLoader("data/tokens/NAME", "train", batch_size=32, seq_len=2048)
-    for inputs, targets in loader:                    each (32, 2048) int32
-        checkpoint["data"] = loader.state_dict()
-
-Use it without torch, and for libraries that take NumPy arrays: MLX, tinygrad, Keras, Grain (docs/clients.md).
+loader = RowLoader("data/tokens/NAME", "train", batch_size=32, seq_len=2048)
+for inputs, targets in loader:                    each (32, 2048) int32
+    checkpoint["data"] = loader.state_dict()
 """
 
 import os

@@ -4,6 +4,7 @@ import json
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tokenizers
 from conversing import CHATML, REWRITING, TEXTS, random_messages
@@ -15,7 +16,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
 from tokenmill.chat.find_rule import with_rule, without_rule
 from tokenmill.chat.others_texts import spells_texts
-from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -24,7 +24,7 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 
 
 def rows_of(*rows) -> object:
-    return text_array([json.dumps(row, ensure_ascii=False) for row in rows])
+    return pa.array([json.dumps(row, ensure_ascii=False) for row in rows], pa.large_string())
 
 
 def slow_encode(tokenizer: Tokenizer, row: dict) -> tuple[list[int], list[bool]]:
@@ -155,7 +155,10 @@ def test_what_is_left_out_is_counted_with_its_reason(tokenizer):
     good = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     unlearned = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}
     batch = ChatEncoder(Encoder(chatting)).encode(
-        text_array([json.dumps(good), "{", json.dumps(unlearned), json.dumps({"messages": []}), json.dumps(good)])
+        pa.array(
+            [json.dumps(good), "{", json.dumps(unlearned), json.dumps({"messages": []}), json.dumps(good)],
+            pa.large_string(),
+        )
     )
     assert batch.kept.tolist() == [True, False, False, False, True]
     assert dict(batch.refused) == {"no token of it bears loss": 1}

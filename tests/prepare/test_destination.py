@@ -99,7 +99,7 @@ def test_a_damaged_object_in_a_bucket_is_named(flags, bucket, tmp_path, cache, n
     done = run_prepare(*words, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert f"{address}/{name}: expected" in done.stderr
-    assert "in the bucket" in done.stderr
+    assert "delete it and prepare again" in done.stderr
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -166,36 +165,21 @@ def test_parts_fetch_each_its_own_files(hub, env, flags, tmp_path):
     assert token_set(done, parted) == expected
 
 
-def test_later_runs_mean_the_files_of_the_first_whatever_the_branch_has_become(hub, env, flags, tmp_path):
+def test_a_set_stays_of_the_commit_that_it_was_made_from(hub, env, flags, tmp_path):
     first = token_set(run_prepare(*flags, 3, cwd=tmp_path, env=env), tmp_path)
     assert json.loads(first["manifest.json"])["hub"]["commit"] == "a" * 40
     hub.commits["b" * 40] = make_files(tmp_path / "new", first_seed=50)
     hub.main = "b" * 40
-    more = token_set(run_prepare(*flags, 4, cwd=tmp_path, env=env), tmp_path)
+    done = run_prepare(*flags, 4, cwd=tmp_path, env=env, check=False)
+    assert "was made from other data: bytes of shard_0.parquet was" in done.stderr
+    assert "name the commit in manifest.json as --revision" in done.stderr
+    more = token_set(run_prepare(*flags, 4, "--revision", "a" * 40, cwd=tmp_path, env=env), tmp_path)
     assert json.loads(more["manifest.json"])["hub"]["commit"] == "a" * 40
-    shutil.rmtree(tmp_path / "data/raw")
-    assert token_set(run_prepare(*flags, 4, cwd=tmp_path, env=env), tmp_path) == more, "the manifest tells the commit"
-    newer = run_prepare(*flags, 4, "--revision", "b" * 40, "--name", "newer", cwd=tmp_path, env=env)
-    assert json.loads(token_set(newer, tmp_path)["manifest.json"])["hub"]["commit"] == "b" * 40
-    assert bins(token_set(newer, tmp_path)) != bins(more)
+    newer = token_set(run_prepare(*flags, 4, "--name", "newer", cwd=tmp_path, env=env), tmp_path)
+    assert json.loads(newer["manifest.json"])["hub"]["commit"] == "b" * 40
+    assert bins(newer) != bins(more)
     gone = run_prepare(*flags, 4, "--revision", "v9", cwd=tmp_path, env=env, check=False)
     assert "owner/corpus: has no revision 'v9'; check --revision" in gone.stderr
-
-
-def test_a_history_that_was_rewritten_is_told_at_once_with_what_helps(hub, env, flags, tmp_path):
-    run_prepare(*flags, 3, cwd=tmp_path, env=env)
-    hub.commits, hub.main = {"b" * 40: make_files(tmp_path / "new", first_seed=50)}, "b" * 40
-    began = time.monotonic()
-    done = run_prepare(*flags, 4, cwd=tmp_path, env=env, check=False)
-    assert time.monotonic() - began < 20, "and not after pauses of 31 s"
-    folder = "data/raw/owner--corpus"
-    told = f"owner/corpus: has no commit {'a' * 40} any more, of which this data set is made: its history was rewritten"
-    assert done.returncode == 1
-    assert told in done.stderr
-    assert "again in" not in done.stderr
-    assert f"What was fetched of it is in {tmp_path}/{folder}; for the files of today give" in done.stderr
-    run_prepare("--source", folder, *flags[2:-1], "--name", "kept", cwd=tmp_path, env=env)
-    run_prepare(*flags, 4, "--name", "today", "--raw-dir", "data/today", cwd=tmp_path, env=env)
 
 
 def test_a_repository_with_several_formats_asks_and_says_what_it_leaves_out(hub, env, flags, tmp_path):

@@ -61,7 +61,7 @@ def test_jsonl_gives_every_text_once_in_order_wherever_it_is_cut(texts, size, en
     st.sampled_from([5, 1000]),
 )
 def test_txt_is_split_as_python_splits_it_wherever_it_is_cut(text, separator, size, ending, block, most):
-    options = ReadOptions(document_separator=separator.encode(), max_document_bytes=most)
+    options = ReadOptions(document_separator=separator, max_document_bytes=most)
     with small_blocks(f"a.txt{ending}", COMPRESS[ending](text.encode()), block) as path:
         pieces = text.split(separator)
         assert texts_of(path, options, size) == [piece for piece in pieces if 0 < len(piece) <= most]

@@ -29,7 +29,6 @@ from tokenmill.chat.conversations import (
 from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate
 from tokenmill.chat.nanochat_turns import nanochat_stretches
 from tokenmill.chat.turns import CannotMask, Stretch, TurnFinder, any_of
-from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -84,7 +83,7 @@ class ChatEncoder:
             flat += some
             owner += [number] * len(some)
         texts = [one.text for one in flat if isinstance(one, Stretch) and not one.is_special]
-        ids, counts, referred = self.encoder.encode_texts(text_array(texts))
+        ids, counts, referred = self.encoder.encode_texts(pa.array(texts, pa.large_string()))
         size, is_text, full = np.ones(len(flat), np.int64), np.zeros(len(flat), bool), np.zeros(len(flat), bool)
         others: list[tuple[int, np.ndarray]] = []  # what is not text: (number, ids)
         partial: list[tuple[int, np.ndarray]] = []  # (number, bool of each token) where only some tokens bear loss

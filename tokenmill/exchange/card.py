@@ -76,4 +76,4 @@ def _source(manifest: dict[str, Any]) -> str:
     if not hub:
         return "files that are not on the hub"
     link = f"https://huggingface.co/datasets/{hub['repository']}/tree/{hub['commit']}"
-    return f"[{hub['repository']}]({link}) at commit `{hub['commit']}`, {len(hub['files']):,} files"
+    return f"[{hub['repository']}]({link}) at commit `{hub['commit']}`"

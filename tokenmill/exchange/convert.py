@@ -37,7 +37,6 @@ from tokenmill.exchange.layouts import LAYOUTS
 from tokenmill.exchange.reading import compare_masks, require_no_mask
 from tokenmill.exchange.split_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
 from tokenmill.exchange.writing import write_meta
-from tokenmill.hub_client import is_hub_address
 from tokenmill.humanize import counted
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import columns_of
@@ -266,7 +265,7 @@ def _files(paths: Sequence[str | Path], raw_dir: Path) -> list[Path]:
 
 
 def _is_on_hub(path: str) -> bool:
-    return is_hub_address(str(named(path)))
+    return str(named(path)).startswith("hf://")
 
 
 def _splits(config: In) -> dict[Split, list[Path]]:

@@ -19,7 +19,7 @@ def fetched(address: str, raw_dir: Path) -> list[Path]:
     cannot be fetched.
     """
     repository, revision, pattern = parse_address(str(named(address)))
-    files = list_hub(f"{repository}/{pattern or '*.bin'}", revision, None, Path(raw_dir), lambda name: True)
+    files = list_hub(f"{repository}/{pattern or '*.bin'}", revision, Path(raw_dir))
     print(f"fetching {len(files):,} files, as far as they are not here, into {raw_dir}", flush=True)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(fetch, files))

@@ -12,11 +12,12 @@ from typing import Annotated
 
 import tyro
 
-from tokenmill.addresses import display_address, is_address, name_of, named, require_folder
+from tokenmill.addresses import is_address, name_of, named, require_folder
 from tokenmill.exchange.transfer_progress import counting
 from tokenmill.humanize import counted
 from tokenmill.remote.copy import pull
 from tokenmill.remote.token_set import read_manifest
+from tokenmill.sanitize import redact
 from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import DTYPES
 
@@ -38,7 +39,7 @@ def fetch(config: Pull) -> Path:
     address = str(named(config.address))
     require_folder("the folder", config.folder)
     folder = config.folder or TOKENS_ROOT / name_of(address)
-    with counting(f"pulling {display_address(address)}") as count:
+    with counting(f"pulling {redact(address)}") as count:
         _, manifest = read_manifest(address)
         count.of(sum(shard["tokens"] for shard in manifest["shards"]) * DTYPES[manifest["dtype"]].itemsize)
         came = pull(address, folder, count)

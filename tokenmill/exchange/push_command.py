@@ -13,12 +13,13 @@ from typing import Annotated
 
 import tyro
 
-from tokenmill.addresses import display_address, is_address, named
+from tokenmill.addresses import is_address, named
 from tokenmill.exchange.card import card_of
 from tokenmill.exchange.transfer_progress import counting
-from tokenmill.hub_client import is_hub_address, parse_address
+from tokenmill.hub_client import parse_address
 from tokenmill.humanize import counted
 from tokenmill.remote.copy import push
+from tokenmill.sanitize import redact
 from tokenmill.store.token_sets import TokenSet
 
 
@@ -38,16 +39,16 @@ def send(config: Push) -> str:
     if is_address(config.tokens) or not is_address(config.address):
         raise ValueError("expected a folder and then an address: tokenmill push data/tokens/NAME s3://bucket/NAME")
     token_set, address, card = TokenSet(config.tokens), str(named(config.address)), b""
-    if is_hub_address(address):
+    if address.startswith("hf://"):
         parse_address(address)  # before anybody is asked for a license
         card = card_of(token_set, address, config.license or _ask_for_license()).encode()
     elif config.license or config.private:
         raise ValueError("--license and --private are for the hub, hf://datasets/OWNER/NAME; leave them out")
-    with counting(f"pushing to {display_address(address)}") as count:
+    with counting(f"pushing to {redact(address)}") as count:
         count.of(sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize)
         sent = push(token_set, address, count, card, config.private)
     print(f"sent {counted(sent, 'shard')}; there already: {len(token_set.entries) - sent:,}")
-    return display_address(address)
+    return redact(address)
 
 
 def _ask_for_license() -> str:

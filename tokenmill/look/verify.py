@@ -12,12 +12,12 @@ Left out: whether the tokens are those of the text. Preparing proves that while 
 """
 
 import contextlib
+import functools
 import os
 import shlex
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -87,16 +87,16 @@ def _verify(token_set: TokenSet, cache: CacheConfig, quick: bool, workers: int) 
             wrong[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
 
         with Pool(workers) as pool:
-            pool.run(check_shard, tasks, partial(_open, path, cache), progress.add, settle)
+            pool.run(functools.partial(check_shard, path, cache), tasks, progress.add, settle)
     return {name: found for name, found in wrong.items() if found}
 
 
-def _open(path: str | os.PathLike[str], cache: CacheConfig) -> tuple[TokenSet, None]:
-    return open_set(path, cache), None
+_open = functools.cache(open_set)  # once in a worker process
 
 
-def check_shard(token_set: TokenSet, entry: ShardEntry, report) -> list[str]:
+def check_shard(path: str, cache: CacheConfig, entry: ShardEntry, report) -> list[str]:
     """What is wrong with the bytes of one shard. Runs in a worker process."""
+    token_set = _open(path, cache)
     record = token_set.record(entry)
     wrong: list[str] = []
     token_set.bring([entry])

@@ -12,7 +12,7 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
     made              says whether a unit is made; make: makes it, in a worker
     encode            tokenizes a batch of texts, or of conversations
     failures          why units are not made
-    pool              runs tasks in worker processes; worker: what those begin with; cluster: Ray's
+    pool              runs tasks in worker processes; cluster: Ray's
     fetching          fetches the hub's files ahead of the workers
     progress          shows what is happening
 

@@ -5,6 +5,8 @@
 A tokenizer is trained on documents that train, from all over the source.
 """
 
+import itertools
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
@@ -23,7 +25,6 @@ from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
-GOLDEN = 0.618033988749895  # its multiples, less whole numbers, are spread evenly over 0 to 1, however many there are
 
 
 def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]) -> Tokenizer | None:
@@ -32,13 +33,13 @@ def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Call
     ValueError, FileNotFoundError or ConnectionError if there is none.
     """
     if config.train_size is None:
-        tokenizer = without_rule(
-            load_any(config.tokenizer_name, config.bos_token)
-        )  # chat sets of it are mixed with text
-    elif (trained := _trained(config, files, say)) is None:
-        return None
+        tokenizer = without_rule(load_any(config.tokenizer_name, config.bos_token))  # of a set that may be one of chats
     else:
-        tokenizer = trained.framed(config.bos_token)
+        root = Path("data/tokens") if has_scheme(config.tokens_root) else Path(config.tokens_root)
+        path = root.absolute().parent / "tokenizers" / f"{config.dataset}-bpe{config.train_size}.json"
+        if config.dry_run and not path.exists():
+            return None
+        tokenizer = _trained(path, config.train_size, config, files, say).framed(config.bos_token)
     if config.chat is None:
         return tokenizer.framed(eot_token=config.eot_token)
     found = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
@@ -46,20 +47,12 @@ def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Call
     return found
 
 
-def trained_path(config: PrepareConfig) -> Path:
-    """The file that a trained tokenizer is kept in."""
-    root = Path("data/tokens") if has_scheme(config.tokens_root) else Path(config.tokens_root)
-    return root.absolute().parent / "tokenizers" / f"{config.dataset}-bpe{config.train_size}.json"
-
-
-def _trained(config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]) -> Tokenizer | None:
-    size, path = config.train_size, trained_path(config)
-    assert size is not None, "another tokenizer is not trained"
+def _trained(
+    path: Path, size: int, config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]
+) -> Tokenizer:
     if path.exists():
         say(f"using the tokenizer trained before: {path} (delete it to train again)")
         return Tokenizer.load(path)
-    if config.dry_run:
-        return None
     if config.part_of[1] > 1:
         raise ValueError(f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first")
     say(f"training a tokenizer of {size:,} tokens on {' and '.join(config.source)}")
@@ -75,24 +68,20 @@ def training_texts(
     files: Sequence[SourceFile], options: ReadOptions, most: int, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[str]:
     """Texts that train, about `most` bytes of them: all, or units from all over the source, and of a unit with more
-    than that, batches at even distances. Of the hub's files as few as possible, as they are fetched for it.
+    than that, batches at even distances.
     """
     units = [unit for unit in plan(files, options, shard_size(files)) if unit.files[0].validates < 1.0]
-    names = list(dict.fromkeys(unit.files[0].name for unit in units))
-    of_file = {name: number * GOLDEN % 1 for number, name in enumerate(names)} if any(f.hub for f in files) else {}
-    order = sorted(range(len(units)), key=lambda n: (of_file.get(units[n].files[0].name, 0), n * GOLDEN % 1))
+    random.Random(0).shuffle(units)
     left = most
-    for unit in (units[number] for number in order):
-        text_bytes = unit.bytes * unit.files[0].text_bytes / max(1, unit.files[0].bytes)
+    for unit in units:
         for file in (file for file in unit.files if not file.is_there):
             say(f"fetching {file.name}, to train on")
             fetch(file)
-        for number, documents in enumerate(read_unit(unit, options)):
-            if number % max(1, ceil(text_bytes / most)) == 0:
-                rows = documents.chosen(~documents.validates).texts.to_pylist()
-                if options.conversations:
-                    rows = [text for row in rows for text in texts_of_row(row, options.messages_column)]
-                left -= sum(map(len, rows))
-                yield from rows
+        for documents in itertools.islice(read_unit(unit, options), 0, None, max(1, ceil(unit.text_bytes / most))):
+            rows = documents.chosen(~documents.validates).texts.to_pylist()
+            if options.conversations:
+                rows = [text for row in rows for text in texts_of_row(row, options.messages_column)]
+            left -= sum(map(len, rows))
+            yield from rows
         if left <= 0:
             return

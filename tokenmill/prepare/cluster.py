@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.prepare.failures import Failure
+from tokenmill.prepare.failures import Failure, failure_of
 from tokenmill.prepare.made import Work
+from tokenmill.prepare.make import make
 from tokenmill.text.plan import Unit
 
 PACKAGE = Path(__file__).resolve().parent.parent
 RETRIES = 3  # of a task whose worker or node died
-AT_ONCE = 4  # tasks for each CPU that Ray has at a time
 
 
 def run(
     units: Sequence[Unit],
     work: Work,
-    on_progress: Callable[..., None],
+    on_numbers: Callable[..., None],
     on_outcome: Callable[[Any, Any], None],
-    on_ready: Callable[[Any], None],
+    on_text: Callable[[str], None],
 ) -> list[Failure]:
     """Makes the units; what failed. ConnectionError if no cluster can be reached."""
     with naming_the_extra("ray"):
@@ -42,39 +42,30 @@ def run(
         raise ConnectionError(f"--cluster ray: no cluster could be reached ({error}); check RAY_ADDRESS") from error
     try:
         task = ray.remote(_make).options(num_cpus=1, max_retries=RETRIES)
-        shared, waiting, failures = ray.put(work), list(reversed(units)), list[Failure]()
-        running: dict[Any, Unit] = {}
-        while waiting or running:
-            while waiting and len(running) < AT_ONCE * max(1, int(ray.cluster_resources().get("CPU", 1))):
-                unit = waiting.pop()
-                running[task.remote(unit, shared)] = unit
+        shared, failures = ray.put(work), list[Failure]()
+        running = {task.remote(unit, shared): unit for unit in units}
+        while running:
             for reference in ray.wait(list(running), timeout=1.0)[0]:
                 unit = running.pop(reference)
                 try:
-                    told, result, failure = ray.get(reference)
+                    outcome, reported = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    failure = Failure(unit, f"Ray gave it up after {RETRIES} retries: {str(error).splitlines()[0]}")
-                if failure is not None:
-                    failures.append(failure._replace(task=unit))
-                    on_outcome(unit, failures[-1])
-                    continue
-                on_ready(told)
-                on_progress(result.documents, result.tokens, result.text_bytes, unit.bytes)
-                on_outcome(unit, result)
+                    reason = f"Ray gave it up after {RETRIES} retries: {str(error).splitlines()[0]}"
+                    outcome, reported = Failure(unit, reason), []
+                for values in reported:
+                    (on_text if isinstance(values[0], str) else on_numbers)(*values)
+                if isinstance(outcome, Failure):
+                    failures.append(outcome)
+                on_outcome(unit, outcome)
         return failures
     finally:
         ray.shutdown()
 
 
-def _make(unit: Unit, work: Work) -> tuple[Any, Any, Failure | None]:
-    """A Ray task: (engine and why no faster one, what was made, None), or what failed."""
-    from tokenmill.prepare.failures import failure_of
-
+def _make(unit: Unit, work: Work) -> tuple[Any, list[Any]]:
+    """A Ray task: the unit's record, or a Failure; and what was reported."""
+    reported: list[Any] = []
     try:
-        from tokenmill.prepare.make import make
-        from tokenmill.prepare.worker import encoder_of
-
-        encoder, told = encoder_of(work.destination.folder / "tokenizer.json", work.engine)
-        return told, make(work, encoder, unit, lambda *numbers: None), None
+        return make(work, unit, lambda *values: reported.append(values)), reported
     except Exception as error:
-        return None, None, failure_of(None, error)
+        return failure_of(unit, error), []

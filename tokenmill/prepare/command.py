@@ -6,15 +6,15 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import tyro
 
 from tokenmill.humanize import counted, in_bytes
 from tokenmill.prepare.config import PRESETS, PrepareConfig
-from tokenmill.prepare.failures import Failure, PreparationError
+from tokenmill.prepare.failures import PreparationError
 from tokenmill.prepare.made import left_out
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
@@ -54,62 +54,48 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
 
 def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]) -> PrepareConfig:
     """The configuration of the preset before the flags, changed by the flags; of the first one if nothing is named."""
-    named = arguments[:1] if arguments and not arguments[0].startswith("-") else []
-    for name in named:
-        if name not in presets:
-            meant = difflib.get_close_matches(name, presets, 1, 0.5)
-            hint = f"; did you mean {meant[0]}?" if meant else ""
-            _say(f"error: no preset {name!r}, there are {', '.join(presets)}{hint} (text is named by --source {name})")
-            sys.exit(2)
-    for name, preset in presets.items():
-        if not isinstance(preset, PrepareConfig):
-            raise ValueError(f"preset {name!r} must be a PrepareConfig(...), not {preset!r}; fix it in config.py")
-    arguments = arguments[len(named) :]
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
     flags = [argument.partition("=")[0] for argument in arguments]
+    if named is not None and named not in presets:
+        hint = "".join(f"; did you mean {meant}?" for meant in difflib.get_close_matches(named, presets, 1, 0.5))
+        _exit(f"no preset {named!r}, there are {', '.join(presets)}{hint} (text is named by --source {named})")
     if flags.count("--source") > 1:
-        _say("error: --source is there twice; give all sources behind one --source")
-        sys.exit(2)
-    chosen = named[0] if named else next(iter(presets)) if not {"--source", "--help", "-h"} & {*flags} else None
-    default = presets[chosen] if chosen else None
-    if default is not None and "--val-fraction" in flags and "--val-file" not in flags:
-        default = replace(default, val_file=None)  # of the preset, which the flag overrides
+        _exit("--source is there twice; give all sources behind one --source")
+    how: dict[str, Any] = {}
+    if named or not {"--source", "--help", "-h"} & {*flags}:
+        is_other = "--val-fraction" in flags and "--val-file" not in flags
+        preset = presets[named or next(iter(presets))]
+        how["default"] = replace(preset, val_file=None) if is_other else preset
     described = f"{PrepareConfig.__doc__}\n\nYou may name a preset before the flags:\n{_listed(presets)}"
-    prog = f"{prog} {named[0] if named else '[PRESET]'}"
-    how: Any = {} if default is None else {"default": default}
+    prog, arguments = f"{prog} {named or '[PRESET]'}", arguments[named is not None :]
     return tyro.cli(PrepareConfig, args=arguments, prog=prog, description=described, **how)
 
 
+def _exit(message: str) -> NoReturn:
+    _say(f"error: {message}")
+    sys.exit(2)
+
+
 def _listed(presets: Mapping[str, PrepareConfig]) -> str:
-    """Each preset with its settings, one per line; the first one is what runs if nothing is named."""
-    lines = []
-    for name, preset in presets.items():
-        changed = [f.name for f in fields(preset) if f.default is MISSING or getattr(preset, f.name) != f.default]
-        flags = " ".join(f"--{field.replace('_', '-')} {_as_flag(getattr(preset, field))}" for field in changed)
-        lines.append(f"  {name}: {flags}")
+    """Each preset on a line; the first one is what runs if nothing is named."""
+    lines = [f"  {name}: --source {shlex.join(p.source)} --tokenizer {p.tokenizer_name}" for name, p in presets.items()]
     return "\n".join([*lines, f"Without a preset and --source, {next(iter(presets))} is prepared."])
 
 
-def _as_flag(value: object) -> str:
-    return shlex.join(value) if isinstance(value, tuple) else str(value)
-
-
 def _report(error: PreparationError) -> None:
-    alike: dict[str, list[Failure]] = {}
+    kinds = set[str]()
     for failure in error.failures:
-        alike.setdefault(re.sub(r"\S+\.\S+|\d[\d,]*", "", failure.reason), []).append(failure)
-    for first, *more in alike.values():
-        name = first.task.files[0].shown
-        _say(f"failed: {first.reason}" if name in first.reason else f"failed: {name}: {first.reason}")
-        if len(files := first.task.files) > 1:
-            _say(
-                f"{len(files):,} files are made together, {files[0].name} to {files[-1].name}, and none of them is made"
-            )
-        if more:
-            _say(f"and {len(more):,} more that differ only in the file or line, up to {more[-1].task.files[-1].name}")
-        if first.traceback:
-            _say(first.traceback)
-    where = f"; what is done is in {error.folder}" if Path(error.folder).exists() else ""
-    _say(f"error: {len(error.failures)} failed{where}; fix the cause and run the same command again")
+        if (kind := re.sub(r"\S+\.\S+|\d[\d,]*", "", failure.reason)) not in kinds:  # without names and numbers
+            kinds.add(kind)
+            files, name = failure.task.files, failure.task.files[0].shown
+            _say(f"failed: {failure.reason}" if name in failure.reason else f"failed: {name}: {failure.reason}")
+            if len(files) > 1:
+                _say(f"{len(files):,} files are made together, {name} to {files[-1].name}: none of them is made")
+            if failure.traceback:
+                _say(failure.traceback)
+    if more := len(error.failures) - len(kinds):
+        _say(f"and {more:,} more that differ only in the file or line")
+    _say(f"error: {len(error.failures)} failed; fix the cause and run the same command again")
 
 
 def _summarize(token_set: TokenSet) -> None:
@@ -138,8 +124,7 @@ def next_step(folder: Path | str, module: str, is_chat: bool) -> str:
     if is_chat:  # long conversations are an error by default, and a loss is divided by the loader's `targets`
         lines = [f"from {module} import RowLoader", f'loader = RowLoader({settings}, long_documents="crop")']
         lines.append("inputs, targets = next(loader)")
-    look = "tokenmill" if module == "tokenmill" else "python -m tokenmill"
-    report = f"{look} report {shlex.quote(str(folder))}"
+    report = f"python -m tokenmill report {shlex.quote(str(folder))}"
     return "\n".join(["train on it:", "", *lines, "", "look at it:", "", report, ""])
 
 

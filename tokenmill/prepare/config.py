@@ -11,7 +11,7 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
-from tokenmill.addresses import has_scheme, hide_secrets, named, require_readable_host
+from tokenmill.addresses import has_scheme, named, require_no_password
 from tokenmill.checks import whole_number
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions
@@ -21,19 +21,15 @@ from tokenmill.tokenize.chat_rule import NAMES as CHAT_NAMES
 LEAST = 1000  # bytes of text in a shard
 FEW_NAMES = 3  # of sources, that make the name of the data set
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
-CGROUPS = Path("/sys/fs/cgroup")
 
 
-def available_cores(cgroups: Path = CGROUPS) -> int:
+def available_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Cores that this process may use: those it is bound to, limited by the quota of its container."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        if (cgroups / "cpu.max").exists():
-            quota, period = (cgroups / "cpu.max").read_text().split()
-        else:
-            quota, period = ((cgroups / f"cpu/cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return bound if quota == "max" or int(quota) < 0 else max(1, min(bound, ceil(int(quota) / int(period))))
-    except (OSError, ValueError):
+        microseconds, period = quota.read_text().split()
+        return max(1, min(bound, ceil(int(microseconds) / int(period))))
+    except (OSError, ValueError):  # no container, or "max"
         return bound
 
 
@@ -43,29 +39,20 @@ class PrepareConfig:
 
     # fmt: off
     source: str | tuple[str, ...]  # folders, files or globs of parquet, jsonl, txt, csv, md or arrow files, local or at URLs; or a dataset repository on the Hugging Face hub, or a folder or glob in it; or stdlib
-    # fmt: on
     num_shards: int | None = None  # how many source files to take, in name order; by default all
     revision: str = "main"  # of a hub repository: a branch, tag or commit
-    # fmt: off
     tokenizer: str | None = None  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a model on the Hugging Face hub, as Qwen/Qwen3-0.6B; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl; by default gpt2, or the tokenizer.json beside the file of --chat
-    # fmt: on
     bos_token: str | None = None  # the special token that begins a document, if it is not clear which one does
     eot_token: str | None = None  # a special token that ends documents too; BOS still begins them
-    # fmt: off
     chat: str | None = None  # the source has conversations: nanochat, chatml, or a tokenizer_config.json or .jinja file with a Hugging Face chat template
-    # fmt: on
-    loss: Literal["all", "last"] = "all"  # which turns of the assistant bear loss
+    loss: Literal["all", "last"] = "all"  # which turns of the assistant are in the loss
     messages_column: str | None = None  # the column, or key, with the messages, if it is not messages or conversations
     engine: Literal["auto", "tiktoken", "gigatoken"] = "auto"  # what tokenizes; auto takes the fastest proven one
     name: str | None = None  # the data set's name in the token set's folder; by default taken from the source
-    # fmt: off
     val_file: str | None = None  # the files that validate: a name, a glob, another file's path, or last: the source's last; by default those named val, valid, validation or dev
     val_fraction: float | None = None  # how much of the documents validates, drawn by a hash of their text; by default, if no file is named so, 0.01 (0.1 of less than 10 MiB)
-    # fmt: on
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
-    # fmt: off
     keep_columns: str | None = None  # columns, or keys, to keep for `tokenmill view` and `show`, as id,score,meta.language; note? may be missing
-    # fmt: on
     document_separator: str | None = None  # between documents of a txt file, as `\n\n`; by default a file is one
     skip_broken: bool = False  # leave out and count lines, and conversations, that are broken; by default an error
     max_document_bytes: int = MAX_DOCUMENT_BYTES  # leave out and count texts, and lines of jsonl, that are longer
@@ -77,6 +64,7 @@ class PrepareConfig:
     part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last one finishes
     dry_run: bool = False  # say what would be fetched and written, and stop
     shard_text_bytes: int | None = None  # bytes of text in a shard; by default a 512th of all, 8 to 256 MiB
+    # fmt: on
 
     def __post_init__(self) -> None:
         """Raises ValueError for a value that cannot be used."""
@@ -98,9 +86,8 @@ class PrepareConfig:
         if not sources or not all(source.strip() for source in sources):
             raise ValueError("--source names nothing; name a folder, a file or a repository on the hub")
         for source in sources:
-            if has_scheme(source) and "::" not in source:  # of which fsspec makes several URLs
-                hide_secrets(source)
-                require_readable_host(source)
+            for part in source.split("::") if has_scheme(source) else ():  # fsspec knows chains of URLs
+                require_no_password(part)
         object.__setattr__(self, "source", sources)
         object.__setattr__(self, "tokens_root", str(named(self.tokens_root)))
         if has_scheme(self.tokens_root) and self.cluster is not None:
@@ -161,7 +148,7 @@ class PrepareConfig:
             separator = re.sub(r"\\([nrt\\])", lambda found: ESCAPES[found[1]], separator)
         return ReadOptions(
             self.text_column,
-            separator.encode() if separator else None,
+            separator or None,
             () if self.keep_columns is None else tuple(name.strip() for name in self.keep_columns.split(",")),
             self.max_document_bytes,
             self.skip_broken,

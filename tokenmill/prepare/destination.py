@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenmill.addresses import display_address, has_scheme, joined
-from tokenmill.hub_client import is_hub_address
+from tokenmill.addresses import has_scheme, joined
+from tokenmill.remote.copy import push_rest, push_shard
+from tokenmill.remote.files import read, require_writable, sizes, write
+from tokenmill.sanitize import redact
 from tokenmill.store.files import parse_json, read_json, remove_temporary_files, write_file
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of
-from tokenmill.store.token_sets import SMALL_FILES, TokenSet
+from tokenmill.store.token_sets import SMALL_FILES, TokenSet, write_token_bytes
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 SUBFOLDERS = ("shards", "manifests")
 THREADS = 16
@@ -40,25 +43,28 @@ class Destination:
         if not has_scheme(root):
             yield cls(Path(root).absolute() / name, str(Path(root) / name))
             return
-        if is_hub_address(root):
+        if root.startswith("hf://"):
             raise ValueError(
-                f"{display_address(root)}: the hub takes few commits an hour, too few for one a unit; prepare into a "
+                f"{redact(root)}: the hub takes few commits an hour, too few for one a unit; prepare into a "
                 "folder, or a bucket, and then `tokenmill push`"
             )
         if root.startswith("memory:"):
             raise ValueError(f"{root}: workers cannot write into this process's memory; name a folder or a bucket")
-        _remote().files.require_writable(root)
+        require_writable(root)
         with tempfile.TemporaryDirectory(prefix="tokenmill-") as folder:
             address = joined(root, name)
-            yield cls(Path(folder) / name, display_address(address), address)
+            yield cls(Path(folder) / name, redact(address), address)
 
-    def begin(self) -> None:
+    def begin(self, tokenizer: Tokenizer) -> None:
         """Makes the folder, without what killed runs left in it. Sends small files first: a missing bucket is found."""
         for folder in (self.folder, *(self.folder / name for name in SUBFOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
-        for name in SMALL_FILES if self.address else ():
-            _remote().files.write(self.address, name, self.folder / name)
+        tokenizer.save(self.folder / "tokenizer.json")
+        write_token_bytes(self.folder, tokenizer.token_bytes())
+        if self.address is not None:
+            for name in SMALL_FILES:
+                write(self.address, name, self.folder / name)
 
     def record(self, name: str) -> dict[str, Any] | None:
         """The record of a shard that is whole; None if there is none."""
@@ -72,26 +78,18 @@ class Destination:
         path = self.folder / "manifest.json"
         return read_json(path, "tokens") if path.exists() else None
 
-    def stamp(self) -> int | None:
-        """Changes when another run writes the manifest; None if there is none here."""
-        path = self.folder / "manifest.json"
-        return path.stat().st_mtime_ns if path.exists() else None
-
     def fetch(self) -> None:
         """Fetches the manifests that an address has, and the records that are missing here."""
         if self.address is None:
             return
-        names = [name for name in _remote().files.sizes(self.address) if _kind_of(name)]
+        names = [name for name in sizes(self.address) if _kind_of(name)]
         new = [name for name in names if _kind_of(name) == "tokens" or not (self.folder / name).exists()]
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(self._fetch, sorted(new)))
 
     def _fetch(self, name: str) -> None:
-        path, data = self.folder / name, _remote().files.read(self.address, name)
-        try:
-            parse_json(data, f"{self.shown}/{name}", _kind_of(name) or "tokens")
-        except ValueError as error:
-            raise ValueError(f"{error}, in the bucket; what it belongs to is made again then") from error
+        path, data = self.folder / name, read(self.address or "", name)
+        parse_json(data, f"{self.shown}/{name}", _kind_of(name) or "tokens")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, data, durable=False)
 
@@ -111,21 +109,14 @@ class Destination:
 
     def send(self, folder: Path, records: list[dict[str, Any]]) -> None:
         """Sends shards from a temporary folder to the address, in this order."""
-        for record in records if self.address else ():
-            _remote().copy.push_shard(folder, record, self.address)
+        if self.address is not None:
+            for record in records:
+                push_shard(folder, record, self.address)
 
     def finish(self) -> None:
         """Sends what makes the shards at an address a token set, the manifest last."""
         if self.address is not None:
-            _remote().copy.push_rest(TokenSet(self.folder), self.address)
-
-
-def _remote() -> Any:
-    """The wing that reads and writes addresses."""
-    from tokenmill import remote  # and urllib, ssl: a twentieth of a second
-    from tokenmill.remote import copy, files  # noqa: F401
-
-    return remote
+            push_rest(TokenSet(self.folder), self.address)
 
 
 def _kind_of(name: str) -> str | None:

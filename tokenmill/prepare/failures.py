@@ -1,4 +1,4 @@
-"""Why units are not made: what is told to the user, and raised once all other units are made."""
+"""Why units are not made: one line for each, and the error that is raised once all other units are made."""
 
 import errno
 import traceback
@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+
+
+class ForAllError(ValueError):
+    """What every task would fail for."""
 
 
 class Failure(NamedTuple):
@@ -21,7 +25,7 @@ def failure_of(task: Any, error: BaseException) -> Failure:
     """The Failure for an error: its message, and a traceback too unless the user can do something about it."""
     expected = isinstance(error, ValueError | OSError | MemoryError)
     reason = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
-    is_for_all = isinstance(error, OSError) and error.errno in FULL
+    is_for_all = isinstance(error, ForAllError) or (isinstance(error, OSError) and error.errno in FULL)
     return Failure(task, reason, "" if expected else "".join(traceback.format_exception(error)), is_for_all)
 
 

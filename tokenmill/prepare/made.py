@@ -6,12 +6,9 @@ A shard that the manifest lists is never made again: if its source has changed s
 of a run that was killed, are made again whenever anything about them differs.
 """
 
-import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-
-import pyarrow as pa
 
 from tokenmill.prepare.destination import Destination
 from tokenmill.store.schema import LEFT_OUT_COUNTS
@@ -30,8 +27,7 @@ class Work(NamedTuple):
     fingerprint: str
     engine: str
     shard_text_bytes: int
-    stamp: int | None = None  # of the manifest that was there at the start
-    listed: frozenset[str] = frozenset()  # names of its shards
+    listed: frozenset[str] = frozenset()  # names of shards that a manifest has
 
 
 def facts_of(unit: Unit, work: Work) -> dict[str, Any]:
@@ -39,19 +35,20 @@ def facts_of(unit: Unit, work: Work) -> dict[str, Any]:
     return {"k": unit.k, "n": unit.n, "shard_text_bytes": work.shard_text_bytes, **work.options.facts()}
 
 
-def made(unit: Unit, work: Work) -> dict[str, Any] | None:
+def made(unit: Unit, work: Work, is_last: bool = False) -> dict[str, Any] | None:
     """The unit's record if all its shards are there and are what would be made now; None otherwise.
 
-    ValueError if the manifest lists them and they were made from something else.
+    ValueError if they were made otherwise, and the manifest lists them, or they would be made no more: `is_last`.
     """
     record = work.destination.record(unit.name)
     names = list(record["unit"]["shards"]) if record and "unit" in record else []
     records = [record if name == unit.name else work.destination.record(name) for name in names]
     problem = next((found for one in records if one and (found := difference(one, unit, work))), None)
-    if problem and not work.listed.isdisjoint(names):
+    if problem and (is_last or not work.listed.isdisjoint(names)):
         raise ValueError(
-            f"{work.destination.shown}: shard {unit.name} was made from other data: {problem}; put that back as it was "
-            "(more text goes into a new file), prepare under another --name, or delete the folder"
+            f"{work.destination.shown}: shard {unit.name} was made from other data, or by a run with other settings: "
+            f"{problem}; put that back as it was (of the hub, name the commit in manifest.json as --revision; more "
+            "text goes into a new file), prepare under another --name, or delete the folder"
         )
     return record if names and not problem and all(records) else None
 
@@ -62,54 +59,19 @@ def shards_of(record: dict[str, Any], work: Work) -> list[tuple[dict[str, Any], 
     return [(one, split) for one, split in found if one and (one["documents"] or any(map(one.get, COUNTED)))]
 
 
-def column_types(records: Iterable[dict[str, Any]], found: dict[str, tuple[Any, str]] | None = None) -> None:
-    """ValueError if a column that shards keep has two types. `found` are those of before: (type, file) by name."""
-    found = {} if found is None else found
-    for record in records:
-        for name, kind in record.get("metadata", {}).items():
-            add_type(found, name, kind, sources_of(record)[0]["file"])
+Types = dict[str, tuple[str, str]]  # the type of each column that is kept, and a file that has it
 
 
-def add_type(found: dict[str, tuple[Any, str]], name: str, kind: Any, file: str) -> None:
-    """Adds the type of a column in a file to those found so far. ValueError if it is another one."""
-    other, where = found.get(name, ("null", file))
-    try:
-        found[name] = (_merged(other, kind), file if other == "null" else where)
-    except TypeError:
-        raise ValueError(
-            f"column {name!r} to keep is {_told(other)} in {where} and {_told(kind)} in {file}; make it one type, or "
-            "leave it out of --keep-columns"
-        ) from None
-
-
-def kind_of(kind: pa.DataType) -> Any:
-    """What a column has: null, number, text, or another type's name; {field: ...} of a struct, [...] of a list."""
-    if pa.types.is_dictionary(kind):
-        return kind_of(kind.value_type)
-    if pa.types.is_struct(kind):
-        return {field.name: kind_of(field.type) for field in kind}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [kind_of(kind.value_type)]
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "number"
-    return "text" if "string" in str(kind) else str(kind)
-
-
-def _merged(one: Any, other: Any) -> Any:
-    """The type of a column that has both; null goes with all. TypeError if there is none."""
-    if "null" in (one, other):
-        return other if one == "null" else one
-    if isinstance(one, dict) and isinstance(other, dict):
-        return {name: _merged(one.get(name, "null"), other.get(name, "null")) for name in one | other}
-    if isinstance(one, list) and isinstance(other, list):
-        return [_merged(one[0], other[0])]
-    if one != other:
-        raise TypeError
-    return one
-
-
-def _told(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)
+def add_types(found: Types, new: Mapping[str, str], file: str) -> None:
+    """Adds the types that a file's columns have; null goes with all. ValueError if a column has another one already."""
+    for name, kind in new.items():
+        other, where = found.get(name, ("null", file))
+        if "null" not in (kind, other) and kind != other:
+            raise ValueError(
+                f"column {name!r} to keep is {other} in {where} and {kind} in {file}; make it one type, leave it out "
+                "of --keep-columns, or name a field of it there, as column.field"
+            )
+        found[name] = (kind, file) if other == "null" else (other, where)
 
 
 def left_out(shards: Iterable[tuple[dict[str, Any], str]]) -> list[str]:
@@ -126,20 +88,17 @@ def left_out(shards: Iterable[tuple[dict[str, Any], str]]) -> list[str]:
 
 def difference(record: dict[str, Any], unit: Unit, work: Work) -> str | None:
     """How a shard of a unit was made otherwise than it would be now."""
-    if "unit" not in record or record["fingerprint"] != work.fingerprint:
-        return f"fingerprint was {record['fingerprint']}, is {work.fingerprint}"
-    sources = sources_of(record)
-    if [source["file"] for source in sources] != [file.name for file in unit.files]:
-        return f"{len(sources):,} files from {sources[0]['file']} on then, {len(unit.files):,} now"
-    was = {key: value for key, value in record["unit"].items() if key != "shards"}
-    pairs = [(was, facts_of(unit, work), unit.name)]
-    pairs += [(then, file.facts(), file.name) for then, file in zip(sources, unit.files, strict=True)]
-    for then, now, what in pairs:
-        keys = [*now, *(key for key in was if key in then and key not in now)]
-        for key in keys:
-            if then.get(key) != now.get(key):
-                return f"{key} of {what} was {then.get(key)!r}, is {now.get(key)!r}"
+    was = _facts(record["fingerprint"], record.get("unit", {}), sources_of(record))
+    now = _facts(work.fingerprint, facts_of(unit, work), [file.facts() for file in unit.files])
+    for what in now | was:
+        if was.get(what) != now.get(what):
+            return f"{what} was {was.get(what)!r}, is {now.get(what)!r}"
     broken = record.get("broken_lines", 0) + record.get("broken_conversations", 0)
     if broken and not work.options.skip_broken:
         return f"{broken:,} broken lines or rows were left out, and --skip-broken is not given"
     return None
+
+
+def _facts(fingerprint: str, unit: Mapping[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
+    facts = {f"{key} of {one['file']}": one.get(key) for one in files for key in ("bytes", "checksum", "validates")}
+    return facts | {key: value for key, value in unit.items() if key != "shards"} | {"fingerprint": fingerprint}

@@ -8,19 +8,19 @@ The text is read once, whichever split a document is in.
 """
 
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
-from tokenmill.prepare.encode import columns_of, documents_encoder
-from tokenmill.prepare.made import Work, add_type, facts_of, kind_of, made
-from tokenmill.store.columns import META
+from tokenmill.prepare.encode import Encoded, documents_encoder, encoder_of
+from tokenmill.prepare.made import Types, Work, add_types, facts_of, made
+from tokenmill.store.columns import MASK, META, TARGETS
 from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
 from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import SPLITS, TOTALS, Split
+from tokenmill.store.shards import SPLITS, Split
 from tokenmill.text.documents import LEFT_OUT, Documents, read_unit
 from tokenmill.text.formats import BATCH_BYTES
 from tokenmill.text.hub import fetch
@@ -29,23 +29,16 @@ from tokenmill.text.source_file import changed
 from tokenmill.tokenize.encoder import Encoder
 
 ROOM = 2  # a shard takes up to this many times the text that was planned, as the plan knows only the size of files
-Report = Callable[[int, int, int, int], None]  # documents, tokens, bytes of text, bytes of the unit's files
+Report = Callable[..., None]  # a text; or four numbers: documents, tokens, bytes of text, bytes of the unit's files
 
 
-class Made(NamedTuple):
-    """What a worker tells about a unit beside what it wrote."""
-
-    documents: int
-    tokens: int
-    text_bytes: int
-    record: dict[str, Any]  # of its first shard
-
-
-def make(work: Work, encoder: Encoder, unit: Unit, report: Report) -> Made:
-    """Tokenizes a unit into its shards, and sends them to where the set is.
+def make(work: Work, unit: Unit, report: Report) -> dict[str, Any]:
+    """Tokenizes a unit into its shards, and sends them to where the set is. The record of its first shard.
 
     ValueError for text that cannot be read as the options say, or a file that is written to meanwhile.
     """
+    encoder, said = encoder_of(work.destination.folder / "tokenizer.json", work.engine)
+    report(said)
     for file in unit.files:
         fetch(file)
     stamps = [file.stamp() for file in unit.files]
@@ -59,15 +52,13 @@ def make(work: Work, encoder: Encoder, unit: Unit, report: Report) -> Made:
         if stamps != [file.stamp() for file in unit.files]:
             raise changed(unit.files[0])
         report(0, 0, 0, unit.bytes - done)
-        manifest = work.destination.manifest() if work.destination.stamp() != work.stamp else None
-        if manifest is not None:  # another run has written it meanwhile: what it lists is not overwritten
+        if (manifest := work.destination.manifest()) is not None:  # perhaps of a run that was faster: it stays right
             listed = frozenset(shard["name"] for shard in manifest["shards"])
-            if (record := made(unit, work._replace(listed=listed))) is not None:
-                return Made(0, 0, 0, record)
+            if listed != work.listed and (record := made(unit, work._replace(listed=listed))) is not None:
+                return record
         records = maker.finish()
         work.destination.send(folder, records)
-    documents, tokens, text = (sum(record[key] for record in records) for key in TOTALS)
-    return Made(documents, tokens, text, records[-1])
+    return records[-1]
 
 
 class _Maker:
@@ -76,34 +67,37 @@ class _Maker:
     def __init__(
         self, unit: Unit, work: Work, encoder: Encoder, folder: Path, stack: contextlib.ExitStack, report: Report
     ):
-        self.unit, self.work, self.encoder, self._folder, self._stack = unit, work, encoder, folder, stack
+        self.unit, self.work, self.tokenizer, self._folder, self._stack = unit, work, encoder.tokenizer, folder, stack
         self._encode, self._report = documents_encoder(encoder, work.options), report
         self.shards: list[_Shard] = []
-        self._counts = [Counter[str]() for _ in unit.files]  # what was left out of each
-        self._types: dict[str, tuple[Any, str]] = {}  # of each column that is kept, and a file that has it
-        self._all_validate = unit.files[0].validates == 1.0
         self._latest: dict[Split, _Shard] = {}
-        self._begin("val" if self._all_validate else "train")
+        self._counts = [Counter[str]() for _ in unit.files]  # what was left out of each
+        self._types: Types = {}
+        self._first: Split = "val" if unit.files[0].validates == 1.0 else "train"
+        self._begin(self._first)
 
     def _begin(self, split: Split) -> None:
         number = sum(shard.split == split for shard in self.shards)
-        is_other = split == "val" and not self._all_validate
-        name = f"{self.unit.stem}.{self.unit.k + number:03d}{'-val' * is_other}"
-        columns = [META.suffix] * bool(self.work.options.kept) + columns_of(self.encoder, self.work.options)
-        writer = ShardWriter(self._folder, name, dtype_name(self.encoder.tokenizer.vocab_size), columns)
-        self._latest[split] = _Shard(self._stack.enter_context(writer), split, self.work)
+        name = f"{self.unit.stem}.{self.unit.k + number:03d}{'-val' * (split != self._first)}"
+        columns = [META.suffix] * bool(self.work.options.kept)
+        columns += [] if self.tokenizer.chat is None else [MASK.suffix, TARGETS.suffix]
+        writer = ShardWriter(self._folder, name, dtype_name(self.tokenizer.vocab_size), columns)
+        if self.work.options.kept:  # a shard without documents has them too
+            heads = dict.fromkeys(name.partition(".")[0] for name in self.work.options.kept)
+            writer.write_column(META.suffix, pa.table({head: pa.nulls(0) for head in heads}))
+        self._latest[split] = _Shard(self._stack.enter_context(writer), split)
         self.shards.append(self._latest[split])
 
     def write(self, batch: list[Documents]) -> None:
         """Writes documents to the shards of their splits."""
         for documents in batch:
             self._counts[documents.file].update(documents.counts)
-            for field in documents.kept.schema if documents.kept is not None and len(documents.texts) else ():
-                add_type(self._types, field.name, kind_of(field.type), self.unit.files[documents.file].name)
+            if len(documents.texts):
+                add_types(self._types, documents.types, self.unit.files[documents.file].name)
         for split in SPLITS:
             some = [one.chosen(one.validates == (split == "val")) for one in batch]
-            if any(len(one.texts) for one in some):
-                self._write(split, [one for one in some if len(one.texts)])
+            if some := [one for one in some if len(one.texts)]:
+                self._write(split, some)
 
     def _write(self, split: Split, batch: list[Documents]) -> None:
         most = ROOM * self.work.shard_text_bytes
@@ -120,35 +114,30 @@ class _Maker:
     def finish(self) -> list[dict[str, Any]]:
         """Makes the shards count, the first one last; returns their records in that order."""
         names = {shard.writer.name: shard.split for shard in self.shards}
-        total = sum(self._counts, Counter[str]())
-        whole = {"unit": facts_of(self.unit, self.work) | {"shards": names}}
+        whole: dict[str, Any] = {"fingerprint": self.tokenizer.fingerprint}
+        whole |= {"unit": facts_of(self.unit, self.work) | {"shards": names}}
         if self.work.options.kept:
             whole["metadata"] = {name: kind for name, (kind, _) in self._types.items()}
         files = [file.facts() for file in self.unit.files]
         for facts, counts in zip(files, self._counts, strict=True):
             if left_out := sum(counts[name] for name in LEFT_OUT):
                 facts["left_out"] = left_out
-        records = []
+        total, records = sum(self._counts, Counter[str]()), []
         for shard in reversed(self.shards):
-            is_first = shard is self.shards[0]
-            numbers: dict[str, Any] = {name: total[name] if is_first else 0 for name in LEFT_OUT_COUNTS}
-            records.append(shard.finish(files, self.encoder.tokenizer.fingerprint, numbers | whole))
+            counts = total if shard is self.shards[0] else Counter[str]()
+            records.append(shard.finish(files, {name: counts[name] for name in LEFT_OUT_COUNTS} | whole))
         return records
 
 
 class _Shard:
     """A shard that is being written, and what its record says."""
 
-    def __init__(self, writer: ShardWriter, split: Split, work: Work):
-        self.writer, self.split, self._work = writer, split, work
-        self.text_bytes = 0
-        self._documents = Counter[tuple[int, int | None]]()  # by file and row group
+    def __init__(self, writer: ShardWriter, split: Split):
+        self.writer, self.split, self.text_bytes = writer, split, 0
+        self._documents: dict[int, Counter[int | None]] = defaultdict(Counter)  # by file and row group
         self._counts, self._refused = Counter[str](), Counter[str]()
-        if work.options.kept:  # a shard without documents has the columns too
-            heads = dict.fromkeys(name.partition(".")[0] for name in work.options.kept)
-            writer.write_column(META.suffix, pa.table({head: pa.nulls(0) for head in heads}))
 
-    def write(self, encoded: Any) -> None:
+    def write(self, encoded: Encoded) -> None:
         """Appends a batch of documents."""
         self.writer.write(encoded.tokens, encoded.lengths)
         for suffix, values in encoded.columns.items():
@@ -157,29 +146,23 @@ class _Shard:
         self._refused += encoded.refused
         self._counts += Counter(broken_conversations=encoded.broken, refused_conversations=encoded.refused.total())
         for documents in encoded.documents:
-            self._documents[documents.file, documents.row_group] += len(documents.texts)
+            self._documents[documents.file][documents.row_group] += len(documents.texts)
             if documents.kept is not None:
                 self.writer.write_column(META.suffix, documents.kept)
 
-    def finish(self, files: list[dict[str, Any]], fingerprint: str, more: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, files: list[dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
         """Makes the shard count; returns its record."""
         sources = []
-        by_file: dict[int, dict[int | None, int]] = {}
-        for (file, group), count in self._documents.items():
-            by_file.setdefault(file, {})[group] = count
-        for number, of_file in enumerate(files):
-            groups = by_file.get(number, {})
+        for number, facts in enumerate(files):
+            groups = self._documents[number]
             by_group = {"row_groups": list(groups), "row_group_documents": list(groups.values())}
             has_groups = bool(groups) and None not in groups
-            sources.append(of_file | {"documents": sum(groups.values())} | (by_group if has_groups else {}))
-        facts: dict[str, Any] = {
-            "source": sources[0] if len(sources) == 1 else {"files": sources},
-            "fingerprint": fingerprint,
-        }
-        facts |= {"text_bytes": self.text_bytes, **self._counts}
+            sources.append(facts | {"documents": groups.total()} | (by_group if has_groups else {}))
+        record: dict[str, Any] = {"source": sources[0] if len(sources) == 1 else {"files": sources}}
+        record |= {"text_bytes": self.text_bytes, **self._counts}
         if self._refused:
-            facts["refused"] = dict(sorted(self._refused.items()))
-        return self.writer.finish(facts | more)
+            record["refused"] = dict(sorted(self._refused.items()))
+        return self.writer.finish(record | more)
 
 
 def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:

@@ -1,4 +1,4 @@
-"""Progress of a long run: a live bar in a terminal; otherwise a plain line every few seconds.
+"""Progress of a long run: in a terminal one line that changes; otherwise a line every few seconds.
 
     with Progress() as progress:
         progress.say("46 files")
@@ -10,76 +10,61 @@
 Everything goes to standard error, so standard output has results only. Any thread may call `say`.
 """
 
+import shutil
+import sys
+import threading
 import time
 
 from tokenmill.humanize import counted, in_bytes, in_time
 from tokenmill.sanitize import sanitize
 
-LINE_SECONDS, BAR_SECONDS = 5.0, 0.1
+LINE_SECONDS, CHANGE_SECONDS = 5.0, 0.1
 
 
 class Progress:
     """Counts documents, tokens and bytes of text, and how much is done of a total in any unit."""
 
     def __init__(self) -> None:
-        from rich.console import Console  # here, as workers import this module too
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bars
-
-        self._console = Console(stderr=True)
-        self._bars = Bars(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[rates]}", markup=False),
-            console=self._console,
-        )
-        self.documents = self.tokens = self.text_bytes = self.done = 0
-        self._verb, self._total, self._started = "", 0, time.monotonic()
+        self._sums, self._total = [0, 0, 0, 0], 0
+        self._verb, self._started, self._told = "", 0.0, 0.0
+        self._is_terminal, self._lock = sys.stderr.isatty(), threading.Lock()
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._console.is_terminal:
-            self._bars.stop()
+        self._write("")
 
     def say(self, text: str) -> None:
         """Prints a line."""
-        self._console.print(sanitize(text), highlight=False, markup=False, soft_wrap=True)
+        self._write(f"{sanitize(text)}\n")
+
+    def _write(self, text: str) -> None:
+        with self._lock:
+            sys.stderr.write(f"\r\x1b[K{text}" if self._is_terminal else text)
+            sys.stderr.flush()
 
     def begin(self, verb: str, total: int) -> None:
         """Begins to count."""
-        self._verb, self._total, self._started = verb, total, time.monotonic()
-        self._shown = self._started
-        if self._console.is_terminal:
-            self._bar = self._bars.add_task(verb, total=max(total, 1), rates="")
-            self._bars.start()
+        self._verb, self._total = verb, total
+        self._started = self._told = time.monotonic()
 
-    def add(self, documents: int, tokens: int, text_bytes: int, done: int) -> None:
-        """Adds what was done since."""
-        self.documents += documents
-        self.tokens += tokens
-        self.text_bytes += text_bytes
-        self.done += done
-        now = time.monotonic()
-        if now - self._shown < (BAR_SECONDS if self._console.is_terminal else LINE_SECONDS):
+    def add(self, *numbers: int) -> None:
+        """Adds what was done since: documents, tokens, bytes of text, and how much of the total."""
+        self._sums = list(map(sum, zip(self._sums, numbers, strict=True)))
+        if time.monotonic() - self._told < (CHANGE_SECONDS if self._is_terminal else LINE_SECONDS):
             return  # workers report a thousand times a second
-        self._shown = now
-        if self._console.is_terminal:
-            self._bars.update(self._bar, completed=self.done, rates=self.line())
-        else:
-            self.say(f"{self._verb} {min(1.0, self.done / max(1, self._total)):.0%}  {self.line()}")
+        self._told = time.monotonic()
+        line = f"{self._verb} {min(1.0, self._sums[3] / max(1, self._total)):.0%}  {self._line()}"
+        self._write(line[: shutil.get_terminal_size().columns - 1] if self._is_terminal else f"{line}\n")
 
-    def line(self) -> str:
+    def _line(self) -> str:
         """What was done, how fast, and how long the rest takes at this rate."""
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        rates = f"{in_bytes(self.text_bytes / seconds)}/s  {self.tokens / seconds:,.0f} tokens/s"
-        left = (
-            f"  {in_time(seconds * (self._total - self.done) / self.done)} left" if 0 < self.done < self._total else ""
-        )
-        return f"{counted(self.documents, 'document')}  {rates}{left}"
+        seconds, (documents, tokens, text_bytes, done) = time.monotonic() - self._started, self._sums
+        line = f"{counted(documents, 'document')}  {in_bytes(text_bytes / seconds)}/s  {tokens / seconds:,.0f} tokens/s"
+        left = seconds * (self._total - done) / max(1, done)
+        return line + f"  {in_time(left)} left" * (0 < done < self._total)
 
     def end(self) -> None:
         """Prints what was done."""
-        self.say(f"made {self.line()} in {time.monotonic() - self._started:.1f} s")
+        self.say(f"made {self._line()} in {time.monotonic() - self._started:.1f} s")

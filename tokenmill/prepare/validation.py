@@ -8,13 +8,14 @@ Files for tests, by their names, are left out, unless --val-file names files or 
 user's own word makes more than 20% of the bytes validate.
 """
 
+import fnmatch
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from tokenmill.prepare.config import PrepareConfig
+from tokenmill.text.listing import some
 from tokenmill.text.source_file import SourceFile
 
 VALIDATES = re.compile(r"(^|[/_.-])(validation|valid|val|dev)([/_.-]|$)", re.IGNORECASE)  # web/validation/a.jsonl
@@ -22,15 +23,12 @@ FOR_TESTS = re.compile(r"(^|[/_.-])(test|eval|heldout)([/_.-]|$)", re.IGNORECASE
 FRACTION, LITTLE, FRACTION_OF_LITTLE = 0.01, 10 << 20, 0.1
 MOST = 0.2  # of the bytes, which may validate without the user's word
 LAST = "last"
-SHOWN = 3
 
 Rule = dict[str, Any]  # as a manifest has it: {"file": "a.parquet"}, {"fraction": 0.01} or {"names": true}
 
 
-def find_rule(
-    config: PrepareConfig, files: Sequence[SourceFile], former: Rule | None, shown: str, earlier: Rule | None = None
-) -> Rule:
-    """What validates. ValueError if a set that grows was made by another rule."""
+def find_rule(config: PrepareConfig, files: Sequence[SourceFile], former: Rule | None = None, shown: str = "") -> Rule:
+    """What validates. `former` is the rule of a set that grows: ValueError if another one is asked for."""
     named: Rule | None = None
     if config.val_file is not None:
         named = {"file": files[-1].name if config.val_file == LAST else config.val_file}
@@ -49,8 +47,6 @@ def find_rule(
         return named
     if any(VALIDATES.search(file.name) for file in files):
         return {"names": True}
-    if earlier is not None and "fraction" in earlier:  # of a set of another tokenizer, so that bits per byte compare
-        return earlier
     return {"fraction": FRACTION_OF_LITTLE if sum(file.bytes for file in files) < LITTLE else FRACTION}
 
 
@@ -66,47 +62,43 @@ def divide(files: Sequence[SourceFile], rule: Rule, is_kept: bool = False) -> tu
     ValueError if nothing would be left to train on, or if names alone would make too much validate, unless the rule is
     that of a set that is there.
     """
-    by_user = rule.get("file")
-    tests = [file for file in files if FOR_TESTS.search(file.name) and not VALIDATES.search(file.name)]
-    tests = [] if by_user or len(tests) == len(files) else tests  # a source of tests alone is meant
-    tested, divided, is_exact = {test.name for test in tests}, [], by_user in {file.name for file in files}
-    for file in (file for file in files if file.name not in tested):
-        is_val = fnmatchcase(file.name, by_user) if by_user else bool(VALIDATES.search(file.name))
-        is_val = file.name == by_user if is_exact else is_val
-        divided.append(replace(file, validates=rule["fraction"] if "fraction" in rule else float(is_val)))
+    by_user, every = rule.get("file"), [file.name for file in files]
+    called = set(filter(VALIDATES.search, every))
+    chosen = called if by_user is None else {by_user} if by_user in every else {*fnmatch.filter(every, by_user)}
+    tests = [] if by_user else [name for name in filter(FOR_TESTS.search, every) if name not in called]
+    tests = [] if tests == every else tests  # a source of tests alone is meant
+    kept = [file for file in files if file.name not in {*tests}] if tests else files
+    divided = [replace(file, validates=rule.get("fraction", float(file.name in chosen))) for file in kept]
     total = sum(file.text_bytes for file in divided)
     share = sum(file.text_bytes * file.validates for file in divided) / max(1, total)
     names = [file.name for file in divided if file.validates == 1.0]
     if by_user and not names:
         raise FileNotFoundError(
-            f"--val-file {by_user}: no such file, and none of this name in the source, which has "
-            f"{_some([file.name for file in files])}"
+            f"--val-file {by_user}: no such file, and none of this name in the source, which has {some(every)}"
         )
     if len(names) == len(divided):
         raise ValueError(
-            f"{_some(names)} would validate, and nothing would be left to train on; add training files, or give "
+            f"{some(names)} would validate, and nothing would be left to train on; add training files, or give "
             "--val-fraction 0.01"
         )
     if "names" in rule and share > MOST and not is_kept:
         raise ValueError(
-            f"{_some(names)} would validate, as the names say, {share:.0%} of the source; say what validates by "
+            f"{some(names)} would validate, as the names say, {share:.0%} of the source; say what validates by "
             "--val-file or --val-fraction"
         )
     said = [f"validates: {_fraction(rule['fraction'])}"] if "fraction" in rule else []
-    said += [f"validates: {_some(names)}, about {share:.1%} of the text"] if names else []
-    if not names and (called := [file.name for file in divided if VALIDATES.search(file.name)]):
-        said.append(f"warning: {_some(called)}: called after a validation split, and split like all others in this set")
+    said += [f"validates: {some(names)}, about {share:.1%} of the text"] if names else []
+    if not names and called:
+        said.append(
+            f"warning: {some(sorted(called))}: called after a validation split, and split like all others in this set"
+        )
     if tests:
         said.append(
-            f"left out, for tests as the names say: {_some([file.name for file in tests])}; to use them, name them "
-            "alone as --source, or as --val-file"
+            f"left out, for tests as the names say: {some(tests)}; to use them, name them alone as --source, or as "
+            "--val-file"
         )
     return divided, said
 
 
 def _fraction(fraction: float) -> str:
     return f"{fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction; --val-file names files)"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")

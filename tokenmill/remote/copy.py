@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill import hub_client
-from tokenmill.addresses import display_address
 from tokenmill.remote.files import read, require_writable, scheme_of, sizes, write
 from tokenmill.remote.part_cache import PART_BYTES, require_crc32
 from tokenmill.remote.token_set import RemoteTokenSet, read_manifest
-from tokenmill.sanitize import sanitize
+from tokenmill.sanitize import redact, sanitize
 from tokenmill.store.columns import META, columns_of
 from tokenmill.store.files import AtomicFile, read_json, remove_temporary_files, sha256_of_file, write_changed
 from tokenmill.store.locked import locked
@@ -82,7 +81,7 @@ def _require_no_other(token_set: TokenSet, address: str) -> None:
         return
     if (digest := digest_of(manifest)) not in {token_set.digest, *token_set.digests()}:
         raise FileExistsError(
-            f"{display_address(address)}: has another token set, {manifest['dataset']} with manifest {digest}, which "
+            f"{redact(address)}: has another token set, {manifest['dataset']} with manifest {digest}, which "
             f"{token_set.path} never had; if that one has grown since, pull it; else push to another address"
         )
 
@@ -106,7 +105,7 @@ def _record(token_set: TokenSet, entry: ShardEntry, address: str, there: Mapping
     _whole(token_set.path, f"shards/{entry.name}.json", {"sha256": token_set.records[entry.name]})
     record = token_set.record(entry)
     if f"shards/{entry.name}.{META.suffix}" in there and META.suffix not in record:
-        raise FileExistsError(f"{display_address(address)}: has kept columns that {token_set.path} lacks; pull first")
+        raise FileExistsError(f"{redact(address)}: has kept columns that {token_set.path} lacks; pull first")
     return record
 
 
@@ -135,7 +134,7 @@ def _whole(folder: Path, name: str, facts: Facts) -> Path:
 
 def _commit(token_set: TokenSet, address: str, progress: Progress, card: bytes, private: bool) -> int:
     """Sends a set to the hub in one commit. OSError with what the hub says."""
-    where, api, shown = hub_client.parse_address(address), hub_client.api(), display_address(address)
+    where, api, shown = hub_client.parse_address(address), hub_client.api(), redact(address)
     files: dict[str, Facts] = {}
     try:
         api.create_repo(where.repository, repo_type="dataset", private=private, exist_ok=True)

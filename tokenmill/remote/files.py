@@ -22,9 +22,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tokenmill import hub_client
-from tokenmill.addresses import display_address, joined, named
+from tokenmill.addresses import joined, named
 from tokenmill.extras import naming_the_extra
-from tokenmill.sanitize import sanitize, sanitize_logs
+from tokenmill.sanitize import redact, sanitize
 from tokenmill.store.files import LARGEST
 
 REQUEST_SECONDS = 60.0  # of a range, for file systems that have no time limit
@@ -62,12 +62,8 @@ def file_system(address: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = url_to_fs(address, **OPTIONS.get(scheme_of(address), {}))
     except (ImportError, ValueError, TypeError) as error:
-        raise type(error)(f"{display_address(address)}: no such kind of address, or not here ({error})") from error
-    _sanitize_logs(scheme_of(address))
+        raise type(error)(f"{redact(address)}: no such kind of address, or not here ({error})") from error
     return found
-
-
-_sanitize_logs = functools.cache(lambda scheme: sanitize_logs())  # once a scheme: its libraries have loggers by then
 
 
 def read(
@@ -85,7 +81,7 @@ def read(
             check(data)
         return data
 
-    return bytes(_retried(attempt, f"{display_address(address)}/{name}", "read"))
+    return bytes(_retried(attempt, f"{redact(address)}/{name}", "read"))
 
 
 def write(address: str, name: str, source: Path) -> None:
@@ -98,7 +94,7 @@ def write(address: str, name: str, source: Path) -> None:
             fs.makedirs(fs._parent(path), exist_ok=True)
         fs.put_file(str(source), path)
 
-    _retried(attempt, f"{display_address(address)}/{name}", "written")
+    _retried(attempt, f"{redact(address)}/{name}", "written")
 
 
 def require_writable(address: str) -> None:
@@ -106,7 +102,7 @@ def require_writable(address: str) -> None:
     named(address)  # ValueError for a bucket with credentials or options
     if scheme_of(address) in (*HTTP, "hf"):
         raise ValueError(
-            f"{display_address(address)}: files cannot be sent there one by one; name s3://, gs://, or what else "
+            f"{redact(address)}: files cannot be sent there one by one; name s3://, gs://, or what else "
             "fsspec writes to, or push to hf://datasets/OWNER/NAME"
         )
 
@@ -130,7 +126,7 @@ def sizes(address: str, below: str = "") -> dict[str, int]:
     if scheme_of(address) in HTTP:
         return {}
     try:
-        return dict(_retried(attempt, f"{display_address(address)}/{below}", "listed"))
+        return dict(_retried(attempt, f"{redact(address)}/{below}", "listed"))
     except FileNotFoundError:
         return {}
 
@@ -143,7 +139,6 @@ def _get(address: str, start: int, end: int | None, most: int) -> bytes:
         return _cat(address, start, end, most)
     with naming_the_extra("remote"):
         from tokenmill.remote.ranges import Refused, read_url
-    _sanitize_logs("http")
     if scheme_of(address) in HTTP:
         return read_url(address, {}, start, end, most)
     is_hub = scheme_of(address) == "hf"
@@ -198,8 +193,8 @@ def _s3_client(process: int, period: int) -> Any:
 def _url_on_the_hub(address: str) -> tuple[str, dict[str, str]]:
     """Where the hub keeps a file: on another host, which must not see the token, or, of a small file, on its own."""
     with naming_the_extra("remote"):
-        from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    where, token, endpoint = hub_client.parse_address(address), hub_client.token(), hub_client.endpoint()
+        from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
+    where, token, endpoint = hub_client.parse_address(address), get_token(), hub_client.endpoint()
     how: dict[str, Any] = {"repo_type": "dataset", "revision": where.revision, "endpoint": endpoint}
     url = hf_hub_url(where.repository, where.path, **how)
     found = get_hf_file_metadata(url, token=token or False).location

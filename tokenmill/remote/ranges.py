@@ -9,7 +9,7 @@ import os
 import time
 from io import UnsupportedOperation
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
@@ -47,10 +47,6 @@ def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None 
     whole, most = end is None, most if end is None else end - start
     headers = {"Accept-Encoding": "identity"} | headers | ({} if end is None else {"Range": f"bytes={start}-{end - 1}"})
     parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if at:  # a user and a password are sent as basic authentication
-        headers |= urllib3.make_headers(basic_auth=unquote(user))
-        url = parts._replace(netloc=host).geturl()
     proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
     timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
     answer = _pool(os.getpid(), proxy).request("GET", url, headers=headers, preload_content=False, timeout=timeout)

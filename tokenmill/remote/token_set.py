@@ -19,11 +19,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from tokenmill.addresses import cache_root, display_address, name_of, named
+from tokenmill.addresses import cache_root, name_of, named
 from tokenmill.checks import whole_number
 from tokenmill.remote.files import WrongBytes, read, sizes
 from tokenmill.remote.part_cache import PART_BYTES, Cache, PartFolder
 from tokenmill.remote.prefetch import Job, call_all, expect, require
+from tokenmill.sanitize import redact
 from tokenmill.store.columns import TOKENS
 from tokenmill.store.files import LARGEST, parse_json, sha256_of_file, write_file
 from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path
@@ -52,7 +53,7 @@ def open_set(tokens: str | os.PathLike[str], cache: CacheConfig = DEFAULT_CACHE)
 
 def read_manifest(address: str) -> tuple[bytes, dict[str, Any]]:
     """The manifest at an address, as it is now. FileNotFoundError if there is none; what `read` raises."""
-    shown = display_address(address)
+    shown = redact(address)
     try:
         data = read(address, "manifest.json")
     except FileNotFoundError as error:
@@ -88,7 +89,7 @@ class RemoteTokenSet(TokenSet):
     @property
     def display_name(self) -> str:
         """Its address, to be shown."""
-        return display_address(self.address)
+        return redact(self.address)
 
     @property
     def name(self) -> str:

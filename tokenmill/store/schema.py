@@ -78,7 +78,6 @@ def _one_of(*texts: str) -> Is:
 
 
 COUNT, SOME, ID, DIGEST, SHORT = _whole(0), _whole(1), _whole(0, MOST_IDS - 1), _hexadecimal(64), _hexadecimal(16)
-KIND = Is("a type", lambda value: type(value) in (str, list, dict))
 SHARE = Is("a number from 0.0 to 1.0", lambda value: type(value) is float and 0 <= value <= 1)
 FRACTION = Is("a number between 0 and 1", lambda value: type(value) is float and 0 < value < 1)
 TEXT, DTYPE = Is("a text", lambda value: type(value) is str), _one_of("uint16", "uint32")
@@ -117,7 +116,7 @@ UNIT = {"k": COUNT, "n": SOME, "shard_text_bytes": SOME, "shards": {PLAIN: SPLIT
 RECORD = (
     {"name": PLAIN, "dtype": DTYPE, "fingerprint": DIGEST, **COUNTS, "source": {}}
     | {"bin": FILE, "idx": FILE, "mask?": FILE, "targets?": FILE, "meta.parquet?": FILE}
-    | {"metadata?": {TEXT: KIND}, "refused?": {TEXT: SOME}, "unit?": UNIT}
+    | {"metadata?": {TEXT: TEXT}, "refused?": {TEXT: SOME}, "unit?": UNIT}
 )
 CHOSEN = dict.fromkeys(("documents", "copies", "tokens"), COUNT)
 VIEW = (

@@ -16,9 +16,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenmill.addresses import display_address, is_address
+from tokenmill.addresses import is_address
 from tokenmill.checks import one_of
 from tokenmill.humanize import counted
+from tokenmill.sanitize import redact
 from tokenmill.store.columns import LISTED
 from tokenmill.store.files import header, read_json, sha256_of_file, write_changed, write_json
 from tokenmill.store.schema import CHAT_COUNTS, dtype_name
@@ -113,7 +114,7 @@ class TokenSet:
     def __init__(self, path: str | os.PathLike[str]):
         if is_address(path):
             raise ValueError(
-                f"{display_address(os.fspath(path))}: expected a folder on this disk, found an address; RowLoader and "
+                f"{redact(os.fspath(path))}: expected a folder on this disk, found an address; RowLoader and "
                 "the commands take addresses, and `tokenmill pull` fetches a whole set"
             )
         self.path = Path(os.path.abspath(set_folder(path)))  # whatever folder the process goes to

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from tokenmill.text.documents import without_nulls
 from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
 from tokenmill.text.source_file import SourceFile
-from tokenmill.text_arrays import unchecked_array
 
 MAGIC = b"ARROW1"  # begins an Arrow file with a footer; the other kind is a stream of messages
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -62,7 +61,6 @@ def read_arrow(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterat
         for number, batch in enumerate(batches):
             some = max(1, min(len(batch), columns.most, BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
             if number in chosen:
-                _require_sound(batch)
                 for begin in range(0, len(batch), some):
                     rows = batch.slice(begin, some)
                     yield columns.rows(rows, rows.nbytes, first + begin)
@@ -70,16 +68,6 @@ def read_arrow(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterat
         raw.seek(max(0, raw.size() - len(END_OF_STREAM)))
         if is_stream and raw.read(len(END_OF_STREAM)) != END_OF_STREAM:
             raise pa.ArrowInvalid("the stream has no end mark, so its last batches may be missing")
-
-
-def _require_sound(batch: pa.RecordBatch) -> None:
-    """ArrowInvalid if offsets lead out of the bytes of a column: the file is damaged. Bad UTF-8 is no damage."""
-    for column in batch.columns:
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            as_bytes = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
-            column = pa.Array.from_buffers(as_bytes, len(column), column.buffers(), -1, column.offset)
-        if not pa.types.is_string_view(column.type):
-            column.validate(full=True)
 
 
 class Columns:
@@ -159,10 +147,11 @@ def _column_at(batch: pa.RecordBatch, path: list[str]) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _as_json(batch: pa.RecordBatch) -> pa.LargeStringArray:
+def _as_json(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
     """Each row as JSON. ValueError for bytes in it that are not UTF-8."""
     try:
-        return unchecked_array([orjson.dumps(without_nulls(row), default=_json_value) for row in batch.to_pylist()])
+        rows = [orjson.dumps(without_nulls(row), default=_json_value) for row in batch.to_pylist()]
+        return pa.array(rows, pa.large_binary())
     except TypeError as error:  # as orjson wraps what _json_value raises
         raise ValueError(f"expected text in the messages, found others ({error.__cause__ or error})") from error
 

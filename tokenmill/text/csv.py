@@ -12,9 +12,10 @@ import csv
 import io
 from collections.abc import Iterator
 
+import pyarrow as pa
+
 from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
 from tokenmill.text.source_file import SourceFile
-from tokenmill.text_arrays import text_array, unchecked_array
 
 LONGEST_CELL = 1 << 27  # bytes; a longer one lacks a quote
 
@@ -35,8 +36,13 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
             size = 0
             for record in records:
                 if len(record) != len(header):
-                    if record:
-                        broken += _broken(file, records.line_num, len(header), record, options)
+                    if record and not options.skip_broken:
+                        raise ValueError(
+                            f"{file.shown}: line {records.line_num:,}: expected {len(header)} cells, as the header "
+                            f"has, found {len(record)} in {','.join(record)[:60]!r}; fix it, or leave such records out "
+                            "by --skip-broken"
+                        )
+                    broken += bool(record)
                     continue
                 held.append(record)
                 size += sum(map(len, record))
@@ -66,23 +72,10 @@ def _columns(file: SourceFile, header: list[str], options: ReadOptions) -> tuple
     return [header.index(name) for name in texts], kept
 
 
-def _broken(file: SourceFile, line: int, expected: int, record: list[str], options: ReadOptions) -> int:
-    if options.skip_broken:
-        return 1
-    raise ValueError(
-        f"{file.shown}: line {line:,}: expected {expected} cells, as the header has, found {len(record)} in "
-        f"{','.join(record)[:60]!r}; fix it, or leave such records out by --skip-broken"
-    )
-
-
 def _rows(records: list[list[str]], texts: list[int], kept: dict[str, int | None], read: int, broken: int) -> Rows:
-    cells = [unchecked_array([record[i].encode("utf-8", "surrogateescape") for record in records]) for i in texts]
-    columns = {
-        name: text_array([None if i is None or not record[i] else _repaired(record[i]) for record in records])
-        for name, i in kept.items()
-    }
+    cells = [pa.array([record[i].encode("utf-8", "surrogateescape") for record in records], pa.binary()) for i in texts]
+    columns = {}
+    for name, i in kept.items():
+        found = [b"" if i is None else record[i].encode("utf-8", "surrogateescape") for record in records]
+        columns[name] = pa.array([cell.decode("utf-8", "replace") or None for cell in found], pa.string())
     return Rows(cells, columns, read, broken=broken)
-
-
-def _repaired(cell: str) -> str:
-    return cell.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

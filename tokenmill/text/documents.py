@@ -21,7 +21,6 @@ import pyarrow as pa
 from tokenmill.text.formats import ReadOptions, Rows
 from tokenmill.text.plan import Unit
 from tokenmill.text.source_file import SourceFile, naming_file
-from tokenmill.text_arrays import mask_array, text_array, unchecked_array
 
 JOINED_BY = b"\n\n"  # between the texts of several columns
 HASHES = 1 << 32
@@ -38,6 +37,7 @@ class Documents(NamedTuple):
     kept: pa.Table | None  # the columns to keep, a row for each document
     file: int  # of the unit's files
     row_group: int | None
+    types: dict[str, str]  # of these columns: null, number, text or what else Arrow calls it
     counts: Counter[str]  # what was left out or repaired
     bytes: int  # of the file that were read for them, for progress
     place: Callable[[int], str]  # where in the file a document is, for errors
@@ -46,7 +46,7 @@ class Documents(NamedTuple):
         """Those of the documents for which the mask (documents,) is true."""
         if mask.all():
             return self
-        numbers, place, filter = np.flatnonzero(mask), self.place, mask_array(mask)
+        numbers, place, filter = np.flatnonzero(mask), self.place, pa.array(mask)
         kept = None if self.kept is None else self.kept.filter(filter)
         texts, validates = self.texts.filter(filter), self.validates[mask]
         return self._replace(texts=texts, validates=validates, kept=kept, place=lambda n: place(int(numbers[n])))
@@ -64,7 +64,8 @@ def _documents(rows: Rows, number: int, file: SourceFile, options: ReadOptions) 
     counts = Counter(broken_lines=rows.broken, oversized_documents=rows.oversized)
     texts, kept = _joined(list(map(as_text, rows.texts))), _table(rows.kept)
     place = rows.place or (lambda number: f"document {number:,} of those read together")
-    found = Documents(texts, np.zeros(len(texts), bool), kept, number, rows.row_group, counts, rows.bytes, place)
+    types = {name: _type_of(column.type) for name, column in rows.kept.items()}
+    found = Documents(texts, np.zeros(len(texts), bool), kept, number, rows.row_group, types, counts, rows.bytes, place)
     lengths = text_lengths(texts)
     is_long = lengths > options.max_document_bytes
     for number in np.flatnonzero((lengths > MOST_SPACES) & ~is_long).tolist():
@@ -88,7 +89,7 @@ def _validates(texts: pa.LargeStringArray, share: float, options: ReadOptions) -
     if share in (0.0, 1.0):
         return np.full(len(texts), bool(share))
     if options.conversations:
-        texts = unchecked_array([_conversation(row, options) for row in texts.to_pylist()])
+        texts = as_text(pa.array([_conversation(row, options) for row in texts.to_pylist()], pa.large_binary()))
     return text_hashes(texts) < round(share * HASHES)
 
 
@@ -164,7 +165,7 @@ def valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
         raw = column.cast(pa.large_binary()).to_pylist()
         texts = [None if data is None else data.decode("utf-8", "replace") for data in raw]
         repaired = sum(text is not None and text.encode() != data for text, data in zip(texts, raw, strict=True))
-        return text_array(texts), repaired
+        return pa.array(texts, pa.large_string()), repaired
 
 
 def _joined(columns: list[pa.LargeStringArray]) -> pa.LargeStringArray:
@@ -172,7 +173,8 @@ def _joined(columns: list[pa.LargeStringArray]) -> pa.LargeStringArray:
     if len(columns) == 1:
         return columns[0]
     rows = zip(*(column.cast(pa.large_binary()).to_pylist() for column in columns), strict=True)
-    return unchecked_array([None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows])
+    joined = [None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows]
+    return as_text(pa.array(joined, pa.large_binary()))
 
 
 def _table(columns: dict[str, Any]) -> pa.Table | None:
@@ -190,6 +192,13 @@ def _struct(columns: dict[str, Any]) -> pa.StructArray:
     table = _table(columns)
     assert table is not None, "a struct has fields"
     return pa.StructArray.from_arrays([c.combine_chunks() for c in table.columns], names=table.column_names)
+
+
+def _type_of(kind: pa.DataType) -> str:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    return "text" if str(kind) in ("string", "large_string", "string_view") else str(kind)
 
 
 def _valid(column: pa.Array) -> pa.Array:

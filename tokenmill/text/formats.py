@@ -1,14 +1,7 @@
 """The formats of source files: a file's name says which format it has, and whether it is compressed as a whole.
 
-    format_of("web/a.jsonl.gz").name          "jsonl"
-    format_of("LICENSE")                      None
-
-To add a format, write a reader and register it; worker processes import its module by name:
-
-    # toy_format.py
-    def read(file, k, n, options): ...        yields the Rows of part k of n of a file
-
-    register_format(TextFormat("toy", (".toy",), "toy_format:read"))
+format_of("web/a.jsonl.gz").name          "jsonl"
+format_of("LICENSE")                      None
 """
 
 import importlib
@@ -33,7 +26,7 @@ class ReadOptions:
     """How to find the documents in a file."""
 
     text_column: str = "text"  # or doc.text, a field of a struct; or title,text: several, joined by a blank line
-    document_separator: bytes | None = None  # between documents of a text file; None: a file is one document
+    document_separator: str | None = None  # between documents of a text file; None: a file is one document
     keep_columns: tuple[str, ...] = ()  # columns kept beside the tokens; `name?` may be missing
     max_document_bytes: int = MAX_DOCUMENT_BYTES  # longer texts, and lines of jsonl, are left out and counted
     skip_broken: bool = False  # leave out broken lines and count them; otherwise they are errors
@@ -61,15 +54,8 @@ class ReadOptions:
 
     def facts(self) -> dict[str, Any]:
         """What the documents depend on, for the record of a shard."""
-        separator = self.document_separator
-        as_text = None if separator is None else separator.decode("utf-8", "backslashreplace")
-        values: dict[str, Any] = {
-            "text_column": self.text_column,
-            "document_separator": as_text,
-            "keep_columns": [*self.keep_columns],
-        }
-        values |= {"max_document_bytes": self.max_document_bytes, "messages_column": self.messages_column}
-        return {name: value for name, value in values.items() if value not in (None, [])}
+        facts = {**vars(self), "keep_columns": list(self.keep_columns), "skip_broken": None, "conversations": None}
+        return {name: value for name, value in facts.items() if value not in (None, [])}
 
 
 class Rows(NamedTuple):
@@ -90,7 +76,7 @@ class TextFormat:
 
     name: str
     suffixes: tuple[str, ...]  # in lower case
-    reader: str  # "module:function"
+    reader: str  # the module and function of text/ that read part k of n of a file, as Rows
     compressed: tuple[str, ...] = ()  # suffixes that .gz or .zst may follow, if the whole file is compressed
     is_cut: bool = True  # several workers read parts of one file; otherwise one worker reads all of it
     is_text: bool = False  # without a separator a file is one document
@@ -101,7 +87,7 @@ class TextFormat:
     def read(self, *arguments: Any) -> Iterator[Rows]:
         """Calls the reader: (file, k, n, options)."""
         module, _, function = self.reader.partition(":")
-        reader: Callable[..., Iterator[Rows]] = getattr(importlib.import_module(module), function)
+        reader: Callable[..., Iterator[Rows]] = getattr(importlib.import_module(f"tokenmill.text.{module}"), function)
         return reader(*arguments)
 
     def suffix_of(self, name: str) -> str | None:
@@ -110,34 +96,20 @@ class TextFormat:
         return next((one for one in suffixes if name.lower().endswith(one)), None)
 
 
-LINES = ("tokenmill.text.jsonl:read", (".jsonl", ".ndjson", ".json"))
+JSONL = (".jsonl", ".ndjson")
 FORMATS: dict[str, TextFormat] = {
     one.name: one
     for one in (
-        TextFormat("parquet", (".parquet",), "tokenmill.text.columnar:read_parquet", text_per_byte=2.5),
-        TextFormat("arrow", (".arrow",), "tokenmill.text.columnar:read_arrow"),
-        TextFormat("jsonl", (".jsonl", ".ndjson"), *LINES, document="line", first=1),
-        TextFormat("json", (".json",), LINES[0], document="line", first=1),
-        TextFormat("csv", (".csv",), "tokenmill.text.csv:read", (".csv",), is_cut=False, first=1),
-        TextFormat("txt", (".txt",), "tokenmill.text.lines:read_text", (".txt",), is_text=True, document="document"),
-        TextFormat("md", (".md",), "tokenmill.text.lines:read_text", (".md",), is_text=True, document="document"),
+        TextFormat("parquet", (".parquet",), "columnar:read_parquet", text_per_byte=2.5),
+        TextFormat("arrow", (".arrow",), "columnar:read_arrow"),
+        TextFormat("jsonl", JSONL, "jsonl:read", (*JSONL, ".json"), document="line", first=1),
+        TextFormat("json", (".json",), "jsonl:read", document="line", first=1),
+        TextFormat("csv", (".csv",), "csv:read", (".csv",), is_cut=False, first=1),
+        TextFormat("txt", (".txt",), "lines:read_text", (".txt",), is_text=True, document="document"),
+        TextFormat("md", (".md",), "lines:read_text", (".md",), is_text=True, document="document"),
     )
 }
-
-
-def register_format(entry: TextFormat) -> None:
-    """Adds a format to this process; worker processes get it with the files.
-
-    ValueError if its name or a suffix is taken, or if its reader is in the main script, which workers do not import.
-    """
-    if FORMATS.get(entry.name) == entry:
-        return
-    taken = [format_of(f"a{suffix}") for suffix in (*entry.suffixes, *(f"{one}.gz" for one in entry.compressed))]
-    if other := next(filter(None, [FORMATS.get(entry.name), *taken]), None):
-        raise ValueError(f"format {entry.name}: its name or a suffix is taken by {other.name}; choose another")
-    if entry.reader.startswith("__main__:"):
-        raise ValueError(f"format {entry.name}: workers do not import the main script; move the reader into a module")
-    FORMATS[entry.name] = entry
+FORMAT_NAMES = "/".join(FORMATS)  # for messages
 
 
 def format_of(name: str) -> TextFormat | None:
@@ -154,9 +126,3 @@ def stem_of(name: str) -> str:
     """The name without the suffix of a known format."""
     entry = format_of(name)
     return name[: -len(entry.suffix_of(name) or "")] if entry else name
-
-
-def format_names() -> str:
-    """All formats, for messages: "parquet, jsonl or txt"."""
-    *names, last = FORMATS
-    return f"{', '.join(names)} or {last}"

@@ -1,6 +1,6 @@
 """A dataset repository on the Hugging Face hub -> its files, and how one of them is fetched.
 
-    list_hub("owner/name", "main", None, raw_dir)       the data files of the repository, at the commit that main is
+    list_hub("owner/name", "main", raw_dir)             the files of the repository, at the commit that main is
     list_hub("owner/name/sample/10BT", ...)             those of a folder, or of a pattern
     fetch(file)                                         into data/raw/owner--name/, compared with the hub's SHA-256
 
@@ -11,19 +11,19 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tokenmill.hub_client import ACCESS, HubFile, commit_of, endpoint, files_of, first_line, token
+from tokenmill.hub_client import ACCESS, commit_of, endpoint, files_of, first_line
 from tokenmill.store.names import plain_path
 from tokenmill.text.formats import format_of
 from tokenmill.text.source_file import HubSource, SourceFile
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(?:/.+)?")
 NO_CONFIG = re.compile("data|default|train|val|valid|validation|dev|test|", re.IGNORECASE)  # of a folder
-ATTEMPTS = 3  # to fetch a file; the client itself tries each request again
+ATTEMPTS = 3  # to fetch a file; the client itself tries some requests again
 SHOWN = 20  # folders in a message
 
 
@@ -34,14 +34,8 @@ def is_repository(source: str) -> bool:
     return bool(REPOSITORY.fullmatch(source)) and not is_path and not format_of(owner_and_name)
 
 
-def list_hub(
-    source: str,
-    revision: str,
-    commit: str | None,
-    raw_dir: Path,
-    is_wanted: Callable[[str], object] = format_of,
-) -> list[SourceFile]:
-    """The wanted files of a repository, or of a folder or a pattern in it; by default those of documents.
+def list_hub(source: str, revision: str, raw_dir: Path) -> list[SourceFile]:
+    """The files of a repository, or of a folder or a pattern in it.
 
     ConnectionError if the hub does not answer, FileNotFoundError if it has no such repository, revision or file,
     ValueError that lists patterns if the repository has several configs.
@@ -52,16 +46,10 @@ def list_hub(
     repository, pattern = f"{owner}/{name}", rest[0].rstrip("/") if rest else None
     at = "" if revision == "main" else f"@{revision}"
     folder = raw_dir.absolute() / f"{repository}{at}".replace("/", "--")
-    known = commit
     try:
-        commit = commit or commit_of(repository, revision)
+        commit = commit_of(repository, revision)
         files = files_of(repository, commit)
     except RevisionNotFoundError as error:
-        if known:
-            raise FileNotFoundError(
-                f"{repository}: has no commit {commit} any more, of which this data set is made: its history was "
-                f"rewritten. What was fetched of it is in {folder}; for the files of today give another --name"
-            ) from error
         raise FileNotFoundError(f"{repository}: has no revision {revision!r}; check --revision") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise FileNotFoundError(
@@ -74,11 +62,9 @@ def list_hub(
             f"{source}: no such folder is here, and the Hugging Face hub, which may have it, could not be reached "
             f"({first_line(error)}); check --source, try again with a network{fetched}"
         ) from error
-    for file in files if pattern is None else ():
-        plain_path(f"{repository}: the name of a file", file.name)
     if pattern is not None:
         files = [file for file in files if fnmatchcase(file.name, pattern) or file.name.startswith(f"{pattern}/")]
-        if not any(is_wanted(file.name) for file in files):
+        if not files:
             raise FileNotFoundError(f"{source}: {repository} has no file of this name or pattern; check --source")
     elif len(folders := _configs(file.name for file in files if format_of(file.name))) > 1:
         listed = "".join(f"\n  --source '{repository}{f'/{one}' * bool(one)}/*'" for one in folders[:SHOWN])
@@ -86,13 +72,12 @@ def list_hub(
             f"{repository}: has {len(folders):,} folders of data, which may be languages, or samples of each other; "
             f"name one, or a pattern:{listed}{f'{chr(10)}  ...' * (len(folders) > SHOWN)}"
         )
-    return [_source_file(file, repository, commit, folder) for file in sorted(files) if is_wanted(file.name)]
-
-
-def _source_file(file: HubFile, repository: str, commit: str, folder: Path) -> SourceFile:
-    name = plain_path(f"{repository}: the name of a file", file.name)
-    where = HubSource(repository, commit, str(folder), file.sha256, file.git_sha1)
-    return SourceFile(name, str(folder / name), file.bytes, hub=where)
+    found = []
+    for name, size, sha256, git_sha1 in files:
+        plain_path(f"{repository}: the name of a file", name)
+        hub = HubSource(repository, commit, str(folder), sha256, git_sha1)
+        found.append(SourceFile(name, str(folder / name), size, hub=hub))
+    return found
 
 
 def _configs(names: Iterable[str]) -> list[str]:
@@ -116,7 +101,7 @@ def fetch(file: SourceFile) -> None:
     where: Any = {"repo_type": "dataset", "revision": file.hub.commit, "local_dir": file.hub.folder}
     for attempt in range(ATTEMPTS):
         try:
-            path = hf_hub_download(file.hub.repository, file.name, endpoint=endpoint(), token=token(), **where)
+            path = hf_hub_download(file.hub.repository, file.name, endpoint=endpoint(), **where)
             with open(path, "rb") as data:
                 found = hashlib.file_digest(data, "sha256").hexdigest()
             if file.is_there and file.hub.sha256 in (None, found):

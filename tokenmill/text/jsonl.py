@@ -15,7 +15,6 @@ import pyarrow as pa
 from tokenmill.text.formats import ReadOptions, Rows
 from tokenmill.text.lines import Pieces, read_pieces
 from tokenmill.text.source_file import SourceFile
-from tokenmill.text_arrays import text_array, unchecked_array
 
 MISSING = object()
 SURROGATE = re.compile("[\ud800-\udfff]")  # one without its other half, which JSON can spell and UTF-8 cannot
@@ -25,41 +24,32 @@ class BrokenLine(ValueError):
     """A line of a jsonl file that is no object with text in it."""
 
 
-class KeepError(Exception):
-    """A column to keep has values of several types."""
-
-
 def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
     """The lines that begin in the k-th of n ranges of the file. ValueError for a broken one."""
     for lines in read_pieces(file, k, n, b"\n", options.max_document_bytes):
-        try:
-            yield _rows(file, lines, options)
-        except KeepError as error:
-            raise ValueError(f"{file.shown}: {error}; make it one type, or leave it out of --keep-columns") from error
+        yield _conversations(file, lines, options) if options.conversations else _rows(file, lines, options)
 
 
 def _rows(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
-    if options.conversations:
-        return _conversations(file, lines, options)
     try:
         objects, key = list(map(orjson.loads, lines.texts)), options.text_column
-        texts = [text_array([one[key] for one in objects])]
-        return Rows(texts, _kept(objects, options), lines.bytes, oversized=lines.oversized)
+        texts = [_array([None if one[key] is None else one[key].encode() for one in objects])]
+        return Rows(texts, _kept(file, objects, options), lines.bytes, oversized=lines.oversized)
     except (ValueError, LookupError, TypeError, AttributeError):
         # one of them is blank, broken, not UTF-8, or has its text in another place
         return _one_by_one(file, lines, options)
+
+
+def _array(texts: Sequence[bytes | None]) -> pa.LargeBinaryArray:
+    return pa.array(texts, pa.large_binary())
 
 
 def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
     """Lines as they are: whoever reads the conversations judges them."""
     numbers = [number for number, line in enumerate(lines.texts) if line.strip()]
     texts = [lines.texts[number] for number in numbers]
-    place = _placer(file, lines, numbers)
-    try:
-        kept = _kept([_object_or_none(line) for line in texts] if options.kept else [], options)
-    except LookupError as error:
-        raise ValueError(f"{file.shown}: a line after {place(0)} lacks a column to keep, {error}") from error
-    return Rows([unchecked_array(texts)], kept, lines.bytes, oversized=lines.oversized, place=place)
+    kept = _kept(file, [_object_or_none(line) for line in texts] if options.kept else [], options)
+    return Rows([_array(texts)], kept, lines.bytes, oversized=lines.oversized, place=_placer(file, lines, numbers))
 
 
 def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
@@ -80,8 +70,8 @@ def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
                     "leave such lines out by --skip-broken"
                 ) from error
             broken += 1
-    columns = [unchecked_array(list(column)) for column in zip(*texts, strict=True)] or [unchecked_array([])]
-    return Rows(columns, _kept(objects, options), lines.bytes, broken=broken, oversized=lines.oversized)
+    columns = [_array(column) for column in zip(*texts, strict=True)] or [_array([])]
+    return Rows(columns, _kept(file, objects, options), lines.bytes, broken=broken, oversized=lines.oversized)
 
 
 def _object_of(line: bytes) -> dict[str, Any]:
@@ -134,13 +124,13 @@ def _at(value: Any, name: str) -> Any:
     return value
 
 
-def _kept(objects: Sequence[dict[str, Any] | None], options: ReadOptions) -> dict[str, pa.Array]:
-    """The columns to keep. LookupError if an object lacks one that it must have, KeepError for several types in one."""
+def _kept(file: SourceFile, objects: Sequence[dict[str, Any] | None], options: ReadOptions) -> dict[str, pa.Array]:
+    """The columns to keep. ValueError if an object lacks one that it must have, or for several types in one."""
     found = {}
     for name in options.kept:
         cells = [None if one is None else _at(one, name) for one in objects]
         if MISSING in cells and name in options.required:
-            raise LookupError(f"{name!r}; write {name}? if lines may lack it")
+            raise ValueError(f"{file.shown}: a line lacks {name!r}, to keep; write {name}? if lines may lack it")
         cells = [None if cell is MISSING else cell for cell in cells]
         try:
             if len({isinstance(cell, bool) for cell in cells if cell is not None}) > 1:
@@ -148,8 +138,11 @@ def _kept(objects: Sequence[dict[str, Any] | None], options: ReadOptions) -> dic
             found[name] = pa.array(cells)
         except (pa.ArrowException, UnicodeEncodeError, OverflowError, TypeError, ValueError) as error:
             if not all(isinstance(cell, str | None) for cell in cells):
-                raise KeepError(f"column {name!r} to keep has values of several types ({error})") from error
-            found[name] = text_array([cell and SURROGATE.sub("\ufffd", cell) for cell in cells])
+                raise ValueError(
+                    f"{file.shown}: column {name!r} to keep has values of several types ({error}); make it one type, "
+                    "or leave it out of --keep-columns"
+                ) from error
+            found[name] = pa.array([cell and SURROGATE.sub("\ufffd", cell) for cell in cells], pa.string())
     return found
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
 from tokenmill.text.source_file import SourceFile
-from tokenmill.text_arrays import unchecked_array
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LOOK_BACK = 1 << 12
@@ -34,9 +33,10 @@ class Pieces(NamedTuple):
 
 def read_text(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
     """Texts between separators; without a separator, the file is one text."""
-    for some in read_pieces(file, k, n, options.document_separator, options.max_document_bytes):
+    separator = options.document_separator.encode() if options.document_separator else None
+    for some in read_pieces(file, k, n, separator, options.max_document_bytes):
         kept = {name: pa.nulls(len(some.texts)) for name in options.kept}
-        yield Rows([unchecked_array(some.texts)], kept, some.bytes, oversized=some.oversized)
+        yield Rows([pa.array(some.texts, pa.large_binary())], kept, some.bytes, oversized=some.oversized)
 
 
 def read_pieces(file: SourceFile, k: int, n: int, separator: bytes | None, most: int) -> Iterator[Pieces]:
@@ -49,12 +49,7 @@ def read_pieces(file: SourceFile, k: int, n: int, separator: bytes | None, most:
     size = END if file.compression else file.bytes
     with raw:
         at = position = _first_byte(stream, begin, separator) if begin and separator else 0
-        rest, gone, told, gap = (
-            b"",
-            0,
-            begin,
-            len(separator or b""),
-        )  # `gone`: bytes dropped of a piece that is too long
+        rest, gone, told, gap = b"", 0, begin, len(separator or b"")  # gone: bytes of a piece that is too long
         while at < end:
             wanted = min(BATCH_BYTES, max(STEP, min(end, size) - position))
             block = stream.read(max(wanted, len(rest)))  # as much as is held, or a long document is copied ever again

@@ -12,16 +12,17 @@ import glob
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenmill.addresses import display_address, has_scheme
+from tokenmill.addresses import has_scheme
 from tokenmill.extras import pip_line
 from tokenmill.humanize import counted, in_bytes
-from tokenmill.sanitize import redact, sanitize_logs
+from tokenmill.sanitize import redact
 from tokenmill.store.names import is_plain
-from tokenmill.text.formats import format_names, format_of, stem_of
+from tokenmill.text.formats import FORMAT_NAMES, format_of, stem_of
 from tokenmill.text.hub import is_repository, list_hub
 from tokenmill.text.source_file import SourceFile
 
@@ -29,8 +30,13 @@ LITTLE = 0.01  # of the bytes of a folder, which may be left out without asking
 DESCRIBING = re.compile(r"(?:.*/)?(?:readme\.md|license\.md|license\.txt)", re.IGNORECASE)  # any number of bytes
 # files of Hugging Face's `datasets` that are no text of their own
 NO_TEXT = re.compile(r"(?:.*/)?(?:(?:dataset_infos?|dataset_dict|state)\.json|cache-[^/]*\.arrow)", re.IGNORECASE)
+HIDDEN = re.compile(r"(?:^|.*/)\..*")
 STDLIB = "stdlib"
 TAGS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime", "Last-Modified")  # of fsspec's listings
+NO_SIZE = -1  # of what is no regular file, and where a server does not say it
+SHOWN = 3
+
+Found = dict[str, SourceFile]  # by name
 
 
 class Listing(NamedTuple):
@@ -40,19 +46,17 @@ class Listing(NamedTuple):
     left_out: list[str]
 
 
-def list_sources(
-    sources: Sequence[str], raw_dir: Path = Path("data/raw"), revision: str = "main", commit: str | None = None
-) -> Listing:
-    """The files of all sources. `commit` is what the revision was when the set was begun.
+def list_sources(sources: Sequence[str], raw_dir: Path = Path("data/raw"), revision: str = "main") -> Listing:
+    """The files of all sources.
 
     FileNotFoundError if there are none, ValueError for files of several formats or with one name, OSError for what
     cannot be read, ConnectionError for what cannot be listed.
     """
-    found = [_list_source(source, raw_dir, revision, commit) for source in sources]
+    found = [_list_source(source, raw_dir, revision) for source in sources]
     if len(found) == 1:
         return found[0]
-    names, merged, left_out = list(map(name_of_source, sources)), dict[str, SourceFile](), list[str]()
-    paths: dict[str, str] = {}
+    names, merged, left_out = list(map(name_of_source, sources)), Found(), list[str]()
+    by_path: dict[str, str] = {}
     for source, name, listing in zip(sources, names, found, strict=True):
         left_out += [f"of {redact(source)}: {line}" for line in listing.left_out]
         is_file = [file.name for file in listing.files] == [source.partition("?")[0].rpartition("/")[2]]
@@ -63,16 +67,12 @@ def list_sources(
                     f"name it hf://datasets/{source}, which is read in place, or prepare two token sets and mix them"
                 )
             full = file.name if is_file or len(set(names)) == 1 else f"{name}/{file.name}"
-            if file.path in paths:
-                same = f"of {redact(source)}: {file.name}: the same file as {paths[file.path]}"
-                left_out += [same] if paths[file.path] != full else []
-                continue
-            paths[file.path] = full
-            if full in merged:
+            if (other := by_path.setdefault(file.path, full)) != full:
+                left_out.append(f"of {redact(source)}: {file.name}: the same file as {other}")
+            elif merged.setdefault(full, replace(file, name=full)).path != file.path:
                 raise ValueError(
                     f"{merged[full].shown} and {file.shown}: both would be named {full} in the token set; rename one"
                 )
-            merged[full] = SourceFile(full, file.path, file.bytes, identity=file.identity, format=file.format)
     return Listing([merged[name] for name in sorted(merged)], left_out)
 
 
@@ -84,86 +84,46 @@ def name_of_source(source: str) -> str:
     return stem_of(path.rstrip("/").rpartition("/")[2])
 
 
-def _list_source(source: str, raw_dir: Path, revision: str, commit: str | None) -> Listing:
-    path = os.path.expanduser(source.removeprefix("file://"))
+def some(names: Sequence[str]) -> str:
+    """The first names, for messages: "a, b, c and 12 more"."""
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
+
+
+# ---------------------------------------------------------------------------- what is there
+
+
+def _list_source(source: str, raw_dir: Path, revision: str) -> Listing:
+    path, is_folder = os.path.expanduser(source.removeprefix("file://")), False
     if has_scheme(path):
-        return _of_url(source)
-    if source == STDLIB and not os.path.exists(source):
+        is_folder, found = _at_url(source)
+    elif source == STDLIB and not os.path.exists(source):
         from tokenmill.text.stdlib import write_stdlib
 
-        return _of_folder(str(write_stdlib(raw_dir)), source)
-    if os.path.isdir(path):
-        return _of_folder(path, source)
-    if os.path.exists(path):
-        return _named({os.path.basename(path): path}, source, [])
-    if is_repository(source):
-        files = list_hub(source, revision, commit, raw_dir)
-        chosen, left_out = of_one_format({file.name: file.bytes for file in files}, source)
-        return Listing([file for file in files if file.name in chosen], left_out)
-    if not glob.has_magic(path):
+        is_folder, found = True, _below(str(write_stdlib(raw_dir)))
+    elif os.path.isdir(path):
+        is_folder, found = True, _below(path)
+    elif os.path.exists(path):
+        found = {os.path.basename(path): _local(os.path.basename(path), path)}
+    elif is_repository(source):
+        is_folder, found = True, {file.name: file for file in list_hub(source, revision, raw_dir)}
+    elif glob.has_magic(path):
+        base = _folder_of(path)
+        paths = [path for path in glob.glob(path, recursive=True) if not os.path.isdir(path)]
+        found = {name: _local(name, path) for path in paths for name in [os.path.relpath(path, base)]}
+    else:
         raise FileNotFoundError(
-            f"{source}: no such file or folder; expected a folder, file or glob of {format_names()} files, a URL, a "
+            f"{source}: no such file or folder; expected a folder, file or glob of {FORMAT_NAMES} files, a URL, a "
             f"dataset repository on the Hugging Face hub (owner/name), or {STDLIB}"
         )
-    base = _folder_of(path)
-    names = {os.path.relpath(p, base): p for p in glob.glob(path, recursive=True) if not os.path.isdir(p)}
-    left_out = [f"{name}: no text of its own" for name in sorted(names) if NO_TEXT.fullmatch(name)]
-    return _named({n: p for n, p in names.items() if not NO_TEXT.fullmatch(n)}, source, left_out)
+    return _chosen(found, is_folder, redact(source))
 
 
-def of_one_format(sizes: Mapping[str, int], source: str) -> tuple[set[str], list[str]]:
-    """The names of a folder's files that have its main format; and what is left out, a sentence each.
-
-    FileNotFoundError if no file has a known format, ValueError if several formats have more than 1% of the bytes.
-    """
-    by_format: dict[str, list[str]] = {}
-    for name in sorted(sizes):
-        entry = format_of(name)
-        by_format.setdefault(
-            "" if entry is None or _is_hidden(name) or NO_TEXT.fullmatch(name) else entry.name, []
-        ).append(name)
-    others = by_format.pop("", [])
-    known = {f: sum(sizes[n] for n in names if not DESCRIBING.fullmatch(n)) for f, names in by_format.items()}
-    if not by_format:
-        raise FileNotFoundError(
-            f"{redact(source)}: expected {format_names()} files in this folder, found {_some(others) or 'none'}; check "
-            "--source"
-        )
-    chosen = max(known, key=lambda name: (known[name], name))
-    many = [name for name in known if name == chosen or known[name] > LITTLE * sum(known.values())]
-    if len(many) > 1:
-        found = " and ".join(f"{counted(len(by_format[f]), f'{f} file')} of {in_bytes(known[f])}" for f in many)
-        raise ValueError(
-            f"{redact(source)}: expected files of one format, found {found}; name what to read, as --source "
-            f"{_patterns(by_format[chosen], source)}"
-        )
-    lines = [f"{counted(len(n), f'{f} file')}: {_some(n)}" for f, n in by_format.items() if f != chosen]
-    seen = [name for name in others if not _is_hidden(name)]
-    return set(by_format[chosen]), lines + [f"{counted(len(seen), 'other file')}: {_some(seen)}"] * bool(seen)
+def _local(name: str, path: str) -> SourceFile:
+    return SourceFile(name, os.path.realpath(path), os.path.getsize(path) if os.path.isfile(path) else NO_SIZE)
 
 
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or "/." in name
-
-
-def _patterns(names: list[str], source: str) -> str:
-    """Globs for files in a folder, in quotes."""
-    ends = {name[len(stem_of(name)) :] for name in names}
-    folder = redact(source) if has_scheme(source) else glob.escape(source)
-    return " ".join(shlex.quote(f"{folder.rstrip('/')}/**/*{end}") for end in sorted(ends))
-
-
-# ---------------------------------------------------------------------------- this machine
-
-
-def _of_folder(folder: str, source: str) -> Listing:
-    paths = {os.path.relpath(path, folder): path for path in _walk(folder)}
-    names, left_out = of_one_format(
-        {name: _size(path) for name, path in paths.items() if format_of(name)}
-        | {name: 0 for name in paths if not format_of(name)},
-        source,
-    )
-    return _named({name: paths[name] for name in names}, source, left_out)
+def _below(folder: str) -> Found:
+    return {name: _local(name, path) for path in _walk(folder) for name in [os.path.relpath(path, folder)]}
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -171,83 +131,27 @@ def _walk(folder: str) -> Iterator[str]:
     seen = set[tuple[int, int]]()
     for where, folders, names in os.walk(folder, onerror=_unreadable, followlinks=True):
         found = os.stat(where)
-        if (found.st_dev, found.st_ino) in seen:
-            folders[:] = []
-            continue
+        folders.sort()
+        if (found.st_dev, found.st_ino) in seen or {"shards", "manifests"} <= set(folders):  # or it is a token set
+            folders[:], names = [], []
         seen.add((found.st_dev, found.st_ino))
-        is_token_set = {"shards", "manifests"} <= set(folders)
-        folders[:] = [] if is_token_set else sorted(folders)
-        names = [] if is_token_set else names
         yield from (os.path.join(where, name) for name in names)
 
 
 def _unreadable(error: OSError) -> None:
-    raise OSError(
-        f"{error.filename}: this folder of the source cannot be read ({error.strerror}); fix that, or take it out"
-    ) from error
+    raise error
 
 
-def _size(path: str) -> int:
-    """Bytes of a regular file. ValueError for a pipe, a device, or a link that leads nowhere."""
-    if not os.path.isfile(path):
-        raise ValueError(f"{path}: expected a regular file, found a broken link, a pipe or a device; take it out")
-    return os.path.getsize(path)
-
-
-def _named(paths: Mapping[str, str], source: str, left_out: list[str]) -> Listing:
-    """Local files in the order of their names, each once, whatever links lead to it."""
-    if not paths:
-        raise FileNotFoundError(f"{redact(source)}: no file matches this pattern; check --source")
-    _require_known(paths)
-    files: dict[str, SourceFile] = {}
-    for name in sorted(paths, key=lambda name: (os.path.realpath(paths[name]) != os.path.abspath(paths[name]), name)):
-        file = SourceFile(name, os.path.realpath(paths[name]), _size(paths[name]))
-        if (other := files.setdefault(file.path, file)) is not file:
-            left_out.append(f"{name}: the same file as {other.name}")
-    return Listing(sorted(files.values(), key=lambda file: file.name), left_out)
-
-
-def _require_known(paths: Mapping[str, str]) -> None:
-    """ValueError for a file of no known format, or whose name cannot be shown or written as UTF-8."""
-    for name, path in paths.items():
-        if not all(map(is_plain, name.replace("../", "").split("/"))):
-            raise ValueError(f"{ascii(path)}: a name that is not UTF-8, too long, or cannot be shown; rename it")
-        if format_of(name) is None:
-            raise ValueError(f"{redact(path)}: expected the name of a {format_names()} file; check --source")
-
-
-def _folder_of(pattern: str) -> str:
-    """The folder before the first part of a pattern that has `*`, `?` or `[`; of another path, its folder."""
-    parts = pattern.split("/")
-    magic = [n for n, part in enumerate(parts) if glob.has_magic(part) and glob.escape(_unescaped(part)) != part]
-    return _unescaped("/".join(parts[: min([*magic, len(parts) - 1])])) or ("/" if pattern.startswith("/") else ".")
-
-
-def _unescaped(part: str) -> str:
-    """A part of a pattern without glob.escape: "c[[]1]" -> "c[1]"."""
-    return re.sub(r"\[([*?[])\]", r"\1", part)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
-
-
-# ---------------------------------------------------------------------------- URLs
-
-
-def _of_url(source: str) -> Listing:
+def _at_url(source: str) -> tuple[bool, Found]:
+    """Whether a URL names a folder, and its files."""
     import fsspec  # takes a thirtieth of a second
 
-    shown = display_address(source)
+    shown = redact(source)
     try:
         fs, root = fsspec.core.url_to_fs(source)
-        sanitize_logs()  # of the file system, which has its logger by now
-        if glob.has_magic(root):
-            found, base = fs.glob(root, detail=True), _folder_of(root)
-        elif fs.isfile(root):
-            found, base = {root: fs.info(root)}, root.rpartition("/")[0]
-        else:
-            found, base = fs.find(root, detail=True), root
+        is_folder = not glob.has_magic(root) and not fs.isfile(root)
+        listed = fs.find(root, detail=True) if is_folder else {root: fs.info(root)}
+        listed = fs.glob(root, detail=True) if glob.has_magic(root) else listed
     except ImportError as error:
         raise ValueError(f"{shown}: {error}; {pip_line('remote')}") from error
     except ValueError as error:
@@ -255,20 +159,78 @@ def _of_url(source: str) -> Listing:
     except Exception as error:  # each file system has its own
         why = redact((str(error) or type(error).__name__).splitlines()[0])
         raise ConnectionError(f"{shown}: could not be listed ({why}); check the address and your access") from None
-    facts = {path.removeprefix(base).lstrip("/"): (path, info) for path, info in found.items()}
-    facts = {name.partition("?")[0]: one for name, one in facts.items() if one[1].get("type") != "directory"}
-    if unsized := [name for name, (_, info) in facts.items() if info.get("size") is None and format_of(name)]:
-        raise ValueError(f"{shown}: the server does not say how large {unsized[0]} is; fetch it first")
-    if base == root:
-        names, left_out = of_one_format({name: info.get("size") or 0 for name, (_, info) in facts.items()}, source)
+    base, found = root if is_folder else _folder_of(root), Found()
+    for path, facts in listed.items():
+        name = path.removeprefix(base).lstrip("/").partition("?")[0]
+        size, tags = facts.get("size"), [str(facts[key]) for key in TAGS if facts.get(key)]
+        if facts.get("type") != "directory":
+            url = fs.unstrip_protocol(path)
+            found[name] = SourceFile(name, url, NO_SIZE if size is None else size, identity=next(iter(tags), None))
+    return is_folder, found
+
+
+def _folder_of(pattern: str) -> str:
+    """The folder before the first part of a pattern that has `*`, `?` or `[`; of another path, its folder."""
+    parts = pattern.split("/")
+    magic = [number for number, part in enumerate(parts) if glob.has_magic(part)]
+    return "/".join(parts[: min([*magic, len(parts) - 1])]) or ("/" if pattern.startswith("/") else ".")
+
+
+# ---------------------------------------------------------------------------- what of it is read
+
+
+def _chosen(found: Found, is_folder: bool, source: str) -> Listing:
+    """The files to read, each once, in the order of their names. ValueError for one that cannot be."""
+    if is_folder:
+        names, left_out = _of_one_format(found, source)
     else:
-        names, left_out = {name for name in facts if not NO_TEXT.fullmatch(name) and not _is_hidden(name)}, []
+        names = {name for name in found if not NO_TEXT.fullmatch(name)}
+        left_out = [f"{name}: no text of its own" for name in sorted(found.keys() - names)]
     if not names:
-        raise FileNotFoundError(f"{shown}: found nothing there; check --source")
-    _require_known({name: facts[name][0] for name in names})
-    files = []
+        raise FileNotFoundError(f"{source}: found no file; check --source")
+    files: dict[str, SourceFile] = {}  # by path
     for name in sorted(names):
-        path, info = facts[name]
-        tag = next((str(info[key]) for key in TAGS if info.get(key)), None)
-        files.append(SourceFile(name, fs.unstrip_protocol(path), info["size"], identity=tag))
-    return Listing(files, left_out)
+        file = found[name]
+        if not all(map(is_plain, name.replace("../", "").split("/"))):
+            raise ValueError(f"{ascii(name)}: a name that is not UTF-8, too long, or cannot be shown; rename it")
+        if format_of(name) is None:
+            raise ValueError(f"{file.shown}: expected the name of a {FORMAT_NAMES} file; check --source")
+        if file.bytes == NO_SIZE:
+            raise ValueError(
+                f"{source}: {name}: expected a regular file, found a broken link, a pipe or a device; take it out"
+                if file.is_local
+                else f"{source}: the server does not say how large {name} is; fetch it first"
+            )
+        if (other := files.setdefault(file.path, file)) is not file:
+            left_out.append(f"{name}: the same file as {other.name}")
+    return Listing(list(files.values()), left_out)
+
+
+def _of_one_format(found: Found, source: str) -> tuple[set[str], list[str]]:
+    """The names of a folder's files that have its main format; and what is left out, a sentence each.
+
+    FileNotFoundError if no file has a known format, ValueError if several formats have more than 1% of the bytes.
+    """
+    by_format: dict[str, list[str]] = {}
+    for name in sorted(found):
+        entry = None if HIDDEN.fullmatch(name) or NO_TEXT.fullmatch(name) else format_of(name)
+        by_format.setdefault("" if entry is None else entry.name, []).append(name)
+    others = by_format.pop("", [])
+    if not by_format:
+        raise FileNotFoundError(
+            f"{source}: expected {FORMAT_NAMES} files in this folder, found {some(others) or 'none'}; check --source"
+        )
+    known = {f: sum(found[n].bytes for n in names if not DESCRIBING.fullmatch(n)) for f, names in by_format.items()}
+    chosen = max(known, key=lambda name: (known[name], name))
+    many = [name for name in known if name == chosen or known[name] > LITTLE * sum(known.values())]
+    if len(many) > 1:
+        formats = " and ".join(f"{counted(len(by_format[f]), f'{f} file')} of {in_bytes(known[f])}" for f in many)
+        ends = sorted({name[len(stem_of(name)) :] for name in by_format[chosen]})
+        folder = (source if has_scheme(source) else glob.escape(source)).rstrip("/")
+        raise ValueError(
+            f"{source}: expected files of one format, found {formats}; name what to read, as --source "
+            f"{' '.join(shlex.quote(f'{folder}/**/*{end}') for end in ends)}"
+        )
+    lines = [f"{counted(len(n), f'{f} file')}: {some(n)}" for f, n in by_format.items() if f != chosen]
+    seen = [name for name in others if not HIDDEN.fullmatch(name)]
+    return set(by_format[chosen]), lines + [f"{counted(len(seen), 'other file')}: {some(seen)}"] * bool(seen)

@@ -11,17 +11,16 @@ One worker makes a unit, and needs no other unit for it. So the parts of a set a
 run makes the units that are not made.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tokenmill.text.formats import ReadOptions
+from tokenmill.text.formats import ReadOptions, stem_of
 from tokenmill.text.source_file import SourceFile
 
 SHARDS = 512  # of a corpus, about
 SMALLEST, LARGEST = 8 << 20, 256 << 20  # bytes of text in a shard
 SMALL = 16  # a file is small if a shard has room for this many of its size
-LONGEST_STEM = 180  # bytes of UTF-8: the name of a shard and the suffix of a temporary file must fit into 255
+LONGEST_STEM = 200  # bytes of UTF-8: the name of a shard and the suffix of a temporary file must fit into 255
 
 
 class Unit(NamedTuple):
@@ -33,13 +32,8 @@ class Unit(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """Begins the names of its shards. If it would be too long, it is cut and ends with a digest."""
-        name, entry = self.files[0].name, self.files[0].format  # which this process need not have registered
-        stem = name[: -len(entry.suffix_of(name) or "")].replace("/", "--")
-        if len(stem.encode()) <= LONGEST_STEM:
-            return stem
-        digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
-        return f"{stem.encode()[: LONGEST_STEM - 20].decode(errors='ignore')}-{digest}"
+        """Begins the names of its shards."""
+        return stem_of(self.files[0].name).replace("/", "--")
 
     @property
     def name(self) -> str:
@@ -50,6 +44,11 @@ class Unit(NamedTuple):
     def bytes(self) -> int:
         """Bytes of its files, for progress."""
         return sum(file.bytes * (self.k + 1) // self.n - file.bytes * self.k // self.n for file in self.files)
+
+    @property
+    def text_bytes(self) -> float:
+        """How much text it has, about."""
+        return self.bytes * self.files[0].text_bytes / max(1, self.files[0].bytes)
 
 
 def shard_size(files: Iterable[SourceFile]) -> int:
@@ -66,7 +65,7 @@ def plan(
     """The units of all files, in order. `size` is `shard_size(files)`, or that of a set that grows.
 
     `former` are the names of files that are together in a shard of that set: they stay together and come first.
-    ValueError if two files would make shards of the same name.
+    ValueError if two files would make shards of the same name, or one of them has too long a name.
     """
     by_name = {file.name: file for file in files}
     groups = [[by_name.pop(name) for name in names] for names in dict.fromkeys(map(tuple, former))]
@@ -74,6 +73,8 @@ def plan(
     units = [unit for group in groups for unit in _units_of(group, options, size)]
     stems: dict[str, Unit] = {}
     for unit in units:
+        if len(unit.stem.encode()) > LONGEST_STEM:
+            raise ValueError(f"{unit.files[0].shown}: a path of over {LONGEST_STEM} bytes in the source; shorten it")
         if (other := stems.setdefault(unit.stem, unit)).files != unit.files:
             raise ValueError(
                 f"{unit.files[0].shown} and {other.files[0].shown}: both would write shards named {unit.stem}; rename "

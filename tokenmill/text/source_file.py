@@ -9,10 +9,10 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
-from tokenmill.addresses import display_address, has_scheme
+from tokenmill.addresses import has_scheme
 from tokenmill.sanitize import redact
 from tokenmill.text.formats import TextFormat, compression_of, format_of
 
@@ -40,11 +40,13 @@ class SourceFile:
     validates: float = 0.0  # the share of its documents that validates; between 0 and 1 a hash of the text decides
     hub: HubSource | None = None
     identity: str | None = None  # what changes when a file at a URL does, if the listing says it
-    format: TextFormat = field(default=None, repr=False)  # type: ignore[assignment]  # by default the name says which
 
-    def __post_init__(self) -> None:
-        if self.format is None:  # it travels to workers, which need not know a format that a user registered
-            object.__setattr__(self, "format", format_of(self.name))
+    @property
+    def format(self) -> TextFormat:
+        """Its format, which the name says."""
+        found = format_of(self.name)
+        assert found is not None, "the listing refuses other names"
+        return found
 
     @property
     def compression(self) -> str | None:
@@ -59,7 +61,7 @@ class SourceFile:
     @property
     def shown(self) -> str:
         """Its path, or its URL without passwords and signatures."""
-        return self.path if self.is_local else display_address(self.path)
+        return self.path if self.is_local else redact(self.path)
 
     @property
     def text_bytes(self) -> float:
@@ -129,22 +131,12 @@ def naming_file(file: SourceFile) -> Iterator[None]:
 
     try:
         yield
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{file.shown}: no such file any more; check --source") from _cause(file, error)
-    except MemoryError as error:  # Arrow's own is one too
-        raise MemoryError(f"{file.shown}: there is not enough memory to read it; use fewer --workers") from error
-    except PermissionError as error:
-        raise PermissionError(f"{file.shown}: cannot be read ({error.strerror}); give access") from _cause(file, error)
+    except (FileNotFoundError, PermissionError, MemoryError) as error:  # Arrow's own MemoryError is one too
+        why: dict[type, str] = {FileNotFoundError: "no such file any more", PermissionError: "no permission to read it"}
+        raise type(error)(f"{file.shown}: {why.get(type(error), 'too little memory; use fewer --workers')}") from None
     except (pa.ArrowException, OSError, EOFError) as error:
         reason = redact((str(error) or type(error).__name__).splitlines()[0])
-        if "requires too much memory for decoding" in str(error):
-            reason = f"{reason}: it was compressed by `zstd --long`, so compress it again without"
         raise ValueError(
             f"{file.shown}: expected a whole {file.format.name} file, found damage ({reason}); fetch it again, or take "
             "it out of the source"
-        ) from _cause(file, error)
-
-
-def _cause(file: SourceFile, error: Exception) -> Exception | None:
-    """The error itself, unless its text may have a URL with its signature."""
-    return error if file.is_local else None
+        ) from None

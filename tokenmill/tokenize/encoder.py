@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES
-from tokenmill.text_arrays import mask_array, text_array
 from tokenmill.tokenize import gigatoken
 from tokenmill.tokenize.gigatoken import Encode
 from tokenmill.tokenize.hard_texts import hard_texts, random_texts
@@ -74,7 +73,7 @@ class Encoder:
             return *self._join([(np.arange(len(documents)), *self._fast(documents))], framed), 0
         parts = []
         for encode, chosen in ((self._fast, ~refer), (self._reference, refer)):
-            parts.append((np.flatnonzero(chosen), *encode(documents.filter(mask_array(chosen)))))
+            parts.append((np.flatnonzero(chosen), *encode(documents.filter(pa.array(chosen)))))
         return *self._join(parts, framed), int(refer.sum())
 
     def prove(self, documents: pa.LargeStringArray, tokens: np.ndarray, lengths: np.ndarray, numbers) -> None:
@@ -91,7 +90,7 @@ class Encoder:
         tokens, texts = self.tokenizer.special_tokens, list[str]()
         if isinstance(self.tokenizer, HuggingFace):  # its normalizer and splits may be of a kind that nobody has tried
             texts = hard_texts(token["content"] for token in self.tokenizer.added) + random_texts(RANDOM_TEXTS, seed=0)
-        documents = text_array(hard_texts(tokens) + texts)
+        documents = pa.array(hard_texts(tokens) + texts, pa.large_string())
         found, lengths, _ = self.encode(documents)
         self.prove(documents, found, lengths, range(len(documents)))
 
@@ -134,7 +133,7 @@ class Encoder:
             )
 
     def _difference(self, text: str) -> str:
-        ids = [encode(text_array([text]))[0].tolist() for encode in (self._fast, self._reference)]
+        ids = [encode(pa.array([text], pa.large_string()))[0].tolist() for encode in (self._fast, self._reference)]
         at = next((n for n, (one, other) in enumerate(zip(*ids, strict=False)) if one != other), min(map(len, ids)))
         near = self.tokenizer.decode(ids[1][max(0, at - 5) : at + 5])
         return (

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.text_arrays import text_array
 from tokenmill.tokenize import nanochat_digits
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_buffers
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -144,7 +143,8 @@ def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> list[i
     kinds = [(code, unicodedata.category(chr(code))) for code in range(0x80, 0x110000)]
     unknown = [code for code, kind in kinds if kind in ("Cn", "Co")]
     known = [code for code, kind in kinds if kind not in ("Cn", "Co", "Cs")]
-    documents = text_array([(SYLLABLE if _is_syllable(code) else CONTEXTS).format(chr(code)) for code in known])
+    texts = [(SYLLABLE if _is_syllable(code) else CONTEXTS).format(chr(code)) for code in known]
+    documents = pa.array(texts, pa.large_string())
     with naming_the_library(NAME, tokenizer.name):
         differ = differing_documents(fast(documents), reference(documents))
     return [*unknown, *(known[number] for number in differ)]

@@ -160,7 +160,7 @@ class HuggingFace(Tokenizer):
 
 def _load(whole: str) -> "tokenizers.Tokenizer":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # every core has its process
-    with naming_the_extra():
+    with naming_the_extra("prepare"):
         import tokenizers
     return tokenizers.Tokenizer.from_str(whole)
 

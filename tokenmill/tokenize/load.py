@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.hub_client import ACCESS, REPOSITORY, endpoint, first_line, token
+from tokenmill.hub_client import ACCESS, REPOSITORY, endpoint, first_line
 from tokenmill.store.files import LARGEST, read_bounded
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -156,11 +156,11 @@ def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
 
 
 def _fetched(repository: str, revision: str) -> Path:
-    with naming_the_extra():
+    with naming_the_extra("prepare"):
         from huggingface_hub import errors, hf_hub_download
 
     try:
-        return Path(hf_hub_download(repository, FILE, revision=revision, endpoint=endpoint(), token=token() or False))
+        return Path(hf_hub_download(repository, FILE, revision=revision, endpoint=endpoint()))
     except Exception as error:  # the hub's, and httpx', requests' and the disk's
         kind: type[OSError]
         if isinstance(error, errors.GatedRepoError):

@@ -24,7 +24,7 @@ NO_DIGIT = 10
 @functools.cache
 def numbers() -> CodePoints:
     """Code points beyond ASCII that are numbers, in Python's Unicode version or that of the newer `regex` package."""
-    with naming_the_extra():
+    with naming_the_extra("prepare"):
         import regex
     codes = np.r_[0x80:0xD800, 0xE000:0x110000]
     characters = codes.astype("<u4").tobytes().decode("utf-32-le")

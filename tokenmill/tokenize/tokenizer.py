@@ -242,7 +242,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
 
 def _tiktoken() -> ModuleType:
     """The package, loaded when it is first needed: a tokenizer can be read and described without it."""
-    with naming_the_extra():
+    with naming_the_extra("prepare"):
         import tiktoken
     return tiktoken
 
