@@ -24,7 +24,6 @@ import json_kinds
 from json_kinds import BYTES, bpe, llama2, unigram, word_piece
 
 from tokenmill.text.listing import list_sources
-from tokenmill.text_arrays import text_array
 from tokenmill.tokenize.encoder import choose_encoder, reference
 from tokenmill.tokenize.load import load_foreign
 from tokenmill.tokenize.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
@@ -85,7 +84,7 @@ def row(family: str, tokenizer, documents: pa.LargeStringArray) -> str:
 def main(source: str) -> None:
     stream = texts(source)
     json_kinds.TEXTS, json_kinds.FACTOR = some(stream, SIZE // 10), 40
-    documents = text_array(some(stream, SIZE))
+    documents = pa.array(some(stream, SIZE), pa.large_string())
     print("| tokenizer | used | MB/s | MB/s of its library | ratio | why no faster engine |")
     print("| --- | --- | --- | --- | --- | --- |")
     print(row("GPT-2", load_tokenizer("gpt2"), documents))

@@ -100,11 +100,6 @@ def test_a_preset_that_there_is_not_is_answered_with_those_that_there_are(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_preset_that_is_no_config_is_named():
-    with pytest.raises(ValueError, match=r"preset 'bad' must be a PrepareConfig\(...\), not {'source': 'x'}"):
-        command._parse(["demo"], "prepare", PRESETS | {"bad": {"source": "x"}})
-
-
 def test_flags_change_a_preset():
     config = command._parse(["demo", "--workers", "3"], "prepare", PRESETS)
     assert (config.source, config.tokenizer, config.workers) == (("stdlib",), "train:8192", 3)

@@ -214,7 +214,7 @@ def test_what_cannot_be_is_said_before_anything_is_made(folder, bucket, hub, tmp
 
 def test_a_card_tells_the_source_s_commit(folder):
     token_set = TokenSet(folder)
-    token_set.manifest |= {"hub": {"repository": "karpathy/fine", "commit": "c0ffee", "files": [1, 2]}}
+    token_set.manifest |= {"hub": {"repository": "karpathy/fine", "commit": "c0ffee"}}
     said = card_of(token_set, "hf://datasets/o/n", "mit")
     assert "[karpathy/fine](https://huggingface.co/datasets/karpathy/fine/tree/c0ffee) at commit `c0ffee`" in said
 

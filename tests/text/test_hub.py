@@ -49,7 +49,7 @@ def test_a_dry_run_tells_what_is_ahead_and_fetches_nothing(asked, hub, env, flag
     trained = ["--tokenizer", asked] if asked.startswith("train") else []
     done = run_prepare(*flags, 3, *trained, "--dry-run", cwd=tmp_path, env=env)
     size = sum(len(hub.commits[hub.main][name]) for name in NAMES[:3])
-    assert f"3 files, 3 of them to fetch: {in_bytes(size)} into data/raw" in done.stdout
+    assert f"3 files, 3 of them to fetch: {in_bytes(size)}" in done.stdout
     assert f"about {in_bytes(2.5 * size)} of text to tokenize" in done.stdout
     assert hub.fetched == []
     assert not (tmp_path / "data/tokens").exists()
@@ -70,7 +70,7 @@ def test_the_first_files_in_name_order_are_fetched_once_and_more_later(hub, env,
     assert (tmp_path / "data/raw/owner--corpus/shard_1.parquet").read_bytes() == hub.commits[hub.main][NAMES[1]]
     assert done.stdout.splitlines()[-1].startswith("data/tokens/corpus-bpe400-")
     size = sum(len(hub.commits[hub.main][name]) for name in NAMES[:2])
-    ahead = f"2 files, 2 of them to fetch: {in_bytes(size)} into data/raw\n"
+    ahead = f"2 files, 2 of them to fetch: {in_bytes(size)}\n"
     assert ahead in done.stderr.partition("fetched shard_")[0], "told before anything is fetched"
     assert f"fetched shard_1.parquet, {in_bytes(len(hub.commits[hub.main][NAMES[1]]))}" in done.stderr
     run_prepare(*flags, 2, cwd=tmp_path, env=env)
@@ -171,7 +171,8 @@ def test_a_set_stays_of_the_commit_that_it_was_made_from(hub, env, flags, tmp_pa
     hub.commits["b" * 40] = make_files(tmp_path / "new", first_seed=50)
     hub.main = "b" * 40
     done = run_prepare(*flags, 4, cwd=tmp_path, env=env, check=False)
-    assert "was made from other data: bytes of shard_0.parquet was" in done.stderr
+    assert "was made from other data" in done.stderr
+    assert "bytes of shard_0.parquet was" in done.stderr
     assert "name the commit in manifest.json as --revision" in done.stderr
     more = token_set(run_prepare(*flags, 4, "--revision", "a" * 40, cwd=tmp_path, env=env), tmp_path)
     assert json.loads(more["manifest.json"])["hub"]["commit"] == "a" * 40

@@ -78,7 +78,11 @@ def _exit(message: str) -> NoReturn:
 
 def _listed(presets: Mapping[str, PrepareConfig]) -> str:
     """Each preset on a line; the first one is what runs if nothing is named."""
-    lines = [f"  {name}: --source {shlex.join(p.source)} --tokenizer {p.tokenizer_name}" for name, p in presets.items()]
+    lines = []
+    for name, preset in presets.items():
+        given = vars(preset) | {"source": shlex.join(preset.source)}
+        given = {key: value for key, value in given.items() if value != getattr(PrepareConfig, key, None)}
+        lines.append(f"  {name}: " + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items()))
     return "\n".join([*lines, f"Without a preset and --source, {next(iter(presets))} is prepared."])
 
 

@@ -68,9 +68,9 @@ def _whole(least: int, most: int = LARGEST) -> Is:
     return Is(f"a whole number, {least:,} to {most:,}", lambda value: type(value) is int and least <= value <= most)
 
 
-def _hexadecimal(digits: int, *others: None) -> Is:
+def _hexadecimal(digits: int) -> Is:
     matches = re.compile(f"[0-9a-f]{{{digits}}}").fullmatch
-    return Is(f"{digits} hex digits", lambda value: bool(matches(value)) if type(value) is str else value in others)
+    return Is(f"{digits} hex digits", lambda value: type(value) is str and matches(value) is not None)
 
 
 def _one_of(*texts: str) -> Is:
@@ -82,7 +82,6 @@ SHARE = Is("a number from 0.0 to 1.0", lambda value: type(value) is float and 0 
 FRACTION = Is("a number between 0 and 1", lambda value: type(value) is float and 0 < value < 1)
 TEXT, DTYPE = Is("a text", lambda value: type(value) is str), _one_of("uint16", "uint32")
 PLAIN = Is("a plain name, without `/` or control characters", is_plain)
-PATH = Is("a path of plain names", lambda value: type(value) is str and all(map(is_plain, value.split("/"))))
 TOTALS = dict.fromkeys(("documents", "tokens", "text_bytes"), COUNT)
 COUNTS = {**TOTALS, **dict.fromkeys(LEFT_OUT_COUNTS, COUNT), **{f"{name}?": COUNT for name in CHAT_COUNTS}}
 FILE = {"bytes": COUNT, "sha256": DIGEST, "crc32": [_whole(0, (1 << 32) - 1)]}
@@ -97,8 +96,7 @@ VOCABULARY = {**NAMED, "vocab_size": _whole(1, MOST_IDS), "bos_id": ID, "eot_id?
 SPLIT = _one_of("train", "val")
 LISTED = {"name": PLAIN, "split": SPLIT, "sources": [TEXT], **TOTALS}
 LISTED |= {"bin": DIGEST, "idx": DIGEST, "mask?": DIGEST, "targets?": DIGEST}
-HUB_FILE = {"name": PATH, "bytes": COUNT, "sha256": _hexadecimal(64, None), "git_sha1": _hexadecimal(40, None)}
-HUB = {"repository": TEXT, "revision": TEXT, "commit": TEXT, "files": [HUB_FILE]}
+HUB = {"repository": TEXT, "revision": TEXT, "commit": TEXT}
 VALIDATION: Table = {"file?": TEXT, "fraction?": FRACTION, "names?": Is("true", lambda value: value is True)}
 MANIFEST = (
     {"dataset": PLAIN, "dtype": DTYPE, "tokenizer": VOCABULARY, **COUNTS, "shards": [LISTED]}

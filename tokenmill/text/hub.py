@@ -66,17 +66,17 @@ def list_hub(source: str, revision: str, raw_dir: Path) -> list[SourceFile]:
         files = [file for file in files if fnmatchcase(file.name, pattern) or file.name.startswith(f"{pattern}/")]
         if not files:
             raise FileNotFoundError(f"{source}: {repository} has no file of this name or pattern; check --source")
-    elif len(folders := _configs(file.name for file in files if format_of(file.name))) > 1:
-        listed = "".join(f"\n  --source '{repository}{f'/{one}' * bool(one)}/*'" for one in folders[:SHOWN])
-        raise ValueError(
-            f"{repository}: has {len(folders):,} folders of data, which may be languages, or samples of each other; "
-            f"name one, or a pattern:{listed}{f'{chr(10)}  ...' * (len(folders) > SHOWN)}"
-        )
     found = []
     for name, size, sha256, git_sha1 in files:
         plain_path(f"{repository}: the name of a file", name)
         hub = HubSource(repository, commit, str(folder), sha256, git_sha1)
         found.append(SourceFile(name, str(folder / name), size, hub=hub))
+    if pattern is None and len(folders := _configs(file.name for file in found if format_of(file.name))) > 1:
+        listed = "".join(f"\n  --source '{repository}{f'/{one}' * bool(one)}/*'" for one in folders[:SHOWN])
+        raise ValueError(
+            f"{repository}: has {len(folders):,} folders of data, which may be languages, or samples of each other; "
+            f"name one, or a pattern:{listed}{f'{chr(10)}  ...' * (len(folders) > SHOWN)}"
+        )
     return found
 
 
