@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import warm
-from conversing import CHATML, random_messages
+from conversing import CHATML, TOOLS, random_messages
 from making import ROOT, run_prepare, tree
 from rich.console import Console
 
@@ -19,7 +19,7 @@ from tokenmill import RowLoader, Tokenizer, TokenSet, cli
 from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import read_conversation
 from tokenmill.chat.find_rule import find_chat_rule
-from tokenmill.chat.others_texts import with_special
+from tokenmill.chat.library_texts import with_special
 from tokenmill.exchange import writing
 from tokenmill.look.show import show
 from tokenmill.look.show_config import Show
@@ -29,7 +29,6 @@ from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.tables import metadata_of
-from tokenmill.text.documents import without_nulls
 
 
 def write_jsonl(path, rows) -> None:
@@ -85,7 +84,7 @@ def test_every_conversation_is_there_with_its_ids_and_mask(chat_set, rows):
     renderer, expected = Renderer(tokenizer), []
     for row in rows:
         ids, mask = [], []
-        for stretch in renderer.stretches(read_conversation(row)):
+        for stretch in renderer.render(read_conversation(row)):
             some = [tokenizer.special_tokens[stretch.text]] if stretch.is_special else tokenizer.encode(stretch.text)
             ids += list(map(int, some))
             at = np.cumsum([0, *(len(tokenizer.token(int(id))) for id in some)])[:-1] if not stretch.is_special else [0]
@@ -154,7 +153,7 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
     assert "a.jsonl: line 4: message 0: unknown role 'alien'" in done.stderr
     done = run_prepare(*flags, "--skip-broken", cwd=tmp_path)
     assert "left out, or repaired: 1 broken conversations" in done.stdout
-    assert "left out, or repaired: 1 conversations: no token of it bears loss" in done.stdout
+    assert "left out, or repaired: 1 conversations: no token of it is in the loss" in done.stdout
     manifest = json.loads((tmp_path / done.stdout.splitlines()[-1] / "manifest.json").read_text())
     assert (manifest["documents"], manifest["broken_conversations"], manifest["refused_conversations"]) == (6, 1, 1)
 
@@ -266,9 +265,7 @@ def test_it_is_an_error_if_every_conversation_is_left_out_and_the_file_is_named(
     flags = ("--source", "chats", "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    told = (
-        "found no document to train on: 6 conversations: the template has no place for reasoning (the first in a.jsonl)"
-    )
+    told = "6 conversations: the template leaves out the reasoning of a learned turn; take it out of the data"
     assert told in done.stderr
     assert "train on it" not in done.stdout
 
@@ -278,15 +275,41 @@ def test_a_folder_with_a_template_is_named_as_a_whole(tmp_path):
     assert find_chat_rule(str(tmp_path), "all") == find_chat_rule(str(tmp_path / "tokenizer_config.json"), "all")
 
 
-def test_null_arguments_of_calls_are_left_out_of_parquet_whatever_their_name(tmp_path):
-    calls = [{"function": {"name": "write", "arguments": {"path": "a", "content": "b"}}}]
-    calls += [{"function": {"name": "read", "arguments": {"path": "a", "content": None}}}]
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": calls}]
-    pq.write_table(pa.Table.from_pylist([{"messages": messages}]), tmp_path / "a.parquet")
-    (row,) = pq.read_table(tmp_path / "a.parquet").to_pylist()
-    found = without_nulls(row)["messages"]
-    assert found[1]["tool_calls"][1]["function"]["arguments"] == {"path": "a"}
-    assert found[1]["content"] is None, "templates look at it"
+def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_path):
+    """Arrow gives every struct the fields of all: what may be missing there is no conversation."""
+    import datasets
+
+    call = {"type": "function", "function": {"name": "f", "arguments": {"city": "Bonn", "unit": None, "n": 2**60}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": None}}}
+    rows = [{"messages": [{"role": role, "content": f"{n}"} for role in ("user", "assistant")]} for n in range(40)]
+    for row in rows[::2]:
+        row["messages"].insert(1, {"role": "assistant", "content": None, "tool_calls": [call]})
+        row["messages"].insert(2, {"role": "tool", "content": "sun"})
+    rows = [row | {"tools": [tool]} for row in rows]
+    text, json_type = datasets.Value("string"), datasets.Json()
+    inner = {"name": text, "arguments": json_type}
+    message = {"role": text, "content": text, "tool_calls": [{"type": text, "function": inner}]}
+    made = datasets.Dataset.from_list(rows, features=datasets.Features({"messages": [message], "tools": json_type}))
+    made.save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "parquet").mkdir()
+    made.to_parquet(str(tmp_path / "parquet" / "a.parquet"))
+    (tmp_path / "t.jinja").write_text(TOOLS)
+    with_special(tokenizer, ["<|im_start|>", "<|im_end|>"]).save(tmp_path / "tokenizer.json")
+    for name in ("jsonl", "texts"):
+        (tmp_path / name).mkdir()
+    write_jsonl(tmp_path / "jsonl" / "a.jsonl", rows)
+    write_jsonl(tmp_path / "texts" / "a.jsonl", [row | {"tools": json.dumps(row["tools"])} for row in rows])
+    found = []
+    for name in ("jsonl", "texts", "saved", "parquet"):
+        flags = ("--source", name, "--chat", "t.jinja", "--val-fraction", 0.2)
+        done = run_prepare(*flags, cwd=tmp_path)
+        found.append(sorted(documents_of(tmp_path / done.stdout.splitlines()[-1])))
+    assert found[0] == found[1] == found[2] == found[3]
+    assert len(found[0]) == 40
+    (tmp_path / "structs").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "structs" / "a.parquet")
+    done = run_prepare("--source", "structs", *flags[2:], cwd=tmp_path, check=False)
+    assert "row 0 of row group 0: a field of arguments or tools is null, or is missing: in Arrow" in done.stderr
 
 
 def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_json, tmp_path, rows):

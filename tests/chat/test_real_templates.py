@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from conversing import TEXTS, random_messages
 
-from tokenmill.chat.conversations import read_conversation
-from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate, with_reasoning
-from tokenmill.chat.turns import CannotMask, TurnFinder
+from tokenmill.chat.conversations import CannotMask, read_conversation
+from tokenmill.chat.jinja_templates import JinjaTemplate
+from tokenmill.chat.turns import TurnFinder
 
 FOUND = importlib.util.find_spec("trl")  # found, and not imported: other tests fork
 FOLDER = Path(FOUND.origin).parent / "chat_templates" if FOUND else Path("nowhere")
@@ -76,9 +76,8 @@ def theirs(source: str, row: dict) -> tuple[str, list[tuple[int, int]]]:
 
 
 def ours(finder: TurnFinder, row: dict) -> tuple[str, list[bool]]:
-    stretches = finder.stretches(read_conversation(row))
-    text = "".join(one.text for one in stretches)
-    return text, [any(a <= i < b for a, b in one.learned) for one in stretches for i in range(len(one.text))]
+    text, turns, _ = finder.find(read_conversation(row))
+    return text, [any(a <= i < b for a, b in turns) for i in range(len(text))]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -89,10 +88,10 @@ def test_the_text_is_transformers(name):
         try:
             expected, _ = theirs(source, row)
         except Exception:
-            with pytest.raises(CannotRender):
-                template.render(with_reasoning(row["messages"]))
+            with pytest.raises(CannotMask):
+                template.render(row["messages"])
             continue
-        assert template.render(with_reasoning(row["messages"])) == expected
+        assert template.render(row["messages"])[0] == expected
         same += 1
     assert same > 10
 
@@ -104,9 +103,9 @@ def unexplained(source: str, row: dict, text: str, mask: list[bool], wanted: lis
     without the line break, or end of text, that a template writes then.
     """
     template = JinjaTemplate(source, VARIABLES)
-    messages = with_reasoning(row["messages"])
+    messages = row["messages"]
     before = messages[:-1]  # the last is the assistant's
-    prompt = template.render(before, None, True)[len(template.render(before)) :]
+    prompt = template.render(before, None, True)[0][len(template.render(before)[0]) :]
     assert not [i for i, (own, theirs) in enumerate(zip(mask, wanted, strict=True)) if own and not theirs]
     left, at = [], 0
     for is_more, letters in groupby(range(len(text)), lambda i: wanted[i] and not mask[i]):
@@ -126,7 +125,7 @@ def test_the_mask_is_the_marked_template_s_letter_by_letter(name):
     for row in conversations(60, name, seed=1):
         try:
             text, mask = ours(finder, row)
-        except (CannotMask, CannotRender) as error:
+        except CannotMask as error:
             found[str(error)] += 1
             continue
         expected, spans = theirs(marked.read_text() if marked.exists() else source, row)
@@ -159,7 +158,7 @@ def test_a_call_is_learned_whatever_its_arguments_are(name, arguments):
     row = {"messages": [*messages, {"role": "assistant", "content": "It is 5"}]}
     try:
         text, mask = ours(TurnFinder(JinjaTemplate(source, VARIABLES), special_of(source), "all"), row)
-    except (CannotMask, CannotRender) as error:
+    except CannotMask as error:
         pytest.skip(str(error))
     expected, spans = theirs(marked, row)
     if text != expected or not spans:

@@ -16,13 +16,10 @@ from conversing import (
     by_characters,
     random_messages,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tokenmill.chat.conversations import read_conversation
-from tokenmill.chat.jinja_templates import CannotRender, JinjaTemplate
-from tokenmill.chat.text_forms import ESCAPES, FORMS, forms_at
-from tokenmill.chat.turns import CannotMask, TurnFinder
+from tokenmill.chat.conversations import CannotMask, read_conversation
+from tokenmill.chat.jinja_templates import JinjaTemplate
+from tokenmill.chat.turns import TurnFinder
 
 
 def finder(template: str, loss: str = "all") -> TurnFinder:
@@ -31,10 +28,8 @@ def finder(template: str, loss: str = "all") -> TurnFinder:
 
 def found_in(template: str, row: dict, loss: str = "all") -> tuple[str, list[bool], list[str]]:
     """The text, whether each letter is learned, and the special tokens."""
-    stretches = finder(template, loss).stretches(read_conversation(row))
-    text = "".join(one.text for one in stretches)
-    learned = [any(a <= i < b for a, b in one.learned) for one in stretches for i in range(len(one.text))]
-    return text, learned, [one.text for one in stretches if one.is_special]
+    text, turns, special = finder(template, loss).find(read_conversation(row))
+    return text, [any(a <= i < b for a, b in turns) for i in range(len(text))], [text[a:b] for a, b in special]
 
 
 def learned_text(template: str, row: dict, loss: str = "all") -> str:
@@ -58,7 +53,7 @@ def test_the_assistant_s_content_and_end_are_learned_letter_by_letter(name):
         text, learned, special = found_in(template, {"messages": messages})
         assert (text, learned) == by_characters(messages, begin, "<|im_end|>", after, change)
         assert special == ["<|im_start|>", "<|im_end|>"] * len(messages), "what contents spell is text"
-        assert text == JinjaTemplate(template, {}).render(messages)
+        assert text == JinjaTemplate(template, {}).render(messages)[0]
 
 
 def test_a_template_without_a_generation_prompt():
@@ -118,7 +113,8 @@ def test_last_and_flags_say_which_turns_are_learned(template):
     assert learned_text(template, {"messages": messages}) == "two<|im_end|>three<|im_end|>"
     assert learned_text(template, {"messages": messages}, "last") == "three<|im_end|>"
     messages[-1]["weight"] = 0
-    assert learned_text(template, {"messages": messages}, "last") == ""
+    with pytest.raises(CannotMask, match="no token of it is in the loss"):
+        found_in(template, {"messages": messages}, "last")
 
 
 def test_an_empty_turn_and_an_emoji_at_the_end_of_a_turn():
@@ -140,7 +136,7 @@ def test_a_turn_without_a_text_is_refused_if_it_is_to_be_learned(empty):
     row = {"messages": [message for message in messages if message["content"] is not None]}
     if empty is None:
         row = {"messages": [*messages[:1], {"role": "assistant", "content": None, "thinking": " "}, *messages[2:]]}
-    with pytest.raises(CannotMask, match=r"a turn of the assistant that is to be learned has no text|no place for"):
+    with pytest.raises(CannotMask, match="a turn of the assistant that is to be learned has no text"):
         found_in(template, row)
 
 
@@ -185,15 +181,18 @@ def test_a_block_without_a_text_is_nobody_s_where_not_all_are_learned():
     messages += [{"role": "user", "content": "b"}, {"role": "assistant", "content": ""}]
     assert learned_text(MARKED, {"messages": messages}) == "one<|im_end|><|im_end|>"
     messages[3]["weight"] = 0
-    with pytest.raises(CannotMask, match="a generation block has no text, so it cannot be told whether"):
+    with pytest.raises(CannotMask, match="a generation block has no text, so it cannot be told whose it is"):
         found_in(MARKED, {"messages": messages})
 
 
 LEFT_OUT = {
-    "calls": ({"tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, "no place for tool_calls"),
-    "reasoning": ({"reasoning_content": "I think"}, "no place for reasoning"),
-    "thinking": ({"thinking": "I think"}, "no place for reasoning"),
-    "tools": ({}, "no place for tools"),
+    "calls": ({"tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, "leaves out the name of a learned turn"),
+    "reasoning": (
+        {"reasoning_content": "I think"},
+        "leaves out the reasoning of a learned turn; take",
+    ),
+    "thinking": ({"thinking": "I think"}, "leaves out the reasoning of a learned turn; take"),
+    "tools": ({}, "leaves out a tool"),
 }
 
 
@@ -213,7 +212,7 @@ def test_a_text_of_others_that_the_template_leaves_out_is_refused():
     with pytest.raises(CannotMask, match="the template leaves out a text of the user"):
         found_in(template, row)
     row["messages"] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ["c"]}]
-    with pytest.raises(CannotMask, match="the template leaves out a turn of the assistant"):
+    with pytest.raises(CannotMask, match="the template leaves out the content of a learned turn"):
         found_in(template, row)
 
 
@@ -231,7 +230,7 @@ HIDDEN = {
 @pytest.mark.parametrize("where", HIDDEN)
 def test_a_block_whose_place_cannot_be_told_is_refused(where):
     row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
-    with pytest.raises(CannotRender, match="a generation block is within a macro, a filter or a set"):
+    with pytest.raises(CannotMask, match="a generation block is within a macro, a filter or a set"):
         found_in(HIDDEN[where], row)
 
 
@@ -240,28 +239,27 @@ def test_a_template_that_marks_by_what_a_text_says_is_refused():
         "{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and m.content != 'Sorry' %}"
     )
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sorry"}]}
-    with pytest.raises(CannotMask, match="it depends on a text whether the template marks it"):
+    with pytest.raises(CannotMask, match="the template changes texts by what is in them"):
         found_in(template, row)
     row["messages"][1]["content"] = "Fine"
     assert learned_text(template, row) == "Fine<|im_end|>"
 
 
-def test_marks_in_names_are_refused():
-    template = CHATML.replace("{{ m['role'] }}", "{{ m['role'] }}{{ m.name }}")
-    row = {
-        "messages": [{"role": "user", "content": "a", "name": "\ue0fe0\ue0ff"}, {"role": "assistant", "content": "b"}]
-    }
-    with pytest.raises(CannotMask, match=r"has a character that marks texts here, U\+E0FE"):
-        found_in(template, row)
+def test_texts_that_spell_marks_are_texts():
+    row = {"messages": [{"role": "user", "content": "Zq0aHiZq0z"}, {"role": "assistant", "content": "Zq1x Zq1a Zq1z"}]}
+    assert learned_text(CHATML, row) == "Zq1x Zq1a Zq1z<|im_end|>"
 
 
 REFUSED = {
-    "upper case": (CHATML.replace("m['content']", "m['content'] | upper"), "changes texts in a way that is not known"),
-    "no end": (CHATML.replace("<|im_end|>", ""), "writes no special token after a turn of the assistant"),
-    "cut": (CHATML.replace("m['content']", "m['content'][:3]"), "changes texts in a way that is not known"),
+    "upper case": (
+        CHATML.replace("m['content']", "m['content'] | upper"),
+        "changes texts by|cuts a text",
+    ),
+    "no end": (CHATML.replace("<|im_end|>", ""), "writes no special token after the conversation's last turn"),
+    "cut": (CHATML.replace("m['content']", "m['content'][:3]"), "changes texts by|cuts a text"),
     "of the length": (
         CHATML.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m['content'] | length }}"),
-        "changes texts in a way that is not known",
+        "changes texts by|cuts a text",
     ),
 }
 
@@ -285,47 +283,41 @@ def test_a_role_or_name_that_spells_a_special_token_is_refused():
 
 def test_a_template_s_own_objection_is_the_reason():
     template = CHATML + "{{ raise_exception('only two messages') }}"
-    with pytest.raises(CannotRender, match="the template rejects it: only two messages"):
+    with pytest.raises(CannotMask, match="the template rejects it: only two messages"):
         found_in(template, {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
 
 
-def test_conversations_of_one_shape_share_their_frame():
-    one, rng = finder(CHATML), random.Random(1)
-    for _ in range(50):
-        contents = [rng.choice(TEXTS) for _ in range(2)]
-        roles = ("user", "assistant")
-        messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
-        one.stretches(read_conversation({"messages": messages}))
-    assert one._frames.cache_info().misses == 1
+@pytest.mark.parametrize("template", [CHATML, MARKED, REWRITING, TOOLS])
+def test_masks_do_not_depend_on_the_conversations_before(template):
+    warm, rng = finder(template), random.Random(1)
+    for _ in range(300):
+        messages = random_messages(rng)
+        for message in messages:
+            if message["role"] == "assistant" and template == REWRITING and rng.random() < 0.3:
+                message["content"] = f"<think>{rng.choice(TEXTS)}</think>{message['content']}"
+        conversation = read_conversation({"messages": messages})
+        found = []
+        for one in (warm, finder(template)):
+            try:
+                found.append(one.find(conversation))
+            except CannotMask as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+    assert 0 < len(warm._frames) < 300, "conversations of one shape share their frame"
 
 
 def test_the_date_of_a_template_is_fixed():
     template = JinjaTemplate("{{ strftime_now('%d %b %Y') }}", {})
-    assert template.render([]) == "26 Jul 2024"
+    assert template.render([])[0] == "26 Jul 2024"
 
 
 def test_a_template_cannot_reach_python():
-    with pytest.raises(CannotRender):
+    with pytest.raises(CannotMask):
         JinjaTemplate("{{ messages.__class__.__mro__ }}{{ ''.__class__.__bases__[0].__subclasses__() }}", {}).render([])
-    with pytest.raises(CannotRender):
+    with pytest.raises(CannotMask):
         JinjaTemplate("{{ messages.append(1) }}", {}).render([])
     with pytest.raises(ValueError, match="not valid Jinja: line 1"):
         JinjaTemplate("{% for %}", {})
-
-
-@settings(max_examples=1000)
-@given(
-    st.text("a \\n\"'\\é\x00", max_size=6),
-    st.sampled_from([*FORMS, *ESCAPES]),
-    st.sampled_from([str, str.strip]),
-    st.text("a \\n\"'\\", max_size=3),
-)
-def test_forms_that_are_left_out_are_not_there(text, change, first, after):
-    """Whatever form of a text a rendering has, it is found among the forms that are tried."""
-    real = change(first(text)) + after
-    every = {form(text) for form in FORMS} | {escape(one) for one in (text, text.strip()) for escape in ESCAPES}
-    tried = forms_at(text, "before " + real, 7)
-    assert {form for form in every if real.startswith(form)} == {form for form in tried if real.startswith(form)}
 
 
 def test_a_turn_whose_header_goes_on_otherwise_than_the_prompt_is_refused():

@@ -155,7 +155,7 @@ def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(sourc
     assert "bytes of shard_1.parquet was" in done.stderr
     (source / "shard_1.parquet").unlink()
     done = run_prepare(*flags, cwd=tmp_path, check=False)
-    assert "was made of shard_1.parquet too, not in the source any more; put back what is missing" in done.stderr
+    assert "was made of shard_1.parquet too, which the source has no more" in done.stderr
     (source / "shard_1.parquet").write_bytes(whole)
     assert "all shards of this part are made" in run_prepare(*flags, "--dry-run", cwd=tmp_path).stdout
 

@@ -161,7 +161,7 @@ def test_names_that_cannot_be_written_are_refused(tmp_path):
         ("*.parquet", FileNotFoundError, "found no file; check --source"),
         ("a.bin", ValueError, r"a\.bin: expected the name of a parquet/.* file; check --source"),
         ("file:///nowhere/at/all", FileNotFoundError, "no such file or folder"),
-        ("nothing://bucket/folder", ValueError, "nothing://bucket/folder: .*expected a URL that fsspec knows"),
+        ("nothing://bucket/folder", ConnectionError, "nothing://bucket/folder: could not be listed"),
     ],
 )
 def test_a_source_without_files_is_an_error(source, error, message, tmp_path, monkeypatch):

@@ -4,11 +4,11 @@ Comes in: rows of a source as JSON, and a tokenizer with a chat rule. Goes out: 
 
     conversations     a row to messages, whatever its columns are called
     jinja_templates   renders Hugging Face's chat templates, without transformers
+    marks             marks around texts, by which they are found in what a template renders
     turns             which characters of a rendered conversation the assistant wrote
-    text_forms        which form of each text a rendering has: stripped, or escaped
     nanochat_turns    nanochat's own rendering
     chat_encoder      conversations to ids and mask, a batch at a time
-    others_texts      how tokenizers of Hugging Face's library change a text
+    library_texts     how tokenizers of Hugging Face's library change a text
     find_rule         finds the template that --chat names
 
 What a tokenizer carries of it, the template and what is learned, is tokenize/chat_rule.py. It must never know how rows

@@ -3,34 +3,29 @@
     messages                        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     conversations                   ShareGPT's: [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
     prompt, completion              two texts, or two lists of messages; only the completion is learned
-    input_ids, and loss_mask,       tokenized already: loss_mask and assistant_masks have 1 where a token bears loss,
-        assistant_masks or labels   labels have a negative number where it does not
+    input_ids, and loss_mask,       tokenized already: loss_mask and assistant_masks have 1 where a token is in the
+        assistant_masks or labels   loss, labels have a negative number where it is not
 
-A message may say whether it is learned, by `train` or `weight` of 0 or 1. Content is text, or a list of parts.
+A message may say whether it is learned, by `train` or `weight` of 0 or 1. Content is text, or a list of parts. JSON in
+a string is decoded where a list or an object is expected: messages, tools, a tool, calls and their arguments.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tokenmill.text.formats import MASK_COLUMNS, MESSAGES_COLUMNS
+import orjson
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
+from tokenmill.text.formats import MASK_COLUMNS, MESSAGES_COLUMNS, UNREADABLE
+
 MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is not text
+LARGE = re.compile(r"[0-9]{19}")  # perhaps an integer of more than 64 bits, which orjson makes a float
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
 SHAREGPT = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "assistant": "assistant",
-    "model": "assistant",
-    "function_call": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "observation": "tool",
-    "function": "tool",
+    **{"human": "user", "user": "user", "system": "system", "tool": "tool", "observation": "tool", "function": "tool"},
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "assistant", "model", "function_call"), "assistant"),
 }
 
 
@@ -38,142 +33,188 @@ class BrokenConversation(ValueError):
     """A row that is no conversation; the message says why."""
 
 
+class CannotMask(ValueError):
+    """It cannot be verified which tokens the assistant wrote; the message is the reason, the same for all alike."""
+
+
 class Conversation(NamedTuple):
     """Messages as chat templates take them, and the tools that they may call."""
 
     messages: list[dict[str, Any]]
-    tools: list[Any] | None
-    learned: tuple[bool, ...]  # of each message: whether it may be learned; only the assistant's are
+    tools: list[dict[str, Any]] | None
+    learned: tuple[int, ...]  # the numbers of the assistant's messages that may be learned
+
+
+class Segment(NamedTuple):
+    """A special token, or text that is tokenized as a whole. `learned` are (begin, end) of the characters that are in
+    the loss, ascending.
+    """
+
+    text: str
+    is_special: bool
+    learned: tuple[tuple[int, int], ...]
 
 
 class TokenizedConversation(NamedTuple):
-    """Ids, and whether each bears loss."""
+    """Ids, and whether each is in the loss."""
 
     ids: list[int]
-    bears_loss: list[bool]
+    in_loss: list[bool]
+    text_bytes: int = 0
+
+
+def parse_row(row: str) -> Any:
+    """The value of a row of JSON. Raises BrokenConversation."""
+    try:
+        return orjson.loads(row) if LARGE.search(row) is None else json.loads(row)
+    except ValueError:  # lone surrogates, which JSON can spell and UTF-8 cannot; NaN
+        try:
+            return _mended(json.loads(row))
+        except (ValueError, RecursionError) as error:
+            raise BrokenConversation(f"no JSON ({error})") from error
 
 
 def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conversation | TokenizedConversation:
     """The conversation of a row; `column` names the one with its messages. Raises BrokenConversation."""
-    if not isinstance(row, Mapping):
-        raise BrokenConversation(f"expected an object with messages, found a {type(row).__name__}")
-    if column is not None:
-        if row.get(column) is None:
-            raise BrokenConversation(f"expected messages under {column!r}, found {_keys(row)}")
-        return _of_messages(row[column], row.get("tools"))
-    if row.get("input_ids") is not None:
+    _need(isinstance(row, Mapping), f"expected an object with messages, found a {type(row).__name__}")
+    _need(UNREADABLE not in row, str(row.get(UNREADABLE)))
+    if column is None and row.get("input_ids") is not None:
         return _tokenized(row)
-    for name in MESSAGES_COLUMNS:
-        if row.get(name) is not None:
-            return _of_messages(_with_system(row[name], row.get("system")), row.get("tools"))
-    if row.get("prompt") is not None and row.get("completion") is not None:
-        return _of_pair(row["prompt"], row["completion"], row.get("tools"))
-    raise BrokenConversation(
-        f"expected messages, conversations, prompt and completion, or input_ids, found {_keys(row)}; name the key by "
-        "--messages-column"
-    )
+    names = MESSAGES_COLUMNS if column is None else (column,)
+    name = next((name for name in names if row.get(name) is not None), None)
+    given, first = [], 0
+    if name is not None:
+        given = _decoded(row[name], list)
+        _need(isinstance(given, list), f"expected a list of messages under {name!r}, found a {type(given).__name__}")
+    elif column is None and row.get("prompt") is not None and row.get("completion") is not None:
+        for key, role in (("prompt", "user"), ("completion", "assistant")):
+            first, value = len(given), _decoded(row[key], list)
+            given = given + ([{"role": role, "content": value}] if isinstance(value, str) else value)
+            _need(isinstance(value, str | list), "expected a prompt and a completion of text, or lists of messages")
+    else:
+        wanted = repr(column) if column else "messages, conversations, prompt and completion, or input_ids"
+        found = f"keys {', '.join(map(str, row))}" if row else "no keys"
+        raise BrokenConversation(f"expected {wanted}, found {found}; name the key by --messages-column")
+    if isinstance(row.get("system"), str) and row["system"]:  # beside them, as in LLaMA-Factory's form of ShareGPT
+        given, first = [{"role": "system", "content": row["system"]}, *given], first + 1
+    tools = _decoded(row.get("tools"), list)
+    _need(tools is None or isinstance(tools, list), f"expected a list of tools, found a {type(tools).__name__}")
+    tools = [_decoded(tool, dict) for tool in tools or ()]
+    _need(all(isinstance(tool, dict) for tool in tools), "expected tools that are objects")
+    messages, may_be_learned = list[dict[str, Any]](), list[bool]()
+    for number, one in enumerate(given):
+        try:
+            message, is_learned = _message(one)
+        except BrokenConversation as error:
+            raise BrokenConversation(f"message {number}: {error}") from error
+        messages.append(message)
+        may_be_learned.append(is_learned)
+    assistants = [number for number, one in enumerate(messages) if one["role"] == "assistant"]
+    _need(bool(assistants), "no turn of the assistant")
+    learned = [number for number in assistants if may_be_learned[number] and number >= first]
+    return Conversation(messages, tools or None, tuple(learned))
 
 
 def texts_of(conversation: Conversation | TokenizedConversation) -> list[str]:
     """The texts of its messages, to train a tokenizer on."""
-    if isinstance(conversation, TokenizedConversation):
-        return []
-    contents = [message.get("content") for message in conversation.messages]
+    messages = [] if isinstance(conversation, TokenizedConversation) else conversation.messages
+    contents = [message.get("content") for message in messages]
     parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     return [text for text in texts if isinstance(text, str) and text]
 
 
-def _with_system(messages: Any, system: Any) -> Any:
-    """Messages after a system message that stands beside them, as in LLaMA-Factory's form of ShareGPT."""
-    if not isinstance(messages, list) or not (isinstance(system, str) and system):
-        return messages
-    return [{"role": "system", "content": system}, *messages]
+def _message(given: Any) -> tuple[dict[str, Any], bool]:
+    """A message without keys that are null, as apply_chat_template takes it; and whether it may be learned."""
+    _need(isinstance(given, dict), "expected an object")
+    message = _without_none(given)
+    flags = [message.pop(key) for key in ("train", "weight") if key in message]
+    _need(all(flag in (0, 1) for flag in flags), "expected train or weight of 0 or 1")
+    if "role" not in message and isinstance(message.get("from"), str):
+        role, value = SHAREGPT.get(message["from"], message["from"]), message.pop("value", None)
+        del message["from"]
+        message = _without_none({"role": role, "content": value, **message})
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or role not in ROLES:
+        raise BrokenConversation(f"unknown role {role!r:.60}; known are {', '.join(ROLES)}, and ShareGPT's")
+    if content is None and not any(message.get(key) for key in ("tool_calls", "function_call", *REASONING)):
+        raise BrokenConversation(f"role {role!r} has no content")
+    if isinstance(content, list):
+        message["content"] = [_part(part) for part in content]
+    elif not isinstance(content, str | None):
+        raise BrokenConversation(f"expected content of text or parts, found {content!r:.60}")
+    _need(all(isinstance(message.get(key, ""), str) for key in REASONING), "expected reasoning of text")
+    if "tool_calls" in message:
+        calls = _decoded(message["tool_calls"], list)
+        _need(isinstance(calls, list), "expected a list of tool_calls")
+        message["tool_calls"] = [_call(_decoded(call, dict)) for call in calls]
+    return message, all(flags)
 
 
-def _keys(row: Mapping[str, Any]) -> str:
-    return f"keys {', '.join(map(str, row))}" if row else "no keys"
+def _part(part: Any) -> Any:
+    """A part of a content without keys that are null."""
+    _need(isinstance(part, str | dict), "expected content of text or parts")
+    if isinstance(part, str):
+        return part
+    if MEDIA.search(str(part.get("type"))):
+        raise BrokenConversation(f"expected parts of text, found one of type {part['type']!r:.60}")
+    return _without_none(part)
 
 
-def _of_messages(given: Any, tools: Any) -> Conversation:
-    if not isinstance(given, list):
-        raise BrokenConversation(f"expected a list of messages, found a {type(given).__name__}")
-    messages, learned = [], []
-    for number, one in enumerate(given):
-        message, may_be_learned = _message(number, one)
-        messages.append(message)
-        learned.append(may_be_learned)
-    if not messages:
-        raise BrokenConversation("it is empty")
-    if not any(message["role"] == "assistant" for message in messages):
-        raise BrokenConversation("no turn of the assistant")
-    if tools is not None and not isinstance(tools, list):
-        raise BrokenConversation(f"expected a list of tools, found a {type(tools).__name__}")
-    return Conversation(messages, tools or None, tuple(learned))
-
-
-def _message(number: int, given: Any) -> tuple[dict[str, Any], bool]:
-    if not isinstance(given, dict):
-        raise BrokenConversation(f"message {number}: expected an object, found a {type(given).__name__}")
-    flags = {key: given[key] for key in ("train", "weight") if given.get(key) is not None}
-    for key, flag in flags.items():
-        if flag not in (0, 1):
-            raise BrokenConversation(f"message {number}: expected {key} of 0 or 1, found {flag!r}")
-    message = {key: value for key, value in given.items() if key not in ("train", "weight")}
-    if "role" not in message and "from" in message:
-        message = _of_sharegpt(number, message)
-    role = message.get("role")
-    if role not in ROLES:
-        raise BrokenConversation(f"message {number}: unknown role {role!r}; known are {', '.join(ROLES)}")
-    content = message.get("content")
-    has_more = any(message.get(key) for key in ("tool_calls", "reasoning_content", "thinking", "reasoning"))
-    if content is None and not has_more:
-        raise BrokenConversation(f"message {number} of role {role!r} has no content")
-    if not (content is None or isinstance(content, str) or _are_parts(content)):
-        raise BrokenConversation(f"message {number}: expected content of text or parts, found {content!r:.60}")
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, dict) and MEDIA.search(str(part.get("type"))):
-            raise BrokenConversation(f"message {number}: expected parts of text, found one of type {part['type']!r}")
-    return message, role == "assistant" and all(flags.values())
-
-
-def _of_sharegpt(number: int, message: dict[str, Any]) -> dict[str, Any]:
-    role = SHAREGPT.get(message["from"])
-    if role is None:
-        raise BrokenConversation(f"message {number}: unknown role {message['from']!r}; known are {', '.join(SHAREGPT)}")
-    others = {key: value for key, value in message.items() if key not in ("from", "value")}
-    return {"role": role, "content": message.get("value")} | others
-
-
-def _are_parts(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(part, dict | str) for part in content)
-
-
-def _of_pair(prompt: Any, completion: Any, tools: Any) -> Conversation:
-    both = []
-    for value, role in ((prompt, "user"), (completion, "assistant")):
-        both.append([{"role": role, "content": value}] if isinstance(value, str) else value)
-    if not all(isinstance(part, list) for part in both):
-        raise BrokenConversation("expected a prompt and a completion of text, or lists of messages")
-    whole = _of_messages(both[0] + both[1], tools)
-    learned = tuple(learned and number >= len(both[0]) for number, learned in enumerate(whole.learned))
-    return whole._replace(learned=learned)
+def _call(call: Any) -> dict[str, Any]:
+    _need(isinstance(call, dict), "expected tool_calls that are objects")
+    call = _without_none(call)
+    inner = call.get("function", call)
+    _need(isinstance(inner, dict), "expected the function of a call to be an object")
+    if isinstance(inner.get("arguments"), str):
+        inner = {**inner, "arguments": _decoded(inner["arguments"], dict)}
+    return {**call, "function": inner} if "function" in call else inner
 
 
 def _tokenized(row: Mapping[str, Any]) -> TokenizedConversation:
-    found = [name for name in MASK_COLUMNS if row.get(name) is not None]
-    if not found:
-        raise BrokenConversation(f"expected {', '.join(MASK_COLUMNS)} beside input_ids, found {_keys(row)}")
-    ids, values = row["input_ids"], row[found[0]]
-    if not (_are_whole(ids) and _are_whole(values) and len(ids) == len(values)):
-        raise BrokenConversation(f"expected input_ids and {found[0]}, two lists of numbers of one length")
-    if found[0] != "labels" and not set(values) <= {0, 1}:
-        raise BrokenConversation(f"expected {found[0]} of 0 and 1, found {min(values)} to {max(values)}")
-    bears: Callable[[int], bool] = (lambda value: value >= 0) if found[0] == "labels" else bool
-    if found[0] == "labels" and any(v >= 0 and v != id for v, id in zip(values, ids, strict=True)):
-        raise BrokenConversation("expected labels that are input_ids or negative: they are not to be shifted")
-    return TokenizedConversation(ids, [bears(value) for value in values])
+    names = [name for name in MASK_COLUMNS if row.get(name) is not None]
+    _need(bool(names), f"expected {', '.join(MASK_COLUMNS)} beside input_ids, found keys {', '.join(map(str, row))}")
+    ids, masks = row["input_ids"], []
+    for name in names:
+        values, is_labels = row[name], name == "labels"
+        is_right = _are_whole(ids) and _are_whole(values) and len(ids) == len(values)
+        _need(is_right, f"expected input_ids and {name}, two lists of numbers of one length")
+        _need(is_labels or set(values) <= {0, 1}, f"expected {name} of 0 and 1, found {max(values, default=0)}")
+        is_same = not is_labels or all(v < 0 or v == id for v, id in zip(values, ids, strict=True))
+        _need(is_same, "expected labels that are input_ids or negative: they are not to be shifted")
+        in_loss: Callable[[int], bool] = (lambda value: value >= 0) if is_labels else bool
+        masks.append([in_loss(value) for value in values])
+    _need(all(mask == masks[0] for mask in masks), f"{' and '.join(names)} say differently what is in the loss")
+    return TokenizedConversation(ids, masks[0])
 
 
 def _are_whole(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) in (int, bool) for value in values)
+
+
+def _decoded(value: Any, kind: type) -> Any:
+    """The list or object that a text of JSON is, where one is expected; any other value as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] != ("[" if kind is list else "{"):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return found if isinstance(found, kind) else value
+
+
+def _without_none(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: one for key, one in value.items() if one is not None}
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_mended(key): _mended(one) for key, one in value.items()}
+    return [_mended(one) for one in value] if isinstance(value, list) else value
+
+
+def _need(is_so: bool, why: str) -> None:
+    if not is_so:
+        raise BrokenConversation(why)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tokenmill.chat.others_texts import with_special
+from tokenmill.chat.library_texts import with_special
 from tokenmill.store.files import read_bounded
 from tokenmill.tokenize.chat_rule import MOST_ADDED, NAMES, ChatRule, LossRule
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -90,7 +90,9 @@ def _template_of(path: Path, given: Any) -> str:
 
 
 def _variables(config: dict[str, Any]) -> dict[str, str]:
-    """bos_token, eos_token and so on, as templates see them."""
+    """bos_token, eos_token and so on, as templates see them; those of models under names of their own, too."""
     named = {key: value for key, value in sorted(config.items()) if key.endswith("_token")}
+    for key in ("extra_special_tokens", "model_specific_special_tokens"):
+        named |= config[key] if isinstance(config.get(key), dict) else {}
     texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
     return {key: text for key, text in texts.items() if isinstance(text, str)}

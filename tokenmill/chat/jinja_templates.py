@@ -1,8 +1,7 @@
-"""Renders chat templates as transformers does, without it: the same sandbox, filters and globals.
+"""Renders chat templates as transformers' apply_chat_template does, without it: the same sandbox, filters and globals.
 
     template = JinjaTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
-    template.render(messages, tools)                      the text
-    template.render_with_blocks(messages, tools)          and where its {% generation %} blocks are
+    text, blocks = template.render(messages, tools)      blocks: (begin, end) of each {% generation %} block
 
 One thing is different: `strftime_now` always gives the 26th of July 2024, the date that Llama's templates fall back to.
 A date of today would give a set other bytes when it is continued tomorrow.
@@ -10,60 +9,83 @@ A date of today would give a set other bytes when it is continued tomorrow.
 
 import datetime
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from tokenmill.extras import naming_the_extra
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.sandbox
+
+from tokenmill.chat.conversations import REASONING, CannotMask
 
 NOW = datetime.datetime(2024, 7, 26)
-GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning; templates read the first
+FAILS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError)
+LONGEST_REASON = 160  # characters
 
 
-class CannotRender(ValueError):
-    """The template rejects a conversation, or fails on it."""
+class _Namespace(jinja2.utils.Namespace):
+    """As transformers' own: a template may write namespace(self=...)."""
+
+    def __init__(*args: Any, **kwargs: Any):
+        jinja2.utils.Namespace.__init__(args[0], *args[1:], **kwargs)
+
+
+class _Blocks(jinja2.ext.Extension):
+    """{% generation %} ... {% endgeneration %}, whatever white space its tags take away."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Any) -> Any:
+        self.environment.has_blocks = True  # type: ignore[attr-defined]
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_track"), [], [], body).set_lineno(line)
+
+    def _track(self, caller: Any) -> str:
+        text: str = caller()
+        environment: Any = self.environment
+        environment.blocks.append((sum(map(len, environment.rendered)), text))
+        return text
 
 
 class JinjaTemplate:
-    """A chat template. Raises ValueError if it is not valid Jinja."""
+    """A chat template; `has_blocks`: whether it marks what is learned. Raises ValueError if it is not valid Jinja."""
 
     def __init__(self, source: str, variables: dict[str, str]):
-        with naming_the_extra("chat"):
-            import jinja2
-        self._errors: tuple[type[Exception], ...] = (jinja2.exceptions.TemplateError, TypeError, ValueError)
-        self._errors += (KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)
-        self.variables, self.source = variables, source
-        self.has_blocks = GENERATION.search(source) is not None
-        self._tracker, environment = _environment()
+        how: Any = {"trim_blocks": True, "lstrip_blocks": True, "extensions": [_Blocks, jinja2.ext.loopcontrols]}
+        environment: Any = jinja2.sandbox.ImmutableSandboxedEnvironment(**how)
+        environment.has_blocks, environment.rendered, environment.blocks = False, [], []
+        environment.filters["tojson"] = _to_json
+        environment.globals.update(raise_exception=_raise, strftime_now=NOW.strftime, namespace=_Namespace)
         try:
             self._template = environment.from_string(source)
-        except jinja2.exceptions.TemplateSyntaxError as error:
+        except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"the chat template is not valid Jinja: line {error.lineno}: {error.message}") from error
+        self.variables, self.has_blocks, self._environment = variables, environment.has_blocks, environment
 
     def render(
-        self, messages: Sequence[dict[str, Any]], tools: list[Any] | None = None, add_generation_prompt: bool = False
-    ) -> str:
-        """The text of a conversation. Raises CannotRender, with the template's reason."""
-        return self.render_with_blocks(messages, tools, add_generation_prompt)[0]
-
-    def render_with_blocks(
-        self, messages: Sequence[dict[str, Any]], tools: list[Any] | None = None, add_generation_prompt: bool = False
+        self, messages: Sequence[dict[str, Any]], tools: list[Any] | None = None, prompt: bool = False
     ) -> tuple[str, list[tuple[int, int]]]:
-        """The text, and (begin, end) of each of its generation blocks in characters."""
-        given: dict[str, Any] = {"messages": list(messages), "tools": tools, "documents": None}
-        given |= {"add_generation_prompt": add_generation_prompt, **self.variables}
-        rendered: list[str] = []
-        self._tracker.begin(rendered)
+        """The text of a conversation, with the prompt for an answer if that is asked for, and its blocks.
+
+        Raises CannotMask with the template's reason.
+        """
+        environment, given = self._environment, dict[str, Any](self.variables)
+        environment.rendered, environment.blocks = [], []
+        given |= {"messages": with_reasoning(messages), "tools": tools, "documents": None}
+        given["add_generation_prompt"] = prompt
         try:
-            for block in self._template.generate(**given):
-                rendered.append(block)
-        except self._errors as error:
-            raise CannotRender(f"the template rejects it: {str(error) or type(error).__name__}"[:200]) from error
-        whole = "".join(rendered)
-        if any(whole[begin : begin + len(text)] != text for begin, text in self._tracker.blocks):
-            raise CannotRender("a generation block is within a macro, a filter or a set, so its place cannot be told")
-        return whole, [(begin, begin + len(text)) for begin, text in self._tracker.blocks]
+            for piece in self._template.generate(**given):
+                environment.rendered.append(piece)
+        except (*FAILS, RecursionError) as error:
+            reason = f"the template rejects it: {str(error) or type(error).__name__}"
+            raise CannotMask(reason[:LONGEST_REASON]) from error
+        text = "".join(environment.rendered)
+        blocks = [(begin, begin + len(block)) for begin, block in environment.blocks]
+        if any(text[begin:end] != block for (begin, end), (_, block) in zip(blocks, environment.blocks, strict=True)):
+            raise CannotMask("a generation block is within a macro, a filter or a set, so its place cannot be told")
+        return text, blocks
 
 
 def with_reasoning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -77,55 +99,11 @@ def with_reasoning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-class _Tracker:
-    """Where generation blocks are in the text that is being rendered."""
-
-    def __init__(self) -> None:
-        self.begin([])
-
-    def begin(self, rendered: list[str]) -> None:
-        self._rendered, self.blocks = rendered, list[tuple[int, str]]()  # where each begins, and its text
-
-    def add(self, text: str) -> None:
-        self.blocks.append((sum(map(len, self._rendered)), text))
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
 
 
-def _environment() -> tuple[_Tracker, Any]:
-    """The environment of transformers' templates, and what follows their generation blocks."""
-    import jinja2
-    import jinja2.ext
-    import jinja2.nodes
-    import jinja2.sandbox
-
-    tracker = _Tracker()
-
-    class GenerationBlocks(jinja2.ext.Extension):
-        """Knows {% generation %} ... {% endgeneration %}."""
-
-        tags = {"generation"}
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.CallBlock(self.call_method("_track"), [], [], body).set_lineno(line)
-
-        def _track(self, caller: Any) -> str:
-            text: str = caller()
-            tracker.add(text)
-            return text
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.exceptions.TemplateError(message)
-
-    def tojson(
-        x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-    ) -> str:
-        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = NOW.strftime
-    return tracker, environment
+def _to_json(
+    x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -10,25 +10,24 @@ of parts: text and python are learned, the output of python is not. Every text i
 from collections.abc import Iterator
 from typing import Any
 
-from tokenmill.chat.conversations import BrokenConversation, Conversation
-from tokenmill.chat.jinja_templates import REASONING
-from tokenmill.chat.turns import CALLS, CannotMask, Stretch
+from tokenmill.chat.conversations import REASONING, BrokenConversation, CannotMask, Conversation, Segment
 
 PARTS = {"python": ("<|python_start|>", "<|python_end|>"), "python_output": ("<|output_start|>", "<|output_end|>")}
 
 
-def nanochat_stretches(conversation: Conversation, bos_token: str, loss: str) -> list[Stretch]:
+def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> list[Segment]:
     """The rendered conversation. Raises BrokenConversation where nanochat would fail."""
     if conversation.tools:
         raise CannotMask("nanochat's rendering has no place for tools")
-    for what in (CALLS, *REASONING):
+    for what in ("tool_calls", "function_call", *REASONING):
         if any(message.get(what) for message in conversation.messages):
             raise CannotMask(f"nanochat's rendering has no place for {what}")
-    messages, learned = list(conversation.messages), list(conversation.learned)
+    messages = list(conversation.messages)
+    learned = [number in conversation.learned for number in range(len(messages))]
     if messages[0]["role"] == "system":
         messages, learned = _merged(messages), learned[1:]
     last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-    found = [Stretch(bos_token, True, ())]
+    found = [Segment(bos_token, True, ())]
     for number, message in enumerate(messages):
         expected = ("user", "assistant")[number % 2]
         if message["role"] != expected:
@@ -48,16 +47,16 @@ def _merged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [others[0] | {"content": f"{first}\n\n{second}"}, *others[1:]]
 
 
-def _user(content: Any) -> Iterator[Stretch]:
+def _user(content: Any) -> Iterator[Segment]:
     if not isinstance(content, str):
         raise BrokenConversation(f"expected a user's message to be text, as nanochat does, found {content!r:.60}")
-    yield Stretch("<|user_start|>", True, ())
+    yield Segment("<|user_start|>", True, ())
     yield from _text(content, False)
-    yield Stretch("<|user_end|>", True, ())
+    yield Segment("<|user_end|>", True, ())
 
 
-def _assistant(content: Any, is_learned: bool) -> Iterator[Stretch]:
-    yield Stretch("<|assistant_start|>", True, ())
+def _assistant(content: Any, is_learned: bool) -> Iterator[Segment]:
+    yield Segment("<|assistant_start|>", True, ())
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for part in parts or []:
         kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
@@ -68,16 +67,16 @@ def _assistant(content: Any, is_learned: bool) -> Iterator[Stretch]:
             yield from _text(text, bears)
             continue
         begin, end = PARTS[kind]
-        yield Stretch(begin, True, _whole(begin, bears))
+        yield Segment(begin, True, _whole(begin, bears))
         yield from _text(text, bears)
-        yield Stretch(end, True, _whole(end, bears))
-    yield Stretch("<|assistant_end|>", True, _whole("<|assistant_end|>", is_learned))
+        yield Segment(end, True, _whole(end, bears))
+    yield Segment("<|assistant_end|>", True, _whole("<|assistant_end|>", is_learned))
 
 
-def _text(text: str, bears_loss: bool) -> Iterator[Stretch]:
+def _text(text: str, in_loss: bool) -> Iterator[Segment]:
     if text:
-        yield Stretch(text, False, _whole(text, bears_loss))
+        yield Segment(text, False, _whole(text, in_loss))
 
 
-def _whole(text: str, bears_loss: bool) -> tuple[tuple[int, int], ...]:
-    return ((0, len(text)),) if bears_loss else ()
+def _whole(text: str, in_loss: bool) -> tuple[tuple[int, int], ...]:
+    return ((0, len(text)),) if in_loss else ()

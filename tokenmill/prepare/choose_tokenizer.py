@@ -51,7 +51,7 @@ def _trained(
     path: Path, size: int, config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]
 ) -> Tokenizer:
     if path.exists():
-        say(f"using the tokenizer trained before: {path} (delete it to train again)")
+        say(f"using the tokenizer trained before for a data set of this name: {path} (delete it to train again)")
         return Tokenizer.load(path)
     if config.part_of[1] > 1:
         raise ValueError(f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first")

@@ -111,7 +111,7 @@ def _summarize(token_set: TokenSet) -> None:
         sizes = f"{counted(len(entries), 'shard'):>12} {counted(documents, 'document'):>22} {tokens:18,} tokens"
         print(f"  {split:5} {sizes} {in_bytes(tokens * token_set.numpy_dtype.itemsize):>12}")
         if split == "val" and tokens < FEW:
-            print(f"  warning: {tokens:,} tokens are few to validate with: a loss on them is mostly chance")
+            print(f"  warning: {tokens:,} tokens are too few to validate with: a loss on them is mostly chance")
     if facts["text_bytes"]:  # which conversations that are tokenized already do not have
         print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
     if token_set.is_chat:
@@ -128,8 +128,8 @@ def next_step(folder: Path | str, module: str, is_chat: bool) -> str:
     if is_chat:  # long conversations are an error by default, and a loss is divided by the loader's `targets`
         lines = [f"from {module} import RowLoader", f'loader = RowLoader({settings}, long_documents="crop")']
         lines.append("inputs, targets = next(loader)")
-    report = f"python -m tokenmill report {shlex.quote(str(folder))}"
-    return "\n".join(["train on it:", "", *lines, "", "look at it:", "", report, ""])
+    lines += ["", "look at it:", "", f"python -m tokenmill report {shlex.quote(str(folder))}", ""]
+    return "\n".join(["train on it:", "", *lines])
 
 
 def _say(text: str) -> None:

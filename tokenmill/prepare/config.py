@@ -18,7 +18,6 @@ from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions
 from tokenmill.text.listing import name_of_source
 from tokenmill.tokenize.chat_rule import NAMES as CHAT_NAMES
 
-LEAST = 1000  # bytes of text in a shard
 FEW_NAMES = 3  # of sources, that make the name of the data set
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
@@ -49,7 +48,7 @@ class PrepareConfig:
     messages_column: str | None = None  # the column, or key, with the messages, if it is not messages or conversations
     engine: Literal["auto", "tiktoken", "gigatoken"] = "auto"  # what tokenizes; auto takes the fastest proven one
     name: str | None = None  # the data set's name in the token set's folder; by default taken from the source
-    val_file: str | None = None  # the files that validate: a name, a glob, another file's path, or last: the source's last; by default those named val, valid, validation or dev
+    val_file: str | None = None  # the files that validate: a name or a glob within the source, another file's path, or last: the source's last; by default those named val, valid, validation or dev
     val_fraction: float | None = None  # how much of the documents validates, drawn by a hash of their text; by default, if no file is named so, 0.01 (0.1 of less than 10 MiB)
     text_column: str = "text"  # the column, or key of a jsonl line, with the documents; doc.text of a struct; several, as title,text, are joined by a blank line
     keep_columns: str | None = None  # columns, or keys, to keep for `tokenmill view` and `show`, as id,score,meta.language; note? may be missing
@@ -85,7 +84,7 @@ class PrepareConfig:
         sources = tuple(dict.fromkeys(map(os.fspath, given)))
         if not sources or not all(source.strip() for source in sources):
             raise ValueError("--source names nothing; name a folder, a file or a repository on the hub")
-        for source in sources:
+        for source in (*sources, self.val_file or ""):
             for part in source.split("::") if has_scheme(source) else ():  # fsspec knows chains of URLs
                 require_no_password(part)
         object.__setattr__(self, "source", sources)
@@ -96,11 +95,11 @@ class PrepareConfig:
             )
         for field in ("workers", "num_shards", "max_document_bytes", "shard_text_bytes"):
             if getattr(self, field) is not None:
-                least = LEAST if field == "shard_text_bytes" else 1
+                least = 1000 if field == "shard_text_bytes" else 1
                 object.__setattr__(self, field, whole_number(field, getattr(self, field), least))
         if not re.fullmatch(r"\d+/\d+", self.part or "1/1") or not 1 <= self.part_of[0] <= self.part_of[1]:
             raise ValueError(f"part must be I/N, from 1/N to N/N, not {self.part!r}")
-        if not re.fullmatch(r"[\w.-]+", self.dataset):
+        if not re.fullmatch(r"\w[\w.-]*", self.dataset):
             raise ValueError(f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give --name")
         columns = self.options.kept
         if "" in columns or len(set(columns)) < len(columns):
@@ -125,7 +124,7 @@ class PrepareConfig:
         """What --tokenizer says, or its default."""
         if self.tokenizer is not None or self.chat is None or self.chat in CHAT_NAMES:
             return self.tokenizer or "gpt2"
-        beside = Path(self.chat).with_name("tokenizer.json")
+        beside = (Path(self.chat) / "x" if Path(self.chat).is_dir() else Path(self.chat)).with_name("tokenizer.json")
         return str(beside) if beside.is_file() else "gpt2"
 
     @property

@@ -66,9 +66,9 @@ class Destination:
             for name in SMALL_FILES:
                 write(self.address, name, self.folder / name)
 
-    def record(self, name: str) -> dict[str, Any] | None:
-        """The record of a shard that is whole; None if there is none."""
-        if self.address is None:
+    def record(self, name: str, is_whole: bool = True) -> dict[str, Any] | None:
+        """The record of a shard, if all its files are there or that does not matter; None if there is none."""
+        if self.address is None and is_whole:
             return finished_record(self.folder, name)
         path = shard_path(self.folder, name, "json")
         return read_json(path, "shard") if path.exists() else None
@@ -115,6 +115,8 @@ class Destination:
 
     def finish(self) -> None:
         """Sends what makes the shards at an address a token set, the manifest last."""
+        for name in SUBFOLDERS:  # what a worker that was killed left there
+            remove_temporary_files(self.folder / name)
         if self.address is not None:
             push_rest(TokenSet(self.folder), self.address)
 

@@ -34,5 +34,6 @@ class PreparationError(Exception):
 
     def __init__(self, failures: list[Failure], folder: Path | str):
         reasons = "; ".join(dict.fromkeys(failure.reason for failure in failures))
-        super().__init__(f"{len(failures)} failed, all others are done: {reasons}")
+        others = ", all others are done" * (not any(failure.is_for_all for failure in failures))
+        super().__init__(f"{len(failures)} failed{others}: {reasons}")
         self.failures, self.folder = failures, folder

@@ -30,17 +30,21 @@ def list_files(config: PrepareConfig, say: Callable[[str], None]) -> tuple[list[
         files = list(dict.fromkeys([*files[: config.num_shards], *last]))
     names = {file.path: file.name for file in files}
     if val not in (LAST, *names.values()) and (has_scheme(val) or Path(val).is_file()):
-        (other,) = list_sources([val]).files
+        other, *more = list_sources([val]).files
+        if more:
+            raise ValueError(f"--val-file {val}: expected one file, found {len(more) + 1:,}; name one")
         name = names.get(other.path) or (f"val/{other.name}" if other.name in names.values() else other.name)
         files = files if other.path in names else [*files, replace(other, name=name)]
         config = replace(config, val_file=name)
-    _require_fitting(files, config.options)
+    _require_fitting(files, config, config.options)
     return files, config
 
 
-def _require_fitting(files: list[SourceFile], options: ReadOptions) -> None:
+def _require_fitting(files: list[SourceFile], config: PrepareConfig, options: ReadOptions) -> None:
     """ValueError for options that mean nothing to these files, or if the only file is one document."""
     file, has_separator = files[0], options.document_separator is not None
+    if config.revision != "main" and file.hub is None:
+        raise ValueError(f"{file.shown}: --revision is for repositories on the hub; leave it out")
     if not file.format.is_text and has_separator:
         raise ValueError(f"{file.shown}: --document-separator is for files of text; leave it out")
     if file.format.is_text and (options.kept or options.text_column != ReadOptions().text_column):

@@ -40,17 +40,18 @@ def made(unit: Unit, work: Work, is_last: bool = False) -> dict[str, Any] | None
 
     ValueError if they were made otherwise, and the manifest lists them, or they would be made no more: `is_last`.
     """
-    record = work.destination.record(unit.name)
-    names = list(record["unit"]["shards"]) if record and "unit" in record else []
-    records = [record if name == unit.name else work.destination.record(name) for name in names]
-    problem = next((found for one in records if one and (found := difference(one, unit, work))), None)
+    read = work.destination.record
+    some = read(unit.name, False) or read(f"{unit.name}-val", False)  # one alone is left in a set that was pulled
+    names = list(some["unit"]["shards"]) if some and "unit" in some else []
+    there = [one for name in names if (one := read(name, False))]
+    problem = next((found for one in there if (found := difference(one, unit, work))), None)
     if problem and (is_last or not work.listed.isdisjoint(names)):
         raise ValueError(
             f"{work.destination.shown}: shard {unit.name} was made from other data, or by a run with other settings: "
             f"{problem}; put that back as it was (of the hub, name the commit in manifest.json as --revision; more "
             "text goes into a new file), prepare under another --name, or delete the folder"
         )
-    return record if names and not problem and all(records) else None
+    return read(unit.name) if names and not problem and all(map(read, names)) else None
 
 
 def shards_of(record: dict[str, Any], work: Work) -> list[tuple[dict[str, Any], Split]]:

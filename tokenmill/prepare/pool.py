@@ -17,13 +17,16 @@ import time
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import multiprocess
 from multiprocess import connection, forkserver
 
+from tokenmill.checks import whole_number
 from tokenmill.prepare.failures import Failure, failure_of
 
+PACKAGES = str(Path(__file__).resolve().parents[2])  # where this package is, if it is not installed
 TRIES = 2
 SILENT_SECONDS = 600  # after which a worker is taken for dead; it reports something every few MB
 POLL_SECONDS = 0.5
@@ -33,7 +36,8 @@ class Pool:
     """Worker processes. The server that forks them starts with `start`, or else with `run`."""
 
     def __init__(self, workers: int):
-        self.workers, self._context = workers, multiprocess.get_context("forkserver")
+        self.workers = whole_number("workers", workers, 1)
+        self._context = multiprocess.get_context("forkserver")
 
     def __enter__(self) -> "Pool":
         return self
@@ -48,7 +52,7 @@ class Pool:
     def start(self, *preload: str) -> None:
         """Starts the server, which imports modules meanwhile. Does nothing if it runs already."""
         before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # which Python 3.11 does not pass on
+        os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGES, *filter(None, sys.path)])  # not passed on by 3.11
         self._context.set_forkserver_preload(list(preload))
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the server and its workers inherit:
         try:  # the parent ends them
@@ -69,7 +73,7 @@ class Pool:
         """Runs all tasks; what failed. `state_of` says whether a task may begin yet, or why it never can. Numbers of a
         worker that died are taken back. Raises what the callbacks raise.
         """
-        waiting, tries, failures = deque(range(len(tasks))), Counter[int](), list[Failure]()
+        waiting, tries, failures = deque(range(len(tasks))), Counter[int | None](), list[Failure]()
         workers: list[_Worker] = []
         self.start()
 
@@ -94,10 +98,11 @@ class Pool:
             workers.remove(worker)
             if worker.sums:
                 on_numbers(*(-number for number in worker.sums))
-            if worker.number is None:
-                return
             tries[worker.number] += 1
-            if tries[worker.number] < TRIES:
+            if worker.number is None:  # it died before it had a task
+                if tries[None] > TRIES * self.workers:
+                    raise OSError(f"{tries[None]} workers died at their start; what they printed may say why")
+            elif tries[worker.number] < TRIES:
                 waiting.appendleft(worker.number)
             else:
                 settle(worker.number, Failure(tasks[worker.number], f"{reason}, {TRIES} times"))

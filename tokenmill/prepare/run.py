@@ -51,7 +51,7 @@ def prepare(config: PrepareConfig) -> Prepared:
         if not config.dry_run and config.cluster is None:
             pool.start(make.__module__)
         files, config = list_files(config, progress.say)
-        divided, sentences = divide(files, find_rule(config, files))
+        divided, sentences = divide(files, find_rule(config, files), config.train_size is None)  # else see _prepare
         tokenizer = find_tokenizer(config, divided, progress.say)
         if tokenizer is None:  # of a dry run
             units = plan(divided, config.options, config.shard_text_bytes or shard_size(divided))
@@ -92,7 +92,7 @@ def _prepare(
         progress.say(sentence)
 
     destination.begin(tokenizer)
-    if missing and (failures := _make(missing, files, work, config, pool, progress)):
+    if missing and (failures := _make(missing, work, config, pool, progress)):
         raise PreparationError(failures, folder)
     destination.fetch()  # what other parts have made
     records = [made(unit, work, is_last=True) for unit in units]
@@ -124,20 +124,13 @@ def _former_groups(former: dict[str, Any], files: Sequence[SourceFile], shown: s
     here = {file.name for file in files}
     if gone := [name for group in groups for name in group if name not in here]:
         raise ValueError(
-            f"{shown}: was made of {gone[0]}{f' and {len(gone) - 1:,} more' * (len(gone) > 1)} too, not in the source "
-            "any more; put back what is missing, or, if this is another corpus, give it another --name"
+            f"{shown}: was made of {gone[0]}{f' and {len(gone) - 1:,} more' * (len(gone) > 1)} too, which the "
+            "source has no more, or under another name; put back what is missing, or give another corpus another --name"
         )
     return groups
 
 
-def _make(
-    units: list[Unit],
-    files: Sequence[SourceFile],
-    work: Work,
-    config: PrepareConfig,
-    pool: Pool,
-    progress: Progress,
-) -> list[Failure]:
+def _make(units: list[Unit], work: Work, config: PrepareConfig, pool: Pool, progress: Progress) -> list[Failure]:
     """Makes the units here or on a cluster, with progress; what failed."""
     left = Counter(file for unit in units for file in unit.files)
     said, types = set[str](), Types()

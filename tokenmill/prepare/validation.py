@@ -86,19 +86,15 @@ def divide(files: Sequence[SourceFile], rule: Rule, is_kept: bool = False) -> tu
             f"{some(names)} would validate, as the names say, {share:.0%} of the source; say what validates by "
             "--val-file or --val-fraction"
         )
-    said = [f"validates: {_fraction(rule['fraction'])}"] if "fraction" in rule else []
+    how = "of the documents, chosen by a hash of their text (--val-fraction; --val-file names files)"
+    said = [f"validates: {rule['fraction']:.4g} {how}"] if "fraction" in rule else []
     said += [f"validates: {some(names)}, about {share:.1%} of the text"] if names else []
-    if not names and called:
-        said.append(
-            f"warning: {some(sorted(called))}: called after a validation split, and split like all others in this set"
-        )
+    odd = [file.name for file in divided if file.validates < 1.0 and (by_user or file.name in called)]
+    if odd := [name for name in odd if VALIDATES.search(name) or FOR_TESTS.search(name)]:
+        said.append(f"warning: {some(odd)}: in the training data, though the name says validation or test")
     if tests:
         said.append(
             f"left out, for tests as the names say: {some(tests)}; to use them, name them alone as --source, or as "
             "--val-file"
         )
     return divided, said
-
-
-def _fraction(fraction: float) -> str:
-    return f"{fraction:.4g} of the documents, chosen by a hash of their text (--val-fraction; --val-file names files)"

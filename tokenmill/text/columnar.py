@@ -6,16 +6,15 @@ when a worker opens the file, so a part of a file with fewer row groups than par
 The text is in a column (`text`), in a field of a struct (`doc.text`), or in several columns (`title,text`).
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tokenmill.text.documents import without_nulls
-from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
+from tokenmill.text.formats import BATCH_BYTES, UNREADABLE, ReadOptions, Rows
 from tokenmill.text.source_file import SourceFile
 
 MAGIC = b"ARROW1"  # begins an Arrow file with a footer; the other kind is a stream of messages
@@ -23,6 +22,7 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 STREAMING = {"buffer_size": 1 << 20, "pre_buffer": False}  # by default pyarrow fetches a whole row group
 TEXTS = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 CONVERSATIONS = 1024  # turned into JSON at a time, at most
+FREE = ("arguments", "tools")  # of a conversation, in which any field may be missing
 
 
 def read_parquet(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
@@ -148,13 +148,29 @@ def _column_at(batch: pa.RecordBatch, path: list[str]) -> pa.Array:
 
 
 def _as_json(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
-    """Each row as JSON. ValueError for bytes in it that are not UTF-8."""
-    try:
-        rows = [orjson.dumps(without_nulls(row), default=_json_value) for row in batch.to_pylist()]
-        return pa.array(rows, pa.large_binary())
-    except TypeError as error:  # as orjson wraps what _json_value raises
-        raise ValueError(f"expected text in the messages, found others ({error.__cause__ or error})") from error
+    """Each row as JSON; of a row that JSON cannot hold as it is, the reason under UNREADABLE."""
+    found, kind = [], pa.struct(list(batch.schema))
+    for row in batch.to_pylist(maps_as_pydicts="strict"):
+        try:
+            found.append(json.dumps(_plain(row, kind), ensure_ascii=False, allow_nan=False).encode())
+        except (ValueError, TypeError) as error:
+            found.append(json.dumps({UNREADABLE: str(error)}).encode())
+    return pa.array(found, pa.large_binary())
 
 
-def _json_value(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _plain(value: Any, kind: pa.DataType, is_free: bool = False) -> Any:
+    """A value as JSON has it, less fields that are null. ValueError for such a field where any may be missing."""
+    if value is None:
+        return None
+    if isinstance(kind, pa.JsonType):
+        return json.loads(value)
+    if pa.types.is_struct(kind):
+        if is_free and None in value.values():
+            raise ValueError("a field of arguments or tools is null, or is missing: in Arrow, store them as JSON text")
+        fields = [field for field in kind if value[field.name] is not None]
+        return {one.name: _plain(value[one.name], one.type, is_free or one.name in FREE) for one in fields}
+    if pa.types.is_map(kind):
+        return {key: _plain(one, kind.item_type, is_free) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one, kind.value_type, is_free) for one in value]
+    return value.decode() if isinstance(value, bytes) else value

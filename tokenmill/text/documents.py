@@ -8,6 +8,7 @@ a share of the documents validates, a hash of the text decides, so the same text
 file it is in, and whatever the tokenizer.
 """
 
+import json
 import re
 import zlib
 from collections import Counter
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from tokenmill.text.formats import ReadOptions, Rows
@@ -62,7 +62,7 @@ def read_unit(unit: Unit, options: ReadOptions) -> Iterator[Documents]:
 
 def _documents(rows: Rows, number: int, file: SourceFile, options: ReadOptions) -> Documents:
     counts = Counter(broken_lines=rows.broken, oversized_documents=rows.oversized)
-    texts, kept = _joined(list(map(as_text, rows.texts))), _table(rows.kept)
+    texts, kept = _joined(list(map(as_text, rows.texts))), _table(rows.kept) if rows.kept else None
     place = rows.place or (lambda number: f"document {number:,} of those read together")
     types = {name: _type_of(column.type) for name, column in rows.kept.items()}
     found = Documents(texts, np.zeros(len(texts), bool), kept, number, rows.row_group, types, counts, rows.bytes, place)
@@ -96,19 +96,17 @@ def _validates(texts: pa.LargeStringArray, share: float, options: ReadOptions) -
 def _conversation(row: str, options: ReadOptions) -> bytes:
     """What a row of JSON is hashed by: its conversation alone, written in one way, whatever else is beside it."""
     try:
-        found = orjson.loads(row)
-        some = without_nulls({name: found.get(name) for name in options.conversation_columns})
-        return orjson.dumps(some, option=orjson.OPT_SORT_KEYS) if some else row.encode()
-    except (ValueError, TypeError, AttributeError):  # broken: reported, or left out, in whichever split it is
+        found = json.loads(row)
+        some = _without_nulls({name: found.get(name) for name in options.conversation_columns})
+        return json.dumps(some, sort_keys=True).encode() if some else row.encode()
+    except (ValueError, AttributeError, RecursionError):  # broken: reported, or left out, in whichever split it is
         return row.encode()
 
 
-def without_nulls(value: Any) -> Any:
-    """A row without fields that are null, as a struct has all that others have. Contents of messages may be null."""
+def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        some = {key: one for key, one in value.items() if one is not None or (key == "content" and "role" in value)}
-        return {key: without_nulls(one) for key, one in some.items()}
-    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def text_hashes(texts: pa.LargeStringArray) -> np.ndarray:
@@ -148,11 +146,8 @@ def text_offsets(texts: pa.LargeStringArray) -> np.ndarray:
 
 def text_lengths(texts: pa.LargeStringArray) -> np.ndarray:
     """Bytes of each text, 0 for a null: (num_texts,) int64."""
-    if texts.null_count:
-        import pyarrow.compute as pc  # takes a thirtieth of a second
-
-        return np.asarray(pc.fill_null(pc.binary_length(texts), 0), np.int64)
-    return np.diff(text_offsets(texts))
+    lengths = np.diff(text_offsets(texts))
+    return lengths * np.asarray(texts.is_valid()) if texts.null_count else lengths
 
 
 def valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
@@ -177,21 +172,14 @@ def _joined(columns: list[pa.LargeStringArray]) -> pa.LargeStringArray:
     return as_text(pa.array(joined, pa.large_binary()))
 
 
-def _table(columns: dict[str, Any]) -> pa.Table | None:
-    """The columns to keep; of "meta.lang" and "meta.date" a struct, as SQL knows it. None if none are kept."""
-    if not columns:
-        return None
+def _table(columns: dict[str, Any]) -> pa.Table:
+    """The columns to keep; of "meta.lang" and "meta.date" a struct, as SQL knows it."""
     heads: dict[str, dict[str, Any]] = {}
     for name, column in columns.items():
         head, _, rest = name.partition(".")
         heads.setdefault(head, {})[rest] = column
-    return pa.table({head: _valid(below[""]) if "" in below else _struct(below) for head, below in heads.items()})
-
-
-def _struct(columns: dict[str, Any]) -> pa.StructArray:
-    table = _table(columns)
-    assert table is not None, "a struct has fields"
-    return pa.StructArray.from_arrays([c.combine_chunks() for c in table.columns], names=table.column_names)
+    structs = {head: _table(below).to_struct_array() for head, below in heads.items() if "" not in below}
+    return pa.table({head: structs[head] if head in structs else _valid(heads[head][""]) for head in heads})
 
 
 def _type_of(kind: pa.DataType) -> str:

@@ -18,6 +18,7 @@ MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 # by which rows with conversations are recognized (chat/conversations.py)
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "labels")
+UNREADABLE = "tokenmill: unreadable"  # the key of why a row of Arrow is no JSON
 CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, "system", "prompt", "completion", "input_ids", *MASK_COLUMNS, "tools")
 
 
@@ -87,8 +88,8 @@ class TextFormat:
     def read(self, *arguments: Any) -> Iterator[Rows]:
         """Calls the reader: (file, k, n, options)."""
         module, _, function = self.reader.partition(":")
-        reader: Callable[..., Iterator[Rows]] = getattr(importlib.import_module(f"tokenmill.text.{module}"), function)
-        return reader(*arguments)
+        rows: Iterator[Rows] = getattr(importlib.import_module(f"tokenmill.text.{module}"), function)(*arguments)
+        return rows
 
     def suffix_of(self, name: str) -> str | None:
         """The suffix by which a file of this name has this format; None if it has another one."""
@@ -115,11 +116,6 @@ FORMAT_NAMES = "/".join(FORMATS)  # for messages
 def format_of(name: str) -> TextFormat | None:
     """The format of a file with this name, or None if it has no known one."""
     return next((entry for entry in FORMATS.values() if entry.suffix_of(name)), None)
-
-
-def compression_of(name: str) -> str | None:
-    """How a file of this name is compressed as a whole: gzip, zstd or None."""
-    return next((kind for suffix, kind in COMPRESSIONS.items() if name.lower().endswith(suffix)), None)
 
 
 def stem_of(name: str) -> str:

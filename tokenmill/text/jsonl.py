@@ -33,15 +33,11 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
 def _rows(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
     try:
         objects, key = list(map(orjson.loads, lines.texts)), options.text_column
-        texts = [_array([None if one[key] is None else one[key].encode() for one in objects])]
+        texts = [pa.array([None if one[key] is None else one[key].encode() for one in objects], pa.large_binary())]
         return Rows(texts, _kept(file, objects, options), lines.bytes, oversized=lines.oversized)
     except (ValueError, LookupError, TypeError, AttributeError):
         # one of them is blank, broken, not UTF-8, or has its text in another place
         return _one_by_one(file, lines, options)
-
-
-def _array(texts: Sequence[bytes | None]) -> pa.LargeBinaryArray:
-    return pa.array(texts, pa.large_binary())
 
 
 def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
@@ -49,7 +45,8 @@ def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Row
     numbers = [number for number, line in enumerate(lines.texts) if line.strip()]
     texts = [lines.texts[number] for number in numbers]
     kept = _kept(file, [_object_or_none(line) for line in texts] if options.kept else [], options)
-    return Rows([_array(texts)], kept, lines.bytes, oversized=lines.oversized, place=_placer(file, lines, numbers))
+    rows = Rows([pa.array(texts, pa.large_binary())], kept, lines.bytes, oversized=lines.oversized)
+    return rows._replace(place=_placer(file, lines, numbers))
 
 
 def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
@@ -70,7 +67,7 @@ def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
                     "leave such lines out by --skip-broken"
                 ) from error
             broken += 1
-    columns = [_array(column) for column in zip(*texts, strict=True)] or [_array([])]
+    columns = [pa.array(column, pa.large_binary()) for column in list(zip(*texts, strict=True)) or [()]]
     return Rows(columns, _kept(file, objects, options), lines.bytes, broken=broken, oversized=lines.oversized)
 
 

@@ -132,7 +132,9 @@ def _walk(folder: str) -> Iterator[str]:
     for where, folders, names in os.walk(folder, onerror=_unreadable, followlinks=True):
         found = os.stat(where)
         folders.sort()
-        if (found.st_dev, found.st_ino) in seen or {"shards", "manifests"} <= set(folders):  # or it is a token set
+        if (found.st_dev, found.st_ino) in seen or (
+            {"shards", "manifests"} <= {*folders} and "tokenizer.json" in names
+        ):
             folders[:], names = [], []
         seen.add((found.st_dev, found.st_ino))
         yield from (os.path.join(where, name) for name in names)
@@ -154,8 +156,6 @@ def _at_url(source: str) -> tuple[bool, Found]:
         listed = fs.glob(root, detail=True) if glob.has_magic(root) else listed
     except ImportError as error:
         raise ValueError(f"{shown}: {error}; {pip_line('remote')}") from error
-    except ValueError as error:
-        raise ValueError(f"{shown}: {redact(str(error))}; expected a URL that fsspec knows, as s3://b/folder") from None
     except Exception as error:  # each file system has its own
         why = redact((str(error) or type(error).__name__).splitlines()[0])
         raise ConnectionError(f"{shown}: could not be listed ({why}); check the address and your access") from None

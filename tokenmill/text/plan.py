@@ -67,18 +67,17 @@ def plan(
     `former` are the names of files that are together in a shard of that set: they stay together and come first.
     ValueError if two files would make shards of the same name, or one of them has too long a name.
     """
-    by_name = {file.name: file for file in files}
+    by_name, stems = {file.name: file for file in files}, dict[str, SourceFile]()
     groups = [[by_name.pop(name) for name in names] for names in dict.fromkeys(map(tuple, former))]
     groups += _groups(by_name.values(), size)
     units = [unit for group in groups for unit in _units_of(group, options, size)]
-    stems: dict[str, Unit] = {}
-    for unit in units:
-        if len(unit.stem.encode()) > LONGEST_STEM:
-            raise ValueError(f"{unit.files[0].shown}: a path of over {LONGEST_STEM} bytes in the source; shorten it")
-        if (other := stems.setdefault(unit.stem, unit)).files != unit.files:
+    for file in (file for group in groups for file in group):
+        if len((stem := Unit((file,)).stem).encode()) > LONGEST_STEM:
+            raise ValueError(f"{file.shown}: a path of over {LONGEST_STEM} bytes in the source; shorten it")
+        if (other := stems.setdefault(stem, file)) is not file:
             raise ValueError(
-                f"{unit.files[0].shown} and {other.files[0].shown}: both would write shards named {unit.stem}; rename "
-                "one of them"
+                f"{file.shown} and {other.shown}: are these two copies of one text? Both would write shards named "
+                f"{stem}; take one of them out, or rename it"
             )
     return units
 

@@ -10,11 +10,12 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from tokenmill.addresses import has_scheme
 from tokenmill.sanitize import redact
-from tokenmill.text.formats import TextFormat, compression_of, format_of
+from tokenmill.text.formats import COMPRESSIONS, TextFormat, format_of
 
 END_BYTES = 1 << 16  # of a file's beginning and end, which tell one file from another
 COMPRESSED_TEXT = 4.0  # bytes of text in a byte of a compressed file, about
@@ -51,7 +52,7 @@ class SourceFile:
     @property
     def compression(self) -> str | None:
         """How the whole file is compressed: gzip, zstd or None."""
-        return compression_of(self.name)
+        return COMPRESSIONS.get(os.path.splitext(self.name.lower())[1])
 
     @property
     def is_local(self) -> bool:
@@ -71,7 +72,12 @@ class SourceFile:
     @property
     def is_there(self) -> bool:
         """Whether it can be opened: a file of the hub has to be fetched first."""
-        return self.hub is None or (os.path.exists(self.path) and os.path.getsize(self.path) == self.bytes)
+        if self.hub is None:
+            return True
+        # huggingface_hub writes the commit, and the file's hash, which is another one in a commit that changes it
+        kept = Path(self.hub.folder, ".cache", "huggingface", "download", f"{self.name}.metadata")
+        has_size = os.path.exists(self.path) and os.path.getsize(self.path) == self.bytes
+        return has_size and kept.exists() and kept.read_text().split()[1:2] == [self.hub.sha256 or self.hub.git_sha1]
 
     def open(self) -> IO[Any]:
         """Its bytes, as a binary file that can seek."""

@@ -96,7 +96,7 @@ class Evaluator:
             hint = f" (a text is written '{name}', in single quotes)"
         return ValueError(
             f"{flag} {expression}: there is no column {name!r}{hint}; there are {', '.join(columns)}; keep more "
-            "columns by `tokenmill prepare --keep-columns`, which tokenizes nothing again"
+            "columns by `tokenmill prepare --keep-columns`, under another --name"
         )
 
     def _columns(self, flag: str, expression: str) -> list[str]:

@@ -1,8 +1,9 @@
 """What a chat set has to know of tokenizers that Hugging Face's library runs: how they change a text.
 
-absorbing(tokenizer)          the special tokens that take the spaces before, or after, them into themselves
-spells_texts(tokenizer)       whether the bytes of a text's tokens are the text
-begins(tokenizer, text, ids)  the character of a text that each of its tokens begins with
+depends_on_neighbors(tokenizer)   whether a text has other ids beside a special token, or where a text begins
+spells_texts(tokenizer)           whether the bytes of a text's tokens are the text
+begins(tokenizer, text, ids)      the character of a text that each of its tokens begins with
+encode_whole(tokenizer, text)     the ids of a conversation with its special tokens, and where these begin
 """
 
 import json
@@ -16,29 +17,22 @@ from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.library_errors import CannotRun, naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 
+FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token, by which it takes or needs what is beside it
 
-def absorbing(tokenizer: Tokenizer) -> tuple[frozenset[str], frozenset[str]]:
-    """The special tokens that take the spaces before, or after, them into themselves."""
-    added = (json.loads(tokenizer.whole).get("added_tokens") or []) if isinstance(tokenizer, HuggingFace) else []
-    left, right = (
-        frozenset(one["content"] for one in added if one.get(side) and one["content"] in tokenizer.special_tokens)
-        for side in ("lstrip", "rstrip")
-    )
-    return left, right
+
+def depends_on_neighbors(tokenizer: Tokenizer) -> bool:
+    """Whether the ids of a rendering are not those of its special tokens and of the texts between them, each alone."""
+    if not isinstance(tokenizer, HuggingFace):
+        return False
+    whole = json.loads(tokenizer.whole)
+    has_flags = any(token.get(flag) for token in whole.get("added_tokens") or [] for flag in FLAGS)
+    is_normalized = any(token.get("normalized") and token.get("special") for token in whole.get("added_tokens") or [])
+    return has_flags or is_normalized or not _is_by_byte(whole)
 
 
 def spells_texts(tokenizer: Tokenizer) -> bool:
     """Whether the bytes of a text's tokens are the text, unless they are more or fewer."""
-    if not isinstance(tokenizer, HuggingFace):
-        return True
-    whole = json.loads(tokenizer.whole)
-    strips = any(
-        not token.get("special") and (token.get("lstrip") or token.get("rstrip"))
-        for token in whole.get("added_tokens") or []
-    )
-    steps = _steps(whole.get("pre_tokenizer"))
-    is_by_byte = any(step["type"] == "ByteLevel" for step in steps)
-    return whole.get("normalizer") is None and not strips and is_by_byte and all(map(_keeps_texts, steps))
+    return not isinstance(tokenizer, HuggingFace) or json.loads(tokenizer.whole).get("normalizer") is None
 
 
 def begins(tokenizer: Tokenizer, text: str, ids: np.ndarray) -> np.ndarray:
@@ -54,12 +48,12 @@ def begins(tokenizer: Tokenizer, text: str, ids: np.ndarray) -> np.ndarray:
     return np.array([first for first, _ in encoded.offsets], np.int64)
 
 
-def encode_spelled(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text in which special tokens that it spells are these tokens."""
+def encode_whole(tokenizer: Tokenizer, text: str) -> tuple[list[int], np.ndarray]:
+    """Ids of a text whose special tokens are special tokens; the character that each begins with."""
+    assert isinstance(tokenizer, HuggingFace), "others encode texts alone"
     with naming_the_library(tokenizer.library, tokenizer.name):
-        if isinstance(tokenizer, HuggingFace):
-            return list(tokenizer.decoding.encode(text, add_special_tokens=False).ids)
-        return list(tokenizer.encoding.encode(text, allowed_special="all"))
+        encoded = tokenizer.decoding.encode(text, add_special_tokens=False)
+    return list(encoded.ids), np.array([first for first, _ in encoded.offsets], np.int64)
 
 
 def with_special(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
@@ -69,10 +63,16 @@ def with_special(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     if not isinstance(tokenizer, HuggingFace):
         return replace(tokenizer, special_tokens=special)
     whole = json.loads(tokenizer.whole)
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    plain = dict.fromkeys((*FLAGS, "normalized"), False)
     added = [{"id": id, "content": token, **plain, "special": True} for token, id in ids.items()]
     whole["added_tokens"] = [*(whole.get("added_tokens") or []), *added]
     return replace(tokenizer, special_tokens=special, whole=json.dumps(whole, ensure_ascii=False))
+
+
+def _is_by_byte(whole: dict[str, Any]) -> bool:
+    """Whether one step of the pre-tokenizer is byte-level, and no other adds or takes away anything."""
+    steps = _steps(whole.get("pre_tokenizer"))
+    return any(step["type"] == "ByteLevel" for step in steps) and all(map(_keeps_texts, steps))
 
 
 def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -83,7 +83,6 @@ def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _keeps_texts(step: dict[str, Any]) -> bool:
-    """Whether a step of a pre-tokenizer neither adds nor takes away anything."""
     if step["type"] == "ByteLevel":
         return not step.get("add_prefix_space")
     return step["type"] == "Digits" or (step["type"] == "Split" and step.get("behavior") != "Removed")
