@@ -89,8 +89,8 @@ def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conv
     elif column is None and row.get("prompt") is not None and row.get("completion") is not None:
         for key, role in (("prompt", "user"), ("completion", "assistant")):
             first, value = len(given), _decoded(row[key], list)
-            given = given + ([{"role": role, "content": value}] if isinstance(value, str) else value)
             _need(isinstance(value, str | list), "expected a prompt and a completion of text, or lists of messages")
+            given = given + ([{"role": role, "content": value}] if isinstance(value, str) else value)
     else:
         wanted = repr(column) if column else "messages, conversations, prompt and completion, or input_ids"
         found = f"keys {', '.join(map(str, row))}" if row else "no keys"
