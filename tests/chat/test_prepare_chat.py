@@ -1,6 +1,7 @@
 """Chat sets from the command line: prepared, verified, shown, converted, continued; and what is refused."""
 
 import hashlib
+import io
 import json
 import random
 import re
@@ -21,6 +22,7 @@ from tokenmill.chat.conversations import read_conversation
 from tokenmill.chat.find_rule import find_chat_rule
 from tokenmill.chat.library_texts import with_special
 from tokenmill.exchange import writing
+from tokenmill.look.report_text import left_out
 from tokenmill.look.show import show
 from tokenmill.look.show_config import Show
 from tokenmill.look.verify import verify
@@ -154,7 +156,9 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
     done = run_prepare(*flags, "--skip-broken", cwd=tmp_path)
     assert "left out, or repaired: 1 broken conversations" in done.stdout
     assert "left out, or repaired: 1 conversations: no token of it is in the loss" in done.stdout
-    manifest = json.loads((tmp_path / done.stdout.splitlines()[-1] / "manifest.json").read_text())
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    assert "1 conversations: no token of it is in the loss (the first in a.jsonl)" in left_out(TokenSet(folder))
+    manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["documents"], manifest["broken_conversations"], manifest["refused_conversations"]) == (6, 1, 1)
 
 
@@ -194,6 +198,9 @@ def test_show_tells_what_bears_loss_and_padding(chat_set):
     assert "tokens of padding, which are not in the loss" in told
     underlined = "".join(console.export_text(styles=True).split("\x1b[0m"))
     assert "\x1b[4" in underlined
+    piped = Console(record=True, width=200, soft_wrap=True, highlight=False, markup=False, file=io.StringIO())
+    show(Show(tokens=str(chat_set), row="0", seq_len=400), piped)
+    assert re.search(r"<\|im_start\|>assistant\n\[\[[^]]*<\|im_end\|>\]\]\n", piped.export_text())
 
 
 def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokenizer_json, tmp_path):

@@ -33,6 +33,8 @@ from tokenmill.extras import naming_the_extra
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.tokenizer import Tokenizer
 
+PROVEN_ONE_IN = 512  # texts of a batch, its first one among them, which the reference encodes too
+
 
 class ChatBatch(NamedTuple):
     """Conversations as tokens: those that are kept, one after the other."""
@@ -55,54 +57,62 @@ class ChatEncoder:
         self._renderer, self._spells_texts = Renderer(self.tokenizer), library_texts.spells_texts(self.tokenizer)
 
     def encode(self, rows: pa.LargeStringArray) -> ChatBatch:
-        """The tokens of some rows of JSON."""
+        """The tokens of some rows of JSON. Raises ValueError if the engine and the reference differ in a text."""
         kept, refused, broken = np.zeros(len(rows), bool), Counter[str](), list[tuple[int, str]]()
-        conversations: list[list[Segment] | TokenizedConversation] = []
+        rendered: list[list[Segment] | TokenizedConversation] = []
         for number, row in enumerate(rows.to_pylist()):
             try:
-                conversations.append(self._rendered(row))
+                rendered.append(self._renderer.render(read_conversation(parse_row(row), self._column)))
                 kept[number] = True
             except BrokenConversation as error:
                 broken.append((number, str(error)))
             except CannotMask as error:
                 refused[str(error)] += 1
-        return self._joined(conversations)._replace(kept=kept, refused=refused, broken=broken)
-
-    def _rendered(self, row: str) -> list[Segment] | TokenizedConversation:
-        return self._renderer.render(read_conversation(parse_row(row), self._column))
-
-    def _joined(self, conversations: list[list[Segment] | TokenizedConversation]) -> ChatBatch:
-        flat = [one for some in conversations if isinstance(some, list) for one in some]
-        texts = pa.array([one.text for one in flat if not one.is_special], pa.large_string())
-        ids, counts, _ = self.encoder.encode_texts(texts)
-        is_text, sizes = np.array([not one.is_special for one in flat], bool), np.ones(len(flat), np.int64)
-        sizes[is_text] = counts
-        special = [self.tokenizer.special_tokens[one.text] for one in flat if one.is_special]
-        tokens = np.empty(int(sizes.sum()), ids.dtype)
-        of_text = np.repeat(is_text, sizes)
-        tokens[of_text], tokens[~of_text] = ids, special
-        mask = np.repeat(np.array([bool(one.learned) for one in flat], bool), sizes)
-        ends, at, text_bytes = np.cumsum(sizes).tolist(), 0, 0
-        for one, end in zip(flat, ends, strict=True):
-            if one.learned and not one.is_special and one.learned != ((0, len(one.text)),):
-                mask[at:end] = self._in_loss(one, tokens[at:end])
-            at = end
-        # cut into conversations
-        found, number = list[tuple[np.ndarray, np.ndarray, int]](), 0
-        for some in conversations:
+        segments = [one for some in rendered if isinstance(some, list) for one in some]
+        tokens, mask, ends = self._encoded(segments)
+        all_tokens, all_masks, text_bytes, number = [tokens[:0]], [mask[:0]], list[int](), 0
+        for some in rendered:
             if isinstance(some, TokenizedConversation):
-                found.append((np.asarray(some.ids, ids.dtype), np.asarray(some.in_loss, bool), some.text_bytes))
-                continue
-            first, number = (ends[number - 1] if number else 0), number + len(some)
-            text_bytes = sum(len(one.text.encode()) for one in some if not one.is_special)
-            found.append((tokens[first : ends[number - 1]], mask[first : ends[number - 1]], text_bytes))
-        lengths = np.array([len(own) for own, _, _ in found], np.int64)
-        targets = np.array([np.count_nonzero(own) for _, own, _ in found], np.int64)
-        tokens = np.concatenate([tokens[:0], *(own for own, _, _ in found)])
-        mask = np.concatenate([mask[:0], *(own for _, own, _ in found)])
-        sizes = np.array([size for _, _, size in found], np.int64)
-        nothing = np.zeros(0, bool), Counter[str](), list[tuple[int, str]]()
-        return ChatBatch(tokens, lengths, mask, targets, sizes, *nothing)
+                all_tokens.append(np.asarray(some.ids, tokens.dtype))
+                all_masks.append(np.asarray(some.in_loss, bool))
+                text_bytes.append(some.text_bytes)
+            else:
+                own, number = slice(ends[number], ends[number + len(some)]), number + len(some)
+                all_tokens.append(tokens[own])
+                all_masks.append(mask[own])
+                text_bytes.append(sum(len(one.text.encode()) for one in some if not one.is_special))
+        lengths = np.array([len(one) for one in all_tokens[1:]], np.int64)
+        targets = np.array([np.count_nonzero(one) for one in all_masks[1:]], np.int64)
+        counts = lengths, np.concatenate(all_masks), targets, np.array(text_bytes, np.int64)
+        return ChatBatch(np.concatenate(all_tokens), *counts, kept, refused, broken)
+
+    def _encoded(self, segments: list[Segment]) -> tuple[np.ndarray, np.ndarray, list[int]]:
+        """The tokens of all segments; whether each is in the loss; where those of each segment begin, and the end."""
+        texts = [one.text for one in segments if not one.is_special]
+        ids, counts, _ = self.encoder.encode_texts(pa.array(texts, pa.large_string()))
+        self._prove(texts, ids, counts)
+        is_text, sizes = np.array([not one.is_special for one in segments], bool), np.ones(len(segments), np.int64)
+        sizes[is_text] = counts
+        of_text = np.repeat(is_text, sizes)
+        tokens = np.empty(len(of_text), ids.dtype)
+        tokens[of_text] = ids
+        tokens[~of_text] = [self.tokenizer.special_tokens[one.text] for one in segments if one.is_special]
+        mask = np.repeat(np.array([bool(one.learned) for one in segments], bool), sizes)
+        ends = [0, *np.cumsum(sizes).tolist()]
+        for one, begin, end in zip(segments, ends, ends[1:], strict=False):
+            if one.learned and not one.is_special and one.learned != ((0, len(one.text)),):
+                mask[begin:end] = self._in_loss(one, tokens[begin:end])
+        return tokens, mask, ends
+
+    def _prove(self, texts: list[str], ids: np.ndarray, counts: np.ndarray) -> None:
+        ends = np.cumsum(counts)
+        for number in range(0, 0 if self.encoder.is_reference else len(texts), PROVEN_ONE_IN):
+            own = ids[ends[number] - counts[number] : ends[number]]
+            if not np.array_equal(own, self.tokenizer.encode(texts[number])):
+                raise ValueError(
+                    f"{self.encoder.engine} and {self.tokenizer.library} differ in the text {texts[number][:80]!r}; "
+                    "run again with --engine tiktoken, and please report it"
+                )
 
     def _in_loss(self, segment: Segment, ids: np.ndarray) -> np.ndarray:
         """Which tokens of a text that is learned in part begin in what is learned: (num_tokens,) bool."""
@@ -128,27 +138,6 @@ class ChatEncoder:
         sizes = np.zeros(self.tokenizer.vocab_size, np.int64)
         sizes[list(self.tokenizer.tokens)] = list(map(len, self.tokenizer.tokens.values()))
         return sizes
-
-    def prove(self, rows: pa.LargeStringArray, batch: ChatBatch, numbers: Sequence[int]) -> None:
-        """Encodes some of the kept conversations, by their numbers among these, with the reference, one text at a time.
-
-        Raises ValueError if any of them differ.
-        """
-        ends, places = np.cumsum(batch.lengths), np.flatnonzero(batch.kept)
-        for number in numbers:
-            row = rows[int(places[number])].as_py()
-            found = self._rendered(row)
-            if isinstance(found, TokenizedConversation):
-                continue
-            special, encode = self.tokenizer.special_tokens, self.tokenizer.encode
-            parts = [np.array([special[one.text]]) if one.is_special else encode(one.text) for one in found]
-            if not np.array_equal(
-                np.concatenate(parts), batch.tokens[ends[number] - batch.lengths[number] : ends[number]]
-            ):
-                raise ValueError(
-                    f"{self.encoder.engine} and {self.tokenizer.library} encode a conversation differently, which "
-                    f"begins {row[:80]!r}; run again with --engine tiktoken, and please report it"
-                )
 
 
 class Renderer:

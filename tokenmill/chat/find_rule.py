@@ -11,7 +11,8 @@ from typing import Any
 
 from tokenmill.chat.library_texts import with_special
 from tokenmill.store.files import read_bounded
-from tokenmill.tokenize.chat_rule import MOST_ADDED, NAMES, ChatRule, LossRule
+from tokenmill.tokenize.chat_rule import NAMES, ChatRule, LossRule
+from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 MOST_BYTES = 8 << 20  # of a template file
@@ -46,21 +47,20 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
 def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
     """The tokenizer of a chat set. Special tokens that it lacks are added if the rule says so."""
     adds = [token for token in rule.needs if token not in tokenizer.special_tokens] if rule.adds else []
-    return replace(with_special(tokenizer, adds), chat=replace(rule, text_fingerprint=tokenizer.fingerprint))
+    return replace(
+        with_special(tokenizer, adds), chat=replace(rule, text_fingerprint=tokenizer.fingerprint, added=tuple(adds))
+    )
 
 
 def without_rule(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer without a chat rule, and without the tokens that were added for it, whose ids are the last."""
-    if tokenizer.chat is None:
+    rule = tokenizer.chat
+    if rule is None:
         return tokenizer
-    plain = bare = replace(tokenizer, chat=None)
-    last = sorted(tokenizer.special_tokens, key=tokenizer.special_tokens.__getitem__, reverse=True)[:MOST_ADDED]
-    for token in last:  # a fingerprint takes a second with a large vocabulary
-        if bare.fingerprint == tokenizer.chat.text_fingerprint or token == tokenizer.bos_token:
-            break
-        kept = {other: id for other, id in bare.special_tokens.items() if other != token}
-        bare = replace(bare, special_tokens=kept)
-    return bare if bare.fingerprint == tokenizer.chat.text_fingerprint else plain
+    if isinstance(tokenizer, HuggingFace):  # which has these tokens in its tokenizer.json
+        return replace(tokenizer, chat=None)
+    special = {token: id for token, id in tokenizer.special_tokens.items() if token not in rule.added}
+    return replace(tokenizer, chat=None, special_tokens=special)
 
 
 def _text(path: Path) -> str:

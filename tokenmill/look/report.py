@@ -95,7 +95,7 @@ def print_short(config: Report, found: Findings, console: Console) -> None:
     console.print(f"{found.token_set.name}: {', '.join(glance(found.token_set))}")
     if view := view_in_words(found.token_set):
         console.print(view)
-    for line in report_text.left_out(found.token_set.manifest):
+    for line in report_text.left_out(found.token_set):
         console.print(line)
     console.print(found.verdict(config.seq_len))
     console.print(f"{report_text.looked_at(found.statistics)} {found.lengths_in_words}")

@@ -222,7 +222,7 @@ def render(found: Findings, seq_len: int) -> str:
         view=view_in_words(found.token_set),
         view_name="" if found.token_set.view is None else found.token_set.view.name,
         columns=_shares_of(found.columns),
-        left_out=report_text.left_out(found.token_set.manifest),
+        left_out=report_text.left_out(found.token_set),
         looked_at=report_text.looked_at(found.statistics),
         seq_len=seq_len,
         specimen=found.specimen,

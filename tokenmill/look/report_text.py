@@ -7,6 +7,7 @@ import numpy as np
 from tokenmill.look.loss_stats import LossStatistics
 from tokenmill.look.packing_stats import Tally
 from tokenmill.look.token_stats import Statistics, quantile_ids
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 UNUSED = 64  # how many unused ids are listed
@@ -34,9 +35,15 @@ LEFT_OUT = {
 }
 
 
-def left_out(manifest: dict) -> list[str]:
-    """A sentence for each kind of document that was left out or repaired."""
+def left_out(token_set: TokenSet) -> list[str]:
+    """A sentence for each kind of document that was left out or repaired, and each reason to refuse a conversation."""
+    manifest = token_set.manifest
     lines = [text.format(f"{manifest[count]:,}") for count, text in LEFT_OUT.items() if manifest.get(count)]
+    if manifest.get("refused_conversations"):
+        from tokenmill.prepare import made  # and pyarrow
+
+        found = made.left_out((token_set.record(entry), entry.split) for entry in token_set.entries)
+        lines += [line for line in found if " conversations: " in line]
     return lines or ["Nothing was left out or repaired."]
 
 

@@ -61,15 +61,12 @@ class RowPrinter:
             self.print(" ".join(map(str, ids.tolist())), style="dim")
 
     def _masked(self, tokenizer: Tokenizer, ids: np.ndarray, learned: np.ndarray, style: str) -> None:
-        """Prints a conversation; what is in the loss is in colour and underlined, the rest is dim."""
-        parts = np.split(np.arange(len(ids)), np.flatnonzero(np.diff(learned)) + 1)
-        segments = [
-            Segment(
-                escape_controls(tokenizer.decode(ids[part])),
-                self.console.get_style(f"{style} underline" if learned[part[0]] else "dim"),
-            )
-            for part in parts
-        ]
+        """Prints a conversation; what is in the loss is underlined, and in brackets where that cannot be seen."""
+        parts, segments = np.split(np.arange(len(ids)), np.flatnonzero(np.diff(learned)) + 1), []
+        for part in parts:
+            text, is_in = escape_controls(tokenizer.decode(ids[part])), learned[part[0]]
+            text = f"[[{text}]]" if is_in and not self.console.is_terminal else text
+            segments.append(Segment(text, self.console.get_style(f"{style} underline" if is_in else "dim")))
         self.console.print(Segments([*segments, Segment("\n")]), end="")
 
     def print(self, text: str, style: str = "none") -> None:

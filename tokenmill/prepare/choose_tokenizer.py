@@ -42,6 +42,7 @@ def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Call
         tokenizer = _trained(path, config.train_size, config, files, say).framed(config.bos_token)
     if config.chat is None:
         return tokenizer.framed(eot_token=config.eot_token)
+    say(f"tokenizer: {config.tokenizer_name}{', by default' * (config.tokenizer is None)}")
     found = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
     Renderer(found)  # ValueError if it lacks what the rule needs, or the template is not valid
     return found

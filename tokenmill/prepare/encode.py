@@ -77,7 +77,6 @@ def _conversations(chat: ChatEncoder, options: ReadOptions, name: str, first: in
         which = int(np.searchsorted(ends, number, "right")) - 1
         place = batch[which].place(number - int(ends[which]))
         raise ValueError(f"{place}: {reason}; fix it, or leave such rows out by --skip-broken")
-    chat.prove(rows, found, sample(name, first, len(found.lengths)).tolist())
     kept = [one.chosen(found.kept[a:b]) for one, a, b in zip(batch, ends[:-1], ends[1:], strict=True)]
     columns: dict[str, Any] = {MASK.suffix: found.mask, TARGETS.suffix: found.targets}
     more = (columns, len(found.broken), found.refused)

@@ -2,7 +2,6 @@
 
 46 files, 46 of them to fetch: 4.3 GB
 about 17.0 GB of text to tokenize, about 8.5 GB of token files
-warning: about 8.5 GB are written into data/tokens, where 3.2 GB are free
 """
 
 import shutil

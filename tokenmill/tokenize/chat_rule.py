@@ -16,7 +16,6 @@ NANOCHAT_TOKENS = tuple(
     f"<|{part}_{end}|>" for part in ("user", "assistant", "python", "output") for end in ("start", "end")
 )
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
-MOST_ADDED = len(CHATML_TOKENS)  # tokens that a rule adds to a tokenizer
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
     "{% if message['content'] is string %}{{ message['content'] }}"
@@ -36,7 +35,8 @@ class ChatRule:
     needs: tuple[str, ...] = field(default=(), compare=False)  # special tokens that the template writes
     adds: bool = field(default=False, compare=False)  # whether those that the tokenizer lacks are added to it
     variables: dict[str, str] = field(default_factory=dict)  # bos_token, eos_token ... as the template sees them
-    text_fingerprint: str = ""  # of the tokenizer without this rule, and without the tokens that were added for it
+    text_fingerprint: str = ""  # of the tokenizer without this rule, and without the tokens that were added for it:
+    added: tuple[str, ...] = ()
 
     @property
     def is_nanochat(self) -> bool:
@@ -51,11 +51,12 @@ class ChatRule:
     def as_dict(self) -> dict[str, Any]:
         """As tokenizer.json and the manifest hold it."""
         facts = {"name": self.name, "template": self.template, "loss": self.loss, "version": VERSION}
-        return facts | {"variables": self.variables, "text_fingerprint": self.text_fingerprint}
+        facts |= {"text_fingerprint": self.text_fingerprint, "added": list(self.added)}
+        return facts | {"variables": self.variables}
 
     @classmethod
     def of_dict(cls, saved: dict[str, Any]) -> Self:
         """What `as_dict` gave."""
         needs = NANOCHAT_TOKENS if not saved["template"] else ()
-        more = {"variables": saved["variables"], "text_fingerprint": saved["text_fingerprint"]}
+        more = {name: saved[name] for name in ("variables", "text_fingerprint")} | {"added": tuple(saved["added"])}
         return cls(saved["name"], saved["template"], saved["loss"], needs, **more)
