@@ -123,17 +123,17 @@ class Pool:
                 busy = sum(worker.number is not None for worker in workers)
                 for _ in range(min(self.workers, len(waiting) + busy) - len(workers)):
                     workers.append(_Worker(self._context, function))
+                for worker in list(workers):
+                    if worker.number is None:
+                        give(worker)
+                    elif time.monotonic() - worker.heard > SILENT_SECONDS:
+                        bury(worker, f"the worker reported nothing for {SILENT_SECONDS} s")
                 ready = connection.wait([worker.pipe for worker in workers], POLL_SECONDS)
                 for worker in [worker for worker in workers if worker.pipe in ready]:
                     try:
                         hear(worker, *worker.pipe.recv())
                     except (EOFError, ConnectionResetError):
                         bury(worker, "the worker died, perhaps for want of memory (use fewer --workers)")
-                for worker in list(workers):
-                    if worker.number is None:
-                        give(worker)
-                    elif time.monotonic() - worker.heard > SILENT_SECONDS:
-                        bury(worker, f"the worker reported nothing for {SILENT_SECONDS} s")
             return failures
         finally:
             for worker in workers:
