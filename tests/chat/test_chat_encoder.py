@@ -13,10 +13,10 @@ from making import make_text
 from tokenizers import pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
-from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
-from tokenmill.chat.find_rule import with_rule, without_rule
+from tokenmill.chat.chat_encoder import ChatEncoder
+from tokenmill.chat.find_rule import with_rule
 from tokenmill.chat.jinja_templates import JinjaTemplate
-from tokenmill.chat.library_texts import depends_on_neighbors
+from tokenmill.chat.renderer import Renderer, changes_texts
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -176,15 +176,6 @@ def test_what_nanochat_has_no_place_for_is_refused(tokenizer, more):
     assert "nanochat's rendering has no place for" in reason
 
 
-def test_texts_are_encoded_without_what_chats_need(tokenizer):
-    """So that a chat set's own tokenizer.json prepares the text that is mixed with it."""
-    for name in ("nanochat", "chatml"):
-        chatting = with_rule(tokenizer, ChatRule.named(name, "all"))
-        assert without_rule(chatting) == tokenizer
-        assert without_rule(chatting).fingerprint == chatting.chat.text_fingerprint
-    assert without_rule(tokenizer) is tokenizer
-
-
 def test_a_template_that_writes_bos_within_a_conversation_is_refused(tokenizer):
     twice = CHATML.replace("<|im_start|>{{", "<|bos|><|im_start|>{{")
     rule = ChatRule("own", twice, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
@@ -290,7 +281,7 @@ def test_the_first_byte_of_a_token_is_not_counted_where_spaces_come_and_go(kind,
     whole.add_special_tokens(["<s>", "<|im_start|>", "<|im_end|>"])
     whole.save(str(tmp_path / "tokenizer.json"))
     foreign = load_foreign(tmp_path / "tokenizer.json", "<s>")
-    assert depends_on_neighbors(foreign)
+    assert changes_texts(foreign)
     template = "{% for m in messages %}<|im_start|>\n{{ m.content }}<|im_end|>{% endfor %}"
     template += "{% if add_generation_prompt %}<|im_start|>\n{% endif %}"
     chatting = with_rule(foreign, ChatRule("own", template, "all", ("<|im_start|>", "<|im_end|>")))
@@ -309,7 +300,7 @@ def test_texts_are_encoded_alone_where_a_tokenizer_keeps_the_text(tmp_path):
     )
     whole.add_special_tokens(["<s>"])
     whole.save(str(tmp_path / "tokenizer.json"))
-    assert not depends_on_neighbors(load_foreign(tmp_path / "tokenizer.json", "<s>"))
+    assert not changes_texts(load_foreign(tmp_path / "tokenizer.json", "<s>"))
     whole.add_tokens([tokenizers.AddedToken("<tool>", lstrip=True, normalized=False)])
     whole.save(str(tmp_path / "tokenizer.json"))
-    assert depends_on_neighbors(load_foreign(tmp_path / "tokenizer.json", "<s>"))
+    assert changes_texts(load_foreign(tmp_path / "tokenizer.json", "<s>"))

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +18,9 @@ from making import ROOT, run_prepare, tree
 from rich.console import Console
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
-from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import read_conversation
-from tokenmill.chat.find_rule import find_chat_rule
-from tokenmill.chat.library_texts import with_special
+from tokenmill.chat.find_rule import find_chat_rule, with_rule
+from tokenmill.chat.renderer import Renderer
 from tokenmill.exchange import writing
 from tokenmill.look.report_text import left_out
 from tokenmill.look.show import show
@@ -31,6 +31,7 @@ from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.tables import metadata_of
+from tokenmill.tokenize.chat_rule import ChatRule
 
 
 def write_jsonl(path, rows) -> None:
@@ -129,7 +130,7 @@ def test_a_chat_template_beside_its_tokenizer(source, tokenizer, tmp_path):
     """A tokenizer_config.json, with the tokenizer.json beside it taken by default."""
     model = tmp_path / "model"
     model.mkdir()
-    with_special(tokenizer, ["<|im_start|>", "<|im_end|>"]).save(model / "tokenizer.json")
+    replace(with_rule(tokenizer, ChatRule.named("chatml", "all")), chat=None).save(model / "tokenizer.json")
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "bos_token": "<|bos|>"}))
     done = run_prepare(
         "--source", source, "--val-file", "last", "--chat", model / "tokenizer_config.json", cwd=tmp_path
@@ -301,7 +302,7 @@ def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_p
     (tmp_path / "parquet").mkdir()
     made.to_parquet(str(tmp_path / "parquet" / "a.parquet"))
     (tmp_path / "t.jinja").write_text(TOOLS)
-    with_special(tokenizer, ["<|im_start|>", "<|im_end|>"]).save(tmp_path / "tokenizer.json")
+    replace(with_rule(tokenizer, ChatRule.named("chatml", "all")), chat=None).save(tmp_path / "tokenizer.json")
     for name in ("jsonl", "texts"):
         (tmp_path / name).mkdir()
     write_jsonl(tmp_path / "jsonl" / "a.jsonl", rows)
@@ -326,7 +327,9 @@ def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_js
     texts.mkdir()
     for number in range(2):
         (texts / f"{number}.txt").write_text("some text " * 500)
-    done = run_prepare("--source", texts, "--tokenizer", chat_set / "tokenizer.json", cwd=tmp_path)
+    done = run_prepare("--source", texts, "--tokenizer", chat_set / "tokenizer.json", cwd=tmp_path, check=False)
+    assert "is of a chat set; name the tokenizer that the set was made with" in done.stderr
+    done = run_prepare("--source", texts, "--tokenizer", tokenizer_json, cwd=tmp_path)
     text = tmp_path / done.stdout.splitlines()[-1]
     with RowLoader(
         Mixture({"chat": 1, "text": 1}, sources={"chat": chat_set, "text": text}), batch_size=4, seq_len=400

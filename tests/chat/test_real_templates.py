@@ -89,9 +89,9 @@ def test_the_text_is_transformers(name):
             expected, _ = theirs(source, row)
         except Exception:
             with pytest.raises(CannotMask):
-                template.render(row["messages"])
+                template.render(read_conversation(row).messages)
             continue
-        assert template.render(row["messages"])[0] == expected
+        assert template.render(read_conversation(row).messages)[0] == expected
         same += 1
     assert same > 10
 

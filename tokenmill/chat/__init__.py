@@ -7,8 +7,8 @@ Comes in: rows of a source as JSON, and a tokenizer with a chat rule. Goes out: 
     marks             marks around texts, by which they are found in what a template renders
     turns             which characters of a rendered conversation the assistant wrote
     nanochat_turns    nanochat's own rendering
+    renderer          a conversation to segments that are tokenized alone
     chat_encoder      conversations to ids and mask, a batch at a time
-    library_texts     how tokenizers of Hugging Face's library change a text
     find_rule         finds the template that --chat names
 
 What a tokenizer carries of it, the template and what is learned, is tokenize/chat_rule.py. It must never know how rows

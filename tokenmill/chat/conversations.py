@@ -20,7 +20,7 @@ import orjson
 from tokenmill.text.formats import MASK_COLUMNS, MESSAGES_COLUMNS, UNREADABLE
 
 MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is not text
-LARGE = re.compile(r"[0-9]{19}")  # perhaps an integer of more than 64 bits, which orjson makes a float
+ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
 SHAREGPT = {
@@ -65,13 +65,15 @@ class TokenizedConversation(NamedTuple):
 
 def parse_row(row: str) -> Any:
     """The value of a row of JSON. Raises BrokenConversation."""
+    may_be_large = b"0" * 19 in row.encode().translate(ZEROS)  # an integer over 64 bits, which orjson makes a float
     try:
-        return orjson.loads(row) if LARGE.search(row) is None else json.loads(row)
-    except ValueError:  # lone surrogates, which JSON can spell and UTF-8 cannot; NaN
+        return json.loads(row) if may_be_large else orjson.loads(row)
+    except ValueError:  # NaN, and lone surrogates, which JSON can spell and UTF-8 cannot
         try:
-            return _mended(json.loads(row))
+            spelled = json.dumps(json.loads(row), ensure_ascii=False)
         except (ValueError, RecursionError) as error:
             raise BrokenConversation(f"no JSON ({error})") from error
+        return json.loads(spelled.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conversation | TokenizedConversation:
@@ -115,12 +117,15 @@ def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conv
     return Conversation(messages, tools or None, tuple(learned))
 
 
-def texts_of(conversation: Conversation | TokenizedConversation) -> list[str]:
-    """The texts of its messages, to train a tokenizer on."""
-    messages = [] if isinstance(conversation, TokenizedConversation) else conversation.messages
-    contents = [message.get("content") for message in messages]
-    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+def texts_of_row(row: str, column: str | None = None) -> list[str]:
+    """The texts of a row's messages, to train a tokenizer on; none of a row that is no conversation."""
+    try:
+        conversation = read_conversation(parse_row(row), column)
+    except BrokenConversation:
+        return []
+    messages = conversation.messages if isinstance(conversation, Conversation) else []
+    contents = [content if isinstance(content := one.get("content"), list) else [content] for one in messages]
+    texts = [part.get("text") if isinstance(part, dict) else part for content in contents for part in content]
     return [text for text in texts if isinstance(text, str) and text]
 
 
@@ -140,25 +145,21 @@ def _message(given: Any) -> tuple[dict[str, Any], bool]:
     if content is None and not any(message.get(key) for key in ("tool_calls", "function_call", *REASONING)):
         raise BrokenConversation(f"role {role!r} has no content")
     if isinstance(content, list):
-        message["content"] = [_part(part) for part in content]
+        media = [part for part in content if isinstance(part, dict) and MEDIA.search(str(part.get("type")))]
+        _need(not media, f"expected parts of text, found one of type {media and media[0]['type']!r:.60}")
+        _need(all(isinstance(part, str | dict) for part in content), "expected content of text or parts")
+        message["content"] = [_without_none(part) if isinstance(part, dict) else part for part in content]
     elif not isinstance(content, str | None):
         raise BrokenConversation(f"expected content of text or parts, found {content!r:.60}")
     _need(all(isinstance(message.get(key, ""), str) for key in REASONING), "expected reasoning of text")
+    reasoning = next((message[key] for key in REASONING if key in message), None)
+    if reasoning is not None:  # under both names that templates read, as in apply_chat_template
+        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
     if "tool_calls" in message:
         calls = _decoded(message["tool_calls"], list)
         _need(isinstance(calls, list), "expected a list of tool_calls")
         message["tool_calls"] = [_call(_decoded(call, dict)) for call in calls]
     return message, all(flags)
-
-
-def _part(part: Any) -> Any:
-    """A part of a content without keys that are null."""
-    _need(isinstance(part, str | dict), "expected content of text or parts")
-    if isinstance(part, str):
-        return part
-    if MEDIA.search(str(part.get("type"))):
-        raise BrokenConversation(f"expected parts of text, found one of type {part['type']!r:.60}")
-    return _without_none(part)
 
 
 def _call(call: Any) -> dict[str, Any]:
@@ -205,14 +206,6 @@ def _decoded(value: Any, kind: type) -> Any:
 
 def _without_none(value: dict[str, Any]) -> dict[str, Any]:
     return {key: one for key, one in value.items() if one is not None}
-
-
-def _mended(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {_mended(key): _mended(one) for key, one in value.items()}
-    return [_mended(one) for one in value] if isinstance(value, list) else value
 
 
 def _need(is_so: bool, why: str) -> None:

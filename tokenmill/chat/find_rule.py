@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tokenmill.chat.library_texts import with_special
 from tokenmill.store.files import read_bounded
 from tokenmill.tokenize.chat_rule import NAMES, ChatRule, LossRule
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -45,22 +44,17 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
 
 
 def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
-    """The tokenizer of a chat set. Special tokens that it lacks are added if the rule says so."""
-    adds = [token for token in rule.needs if token not in tokenizer.special_tokens] if rule.adds else []
-    return replace(
-        with_special(tokenizer, adds), chat=replace(rule, text_fingerprint=tokenizer.fingerprint, added=tuple(adds))
-    )
-
-
-def without_rule(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer without a chat rule, and without the tokens that were added for it, whose ids are the last."""
-    rule = tokenizer.chat
-    if rule is None:
-        return tokenizer
-    if isinstance(tokenizer, HuggingFace):  # which has these tokens in its tokenizer.json
-        return replace(tokenizer, chat=None)
-    special = {token: id for token, id in tokenizer.special_tokens.items() if token not in rule.added}
-    return replace(tokenizer, chat=None, special_tokens=special)
+    """The tokenizer of a chat set. Special tokens that it lacks are added if the rule says so, after its last id."""
+    lacks = [token for token in rule.needs if token not in tokenizer.special_tokens] if rule.adds else []
+    ids = {token: tokenizer.vocab_size + number for number, token in enumerate(lacks)}
+    facts: dict[str, Any] = {"chat": replace(rule, text_fingerprint=tokenizer.fingerprint)}
+    if isinstance(tokenizer, HuggingFace):
+        whole = json.loads(tokenizer.whole)
+        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added = [{"id": id, "content": token, **plain, "special": True} for token, id in ids.items()]
+        whole["added_tokens"] = [*(whole.get("added_tokens") or []), *added]
+        facts["whole"] = json.dumps(whole, ensure_ascii=False)
+    return replace(tokenizer, special_tokens=tokenizer.special_tokens | ids, **facts)
 
 
 def _text(path: Path) -> str:

@@ -17,7 +17,7 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
 
-from tokenmill.chat.conversations import REASONING, CannotMask
+from tokenmill.chat.conversations import CannotMask
 
 NOW = datetime.datetime(2024, 7, 26)
 FAILS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError)
@@ -71,12 +71,11 @@ class JinjaTemplate:
 
         Raises CannotMask with the template's reason.
         """
-        environment, given = self._environment, dict[str, Any](self.variables)
+        environment = self._environment
         environment.rendered, environment.blocks = [], []
-        given |= {"messages": with_reasoning(messages), "tools": tools, "documents": None}
-        given["add_generation_prompt"] = prompt
+        given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
         try:
-            for piece in self._template.generate(**given):
+            for piece in self._template.generate(self.variables, **given):
                 environment.rendered.append(piece)
         except (*FAILS, RecursionError) as error:
             reason = f"the template rejects it: {str(error) or type(error).__name__}"
@@ -86,17 +85,6 @@ class JinjaTemplate:
         if any(text[begin:end] != block for (begin, end), (_, block) in zip(blocks, environment.blocks, strict=True)):
             raise CannotMask("a generation block is within a macro, a filter or a set, so its place cannot be told")
         return text, blocks
-
-
-def with_reasoning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, with their reasoning under the names that templates read."""
-    found = []
-    for message in messages:
-        reasoning = next((message[key] for key in REASONING if message.get(key) is not None), None)
-        if reasoning is not None:
-            message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
-        found.append(message)
-    return found
 
 
 def _raise(message: str) -> None:

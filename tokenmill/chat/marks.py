@@ -9,16 +9,17 @@ too, as templates look for them.
 """
 
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tokenmill.chat.conversations import REASONING, CannotMask
-from tokenmill.chat.jinja_templates import with_reasoning
 
 TAG = re.compile(r"(<[^<>\s]{1,40}>|\[/?[A-Z_]{2,30}\])")  # that templates may look for in texts
 THINK = "</think>"
+OF_MESSAGES = {"content": "content", "tool_calls": "calls", "function_call": "calls"}  # key: what is under it
+OF_MESSAGES |= dict.fromkeys(REASONING, "reasoning")
+OF_CALLS = {"function": "calls", "name": "name", "arguments": "arguments"}
 
 
 class Mark(NamedTuple):
@@ -49,13 +50,14 @@ class Marker:
     """
 
     def __init__(self, special: re.Pattern[str], messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None):
-        self._special, messages = special, with_reasoning(messages)
+        self._special = special
         for number in itertools.count():
             self._letters = f"Zq{number}x" if number else "Zq"
             self.marks, self.texts, self.shape = list[Mark](), list[str](), list[Any]()
-            self.tools = [self._tool(-1 - n, one) for n, one in enumerate(tools)] if tools else None
+            self._reasoning: dict[tuple[int, str], str] = {}  # which is there under several names
+            self.tools = [self._marked(one, -1 - n, "tools") for n, one in enumerate(tools)] if tools else None
             self.shape.append("messages")
-            self.messages = [self._message(n, one) for n, one in enumerate(messages)]
+            self.messages = [self._marked(one, n, "message") for n, one in enumerate(messages)]
             if not any(self._letters in one for one in self.texts):
                 break
         self._find = re.compile(self._letters + "([0-9]+)([az])")
@@ -84,74 +86,42 @@ class Marker:
             yield from (one.span() for one in self._special.finditer(marked.text, at, max(begin, at)))
             at = max(at, end)
 
-    def _message(self, number: int, message: dict[str, Any]) -> dict[str, Any]:
-        found, reasoning = {}, ""
-        for key, value in message.items():
-            if key == "content":
-                found[key] = self._content(number, key, value)
-            elif key in REASONING and value == message["reasoning_content"]:
-                reasoning = found[key] = reasoning or self._text(Mark(number, "reasoning"), value)
-            elif key in ("tool_calls", "function_call"):
-                calls = [self._call(number, one) for one in (value if isinstance(value, list) else [value])]
-                found[key] = calls if isinstance(value, list) else calls[0]
-            else:
-                found[key] = self._plain(value)
-            self.shape.append(key)
-        return found
-
-    def _content(self, number: int, key: str, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._content(number, "", part) for part in value]
+    def _marked(self, value: Any, owner: int, what: str, key: str = "") -> Any:
+        """A message, or what is under a key of it, of a call or of a tool."""
         if isinstance(value, dict):
-            return {key: self._content(number, key, one) for key, one in value.items()}
-        if not isinstance(value, str) or key == "type":
+            self.shape.append(len(value))
+            found = {}
+            for name, one in value.items():
+                inner = what
+                if what in ("message", "calls"):
+                    inner = (OF_MESSAGES if what == "message" else OF_CALLS).get(name, "plain")
+                is_own = key in ("properties", "parameters") and not isinstance(one, dict)  # names of a tool's own
+                found[self._plain(name)] = self._marked(one, owner, inner, key if is_own else name)
+            return found
+        if isinstance(value, list):
+            self.shape.append(len(value))
+            return [self._marked(one, owner, what) for one in value]
+        is_text = isinstance(value, str) and what not in ("message", "calls", "plain")
+        if (
+            not is_text
+            or (what == "content" and key == "type")
+            or (what == "tools" and key not in ("name", "description"))
+        ):
             return self._plain(value)
-        opens, closes = value.find("<think>"), value.find(THINK)
+        if what == "reasoning":
+            if (owner, value) not in self._reasoning:
+                self._reasoning[owner, value] = self._text(Mark(owner, what), value)
+            return self._reasoning[owner, value]
+        opens, closes = (value.find("<think>"), value.find(THINK)) if what == "content" else (0, 0)
         cut = closes + len(THINK) if 0 <= opens < closes else 0
-        thought = self._text(Mark(number, "reasoning"), value[:cut]) if cut else ""
-        return thought + self._text(Mark(number, "content"), value[cut:])
-
-    def _call(self, number: int, call: Any) -> Any:
-        if not isinstance(call, dict):
-            return self._plain(call)
-        found = {}
-        for key, value in call.items():
-            if key == "function":
-                found[key] = self._call(number, value)
-            elif key == "arguments":
-                found[key] = self._values(Mark(number, "arguments"), value)
-            elif key == "name" and isinstance(value, str):
-                found[key] = self._text(Mark(number, "name"), value)
-            else:
-                found[key] = self._plain(value)
-            self.shape.append(key)
-        return found
-
-    def _values(self, mark: Mark, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._text(mark, value)
-        if isinstance(value, dict):
-            return {self._plain(key): self._values(mark, one) for key, one in value.items()}
-        return [self._values(mark, one) for one in value] if isinstance(value, list) else self._plain(value)
-
-    def _tool(self, number: int, value: Any, key: str = "") -> Any:
-        if isinstance(value, dict):
-            is_schema = key in ("properties", "parameters")  # whose keys are the tool's own names
-            return {
-                self._plain(name): self._tool(number, one, key if is_schema and not isinstance(one, dict) else name)
-                for name, one in value.items()
-            }
-        if isinstance(value, list):
-            return [self._tool(number, one) for one in value]
-        is_text = key in ("name", "description") and isinstance(value, str)
-        return self._text(Mark(number, "tools"), value) if is_text else self._plain(value)
+        thought = self._text(Mark(owner, "reasoning"), value[:cut]) if cut else ""
+        return thought + self._text(Mark(owner, what), value[cut:])
 
     def _plain(self, value: Any) -> Any:
         """What is no text."""
-        spelled = value if isinstance(value, str) else repr(value)
-        if self._special.search(spelled) or (value is not spelled and self._special.search(json.dumps(value))):
+        if isinstance(value, str) and self._special.search(value):
             raise CannotMask("a role, a name or a key spells a special token")
-        self.shape.append(spelled)
+        self.shape.append(value)
         return value
 
     def _text(self, mark: Mark, text: str) -> str:

@@ -16,10 +16,10 @@ Source of the idea to compare renderings: the masks of axolotl and TRL, which co
 beginnings; this fails where a template rewrites its history.
 """
 
-import bisect
 import json
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -29,11 +29,9 @@ from tokenmill.chat.marks import Marker, Rendering, any_of
 
 FRAMES_KEPT = 4096
 Spans = list[tuple[int, int]]
-Place = tuple[int, int]  # how many texts are before it, and characters after the last of these
 TEXTS = [f"Z{number}aqZ{number}z" for number in range(4)]  # of two questions and their answers
 TOOL = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
-# before a text, where a template prints a list of parts as Python does
-PRINTED = re.compile(r"""['"]text['"]: ['"](\\\\?\\w|\s)*$""")
+PRINTED = re.compile(r"""['"]text['"]: ['"](\\\w+|\s)*$""")  # before a text of a list that is printed as Python's
 
 
 class Masked(NamedTuple):
@@ -45,39 +43,26 @@ class Masked(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What is around the texts of all conversations of one shape: literals[0], the text of marks[0], literals[1] ..."""
+    """A conversation with its turns, for others of its shape: they differ in the texts at its places only."""
 
-    literals: list[str]
-    marks: list[int]
-    learned: list[tuple[Place, Place]]
-    special: list[tuple[Place, Place]]
-    blocks: int
-
-    @classmethod
-    def of(cls, marked: Rendering, learned: Spans, special: Spans) -> "Frame":
-        """The frame of a conversation."""
-        ends = [0, *(end for _, end, _ in marked.places)]
-        begins = [*(begin for begin, _, _ in marked.places), len(marked.text)]
-
-        def places(spans: Spans) -> list[tuple[Place, Place]]:
-            found = [[(bisect.bisect_right(ends, at) - 1, at) for at in span] for span in spans]
-            return [((a, at - ends[a]), (b, to - ends[b])) for (a, at), (b, to) in found]
-
-        literals = [marked.text[a:b] for a, b in zip(ends, begins, strict=True)]
-        marks = [mark for _, _, mark in marked.places]
-        return cls(literals, marks, places(learned), places(special), len(marked.blocks))
+    marked: Rendering
+    learned: Spans
+    special: Spans
 
     def filled(self, texts: list[str], rendered: str, blocks: int) -> Masked | None:
         """A conversation of this shape with these texts; None if that is not what was rendered."""
-        pieces, ends, at = [self.literals[0]], [0], len(self.literals[0])
-        for mark, literal in zip(self.marks, self.literals[1:], strict=True):
-            pieces += (texts[mark], literal)
-            ends.append(at + len(texts[mark]))
-            at = ends[-1] + len(literal)
-        if blocks != self.blocks or "".join(pieces) != rendered:
+        pieces, ends, shifts, done = list[str](), list[int](), [0], 0
+        for begin, end, mark in self.marked.places:
+            pieces += (self.marked.text[done:begin], texts[mark])
+            shifts.append(shifts[-1] + len(texts[mark]) - (end - begin))
+            ends.append(done := end)
+        if blocks != len(self.marked.blocks) or "".join([*pieces, self.marked.text[done:]]) != rendered:
             return None
-        spans = ([(ends[a] + i, ends[b] + j) for (a, i), (b, j) in some] for some in (self.learned, self.special))
-        return Masked(rendered, *spans)
+
+        def moved(spans: Spans) -> Spans:
+            return [(a + shifts[bisect_right(ends, a)], b + shifts[bisect_right(ends, b)]) for a, b in spans]
+
+        return Masked(rendered, moved(self.learned), moved(self.special))
 
 
 class Ends(NamedTuple):
@@ -96,17 +81,21 @@ class TurnFinder:
     def __init__(self, template: JinjaTemplate, special: Sequence[str], loss: str):
         self.template, self._loss, self._special = template, loss, any_of(special)
         self._frames: dict[Any, Frame] = {}
-        self._ends: dict[tuple[bool, bool], Ends | CannotMask] = {}
+        self._ends: dict[tuple[bool, bool], Ends] = {}
 
     def find(self, conversation: Conversation) -> Masked:
         """The rendered conversation and its learned turns. Raises CannotMask."""
-        messages, tools, learned = conversation.messages, conversation.tools, conversation.learned
+        messages, tools, learned = conversation
         if self._loss == "last":
             last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
             learned = tuple(number for number in learned if number == last)
         if not learned:
             raise CannotMask("no token of it is in the loss")
-        _require_balance(messages, learned)
+        for number in learned:
+            content = json.dumps(messages[number].get("content"))
+            thoughts = content.count("<think>"), content.count("</think>")
+            if thoughts not in ((0, 0), (1, 1)) or (thoughts[0] and messages[number].get("reasoning_content")):
+                raise CannotMask("the thinking of a learned turn does not balance")
         marker = Marker(self._special, messages, tools)
         text, blocks = self.template.render(messages, tools)
         frame = self._frames.get(key := (learned, *marker.shape))
@@ -115,7 +104,7 @@ class TurnFinder:
         marked = marker.read(*self.template.render(marker.messages, marker.tools))
         if marked.text != text or len(marked.blocks) != len(blocks):
             raise CannotMask("the template changes texts by what is in them, so they cannot be found by marks")
-        _require_all(messages, tools, learned, marker, marked)
+        _require_all(marker, marked, learned)
         special = list(marker.special_in(marked))
         if self.template.has_blocks:
             turns = list(self._blocks(marker, marked, learned))
@@ -125,7 +114,7 @@ class TurnFinder:
             if any(marker.marks[m].owner not in learned for a, b, m in marked.places if a < end and begin < b):
                 raise CannotMask("the template writes others' texts into a turn of the assistant")
         if len(self._frames) < FRAMES_KEPT:
-            self._frames[key] = Frame.of(marked, turns, special)
+            self._frames[key] = Frame(marked, turns, special)
         return Masked(text, turns, special)
 
     def _blocks(self, marker: Marker, marked: Rendering, learned: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -211,13 +200,8 @@ class TurnFinder:
         """How turns like a message end."""
         key = isinstance(marker.messages[number].get("content"), list), bool(marker.tools)
         if key not in self._ends:
-            try:
-                self._ends[key] = self._find_ends(*key)
-            except CannotMask as error:
-                self._ends[key] = error
-        if isinstance(found := self._ends[key], CannotMask):
-            raise CannotMask(*found.args)
-        return found
+            self._ends[key] = self._find_ends(*key)
+        return self._ends[key]
 
     def _find_ends(self, are_parts: bool, has_tools: bool) -> Ends:
         """How turns end, from a conversation of two questions and two answers."""
@@ -247,20 +231,9 @@ class TurnFinder:
         return Ends(*ends, openers)
 
 
-def _require_balance(messages: list[dict[str, Any]], learned: tuple[int, ...]) -> None:
-    """CannotMask if the thinking of a learned turn has no beginning or end, or is there twice."""
-    for number in learned:
-        whole = json.dumps(messages[number].get("content"), ensure_ascii=False)
-        counts = whole.count("<think>"), whole.count("</think>")
-        if counts not in ((0, 0), (1, 1)) or (counts[0] and messages[number].get("reasoning_content")):
-            raise CannotMask("the thinking of a learned turn does not balance")
-
-
-def _require_all(
-    messages: list[dict[str, Any]], tools: list[Any] | None, learned: tuple[int, ...], marker: Marker, marked: Rendering
-) -> None:
+def _require_all(marker: Marker, marked: Rendering, learned: tuple[int, ...]) -> None:
     """CannotMask if the template leaves a text out. Reasoning before the last question may be gone."""
-    there = {mark for _, _, mark in marked.places}
+    messages, there = marker.messages, {mark for _, _, mark in marked.places}
     last_user = max((number for number, one in enumerate(messages) if one["role"] == "user"), default=-1)
     for number, (owner, what) in enumerate(marker.marks):
         if number in there or owner < 0:
@@ -272,9 +245,9 @@ def _require_all(
             raise CannotMask(f"the template leaves out the {what} of a learned turn{remedy}")
     for begin, _, number in marked.places:
         owner, what = marker.marks[number]
-        is_part = owner >= 0 and what == "content" and isinstance(messages[owner].get("content"), list)
+        is_part = what == "content" and isinstance(messages[owner].get("content"), list)
         if is_part and PRINTED.search(marked.text, max(0, begin - 40), begin):
             raise CannotMask("the template prints a list of parts as Python does")
     shown = {marker.marks[number].owner for number in there}
-    if not all(-1 - number in shown for number in range(len(tools or ()))):
+    if not all(-1 - number in shown for number in range(len(marker.tools or ()))):
         raise CannotMask("the template leaves out a tool")

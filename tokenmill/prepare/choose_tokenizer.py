@@ -13,8 +13,9 @@ from math import ceil
 from pathlib import Path
 
 from tokenmill.addresses import has_scheme
-from tokenmill.chat.chat_encoder import Renderer, texts_of_row
-from tokenmill.chat.find_rule import find_chat_rule, with_rule, without_rule
+from tokenmill.chat.conversations import texts_of_row
+from tokenmill.chat.find_rule import find_chat_rule, with_rule
+from tokenmill.chat.renderer import Renderer
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.text.documents import read_unit
 from tokenmill.text.formats import ReadOptions
@@ -33,7 +34,11 @@ def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Call
     ValueError, FileNotFoundError or ConnectionError if there is none.
     """
     if config.train_size is None:
-        tokenizer = without_rule(load_any(config.tokenizer_name, config.bos_token))  # of a set that may be one of chats
+        tokenizer = load_any(config.tokenizer_name, config.bos_token)
+        if tokenizer.chat is not None:
+            raise ValueError(
+                f"{config.tokenizer_name}: is of a chat set; name the tokenizer that the set was made with"
+            )
     else:
         root = Path("data/tokens") if has_scheme(config.tokens_root) else Path(config.tokens_root)
         path = root.absolute().parent / "tokenizers" / f"{config.dataset}-bpe{config.train_size}.json"

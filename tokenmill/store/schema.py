@@ -87,7 +87,7 @@ COUNTS = {**TOTALS, **dict.fromkeys(LEFT_OUT_COUNTS, COUNT), **{f"{name}?": COUN
 FILE = {"bytes": COUNT, "sha256": DIGEST, "crc32": [_whole(0, (1 << 32) - 1)]}
 
 CHAT: Table = {"name": TEXT, "template": TEXT, "loss": _one_of("all", "last"), "variables": {TEXT: TEXT}}
-CHAT |= {"version": SOME, "text_fingerprint": DIGEST, "added": [TEXT]}
+CHAT |= {"version": SOME, "text_fingerprint": DIGEST}
 NAMED = {"name": PLAIN, "fingerprint": DIGEST, "bos_token": TEXT, "eot_token?": TEXT, "chat?": CHAT}
 TOKENIZER = {**NAMED, "special_tokens": {TEXT: ID}}
 FOREIGN: Table = {"tokenizer": {}}  # what else a tokenizer.json has

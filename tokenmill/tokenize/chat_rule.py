@@ -35,8 +35,7 @@ class ChatRule:
     needs: tuple[str, ...] = field(default=(), compare=False)  # special tokens that the template writes
     adds: bool = field(default=False, compare=False)  # whether those that the tokenizer lacks are added to it
     variables: dict[str, str] = field(default_factory=dict)  # bos_token, eos_token ... as the template sees them
-    text_fingerprint: str = ""  # of the tokenizer without this rule, and without the tokens that were added for it:
-    added: tuple[str, ...] = ()
+    text_fingerprint: str = ""  # of the tokenizer without this rule, and without the tokens that were added for it
 
     @property
     def is_nanochat(self) -> bool:
@@ -51,12 +50,11 @@ class ChatRule:
     def as_dict(self) -> dict[str, Any]:
         """As tokenizer.json and the manifest hold it."""
         facts = {"name": self.name, "template": self.template, "loss": self.loss, "version": VERSION}
-        facts |= {"text_fingerprint": self.text_fingerprint, "added": list(self.added)}
-        return facts | {"variables": self.variables}
+        return facts | {"text_fingerprint": self.text_fingerprint, "variables": self.variables}
 
     @classmethod
     def of_dict(cls, saved: dict[str, Any]) -> Self:
         """What `as_dict` gave."""
         needs = NANOCHAT_TOKENS if not saved["template"] else ()
-        more = {name: saved[name] for name in ("variables", "text_fingerprint")} | {"added": tuple(saved["added"])}
+        more = {name: saved[name] for name in ("variables", "text_fingerprint")}
         return cls(saved["name"], saved["template"], saved["loss"], needs, **more)

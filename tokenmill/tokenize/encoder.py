@@ -59,9 +59,11 @@ class Encoder:
 
     def encode_texts(self, texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
         """Ids of texts without BOS: (num_tokens,) in the tokens' dtype; how many each has; how many the reference
-        encoded.
+        encoded. ValueError as in `prove`, of which a sample is encoded.
         """
-        return self._encode(texts, framed=False)
+        ids, counts, referred = self._encode(texts, framed=False)
+        self.prove(texts, ids, counts, range(0, len(texts), SAMPLE_ONE_IN), framed=False)
+        return ids, counts, referred
 
     def _encode(self, documents: pa.LargeStringArray, framed: bool) -> tuple[np.ndarray, np.ndarray, int]:
         if self.is_reference:
@@ -76,12 +78,12 @@ class Encoder:
             parts.append((np.flatnonzero(chosen), *encode(documents.filter(pa.array(chosen)))))
         return *self._join(parts, framed), int(refer.sum())
 
-    def prove(self, documents: pa.LargeStringArray, tokens: np.ndarray, lengths: np.ndarray, numbers) -> None:
+    def prove(self, documents: pa.LargeStringArray, tokens, lengths, numbers, framed: bool = True) -> None:
         """Encodes these documents with the reference too. ValueError, with a short text, if any differ."""
-        ends, eot = np.cumsum(lengths), self.tokenizer.eot_token is not None
+        ends, eot = np.cumsum(lengths), framed and self.tokenizer.eot_token is not None
         for number in numbers if not self.is_reference else ():
             text = documents[int(number)].as_py()
-            found = tokens[ends[number] - lengths[number] + 1 : ends[number] - eot]
+            found = tokens[ends[number] - lengths[number] + framed : ends[number] - eot]
             if not np.array_equal(found, self.tokenizer.encode(text)):
                 raise ValueError(self._difference(text))
 
