@@ -13,10 +13,9 @@ from making import make_text
 from tokenizers import pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
-from tokenmill.chat.chat_encoder import ChatEncoder
+from tokenmill.chat.chat_encoder import ChatEncoder, Renderer, changes_texts
 from tokenmill.chat.find_rule import with_rule
 from tokenmill.chat.jinja_templates import JinjaTemplate
-from tokenmill.chat.renderer import Renderer, changes_texts
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -177,7 +176,7 @@ def test_what_nanochat_has_no_place_for_is_refused(tokenizer, more):
 
 
 def test_a_template_that_writes_bos_within_a_conversation_is_refused(tokenizer):
-    twice = CHATML.replace("<|im_start|>{{", "<|bos|><|im_start|>{{")
+    twice = CHATML.replace("<|im_start|>", "<|bos|><|im_start|>")
     rule = ChatRule("own", twice, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     batch = ChatEncoder(Encoder(with_rule(tokenizer, rule))).encode(rows_of(row))

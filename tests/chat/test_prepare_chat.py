@@ -18,9 +18,9 @@ from making import ROOT, run_prepare, tree
 from rich.console import Console
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
+from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import read_conversation
 from tokenmill.chat.find_rule import find_chat_rule, with_rule
-from tokenmill.chat.renderer import Renderer
 from tokenmill.exchange import writing
 from tokenmill.look.report_text import left_out
 from tokenmill.look.show import show

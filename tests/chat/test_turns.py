@@ -255,7 +255,7 @@ REFUSED = {
         CHATML.replace("m['content']", "m['content'] | upper"),
         "changes texts by|cuts a text",
     ),
-    "no end": (CHATML.replace("<|im_end|>", ""), "writes no special token after the conversation's last turn"),
+    "no end": (CHATML.replace("<|im_end|>", ""), "ends no last turn"),
     "cut": (CHATML.replace("m['content']", "m['content'][:3]"), "changes texts by|cuts a text"),
     "of the length": (
         CHATML.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m['content'] | length }}"),

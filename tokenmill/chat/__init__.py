@@ -7,7 +7,6 @@ Comes in: rows of a source as JSON, and a tokenizer with a chat rule. Goes out: 
     marks             marks around texts, by which they are found in what a template renders
     turns             which characters of a rendered conversation the assistant wrote
     nanochat_turns    nanochat's own rendering
-    renderer          a conversation to segments that are tokenized alone
     chat_encoder      conversations to ids and mask, a batch at a time
     find_rule         finds the template that --chat names
 

@@ -10,9 +10,10 @@ A message may say whether it is learned, by `train` or `weight` of 0 or 1. Conte
 a string is decoded where a list or an object is expected: messages, tools, a tool, calls and their arguments.
 """
 
+import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,10 +24,8 @@ MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is no
 ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
-SHAREGPT = {
-    **{"human": "user", "user": "user", "system": "system", "tool": "tool", "observation": "tool", "function": "tool"},
-    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "assistant", "model", "function_call"), "assistant"),
-}
+SHAREGPT = dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "function_call"), "assistant")
+SHAREGPT |= {"human": "user", "observation": "tool", "function": "tool"}
 
 
 class BrokenConversation(ValueError):
@@ -45,35 +44,34 @@ class Conversation(NamedTuple):
     learned: tuple[int, ...]  # the numbers of the assistant's messages that may be learned
 
 
-class Segment(NamedTuple):
-    """A special token, or text that is tokenized as a whole. `learned` are (begin, end) of the characters that are in
-    the loss, ascending.
-    """
-
-    text: str
-    is_special: bool
-    learned: tuple[tuple[int, int], ...]
-
-
 class TokenizedConversation(NamedTuple):
     """Ids, and whether each is in the loss."""
 
     ids: list[int]
     in_loss: list[bool]
-    text_bytes: int = 0
+
+
+class Segment(NamedTuple):
+    """A special token, or text that is tokenized as a whole, or of which the tokens are known. `learned` are
+    (begin, end) of the characters that are in the loss, ascending.
+    """
+
+    text: str
+    is_special: bool
+    learned: tuple[tuple[int, int], ...]
+    known: TokenizedConversation | None = None
 
 
 def parse_row(row: str) -> Any:
     """The value of a row of JSON. Raises BrokenConversation."""
-    may_be_large = b"0" * 19 in row.encode().translate(ZEROS)  # an integer over 64 bits, which orjson makes a float
+    with contextlib.suppress(ValueError):  # NaN, and lone surrogates, which JSON can spell and UTF-8 cannot
+        if b"0" * 19 not in row.encode().translate(ZEROS):  # an integer over 64 bits, which orjson makes a float
+            return orjson.loads(row)
     try:
-        return json.loads(row) if may_be_large else orjson.loads(row)
-    except ValueError:  # NaN, and lone surrogates, which JSON can spell and UTF-8 cannot
-        try:
-            spelled = json.dumps(json.loads(row), ensure_ascii=False)
-        except (ValueError, RecursionError) as error:
-            raise BrokenConversation(f"no JSON ({error})") from error
-        return json.loads(spelled.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        spelled = json.dumps(json.loads(row), ensure_ascii=False)
+    except (ValueError, RecursionError) as error:
+        raise BrokenConversation(f"no JSON ({error})") from error
+    return json.loads(spelled.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conversation | TokenizedConversation:
@@ -97,23 +95,22 @@ def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conv
         wanted = repr(column) if column else "messages, conversations, prompt and completion, or input_ids"
         found = f"keys {', '.join(map(str, row))}" if row else "no keys"
         raise BrokenConversation(f"expected {wanted}, found {found}; name the key by --messages-column")
-    if isinstance(row.get("system"), str) and row["system"]:  # beside them, as in LLaMA-Factory's form of ShareGPT
-        given, first = [{"role": "system", "content": row["system"]}, *given], first + 1
+    if system := row.get("system"):  # beside them, as in LLaMA-Factory's form of ShareGPT
+        given, first = [{"role": "system", "content": system}, *given], first + 1
     tools = _decoded(row.get("tools"), list)
-    _need(tools is None or isinstance(tools, list), f"expected a list of tools, found a {type(tools).__name__}")
-    tools = [_decoded(tool, dict) for tool in tools or ()]
-    _need(all(isinstance(tool, dict) for tool in tools), "expected tools that are objects")
-    messages, may_be_learned = list[dict[str, Any]](), list[bool]()
+    tools = [_decoded(tool, dict) for tool in tools] if isinstance(tools, list) else tools
+    is_right = tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools))
+    _need(is_right, "expected a list of tools that are objects")
+    messages, learned = list[dict[str, Any]](), list[int]()
     for number, one in enumerate(given):
         try:
-            message, is_learned = _message(one)
+            message, may_be_learned = _message(one)
         except BrokenConversation as error:
             raise BrokenConversation(f"message {number}: {error}") from error
         messages.append(message)
-        may_be_learned.append(is_learned)
-    assistants = [number for number, one in enumerate(messages) if one["role"] == "assistant"]
-    _need(bool(assistants), "no turn of the assistant")
-    learned = [number for number in assistants if may_be_learned[number] and number >= first]
+        if message["role"] == "assistant" and may_be_learned and number >= first:
+            learned.append(number)
+    _need(any(message["role"] == "assistant" for message in messages), "no turn of the assistant")
     return Conversation(messages, tools or None, tuple(learned))
 
 
@@ -123,10 +120,10 @@ def texts_of_row(row: str, column: str | None = None) -> list[str]:
         conversation = read_conversation(parse_row(row), column)
     except BrokenConversation:
         return []
-    messages = conversation.messages if isinstance(conversation, Conversation) else []
-    contents = [content if isinstance(content := one.get("content"), list) else [content] for one in messages]
-    texts = [part.get("text") if isinstance(part, dict) else part for content in contents for part in content]
-    return [text for text in texts if isinstance(text, str) and text]
+    contents = [one.get("content") for one in conversation.messages] if isinstance(conversation, Conversation) else []
+    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _message(given: Any) -> tuple[dict[str, Any], bool]:
@@ -136,11 +133,10 @@ def _message(given: Any) -> tuple[dict[str, Any], bool]:
     flags = [message.pop(key) for key in ("train", "weight") if key in message]
     _need(all(flag in (0, 1) for flag in flags), "expected train or weight of 0 or 1")
     if "role" not in message and isinstance(message.get("from"), str):
-        role, value = SHAREGPT.get(message["from"], message["from"]), message.pop("value", None)
-        del message["from"]
-        message = _without_none({"role": role, "content": value, **message})
+        sender, value = message.pop("from"), message.pop("value", None)
+        message = _without_none({"role": SHAREGPT.get(sender, sender), "content": value, **message})
     role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or role not in ROLES:
+    if role not in ROLES:
         raise BrokenConversation(f"unknown role {role!r:.60}; known are {', '.join(ROLES)}, and ShareGPT's")
     if content is None and not any(message.get(key) for key in ("tool_calls", "function_call", *REASONING)):
         raise BrokenConversation(f"role {role!r} has no content")
@@ -173,35 +169,27 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def _tokenized(row: Mapping[str, Any]) -> TokenizedConversation:
-    names = [name for name in MASK_COLUMNS if row.get(name) is not None]
-    _need(bool(names), f"expected {', '.join(MASK_COLUMNS)} beside input_ids, found keys {', '.join(map(str, row))}")
-    ids, masks = row["input_ids"], []
-    for name in names:
-        values, is_labels = row[name], name == "labels"
-        is_right = _are_whole(ids) and _are_whole(values) and len(ids) == len(values)
-        _need(is_right, f"expected input_ids and {name}, two lists of numbers of one length")
-        _need(is_labels or set(values) <= {0, 1}, f"expected {name} of 0 and 1, found {max(values, default=0)}")
-        is_same = not is_labels or all(v < 0 or v == id for v, id in zip(values, ids, strict=True))
-        _need(is_same, "expected labels that are input_ids or negative: they are not to be shifted")
-        in_loss: Callable[[int], bool] = (lambda value: value >= 0) if is_labels else bool
-        masks.append([in_loss(value) for value in values])
-    _need(all(mask == masks[0] for mask in masks), f"{' and '.join(names)} say differently what is in the loss")
+    ids, given = row["input_ids"], {name: row[name] for name in MASK_COLUMNS if row.get(name) is not None}
+    _need(bool(given), f"expected {', '.join(MASK_COLUMNS)} beside input_ids, found keys {', '.join(map(str, row))}")
+    for name, values in given.items():
+        are_ids = all(isinstance(some, list) and {int, bool} >= set(map(type, some)) for some in (ids, values))
+        _need(are_ids and len(ids) == len(values), f"expected input_ids and {name}, two lists of numbers of one length")
+        if name == "labels":
+            is_same = all(value < 0 or value == id for value, id in zip(values, ids, strict=True))
+            _need(is_same, "expected labels that are input_ids or negative: they are not to be shifted")
+        else:
+            _need(set(values) <= {0, 1}, f"expected {name} of 0 and 1, found {max(values, default=0)}")
+    masks = [[value >= 0 if name == "labels" else value == 1 for value in values] for name, values in given.items()]
+    _need(all(mask == masks[0] for mask in masks), f"{' and '.join(given)} say differently what is in the loss")
     return TokenizedConversation(ids, masks[0])
-
-
-def _are_whole(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) in (int, bool) for value in values)
 
 
 def _decoded(value: Any, kind: type) -> Any:
     """The list or object that a text of JSON is, where one is expected; any other value as it is."""
-    if not isinstance(value, str) or value.lstrip()[:1] != ("[" if kind is list else "{"):
-        return value
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    return found if isinstance(found, kind) else value
+    if isinstance(value, str) and value.lstrip()[:1] == ("[" if kind is list else "{"):
+        with contextlib.suppress(BrokenConversation):
+            return parse_row(value)
+    return value
 
 
 def _without_none(value: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Finds the chat rule that --chat names: one of ours, or the chat template of a model.
 
 find_chat_rule("chatml", "all")
-read_rule(Path("qwen/tokenizer_config.json"), "all")      any Jinja chat template, and its bos_token, eos_token
+find_chat_rule("qwen/tokenizer_config.json", "all")       any Jinja chat template, and its bos_token, eos_token
 """
 
 import json
@@ -17,30 +17,44 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 MOST_BYTES = 8 << 20  # of a template file
 
 
-def read_rule(path: Path, loss: LossRule) -> ChatRule:
-    """The template of a tokenizer_config.json, or of a chat_template.jinja beside it or named itself.
+def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
+    """One of ours; or the template of a tokenizer_config.json, of a chat_template.jinja beside it, or of a .jinja file.
 
     Raises FileNotFoundError if there is no such file, ValueError if it has no chat template.
     """
+    if spec in NAMES:
+        return ChatRule.named(spec, loss)
+    path = Path(spec)
     path = path / "tokenizer_config.json" if path.is_dir() else path
     if not path.exists():
         raise FileNotFoundError(
             f"{path}: expected {' or '.join(NAMES)}, a tokenizer_config.json or a .jinja file, found no such file; "
             "check --chat"
         )
-    if path.suffix == ".jinja":
-        config = path.with_name("tokenizer_config.json")
-        variables = _variables(_json(config)) if config.exists() else {}
-        return ChatRule(path.stem, _text(path), loss, variables=variables)
-    found = _json(path)
-    beside = path.with_name("chat_template.jinja")
-    template = _text(beside) if beside.exists() else _template_of(path, found.get("chat_template"))
-    return ChatRule(Path(path).absolute().parent.name or path.stem, template, loss, variables=_variables(found))
-
-
-def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
-    """The rule that --chat names. Raises what `read_rule` raises."""
-    return ChatRule.named(spec, loss) if spec in NAMES else read_rule(Path(spec), loss)
+    is_jinja = path.suffix == ".jinja"
+    config = path.with_name("tokenizer_config.json") if is_jinja else path
+    beside = path if is_jinja else path.with_name("chat_template.jinja")
+    try:
+        found = json.loads(_text(config)) if config.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{config}: expected a tokenizer_config.json, found broken JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{config}: expected a tokenizer_config.json, found a {type(found).__name__}")
+    template = _text(beside) if beside.exists() else found.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        template = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}.get("default")
+    if not isinstance(template, str) or not template:
+        raise ValueError(
+            f"{path}: expected a chat_template in it, or a chat_template.jinja beside it, found neither; name another "
+            "file by --chat, or use --chat chatml"
+        )
+    named = {key: value for key, value in sorted(found.items()) if key.endswith("_token")}
+    for key in ("extra_special_tokens", "model_specific_special_tokens"):
+        named |= found[key] if isinstance(found.get(key), dict) else {}
+    texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
+    variables = {key: text for key, text in texts.items() if isinstance(text, str)}
+    name = path.stem if is_jinja else path.absolute().parent.name or path.stem
+    return ChatRule(name, template, loss, variables=variables)
 
 
 def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
@@ -59,34 +73,3 @@ def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
 
 def _text(path: Path) -> str:
     return read_bounded(path, MOST_BYTES, "a chat template").decode("utf-8", "replace")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(_text(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected a tokenizer_config.json, found broken JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected a tokenizer_config.json, found a {type(found).__name__}")
-    return found
-
-
-def _template_of(path: Path, given: Any) -> str:
-    if isinstance(given, list):  # several, by name
-        named = {one.get("name"): one.get("template") for one in given if isinstance(one, dict)}
-        given = named.get("default")
-    if not isinstance(given, str) or not given:
-        raise ValueError(
-            f"{path}: expected a chat_template in it, or a chat_template.jinja beside it, found neither; name another "
-            "file by --chat, or use --chat chatml"
-        )
-    return given
-
-
-def _variables(config: dict[str, Any]) -> dict[str, str]:
-    """bos_token, eos_token and so on, as templates see them; those of models under names of their own, too."""
-    named = {key: value for key, value in sorted(config.items()) if key.endswith("_token")}
-    for key in ("extra_special_tokens", "model_specific_special_tokens"):
-        named |= config[key] if isinstance(config.get(key), dict) else {}
-    texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
-    return {key: text for key, text in texts.items() if isinstance(text, str)}

@@ -19,16 +19,23 @@ import jinja2.sandbox
 
 from tokenmill.chat.conversations import CannotMask
 
+Rendered = tuple[str, list[tuple[int, int]]]  # a text, and (begin, end) of its generation blocks
 NOW = datetime.datetime(2024, 7, 26)
 FAILS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError)
-LONGEST_REASON = 160  # characters
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """As transformers' own: a template may write namespace(self=...)."""
+    """Without names that begin with "_", which reach into Python, as in transformers."""
 
     def __init__(*args: Any, **kwargs: Any):
-        jinja2.utils.Namespace.__init__(args[0], *args[1:], **kwargs)
+        jinja2.utils.Namespace.__init__(args[0])
+        for name, value in dict(*args[1:], **kwargs).items():
+            args[0][name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if str(name).startswith("_"):
+            raise jinja2.TemplateError(f"a namespace cannot have the name {name!r}")
+        jinja2.utils.Namespace.__setitem__(self, name, value)
 
 
 class _Blocks(jinja2.ext.Extension):
@@ -56,7 +63,9 @@ class JinjaTemplate:
         how: Any = {"trim_blocks": True, "lstrip_blocks": True, "extensions": [_Blocks, jinja2.ext.loopcontrols]}
         environment: Any = jinja2.sandbox.ImmutableSandboxedEnvironment(**how)
         environment.has_blocks, environment.rendered, environment.blocks = False, [], []
-        environment.filters["tojson"] = _to_json
+        environment.filters["tojson"] = lambda x, ensure_ascii=False, indent=None, separators=None, sort_keys=False: (
+            json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        )
         environment.globals.update(raise_exception=_raise, strftime_now=NOW.strftime, namespace=_Namespace)
         try:
             self._template = environment.from_string(source)
@@ -64,9 +73,7 @@ class JinjaTemplate:
             raise ValueError(f"the chat template is not valid Jinja: line {error.lineno}: {error.message}") from error
         self.variables, self.has_blocks, self._environment = variables, environment.has_blocks, environment
 
-    def render(
-        self, messages: Sequence[dict[str, Any]], tools: list[Any] | None = None, prompt: bool = False
-    ) -> tuple[str, list[tuple[int, int]]]:
+    def render(self, messages: Sequence[Any], tools: list[Any] | None = None, prompt: bool = False) -> Rendered:
         """The text of a conversation, with the prompt for an answer if that is asked for, and its blocks.
 
         Raises CannotMask with the template's reason.
@@ -78,8 +85,7 @@ class JinjaTemplate:
             for piece in self._template.generate(self.variables, **given):
                 environment.rendered.append(piece)
         except (*FAILS, RecursionError) as error:
-            reason = f"the template rejects it: {str(error) or type(error).__name__}"
-            raise CannotMask(reason[:LONGEST_REASON]) from error
+            raise CannotMask(f"the template rejects it: {str(error) or type(error).__name__}"[:160]) from error
         text = "".join(environment.rendered)
         blocks = [(begin, begin + len(block)) for begin, block in environment.blocks]
         if any(text[begin:end] != block for (begin, end), (_, block) in zip(blocks, environment.blocks, strict=True)):
@@ -89,9 +95,3 @@ class JinjaTemplate:
 
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _to_json(
-    x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -22,13 +22,6 @@ OF_MESSAGES |= dict.fromkeys(REASONING, "reasoning")
 OF_CALLS = {"function": "calls", "name": "name", "arguments": "arguments"}
 
 
-class Mark(NamedTuple):
-    """Whose text it is: a message's number, or -1, -2 ... of the tools; and what of it."""
-
-    owner: int
-    what: str  # content, reasoning, name, arguments, tools
-
-
 class Rendering(NamedTuple):
     """A rendering with marks, less the marks."""
 
@@ -45,15 +38,15 @@ def any_of(texts: Iterable[str]) -> re.Pattern[str]:
 class Marker:
     """The messages and tools with marks around their texts. Raises CannotMask if something else spells a special token.
 
-    `texts` are what is within marks, `marks` whose they are. `shape` is what conversations have in common that differ
-    in their texts only.
+    Of each mark, `texts` is what is within, `owners` whose it is, a message's number, or -1, -2 ... of the tools, and
+    `kinds` one of content, reasoning, name, arguments, tools. Conversations of one `shape` differ in their texts only.
     """
 
     def __init__(self, special: re.Pattern[str], messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None):
         self._special = special
         for number in itertools.count():
             self._letters = f"Zq{number}x" if number else "Zq"
-            self.marks, self.texts, self.shape = list[Mark](), list[str](), list[Any]()
+            self.texts, self.owners, self.kinds, self.shape = list[str](), list[int](), list[str](), list[Any]()
             self._reasoning: dict[tuple[int, str], str] = {}  # which is there under several names
             self.tools = [self._marked(one, -1 - n, "tools") for n, one in enumerate(tools)] if tools else None
             self.shape.append("messages")
@@ -110,12 +103,12 @@ class Marker:
             return self._plain(value)
         if what == "reasoning":
             if (owner, value) not in self._reasoning:
-                self._reasoning[owner, value] = self._text(Mark(owner, what), value)
+                self._reasoning[owner, value] = self._text(owner, what, value)
             return self._reasoning[owner, value]
         opens, closes = (value.find("<think>"), value.find(THINK)) if what == "content" else (0, 0)
         cut = closes + len(THINK) if 0 <= opens < closes else 0
-        thought = self._text(Mark(owner, "reasoning"), value[:cut]) if cut else ""
-        return thought + self._text(Mark(owner, what), value[cut:])
+        thought = self._text(owner, "reasoning", value[:cut]) if cut else ""
+        return thought + self._text(owner, what, value[cut:])
 
     def _plain(self, value: Any) -> Any:
         """What is no text."""
@@ -124,7 +117,7 @@ class Marker:
         self.shape.append(value)
         return value
 
-    def _text(self, mark: Mark, text: str) -> str:
+    def _text(self, owner: int, what: str, text: str) -> str:
         """A text with marks around its pieces between tags."""
         found: list[str] = []
         for number, piece in enumerate(TAG.split(text) if "<" in text or "[" in text else (text,)):
@@ -133,9 +126,10 @@ class Marker:
                 found.append(piece)
                 self.shape.append(piece)
                 continue
-            at, name = piece.index(core), f"{self._letters}{len(self.marks)}"
+            at, name = piece.index(core), f"{self._letters}{len(self.texts)}"
             before, after = piece[:at], piece[at + len(core) :]
-            self.marks.append(mark)
+            self.owners.append(owner)
+            self.kinds.append(what)
             self.texts.append(core)
             self.shape.append((before, after))
             found += (before, name, "a", core, name, "z", after)

@@ -7,15 +7,9 @@ A system message is put before the first user's, with a blank line between them.
 of parts: text and python are learned, the output of python is not. Every text is tokenized alone.
 """
 
-from typing import Any
-
 from tokenmill.chat.conversations import REASONING, BrokenConversation, CannotMask, Conversation, Segment
 
-KINDS = {
-    "text": "",
-    "python": "python",
-    "python_output": "output",
-}  # of parts, and what their special tokens are called
+KINDS = {"text": "", "python": "python", "python_output": "output"}  # of parts, and how their tokens are called
 
 
 def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> list[Segment]:
@@ -24,8 +18,11 @@ def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> 
     for what in ("tool_calls", "function_call", *REASONING):
         if conversation.tools or any(message.get(what) for message in messages):
             raise CannotMask(f"nanochat's rendering has no place for {'tools' if conversation.tools else what}")
-    first = int(messages[0]["role"] == "system")
-    messages = _merged(messages) if first else messages
+    if first := int(messages[0]["role"] == "system"):
+        texts = [message.get("content") for message in messages[:2]]
+        if [one["role"] for one in messages[1:2]] != ["user"] or not all(isinstance(text, str) for text in texts):
+            raise BrokenConversation("expected texts of the system and then of the user, as nanochat does")
+        messages = [messages[1] | {"content": "\n\n".join(map(str, texts))}, *messages[2:]]
     last = max((number for number, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
 
     def write(text: str, in_loss: bool = False, is_special: bool = True) -> None:
@@ -50,13 +47,3 @@ def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> 
             write(f"<|{KINDS[kind]}_end|>" if KINDS[kind] else "", in_loss)
         write(f"<|{role}_end|>", is_learned)
     return found
-
-
-def _merged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    system, *others = messages
-    if not others or others[0]["role"] != "user":
-        raise BrokenConversation("a system message that no user's message follows, which nanochat expects")
-    contents = system.get("content"), others[0].get("content")
-    if not all(isinstance(content, str) for content in contents):
-        raise BrokenConversation("expected texts of the system and the user, as nanochat does")
-    return [others[0] | {"content": "\n\n".join(map(str, contents))}, *others[1:]]
