@@ -35,10 +35,6 @@ def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Call
     """
     if config.train_size is None:
         tokenizer = load_any(config.tokenizer_name, config.bos_token)
-        if tokenizer.chat is not None:
-            raise ValueError(
-                f"{config.tokenizer_name}: is of a chat set; name the tokenizer that the set was made with"
-            )
     else:
         root = Path("data/tokens") if has_scheme(config.tokens_root) else Path(config.tokens_root)
         path = root.absolute().parent / "tokenizers" / f"{config.dataset}-bpe{config.train_size}.json"

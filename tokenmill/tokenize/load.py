@@ -36,7 +36,10 @@ def load_any(spec: str, bos_token: str | None = None) -> Tokenizer:
     path, name = find_tokenizer_file(spec) or (Path(spec), None)
     if is_foreign(path):
         return load_foreign(path, bos_token, name)
-    return load_tokenizer(spec if name is None else str(path)).framed(bos_token)
+    found = load_tokenizer(spec if name is None else str(path))
+    if found.chat is not None:
+        raise ValueError(f"{spec}: is of a chat set; name the tokenizer that the set was made with")
+    return found.framed(bos_token)
 
 
 def is_foreign(path: Path) -> bool:
