@@ -78,3 +78,15 @@ def by_characters(messages: list[dict], begin: str, end: str, after: str, change
             text += part
             learned += [bears and of_turn] * len(part)
     return text, learned
+
+
+def user(content) -> dict:
+    return {"role": "user", "content": content}
+
+
+def assistant(content, **more) -> dict:
+    return {"role": "assistant", "content": content, **more}
+
+
+def call(name: str, arguments) -> dict:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}

@@ -6,20 +6,16 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-import tokenizers
 from conversing import CHATML, REWRITING, TEXTS, random_messages
 from json_kinds import KINDS
 from making import make_text
-from tokenizers import pre_tokenizers
-from tokenizers.pre_tokenizers import ByteLevel
 
-from tokenmill.chat.chat_encoder import ChatEncoder, Renderer, changes_texts
+from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
 from tokenmill.chat.find_rule import with_rule
 from tokenmill.chat.jinja_templates import JinjaTemplate
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import HuggingFace
-from tokenmill.tokenize.load import load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 
@@ -159,12 +155,6 @@ def test_what_is_left_out_is_counted_with_its_reason(tokenizer):
     assert [number for number, _ in batch.broken] == [1, 3]
 
 
-def test_a_mask_of_other_numbers_is_refused(tokenizer):
-    row = {"input_ids": [5, 6, 7], "assistant_masks": [1, 0, -100]}
-    batch = ChatEncoder(Encoder(with_rule(tokenizer, ChatRule.named("nanochat", "all")))).encode(rows_of(row))
-    assert batch.broken == [(0, "expected assistant_masks of 0 and 1, found 1")]
-
-
 @pytest.mark.parametrize("more", [{"tool_calls": [{"function": {"name": "f"}}]}, {"reasoning_content": "so"}, None])
 def test_what_nanochat_has_no_place_for_is_refused(tokenizer, more):
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | (more or {})]
@@ -218,88 +208,3 @@ def test_every_form_of_a_conversation_is_the_same_conversation(tokenizer, kind):
     chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
     usual = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     assert encoded(chatting, [ROWS[kind]]) == encoded(chatting, [usual])
-
-
-BROKEN = {
-    "a role": ([{"role": "alien", "content": "a"}], "message 0: unknown role 'alien'"),
-    "no assistant": ([{"role": "user", "content": "a"}], "no turn of the assistant"),
-    "empty": ([], "no turn of the assistant"),
-    "no content": (
-        [{"role": "user"}, {"role": "assistant", "content": "b"}],
-        "message 0: role 'user' has no content",
-    ),
-    "a number": ([{"role": "user", "content": 7}], "message 0: expected content of text or parts, found 7"),
-    "an image": (
-        [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": "b"}]}],
-        "message 0: expected parts of text, found one of type 'image_url'",
-    ),
-    "a flag": ([{"role": "assistant", "content": "b", "train": 2}], "message 0: expected train or weight of 0 or 1"),
-    "no messages": ("text", "expected a list of messages under 'messages', found a str"),
-    "an order": (
-        [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}],
-        "message 1 is from user, and nanochat expects assistant",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_row_that_is_no_conversation_says_why(tokenizer, what):
-    messages, reason = BROKEN[what]
-    chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
-    batch = ChatEncoder(Encoder(chatting)).encode(rows_of({"messages": messages}))
-    ((number, found),) = batch.broken
-    assert number == 0
-    assert reason in found
-
-
-def test_a_system_text_beside_the_messages_is_the_first_message(tokenizer):
-    chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    beside = {"system": "be kind", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
-    within = {"messages": [{"role": "system", "content": "be kind"}, *turns]}
-    assert encoded(chatting, [beside]) == encoded(chatting, [within])
-
-
-CHANGES_TEXTS = {
-    "a space before": lambda: pre_tokenizers.ByteLevel(add_prefix_space=True),
-    "no white space": lambda: pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
-    ),
-    "taken out": lambda: pre_tokenizers.Sequence(
-        [pre_tokenizers.Split("-", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=True)]
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", CHANGES_TEXTS)
-def test_the_first_byte_of_a_token_is_not_counted_where_spaces_come_and_go(kind, tmp_path):
-    """As many bytes may be taken out as are put in."""
-    model = tokenizers.models.BPE({letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}, [])
-    whole = tokenizers.Tokenizer(model)
-    whole.pre_tokenizer = CHANGES_TEXTS[kind]()
-    whole.add_special_tokens(["<s>", "<|im_start|>", "<|im_end|>"])
-    whole.save(str(tmp_path / "tokenizer.json"))
-    foreign = load_foreign(tmp_path / "tokenizer.json", "<s>")
-    assert changes_texts(foreign)
-    template = "{% for m in messages %}<|im_start|>\n{{ m.content }}<|im_end|>{% endfor %}"
-    template += "{% if add_generation_prompt %}<|im_start|>\n{% endif %}"
-    chatting = with_rule(foreign, ChatRule("own", template, "all", ("<|im_start|>", "<|im_end|>")))
-    row = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Hi-there"}]}
-    ((ids, mask),) = encoded(chatting, [row])
-    text = "".join(chatting.token(id).decode() for id, bears in zip(ids, mask, strict=True) if bears)
-    assert text.replace("-", "").replace(" ", "") == "Hithere<|im_end|>"
-
-
-def test_texts_are_encoded_alone_where_a_tokenizer_keeps_the_text(tmp_path):
-    whole = tokenizers.Tokenizer(
-        tokenizers.models.BPE({letter: i for i, letter in enumerate(ByteLevel.alphabet())}, [])
-    )
-    whole.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(" ", "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    whole.add_special_tokens(["<s>"])
-    whole.save(str(tmp_path / "tokenizer.json"))
-    assert not changes_texts(load_foreign(tmp_path / "tokenizer.json", "<s>"))
-    whole.add_tokens([tokenizers.AddedToken("<tool>", lstrip=True, normalized=False)])
-    whole.save(str(tmp_path / "tokenizer.json"))
-    assert changes_texts(load_foreign(tmp_path / "tokenizer.json", "<s>"))

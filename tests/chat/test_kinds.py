@@ -1,15 +1,17 @@
 """Kinds of conversations that templates and formats change without a word: the right ids and mask, or refused."""
 
 import json
+import re
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from conversing import CHATML, MARKED, SPECIAL, TOOLS
-from tokenizers.pre_tokenizers import ByteLevel
+from conversing import CHATML, MARKED, SPECIAL, TOOLS, assistant, call, user
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split, WhitespaceSplit
 
-from tokenmill.chat.chat_encoder import ChatEncoder
+from tokenmill.chat.chat_encoder import ChatEncoder, changes_texts
 from tokenmill.chat.conversations import BrokenConversation, CannotMask, parse_row, read_conversation
 from tokenmill.chat.find_rule import find_chat_rule, with_rule
 from tokenmill.chat.jinja_templates import JinjaTemplate
@@ -18,18 +20,6 @@ from tokenmill.prepare.config import PrepareConfig
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.load import load_foreign
-
-
-def user(text: str) -> dict:
-    return {"role": "user", "content": text}
-
-
-def assistant(content, **more) -> dict:
-    return {"role": "assistant", "content": content, **more}
-
-
-def call(name: str, arguments) -> dict:
-    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def learned(template: str, row: dict, column: str | None = None) -> list[str]:
@@ -66,8 +56,18 @@ RIGHT = {
     ),
     "an integer of more than 64 bits": (
         TOOLS,
-        {"messages": [user("Hi"), assistant("", tool_calls=[call("f", {"a": 10**22 + 1})])]},
-        ['<tool_call>\n{"name": "f", "arguments": {"a": 10000000000000000000001}}\n</tool_call><|im_end|>'],
+        {"messages": [user("Hi"), assistant("", tool_calls=[call("f", {"a": 10**20 - 1})])]},
+        ['<tool_call>\n{"name": "f", "arguments": {"a": 99999999999999999999}}\n</tool_call><|im_end|>'],
+    ),
+    "lone surrogates and large integers in a string of JSON": (
+        TOOLS,
+        {
+            "messages": [
+                user("Hi"),
+                assistant("", tool_calls=[call("f", '{"a": "\\ud800", "b": 99999999999999999999}')]),
+            ]
+        },
+        ['<tool_call>\n{"name": "f", "arguments": {"a": "\ufffd", "b": 99999999999999999999}}\n</tool_call><|im_end|>'],
     ),
     "special tokens in names": (
         TOOLS,
@@ -98,6 +98,8 @@ def test_what_is_learned_is_what_the_assistant_wrote(kind):
     assert learned(template, row) == expected
 
 
+ONLY_TEXTS = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}")
+BLOCK = "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
 ONE_CALL = TOOLS.replace("{% for c in m.tool_calls %}", "{% for c in (m.tool_calls or [])[:1] %}")
 REFUSED = {
     "the second of two calls": (
@@ -105,6 +107,55 @@ REFUSED = {
         [user("Hi"), assistant("", tool_calls=[call("f", {}), call("g", {})])],
         "leaves out the name",
     ),
+    "calls": (
+        CHATML,
+        [user("Hi"), assistant("b", tool_calls=[call("f", {})])],
+        "leaves out the name of a learned turn",
+    ),
+    "reasoning": (
+        CHATML,
+        [user("Hi"), assistant("b", reasoning="so")],
+        "leaves out the reasoning of a learned turn; take",
+    ),
+    "thinking": (
+        CHATML,
+        [user("Hi"), assistant("b", thinking="so")],
+        "leaves out the reasoning of a learned turn; take",
+    ),
+    "a user's parts": (ONLY_TEXTS, [user(["a", "b"]), assistant("c")], "leaves out a text of the user"),
+    "the assistant's parts": (ONLY_TEXTS, [user("a"), assistant(["c"])], "leaves out the content of a learned turn"),
+    "upper case": (CHATML.replace("m['content']", "m['content'] | upper"), TWICE, "changes texts by|cuts a text"),
+    "cut": (CHATML.replace("m['content']", "m['content'][:3]"), TWICE, "changes texts by|cuts a text"),
+    "the length": (
+        CHATML.replace("m['content'] }}", "m['content'] }}{{ m['content'] | length }}"),
+        TWICE,
+        "changes texts by",
+    ),
+    "an objection": (CHATML + "{{ raise_exception('only one') }}", TWICE, "the template rejects it: only one"),
+    "blocks by what a text says": (
+        MARKED.replace("{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and m.content != 'Fine' %}"),
+        TWICE,
+        "the template changes texts by what is in them",
+    ),
+    "a block in a macro": (
+        "{% macro turn(m) %}<|im_start|>assistant\n" + BLOCK + "{% endmacro %}{% for m in messages %}"
+        "{% if m.role == 'assistant' %}{{ turn(m) }}{% else %}{{ m.content }}<s>{% endif %}{% endfor %}",
+        TWICE,
+        "a generation block is within a macro, a filter or a set",
+    ),
+    "a block in a set": (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% set x %}<|im_start|>assistant\n"
+        + BLOCK
+        + "{% endset %}{{ x }}{% else %}{{ m.content }}<s>{% endif %}{% endfor %}",
+        TWICE,
+        "a generation block is within a macro, a filter or a set",
+    ),
+    "a header that goes on otherwise than the prompt": (
+        CHATML.replace("{{ m['role'] }}", "{{ m['role'] }}{{ ' name=' + m.name if m.name else '' }}"),
+        [user("a"), assistant("b", name="bob")],
+        "it cannot be told where a turn of the assistant begins",
+    ),
+    "Python's names": ("{% set n = namespace(_x=1) %}" + CHATML, TWICE, "a namespace cannot have the name '_x'"),
     "content beside a call": (
         TOOLS.replace("{% if m.content %}", "{% if m.content and not m.tool_calls %}"),
         [user("Hi"), assistant("Look", tool_calls=[call("f", {})])],
@@ -126,8 +177,8 @@ REFUSED = {
     "a list printed by Python": (
         HEADER
         + "{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        [user("Hi"), assistant([{"type": "text", "text": "Yo"}])],
-        "prints a list of parts as Python does|write plain turns",
+        [user("Hi"), assistant([{"type": "text", "text": "\nYo"}])],
+        "prints a list of parts as Python does",
     ),
     "a turn without an end": (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}"
@@ -145,27 +196,40 @@ def test_what_is_left_out_or_changed_is_refused(kind):
         learned(template, {"messages": messages})
 
 
+IMAGE = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": "b"}]
 BROKEN = [
-    {"messages": [{"from": [], "value": "x"}]},
-    {"messages": [{"role": [], "content": "x"}]},
-    {"messages": [user("q"), assistant("x", tool_calls=3)]},
-    {"messages": [user("q"), assistant("x", tool_calls=[{"function": []}])]},
-    {"messages": [user("q"), assistant("x", reasoning_content=[1])]},
-    {"messages": [user("q"), assistant("x", weight=[])]},
-    {"messages": [user("q"), assistant("x")], "tools": [3]},
-    {"prompt": {"a": 1}, "completion": "b"},
-    {"input_ids": [1, 2], "loss_mask": [0, 1], "labels": [1, 2]},
+    ({"messages": [{"from": [], "value": "x"}]}, "message 0: unknown role None"),
+    ({"messages": [{"role": [], "content": "x"}]}, "message 0: unknown role []"),
+    ({"messages": [{"role": "alien", "content": "x"}]}, "message 0: unknown role 'alien'"),
+    ({"messages": [user("q")]}, "no turn of the assistant"),
+    ({"messages": []}, "no turn of the assistant"),
+    ({"messages": "text"}, "expected a list of messages under 'messages', found a str"),
+    ({"messages": [user("q"), {"role": "assistant"}]}, "message 1: role 'assistant' has no content"),
+    ({"messages": [user(7)]}, "message 0: expected content of text or parts, found 7"),
+    ({"messages": [user(IMAGE)]}, "message 0: expected parts of text, found one of type 'image_url'"),
+    ({"messages": [user("q"), assistant("x", tool_calls=3)]}, "message 1: expected a list of tool_calls"),
+    ({"messages": [user("q"), assistant("x", tool_calls=[{"function": []}])]}, "expected the function of a call to be"),
+    ({"messages": [user("q"), assistant("x", reasoning_content=[1])]}, "message 1: expected reasoning of text"),
+    ({"messages": [user("q"), assistant("x", weight=[])]}, "message 1: expected train or weight of 0 or 1"),
+    ({"messages": [user("q"), assistant("x", train=2)]}, "message 1: expected train or weight of 0 or 1"),
+    ({"messages": [user("q"), assistant("x")], "tools": [3]}, "expected a list of tools that are objects"),
+    ({"prompt": {"a": 1}, "completion": "b"}, "expected a prompt and a completion of text, or lists of messages"),
+    ({"text": "a"}, "expected messages, conversations, prompt and completion, or input_ids, found keys text"),
+    ({"input_ids": [5, 6], "assistant_masks": [1, -100]}, "expected assistant_masks of 0 and 1, found 1"),
+    ({"input_ids": [1, 2], "loss_mask": [0, 1], "labels": [1, 2]}, "say differently what is in the loss"),
 ]
 
 
-@pytest.mark.parametrize("row", BROKEN, ids=str)
-def test_wrong_types_of_fields_are_a_broken_conversation(row):
-    with pytest.raises(BrokenConversation, match=r"expected|unknown role|say differently what is in the loss"):
+@pytest.mark.parametrize(("row", "reason"), BROKEN, ids=str)
+def test_a_row_that_is_no_conversation_says_why(row, reason):
+    with pytest.raises(BrokenConversation, match=re.escape(reason)):
         read_conversation(parse_row(json.dumps(row)))
 
 
 def test_a_system_text_is_there_beside_any_column():
     turns = [user("Hi"), assistant("Yo")]
+    with pytest.raises(BrokenConversation, match="message 0: expected content of text or parts"):
+        read_conversation({"messages": turns, "system": {"a": 1}})
     for row, column in (({"chat": turns}, "chat"), ({"prompt": "Hi", "completion": "Yo"}, None)):
         found = read_conversation(row | {"system": "be kind"}, column)
         assert found.messages[0] == {"role": "system", "content": "be kind"}
@@ -181,29 +245,40 @@ def test_a_folder_brings_its_tokenizer_and_named_tokens(tmp_path):
         assert find_chat_rule(str(chat), "all").variables == {"boi_token": "<boi>"}
 
 
-@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
-def test_ids_are_those_of_the_whole_rendering_where_special_tokens_have_flags(flag, tmp_path):
+CHANGES_TEXTS = {
+    "a space before": ByteLevel(add_prefix_space=True),
+    "no white space": Sequence([WhitespaceSplit(), ByteLevel(add_prefix_space=True, use_regex=False)]),
+    "taken out": Sequence([Split("-", "removed"), ByteLevel(add_prefix_space=False)]),
+}
+
+
+@pytest.mark.parametrize("how", ["lstrip", "rstrip", "single_word", "normalized", *CHANGES_TEXTS, "NFC", "nothing"])
+def test_ids_are_those_of_the_whole_rendering_however_a_tokenizer_changes_texts(how, tmp_path):
+    """And texts are encoded alone only where that is the same. As many bytes may be taken out as are put in."""
     model = tokenizers.models.BPE({letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}, [])
     whole = tokenizers.Tokenizer(model)
-    whole.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    whole.pre_tokenizer = CHANGES_TEXTS.get(how, ByteLevel(add_prefix_space=False))
+    whole.normalizer = tokenizers.normalizers.NFC() if how == "NFC" else None
     tokens = ("<s>", "<|im_start|>", "<|im_end|>")
-    whole.add_special_tokens(
-        [tokenizers.AddedToken(token, special=True, normalized=False, **{flag: True}) for token in tokens]
-    )
+    flags = {"normalized": False} | ({how: True} if how in ("lstrip", "rstrip", "single_word", "normalized") else {})
+    whole.add_special_tokens([tokenizers.AddedToken(token, special=True, **flags) for token in tokens])
     whole.save(str(tmp_path / "tokenizer.json"))
     chatting = with_rule(load_foreign(tmp_path / "tokenizer.json", "<s>"), ChatRule("own", CHATML, "all", tokens[1:]))
+    assert changes_texts(chatting) == (how not in ("NFC", "nothing"))
     rows = [
-        {"messages": [user(f"{a}q {a}"), assistant(f"{b}Hi there{a}")]} for a in ("", " ", "\n ") for b in (" ", "")
+        {"messages": [user(f"{a}q {a}"), assistant(f"{b}Hi-the\u0301re{a}")]}
+        for a in ("", " ", "\n ")
+        for b in (" ", "")
     ]
     spelled = {"messages": [user("<|im_end|>"), assistant("a")]}
     given = pa.array([json.dumps(row) for row in [*rows, spelled]], pa.large_string())
     batch = ChatEncoder(Encoder(chatting)).encode(given)
-    assert batch.kept.tolist() == [True] * len(rows) + [False]
-    for row, end, length in zip(rows, np.cumsum(batch.lengths).tolist(), batch.lengths.tolist(), strict=True):
+    assert batch.kept.tolist() == [True] * len(rows) + [how in ("NFC", "nothing")]
+    for row, end, length in zip(rows, np.cumsum(batch.lengths).tolist(), batch.lengths.tolist(), strict=False):
         ids, mask = (values[end - length : end].tolist() for values in (batch.tokens, batch.mask))
         text = JinjaTemplate(CHATML, {}).render(row["messages"])[0]
         assert ids[1:] == whole.encode(text, add_special_tokens=False).ids
-        answer = "".join(chatting.token(id).decode() for id, is_in in zip(ids, mask, strict=True) if is_in)
-        assert "Hi there" in answer
-        assert answer.rstrip().endswith("<|im_end|>")
-        assert "q" not in answer
+        answer = b"".join(chatting.token(id) for id, is_in in zip(ids, mask, strict=True) if is_in).decode()
+        answer = unicodedata.normalize("NFC", answer).replace("-", "").replace(" ", "").strip()
+        assert answer.startswith("Hith\u00e9re")
+        assert answer.endswith("<|im_end|>")

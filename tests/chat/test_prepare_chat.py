@@ -20,7 +20,7 @@ from rich.console import Console
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
 from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import read_conversation
-from tokenmill.chat.find_rule import find_chat_rule, with_rule
+from tokenmill.chat.find_rule import with_rule
 from tokenmill.exchange import writing
 from tokenmill.look.report_text import left_out
 from tokenmill.look.show import show
@@ -56,19 +56,8 @@ def source(rows, tmp_path_factory):
 @pytest.fixture(scope="module")
 def chat_set(source, tokenizer_json, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
-    flags = (
-        "--source",
-        source,
-        "--val-file",
-        "last",
-        "--chat",
-        "chatml",
-        "--tokenizer",
-        tokenizer_json,
-        "--workers",
-        "2",
-    )
-    done = run_prepare(*flags, "--shard-text-bytes", "20000", cwd=folder)
+    flags = ("--source", source, "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
+    done = run_prepare(*flags, "--workers", "2", "--shard-text-bytes", "20000", cwd=folder)
     assert "tokens are in the loss" in done.stdout
     return folder / done.stdout.splitlines()[-1]
 
@@ -245,19 +234,8 @@ def test_a_mask_that_is_left_out_is_said_and_one_that_was_written_wrong_is_found
 
 def test_the_lines_that_preparing_ends_with_train(source, tokenizer_json, tmp_path):
     """Also where conversations are longer than a row."""
-    flags = (
-        "--source",
-        source,
-        "--val-file",
-        "last",
-        "--chat",
-        "chatml",
-        "--tokenizer",
-        tokenizer_json,
-        "--workers",
-        "1",
-    )
-    lines = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()
+    flags = ("--source", source, "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
+    lines = run_prepare(*flags, "--workers", "1", cwd=tmp_path).stdout.splitlines()
     first = lines.index("train on it:")
     code = "\n".join(lines[first + 1 : lines.index("look at it:")]).replace("seq_len=1024", "seq_len=64")
     assert 'long_documents="crop"' in code
@@ -276,11 +254,6 @@ def test_it_is_an_error_if_every_conversation_is_left_out_and_the_file_is_named(
     told = "6 conversations: the template leaves out the reasoning of a learned turn; take it out of the data"
     assert told in done.stderr
     assert "train on it" not in done.stdout
-
-
-def test_a_folder_with_a_template_is_named_as_a_whole(tmp_path):
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))
-    assert find_chat_rule(str(tmp_path), "all") == find_chat_rule(str(tmp_path / "tokenizer_config.json"), "all")
 
 
 def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_path):

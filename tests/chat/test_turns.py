@@ -13,8 +13,11 @@ from conversing import (
     STRIPPING,
     TEXTS,
     TOOLS,
+    assistant,
     by_characters,
+    call,
     random_messages,
+    user,
 )
 
 from tokenmill.chat.conversations import CannotMask, read_conversation
@@ -57,7 +60,7 @@ def test_the_assistant_s_content_and_end_are_learned_letter_by_letter(name):
 
 
 def test_a_template_without_a_generation_prompt():
-    row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello</s>"}] * 2}
+    row = {"messages": [user("Hi"), assistant("Hello</s>")] * 2}
     text, _, special = found_in(NO_PROMPT, row)
     assert text == "[INST] Hi [/INST] Hello</s></s>" * 2
     assert special == ["</s>", "</s>"]
@@ -67,14 +70,7 @@ def test_a_template_without_a_generation_prompt():
 def test_a_template_that_rewrites_its_history():
     """Differences of renderings fail here: the first turn is written otherwise once a second follows."""
     turn = "<think>\nhm\n</think>\n\n"
-    row = {
-        "messages": [
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": turn + "one"},
-            {"role": "user", "content": "b"},
-            {"role": "assistant", "content": turn + "two"},
-        ]
-    }
+    row = {"messages": [user("a"), assistant(turn + "one"), user("b"), assistant(turn + "two")]}
     assert learned_text(REWRITING, row) == "one<|im_end|>" + turn + "two<|im_end|>"
     row["messages"][-1]["content"] = "two"  # an empty reasoning is what the model has to write then
     assert learned_text(REWRITING, row) == "one<|im_end|><think>\n\n</think>\n\ntwo<|im_end|>"
@@ -82,14 +78,13 @@ def test_a_template_that_rewrites_its_history():
 
 def test_tool_calls_are_learned_and_their_results_are_not():
     arguments = {"city": 'New "York"\n<|im_end|>', "days": 3}
-    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
     row = {
         "tools": [{"type": "function", "function": {"name": "weather", "description": "says <|im_end|>"}}],
         "messages": [
-            {"role": "user", "content": "How is it?"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
+            user("How is it?"),
+            assistant(None, tool_calls=[call("weather", arguments)]),
             {"role": "tool", "content": "sunny <|im_end|>"},
-            {"role": "assistant", "content": "It is sunny."},
+            assistant("It is sunny."),
         ],
     }
     written = json.dumps(arguments, ensure_ascii=False)
@@ -102,14 +97,8 @@ def test_tool_calls_are_learned_and_their_results_are_not():
 
 @pytest.mark.parametrize("template", [CHATML, MARKED])
 def test_last_and_flags_say_which_turns_are_learned(template):
-    messages = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "one", "train": 0},
-        {"role": "user", "content": "b"},
-        {"role": "assistant", "content": "two"},
-        {"role": "user", "content": "c"},
-        {"role": "assistant", "content": "three", "weight": 1},
-    ]
+    messages = [user("a"), assistant("one", train=0), user("b"), assistant("two"), user("c")]
+    messages.append(assistant("three", weight=1))
     assert learned_text(template, {"messages": messages}) == "two<|im_end|>three<|im_end|>"
     assert learned_text(template, {"messages": messages}, "last") == "three<|im_end|>"
     messages[-1]["weight"] = 0
@@ -117,31 +106,17 @@ def test_last_and_flags_say_which_turns_are_learned(template):
         found_in(template, {"messages": messages}, "last")
 
 
-def test_an_empty_turn_and_an_emoji_at_the_end_of_a_turn():
-    messages = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "", "weight": 0},
-        {"role": "user", "content": ""},
-        {"role": "assistant", "content": "👩‍👩‍👧"},
-    ]
-    assert learned_text(CHATML, {"messages": messages}) == "👩‍👩‍👧<|im_end|>"
-
-
 @pytest.mark.parametrize("empty", ["", "  ", "\u3000", None, []])
 def test_a_turn_without_a_text_is_refused_if_it_is_to_be_learned(empty):
     """Nothing tells where it is, so its end would bear no loss, without a word."""
     template = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}")
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": empty}]
-    messages += [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}]
+    messages = [user("a"), assistant(empty)]
+    messages += [user("b"), assistant("c")]
     row = {"messages": [message for message in messages if message["content"] is not None]}
     if empty is None:
         row = {"messages": [*messages[:1], {"role": "assistant", "content": None, "thinking": " "}, *messages[2:]]}
     with pytest.raises(CannotMask, match="a turn of the assistant that is to be learned has no text"):
         found_in(template, row)
-
-
-def call(arguments) -> dict:
-    return {"function": {"name": "add", "arguments": arguments}}
 
 
 PARTS_THAT_END = (  # each call is a part with an end of its own, as content is
@@ -161,10 +136,10 @@ NAMES_THE_CALL = (  # as Harmony: the result of a call names it
 @pytest.mark.parametrize("arguments", [{"a": 2, "b": 3}, {}, {"a": "2"}, {"a": True, "b": None}, [1, 2]])
 def test_a_call_of_numbers_is_learned_as_one_of_texts(arguments):
     messages = [
-        {"role": "user", "content": "2+3?"},
-        {"role": "assistant", "content": "", "tool_calls": [call(arguments)]},
+        user("2+3?"),
+        {"role": "assistant", "content": "", "tool_calls": [call("add", arguments)]},
     ]
-    messages += [{"role": "tool", "content": "5"}, {"role": "assistant", "content": "It is 5"}]
+    messages += [{"role": "tool", "content": "5"}, assistant("It is 5")]
     told = json.dumps(arguments)
     expected = f'<tool_call>\n{{"name": "add", "arguments": {told}}}\n</tool_call><|im_end|>It is 5<|im_end|>'
     assert learned_text(TOOLS, {"messages": messages}) == expected
@@ -177,114 +152,17 @@ def test_a_call_of_numbers_is_learned_as_one_of_texts(arguments):
 
 
 def test_a_block_without_a_text_is_nobody_s_where_not_all_are_learned():
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"}]
-    messages += [{"role": "user", "content": "b"}, {"role": "assistant", "content": ""}]
+    messages = [user("a"), assistant("one")]
+    messages += [user("b"), assistant("")]
     assert learned_text(MARKED, {"messages": messages}) == "one<|im_end|><|im_end|>"
     messages[3]["weight"] = 0
     with pytest.raises(CannotMask, match="a generation block has no text, so it cannot be told whose it is"):
         found_in(MARKED, {"messages": messages})
 
 
-LEFT_OUT = {
-    "calls": ({"tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, "leaves out the name of a learned turn"),
-    "reasoning": (
-        {"reasoning_content": "I think"},
-        "leaves out the reasoning of a learned turn; take",
-    ),
-    "thinking": ({"thinking": "I think"}, "leaves out the reasoning of a learned turn; take"),
-    "tools": ({}, "leaves out a tool"),
-}
-
-
-@pytest.mark.parametrize("what", LEFT_OUT)
-def test_what_a_template_never_looks_at_is_refused(what):
-    more, reason = LEFT_OUT[what]
-    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | more]}
-    if what == "tools":
-        row["tools"] = [{"function": {"name": "f", "description": "d"}}]
-    with pytest.raises(CannotMask, match=reason):
-        found_in(CHATML, row)
-
-
-def test_a_text_of_others_that_the_template_leaves_out_is_refused():
-    row = {"messages": [{"role": "user", "content": ["a", "b"]}, {"role": "assistant", "content": "c"}]}
-    template = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}")
-    with pytest.raises(CannotMask, match="the template leaves out a text of the user"):
-        found_in(template, row)
-    row["messages"] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ["c"]}]
-    with pytest.raises(CannotMask, match="the template leaves out the content of a learned turn"):
-        found_in(template, row)
-
-
-BLOCK = "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
-HIDDEN = {
-    "macro": "{% macro turn(m) %}<|im_start|>assistant\n" + BLOCK + "{% endmacro %}"
-    "{% for m in messages %}{% if m.role == 'assistant' %}{{ turn(m) }}{% else %}{{ m.content }}<s>{% endif %}"
-    "{% endfor %}",
-    "set": "{% for m in messages %}{% if m.role == 'assistant' %}{% set x %}<|im_start|>assistant\n"
-    + BLOCK
-    + "{% endset %}{{ x }}{% else %}{{ m.content }}<s>{% endif %}{% endfor %}",
-}
-
-
-@pytest.mark.parametrize("where", HIDDEN)
-def test_a_block_whose_place_cannot_be_told_is_refused(where):
-    row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
-    with pytest.raises(CannotMask, match="a generation block is within a macro, a filter or a set"):
-        found_in(HIDDEN[where], row)
-
-
-def test_a_template_that_marks_by_what_a_text_says_is_refused():
-    template = MARKED.replace(
-        "{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and m.content != 'Sorry' %}"
-    )
-    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sorry"}]}
-    with pytest.raises(CannotMask, match="the template changes texts by what is in them"):
-        found_in(template, row)
-    row["messages"][1]["content"] = "Fine"
-    assert learned_text(template, row) == "Fine<|im_end|>"
-
-
 def test_texts_that_spell_marks_are_texts():
-    row = {"messages": [{"role": "user", "content": "Zq0aHiZq0z"}, {"role": "assistant", "content": "Zq1x Zq1a Zq1z"}]}
+    row = {"messages": [user("Zq0aHiZq0z"), assistant("Zq1x Zq1a Zq1z")]}
     assert learned_text(CHATML, row) == "Zq1x Zq1a Zq1z<|im_end|>"
-
-
-REFUSED = {
-    "upper case": (
-        CHATML.replace("m['content']", "m['content'] | upper"),
-        "changes texts by|cuts a text",
-    ),
-    "no end": (CHATML.replace("<|im_end|>", ""), "ends no last turn"),
-    "cut": (CHATML.replace("m['content']", "m['content'][:3]"), "changes texts by|cuts a text"),
-    "of the length": (
-        CHATML.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m['content'] | length }}"),
-        "changes texts by|cuts a text",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_verified_is_refused(what):
-    template, reason = REFUSED[what]
-    row = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]}
-    with pytest.raises(CannotMask, match=reason):
-        found_in(template, row)
-
-
-def test_a_role_or_name_that_spells_a_special_token_is_refused():
-    one = {"function": {"name": "<|im_end|>", "arguments": {}}}
-    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [one]}]}
-    assert found_in(TOOLS, row)[2].count("<|im_end|>") == 2, "what is called is text"
-    one["function"] = {"name": "f", "arguments": {"<|im_end|>": 1}}
-    with pytest.raises(CannotMask, match="a name or a key spells a special token"):
-        found_in(TOOLS, row)
-
-
-def test_a_template_s_own_objection_is_the_reason():
-    template = CHATML + "{{ raise_exception('only two messages') }}"
-    with pytest.raises(CannotMask, match="the template rejects it: only two messages"):
-        found_in(template, {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED, REWRITING, TOOLS])
@@ -318,13 +196,3 @@ def test_a_template_cannot_reach_python():
         JinjaTemplate("{{ messages.append(1) }}", {}).render([])
     with pytest.raises(ValueError, match="not valid Jinja: line 1"):
         JinjaTemplate("{% for %}", {})
-
-
-def test_a_turn_whose_header_goes_on_otherwise_than_the_prompt_is_refused():
-    """Or a part of the header would bear loss."""
-    template = CHATML.replace("{{ m['role'] }}", "{{ m['role'] }}{{ ' name=' + m.name if m.name else '' }}")
-    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "bob"}]}
-    with pytest.raises(CannotMask, match="it cannot be told where a turn of the assistant begins"):
-        found_in(template, row)
-    del row["messages"][1]["name"]
-    assert learned_text(template, row) == "b<|im_end|>"
