@@ -18,7 +18,7 @@ from tokenmill.tokenize.encoder import reference
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-CONTEXTS = ("a{}", "1{}", "!{}", " {}", "{}a")
+CONTEXTS = ("a{}", "A{}", "1{}", "!{}", " {}", "{}a", "{}A")
 CONTRACTIONS = ("'{}", "'{}l", "'l{}", "'{}e", "'r{}", "'v{}")
 CONTRACTED = set("sdmtlver")
 SHIPPED = [code for first, last in gigatoken.DIFFERING for code in range(first, last + 1)]
@@ -71,4 +71,5 @@ def as_ranges(code_points: list[int]) -> list[tuple[int, int]]:
 if __name__ == "__main__":
     for pattern, name in gigatoken.PRETOKENIZERS.items():
         found = differing_code_points(pattern)
-        print(name, len(found), "code points", "as shipped" if found == SHIPPED else as_ranges(found), flush=True)
+        new = sorted(set(found) - set(SHIPPED))
+        print(name, len(found), "code points,", as_ranges(new) if new else "none", "not shipped", flush=True)

@@ -21,7 +21,7 @@ from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN
 
 PATTERNS = list(gigatoken.PRETOKENIZERS)
-IDS = ["gpt2", "cl100k", "llama3", "qwen2", "nanochat"]
+IDS = ["gpt2", "cl100k", "llama3", "qwen2", "nanochat", "o200k"]
 EXCEPTIONAL = "\u180e\u088f\ua7ce\U000323b0"  # classed differently by gigatoken
 ODD = st.sampled_from(
     [" ", "\n", "\r\n", "'s", "'S", "ſ", "'ſ", "1", "é", "水", "😀", "\u00a0", *EXCEPTIONAL, "<|bos|>"]
@@ -93,9 +93,11 @@ PLANES = [*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF1000)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", PATTERNS[::2], ids=IDS[::2])
+@pytest.mark.parametrize("pattern", PATTERNS[::2] + PATTERNS[-1:], ids=IDS[::2] + IDS[-1:])
 def test_the_shipped_table_is_what_the_engines_differ_in(pattern):
-    assert differing_code_points(pattern, PLANES) == SHIPPED
+    """o200k's pattern, which asks for cases and marks, shows all of them."""
+    found = differing_code_points(pattern, PLANES)
+    assert found == SHIPPED if pattern == PATTERNS[-1] else set(found) <= set(SHIPPED)
     assert as_ranges(SHIPPED) == gigatoken.DIFFERING
 
 

@@ -125,7 +125,10 @@ def test_ids_are_the_library_s_whatever_the_file_says(tmp_path, change):
         (b"{}", "expected a tokenizer.json, found broken JSON, or one of another form"),
         (b"[1]", "expected a tokenizer.json, found broken JSON, or one of another form"),
         (b'{"model": {"vocab": 3}}', "with a vocabulary, found none"),
-        (b'{"model": {"type": "BPE", "vocab": {"a": 0}}}', "found special tokens none; name the one that begins"),
+        (
+            b'{"model": {"type": "BPE", "vocab": {"a": 0}}}',
+            "found no special tokens, and one has to begin every document",
+        ),
     ],
 )
 def test_what_is_no_tokenizer_json_is_refused(tmp_path, content, message):

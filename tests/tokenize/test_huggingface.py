@@ -1,6 +1,7 @@
 """Any tokenizer.json gives its own library's ids, by every engine; truncation, padding and templates change nothing."""
 
 import json
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from making import ROOT, make_text, run_prepare
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.huggingface import HuggingFace
-from tokenmill.tokenize.load import load_foreign
+from tokenmill.tokenize.load import load_any, load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 
@@ -108,25 +109,48 @@ def test_the_fingerprint_changes_with_what_can_change_an_id_and_with_nothing_els
     assert fingerprint(normalizer={"type": "Lowercase"}) != ours.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("kind", "token"),
-    [
-        ("digits", None),
-        ("nfc", {"content": "code", "single_word": True}),
-        ("nfc", {"content": "é", "normalized": True}),
-    ],
-)
-def test_added_tokens_that_an_engine_matches_otherwise_are_left_to_the_library(tmp_path, kind, token):
+ADDED = {
+    "single_word": {"content": "code", "single_word": True, "normalized": False},
+    "lstrip": {"content": "code", "lstrip": True, "normalized": False},
+    "rstrip": {"content": "<x>", "rstrip": True, "normalized": False},
+    "normalized": {"content": "é", "normalized": True},
+    "plain": {"content": "code", "normalized": False},
+}
+
+
+@pytest.mark.parametrize("kind", ["digits", "nfc", "llama2"])
+@pytest.mark.parametrize("how", ADDED)
+def test_documents_with_added_tokens_that_only_the_library_matches_are_left_to_it(tmp_path, how, kind):
     theirs = KINDS[kind]()
-    if token:
-        theirs.add_tokens([tokenizers.AddedToken(**token)])
+    theirs.add_tokens([tokenizers.AddedToken(**ADDED[how])])
     theirs.save(str(tmp_path / "tokenizer.json"))
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
-    texts = pa.array(["we decode code e\u0301 é", "ecode", "barcode\u0301"], pa.large_string())
+    rng = random.Random(0)
+    pieces = ["code", "<x>", " ", "\n", "e\u0301", "é", "de", "a", "12", "\u0663", ".", "Code"]
+    texts = ["".join(rng.choices(pieces, k=rng.randint(1, 8))) for _ in range(3000)]
     encoder, why = choose_encoder("auto", ours)
-    assert encoder.engine == "tokenizers"
-    assert token is None or "does not match the added token" in why
-    assert encoder.encode(texts)[0].tolist() == Encoder(ours).encode(texts)[0].tolist()
+    assert encoder.engine == "gigatoken", why
+    documents = pa.array([*texts, "none 1999"], pa.large_string())
+    tokens, _, referred = encoder.encode(documents)
+    assert tokens.tolist() == Encoder(ours).encode(documents)[0].tolist()
+    assert referred < len(documents)
+
+
+def test_the_model_says_what_begins_a_document(tmp_path):
+    """In tokenizer_config.json, special_tokens_map.json or the post-processor, before other models' names are tried."""
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
+    theirs.add_special_tokens(["<|endoftext|>", "<bos>", "<eos>", "<cls>"])
+    path = tmp_path / "tokenizer.json"
+    theirs.save(str(path))
+    assert load_any(str(path)).bos_token == "<|endoftext|>"
+    theirs.post_processor = tokenizers.processors.TemplateProcessing("<cls> $A", None, [("<cls>", 4)])
+    theirs.save(str(path))
+    assert load_any(str(path)).bos_token == "<cls>"
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<eos>"}}))
+    assert load_any(str(path)).bos_token == "<eos>"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<bos>"}))
+    assert load_any(f"{tmp_path}/").bos_token == "<bos>"
+    assert load_any(str(path), "<cls>").bos_token == "<cls>"
 
 
 def test_an_added_token_whose_id_the_library_does_not_give_is_refused(tmp_path):

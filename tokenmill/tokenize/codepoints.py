@@ -84,12 +84,5 @@ def _decode(data: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def differing_documents(one: tuple, other: tuple) -> list[int]:
     """The documents whose ids differ between two results (ids, offsets)."""
-    (ids, offsets), (other_ids, other_offsets) = one, other
-    lengths = np.diff(offsets)
-    differ = lengths != np.diff(other_offsets)
-    for length in np.unique(lengths[~differ]):
-        same = np.flatnonzero(~differ & (lengths == length))
-        within = np.arange(length)
-        mine, theirs = ids[offsets[same][:, None] + within], other_ids[other_offsets[same][:, None] + within]
-        differ[same[(mine != theirs).any(axis=1)]] = True
-    return np.flatnonzero(differ).tolist()
+    mine, theirs = (np.split(ids, offsets[1:-1]) for ids, offsets in (one, other))
+    return [number for number, pair in enumerate(zip(mine, theirs, strict=True)) if not np.array_equal(*pair)]

@@ -4,9 +4,13 @@
     refers = refers_of(tokenizer, fast, reference(tokenizer))
     refers(documents)                 which of them the reference has to encode: (num_documents,) bool
 
-To the reference go code points that it classes otherwise: of a byte-level BPE those in DIFFERING (tests/tables.py finds
-them), of a tokenizer.json those found when it is loaded, those that Python's Unicode does not know, and, if it
-normalizes, those that Unicode versions may normalize differently.
+To the reference go documents with
+    code points that it classes otherwise     DIFFERING, for the split patterns that tests/tables.py has scanned; for
+                                              others, those that differ when it is loaded, and those that are unassigned
+    code points that normalize otherwise      where the tokenizer normalizes: those that are newer than Unicode 3.2
+    added tokens that only the library        those with lstrip, rstrip or single_word, or that are matched in the
+    matches as it does                        normalized text, and then in the normalized document too
+    numbers beyond ASCII                      where a tokenizer splits single digits
 
 encoder.py proves it. It must start no thread, as workers are forked from a process that has used it.
 """
@@ -14,6 +18,7 @@ encoder.py proves it. It must start no thread, as workers are forked from a proc
 import base64
 import importlib.metadata
 import json
+import re
 import tempfile
 import unicodedata
 from collections.abc import Callable
@@ -21,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenmill.tokenize import nanochat_digits
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_buffers
@@ -31,6 +37,7 @@ from tokenmill.tokenize.patterns import (
     GPT2_PATTERN,
     LLAMA3_PATTERN,
     NANOCHAT_PATTERN,
+    O200K_PATTERN,
     QWEN2_PATTERN,
 )
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -47,16 +54,19 @@ PRETOKENIZERS = {
     LLAMA3_PATTERN: "olmo3",
     QWEN2_PATTERN: "qwen2",
     NANOCHAT_PATTERN: "qwen2",
+    O200K_PATTERN: "o200k",
 }
-# first and last code points that it classes otherwise, with every one of these patterns
+# first and last code points that it classes otherwise, with one of these patterns
 DIFFERING = [
-    *[(2191, 2191), (3164, 3164), (3292, 3292), (42958, 42959), (42962, 42962), (42964, 42964), (42993, 42993)],
-    *[(67904, 67929), (69317, 69319), (73136, 73179), (73184, 73193), (93856, 93880), (93883, 93907)],
-    *[(94194, 94198), (100344, 100351), (101641, 101662), (101760, 101874), (124608, 124638), (124640, 124642)],
-    *[(124644, 124645), (124647, 124653), (124656, 124660), (124670, 124671), (177978, 177983)],
+    *[(2191, 2191), (3164, 3164), (3292, 3292), (6863, 6877), (6880, 6891), (42958, 42959), (42962, 42962)],
+    *[(42964, 42964), (42993, 42993), (67904, 67929), (69317, 69319), (69370, 69371), (72544, 72551)],
+    *[(73136, 73179), (73184, 73193), (93856, 93880), (93883, 93907), (94194, 94198), (100344, 100351)],
+    *[(101641, 101662), (101760, 101874), (124608, 124638), (124640, 124661), (124670, 124671), (177978, 177983)],
     *[(183970, 183981), (205744, 210041)],
 ]
-CONTEXTS = "a{0}b 1{0}2 !{0}! {0} a {0}{0}"  # in which a code point is compared
+CONTEXTS = "a{0}b 1{0}2 !{0}! {0} a {0}{0} A{0}b"  # in which a code point is compared
+COMPARED = 32  # code points at a time
+FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token
 SYLLABLE = "a{0}1 {0}{0}"
 
 
@@ -70,12 +80,7 @@ def require_usable(tokenizer: Tokenizer) -> None:
             raise ValueError(f"{NAME} is not installed (pip install {package}=={VERSIONS[package]})") from None
         if found != VERSIONS[package]:
             raise ValueError(f"{NAME} is proven with {package} {VERSIONS[package]}, found {found}")
-    if isinstance(tokenizer, HuggingFace):
-        normalizes = _normalizes(tokenizer)
-        for token in tokenizer.added:  # as a single word, or in normalized text, only the library matches it
-            if token.get("single_word") or (token.get("normalized") and normalizes):
-                raise ValueError(f"{NAME} does not match the added token {token['content']!r} as {library} does")
-    elif tokenizer.pattern not in PRETOKENIZERS:
+    if not isinstance(tokenizer, HuggingFace) and tokenizer.pattern not in PRETOKENIZERS:
         raise ValueError(f"{NAME} is not proven with the split pattern of tokenizer {tokenizer.name}")
 
 
@@ -86,7 +91,16 @@ def make(tokenizer: Tokenizer) -> Encode:
             return _of_ranks(tokenizer)
         import gigatoken
 
-        loaded = gigatoken.Tokenizer.from_json(tokenizer.unspelled)
+        whole = json.loads(tokenizer.unspelled)
+        whole["normalizer"] = whole["normalizer"] if _normalizes(tokenizer) else None
+        if _splits_digits(tokenizer):  # to the engine, they are tokens that match before the text is split
+            _, *steps = whole["pre_tokenizer"]["pretokenizers"]
+            whole["pre_tokenizer"] = steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
+            plain = dict.fromkeys((*FLAGS, "normalized", "special"), False)
+            whole["added_tokens"] += [
+                {"id": whole["model"]["vocab"][digit], "content": digit} | plain for digit in "0123456789"
+            ]
+        loaded = gigatoken.Tokenizer.from_json(json.dumps(whole, ensure_ascii=False))
         return lambda documents: _encode(loaded, documents)
 
 
@@ -123,16 +137,31 @@ def _encode(loaded: Any, documents: pa.LargeStringArray) -> tuple[np.ndarray, np
 
 def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
     """Tells which documents the reference has to encode. ValueError if the engine fails on some characters."""
-    is_nanochat = tokenizer.pattern == NANOCHAT_PATTERN
+    is_nanochat, alone = tokenizer.pattern == NANOCHAT_PATTERN, list[str]()
     if isinstance(tokenizer, HuggingFace):
-        wanted = CodePoints([*_compared(tokenizer, fast, reference), *_renormalized(tokenizer)])
+        wanted = CodePoints(_compared(tokenizer, fast, reference))
     else:
         wanted = CodePoints([code for first, last in DIFFERING for code in range(first, last + 1)])
+    normalize = None
+    if isinstance(tokenizer, HuggingFace):
+        wanted |= CodePoints(_renormalized(tokenizer))
+        wanted = wanted | nanochat_digits.numbers() if _splits_digits(tokenizer) else wanted
+        for token in tokenizer.added:
+            in_normalized = token.get("normalized") and _normalizes(tokenizer)
+            if in_normalized or any(token.get(flag) for flag in FLAGS):
+                alone.append(token["content"])
+                normalize = tokenizer.decoding.normalizer.normalize_str if in_normalized else normalize
     searched = wanted | nanochat_digits.numbers() if is_nanochat else wanted
+    spelled = "|".join(map(re.escape, alone))
 
     def refers(documents: pa.LargeStringArray) -> np.ndarray:
         located = searched.locate(documents)
         found = located.documents(located.places[wanted.has(located.codes)])
+        if alone:
+            found |= pc.match_substring_regex(documents, spelled).to_numpy(zero_copy_only=False)
+        if normalize is not None:
+            normalized = pa.array(map(normalize, documents.to_pylist()), pa.large_string())
+            found |= pc.match_substring_regex(normalized, spelled).to_numpy(zero_copy_only=False)
         return found | nanochat_digits.undecidable(located) if is_nanochat else found
 
     return refers
@@ -143,11 +172,17 @@ def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> list[i
     kinds = [(code, unicodedata.category(chr(code))) for code in range(0x80, 0x110000)]
     unknown = [code for code, kind in kinds if kind in ("Cn", "Co")]
     known = [code for code, kind in kinds if kind not in ("Cn", "Co", "Cs")]
+
+    def differ(texts: list[str]) -> list[int]:
+        documents = pa.array(texts, pa.large_string())
+        with naming_the_library(NAME, tokenizer.name):
+            return differing_documents(fast(documents), reference(documents))
+
     texts = [(SYLLABLE if _is_syllable(code) else CONTEXTS).format(chr(code)) for code in known]
-    documents = pa.array(texts, pa.large_string())
-    with naming_the_library(NAME, tokenizer.name):
-        differ = differing_documents(fast(documents), reference(documents))
-    return [*unknown, *(known[number] for number in differ)]
+    groups = ["\n".join(texts[at : at + COMPARED]) for at in range(0, len(texts), COMPARED)]
+    numbers = [first * COMPARED + n for first in differ(groups) for n in range(COMPARED)]
+    numbers = [number for number in numbers if number < len(texts)]
+    return [*unknown, *(known[numbers[n]] for n in differ([texts[number] for number in numbers]))]
 
 
 def _is_syllable(code: int) -> bool:
@@ -156,7 +191,14 @@ def _is_syllable(code: int) -> bool:
 
 
 def _normalizes(tokenizer: HuggingFace) -> bool:
-    return json.loads(tokenizer.whole).get("normalizer") is not None
+    normalizer = tokenizer.parts.get("normalizer")
+    return normalizer is not None and normalizer.get("normalizers") != []
+
+
+def _splits_digits(tokenizer: HuggingFace) -> bool:
+    """Whether it cuts a text at each digit first, as SmolLM's and StarCoder's."""
+    steps = (tokenizer.parts.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
+    return steps[0].get("type") == "Digits" and steps[0].get("individual_digits") is True
 
 
 def _renormalized(tokenizer: HuggingFace) -> list[int]:

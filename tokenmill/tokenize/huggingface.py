@@ -64,9 +64,15 @@ class HuggingFace(Tokenizer):
         return made
 
     @cached_property
+    def parts(self) -> dict[str, Any]:
+        """What `whole` says; not to be changed."""
+        parts: dict[str, Any] = json.loads(self.whole)
+        return parts
+
+    @cached_property
     def added(self) -> list[dict]:
         """Tokens that match within text, before it is split."""
-        found: list[dict] = json.loads(self.whole).get("added_tokens") or []
+        found: list[dict] = self.parts.get("added_tokens") or []
         return [token for token in found if token["content"] not in self.special_tokens]
 
     @cached_property
@@ -78,14 +84,13 @@ class HuggingFace(Tokenizer):
 
     @property
     def _what_ids_follow_from(self) -> list[Any]:
-        whole = json.loads(self.whole)
         framed = [self.bos_token, *([self.eot_token] if self.eot_token else [])]
-        return [{key: whole.get(key) for key in CHANGES_IDS}, framed]
+        return [{key: self.parts.get(key) for key in CHANGES_IDS}, framed]
 
     @cached_property
     def unspelled(self) -> str:
         """The tokenizer.json with names for special tokens that no text has."""
-        return json.dumps(_unspelled(json.loads(self.whole), self.special_tokens), ensure_ascii=False)
+        return json.dumps(_unspelled(self.parts, self.special_tokens), ensure_ascii=False)
 
     @cached_property
     def encoding_of_texts(self) -> "tokenizers.Tokenizer":
@@ -135,9 +140,8 @@ class HuggingFace(Tokenizer):
     @cached_property
     def tokens(self) -> dict[int, bytes]:
         """What each id stands for: bytes of text; for a special token, its name."""
-        whole = json.loads(self.whole)
-        added = {token["id"] for token in whole.get("added_tokens") or []}
-        spelling = _Spelling(whole)
+        added = {token["id"] for token in self.parts.get("added_tokens") or []}
+        spelling = _Spelling(self.parts)
         return {id: name.encode() if id in added else spelling.bytes_of(name) for name, id in self._vocab.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -162,6 +166,9 @@ def _load(whole: str) -> "tokenizers.Tokenizer":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # every core has its process
     with naming_the_extra("prepare"):
         import tokenizers
+    if not hasattr(tokenizers.Tokenizer, "from_str"):
+        found = tokenizers.__version__
+        raise ModuleNotFoundError(f"expected tokenizers below 1, found {found}; run pip install 'tokenizers<1'")
     return tokenizers.Tokenizer.from_str(whole)
 
 

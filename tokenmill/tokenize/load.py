@@ -13,6 +13,7 @@ needs no network. If its file changes, the tokenizer's fingerprint does, and a n
 import io
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer
 
 FILE = "tokenizer.json"
+CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")  # beside it, if anything
 MOST_PICKLED = 64 << 20  # bytes
 
 
@@ -79,23 +81,42 @@ def _of_json(path: Path, name: str, whole: dict[str, Any], bos_token: str | None
     special = {token["content"]: token["id"] for token in added_tokens if token["special"]}
     if bos_token in added:
         special[bos_token] = added[bos_token]
-    bos_token = _bos(path, special, bos_token)
+    bos_token = _bos(path, special, bos_token, _named_by_model(path, whole))
     try:
         return HuggingFace.of_json(name, whole, special, bos_token)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; use another tokenizer, or train one: --tokenizer train:32768") from error
 
 
-def _bos(path: Path, special: dict[str, int], bos_token: str | None) -> str:
-    if bos_token is None:
-        bos_token = next((token for token in BOS_TOKENS if token in special), None)
-    if bos_token not in special:
+def _bos(path: Path, special: dict[str, int], bos_token: str | None, named: Sequence[str] = BOS_TOKENS) -> str:
+    """The special token that begins a document: as asked for, or the first of `named` that there is."""
+    found = next((token for token in ([bos_token] if bos_token else named) if token in special), None)
+    if not special:
+        raise ValueError(
+            f"{path}: found no special tokens, and one has to begin every document; add one, as by "
+            "tokenizer.add_special_tokens({'bos_token': '<s>'}) in transformers, save it, and name that folder"
+        )
+    if found is None:
         asked = f"no {bos_token!r}, but " if bos_token else ""
         raise ValueError(
-            f"{path}: found {asked}special tokens {', '.join(special) or 'none'}; "
+            f"{path}: found {asked}special tokens {', '.join(special)}; "
             "name the one that begins a document by --bos-token"
         )
-    return bos_token
+    return found
+
+
+def _named_by_model(path: Path, whole: dict[str, Any]) -> list[str]:
+    """What may begin a document, the likeliest first: the model's BOS by the files beside its tokenizer.json, or by the
+    post-processor, then BOS of other models, and the model's EOS.
+    """
+    files = [path.with_name(name) for name in CONFIGS if path.name == FILE and path.with_name(name).is_file()]
+    configs = [json.loads(read_bounded(file, LARGEST, f"a {file.name}")) for file in files]
+    named = [config.get(key) for key in ("bos_token", "eos_token") for config in configs]
+    named = [token.get("content") if isinstance(token, dict) else token for token in named]
+    step = whole.get("post_processor") or {}
+    pieces = [piece for one in step.get("processors", [step]) for piece in (one.get("single") or [])[:1]]
+    first = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
+    return [*named[: len(files)], *first, *BOS_TOKENS, *named[len(files) :]]
 
 
 # ---------------------------------------------------------------------------- nanochat's pickle
@@ -160,25 +181,23 @@ def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
 
 def _fetched(repository: str, revision: str) -> Path:
     with naming_the_extra("prepare"):
-        from huggingface_hub import errors, hf_hub_download
+        from huggingface_hub import errors, snapshot_download
 
+    some = [FILE, *CONFIGS]
     try:
-        return Path(hf_hub_download(repository, FILE, revision=revision, endpoint=endpoint()))
+        folder = snapshot_download(repository, revision=revision, endpoint=endpoint(), allow_patterns=some)
     except Exception as error:  # the hub's, and httpx', requests' and the disk's
-        kind: type[OSError]
+        kind: type[OSError] = ConnectionError
+        told = "no such folder is here, and the Hugging Face hub could not be asked; try again"
         if isinstance(error, errors.GatedRepoError):
             kind, told = PermissionError, f"the hub gives this model to users whom it knows; {ACCESS}"
-        elif isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
-            told = f"no {FILE} is in this model; make one by AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
-            kind = FileNotFoundError
         elif isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
-            kind, told = (
-                FileNotFoundError,
-                f"no such folder is here, and no such model or revision is on the hub; check --tokenizer, {ACCESS}",
-            )
-        else:
-            kind, told = (
-                ConnectionError,
-                "no such folder is here, and the Hugging Face hub could not be asked; try again",
-            )
+            told = f"no such folder is here, and no such model or revision is on the hub; check --tokenizer, {ACCESS}"
+            kind = FileNotFoundError
         raise kind(f"{repository}@{revision}: {told} ({first_line(error)})") from error
+    if not (Path(folder) / FILE).is_file():
+        raise FileNotFoundError(
+            f"{repository}@{revision}: no {FILE} is in this model; make one by "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+        )
+    return Path(folder) / FILE
