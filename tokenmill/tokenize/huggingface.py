@@ -10,12 +10,13 @@ ids are decoded as they were made. Three things are left out on purpose:
                                 has, so that "<s>" is three characters of T5, and BOS only ever what we put first
 """
 
+import hashlib
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
 CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
+CODE_POINTS = [range(a, a + 256) for a in (*range(0x100, 0xD800, 256), *range(0xE000, 0x32400, 256), 0xE0000)]
 BATCH = 256  # documents that the library encodes at a time
 
 
@@ -41,6 +43,7 @@ class HuggingFace(Tokenizer):
     """A tokenizer that `tokenizers` runs; `whole` is its tokenizer.json, less the three things above."""
 
     whole: str = field(default="", repr=False)
+    code_points: str = ""  # SHA-256 of their ids: releases of the library follow Unicode tables of different years
 
     library = "tokenizers"
     may_make_bos = True
@@ -61,7 +64,8 @@ class HuggingFace(Tokenizer):
             content, found = token["content"], made._vocab.get(token["content"])
             if found != token["id"]:
                 raise ValueError(f"its added token {content!r} has id {token['id']}, the library gives it {found}")
-        return made
+        ids = made.encode_many(["\n".join(f"{chr(code)}a" for code in codes) for codes in CODE_POINTS])
+        return replace(made, code_points=hashlib.sha256(np.concatenate(ids).tobytes()).hexdigest())
 
     @cached_property
     def parts(self) -> dict[str, Any]:
@@ -85,7 +89,7 @@ class HuggingFace(Tokenizer):
     @property
     def _what_ids_follow_from(self) -> list[Any]:
         framed = [self.bos_token, *([self.eot_token] if self.eot_token else [])]
-        return [{key: self.parts.get(key) for key in CHANGES_IDS}, framed]
+        return [{key: self.parts.get(key) for key in CHANGES_IDS}, framed, self.code_points]
 
     @cached_property
     def unspelled(self) -> str:
@@ -151,7 +155,13 @@ class HuggingFace(Tokenizer):
         eot = {"eot_token": self.eot_token} if self.eot_token else {}
         chat = {"chat": self.chat.as_dict()} if self.chat else {}
         write_json(
-            Path(path), header("tokenizer") | facts | framed | eot | chat | {"tokenizer": json.loads(self.whole)}
+            Path(path),
+            header("tokenizer")
+            | facts
+            | framed
+            | eot
+            | chat
+            | {"code_points": self.code_points, "tokenizer": self.parts},
         )
 
     @classmethod
@@ -159,7 +169,8 @@ class HuggingFace(Tokenizer):
         """What `save` wrote."""
         whole = json.dumps(saved["tokenizer"], ensure_ascii=False)
         special = saved["special_tokens"]
-        return cls(saved["name"], "", {}, special, saved["bos_token"], saved.get("eot_token"), whole=whole)
+        framed = (saved["bos_token"], saved.get("eot_token"))
+        return cls(saved["name"], "", {}, special, *framed, whole=whole, code_points=saved["code_points"])
 
 
 def _load(whole: str) -> "tokenizers.Tokenizer":
