@@ -2,6 +2,10 @@
 
 import random
 
+from tokenmill import Tokenizer
+from tokenmill.chat.chat_encoder import Renderer
+from tokenmill.chat.conversations import read_conversation
+
 TEXTS = (
     "Hi",
     "What is 6 times 7?",
@@ -90,3 +94,20 @@ def assistant(content, **more) -> dict:
 
 def call(name: str, arguments) -> dict:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def slow_encode(tokenizer: Tokenizer, row: dict) -> tuple[list[int], list[bool]]:
+    """Stretch by stretch and token by token, from the bytes that each token stands for."""
+    ids, mask = [], []
+    for stretch in Renderer(tokenizer).render(read_conversation(row)):
+        if stretch.is_special:
+            ids.append(tokenizer.special_tokens[stretch.text])
+            mask.append(bool(stretch.learned))
+            continue
+        at = 0
+        for id in tokenizer.encode(stretch.text).tolist():
+            first = len(stretch.text.encode()[:at].decode("utf-8", "ignore"))  # the character that it begins in
+            ids.append(id)
+            mask.append(any(a <= first < b for a, b in stretch.learned))
+            at += len(tokenizer.token(id))
+    return ids, mask

@@ -8,15 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from conversing import CHATML, MARKED, SPECIAL, TOOLS, assistant, call, user
+from conversing import CHATML, MARKED, REWRITING, SPECIAL, TOOLS, assistant, call, user
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split, WhitespaceSplit
 
-from tokenmill.chat.chat_encoder import ChatEncoder, changes_texts
-from tokenmill.chat.conversations import BrokenConversation, CannotMask, parse_row, read_conversation
+from tokenmill.chat.chat_encoder import ChatEncoder, Renderer, changes_texts
+from tokenmill.chat.conversations import BrokenConversation, CannotMask, read_conversation
 from tokenmill.chat.find_rule import find_chat_rule, with_rule
 from tokenmill.chat.jinja_templates import JinjaTemplate
 from tokenmill.chat.turns import TurnFinder
 from tokenmill.prepare.config import PrepareConfig
+from tokenmill.text.formats import ReadOptions
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.load import load_foreign
@@ -24,7 +25,7 @@ from tokenmill.tokenize.load import load_foreign
 
 def learned(template: str, row: dict, column: str | None = None) -> list[str]:
     finder = TurnFinder(JinjaTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}), SPECIAL, "all")
-    text, turns, _ = finder.find(read_conversation(parse_row(json.dumps(row)), column))
+    text, turns, _ = finder.find(read_conversation(json.dumps(row), column))
     return [text[begin:end] for begin, end in turns]
 
 
@@ -100,6 +101,11 @@ def test_what_is_learned_is_what_the_assistant_wrote(kind):
 
 ONLY_TEXTS = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}")
 BLOCK = "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+LATER = HEADER + (  # as Gemma 4: content comes after the call and its result
+    "{% for c in m.tool_calls %}<call>{{ c.function.name }}{% endfor %}{% if m.tool_calls %}<result>"
+    "{{ messages[loop.index].content }}</result>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 ONE_CALL = TOOLS.replace("{% for c in m.tool_calls %}", "{% for c in (m.tool_calls or [])[:1] %}")
 REFUSED = {
     "the second of two calls": (
@@ -110,21 +116,20 @@ REFUSED = {
     "calls": (
         CHATML,
         [user("Hi"), assistant("b", tool_calls=[call("f", {})])],
-        "leaves out the name of a learned turn",
+        "leaves out the name of a call in a learned turn",
     ),
     "reasoning": (
         CHATML,
         [user("Hi"), assistant("b", reasoning="so")],
-        "leaves out the reasoning of a learned turn; take",
+        "leaves out the reasoning in a learned turn; take",
     ),
     "thinking": (
         CHATML,
         [user("Hi"), assistant("b", thinking="so")],
-        "leaves out the reasoning of a learned turn; take",
+        "leaves out the reasoning in a learned turn; take",
     ),
     "a user's parts": (ONLY_TEXTS, [user(["a", "b"]), assistant("c")], "leaves out a text of the user"),
-    "the assistant's parts": (ONLY_TEXTS, [user("a"), assistant(["c"])], "leaves out the content of a learned turn"),
-    "upper case": (CHATML.replace("m['content']", "m['content'] | upper"), TWICE, "changes texts by|cuts a text"),
+    "the assistant's parts": (ONLY_TEXTS, [user("a"), assistant(["c"])], "leaves out the content in a learned turn"),
     "cut": (CHATML.replace("m['content']", "m['content'][:3]"), TWICE, "changes texts by|cuts a text"),
     "the length": (
         CHATML.replace("m['content'] }}", "m['content'] }}{{ m['content'] | length }}"),
@@ -143,24 +148,12 @@ REFUSED = {
         TWICE,
         "a generation block is within a macro, a filter or a set",
     ),
-    "a block in a set": (
-        "{% for m in messages %}{% if m.role == 'assistant' %}{% set x %}<|im_start|>assistant\n"
-        + BLOCK
-        + "{% endset %}{{ x }}{% else %}{{ m.content }}<s>{% endif %}{% endfor %}",
-        TWICE,
-        "a generation block is within a macro, a filter or a set",
-    ),
     "a header that goes on otherwise than the prompt": (
         CHATML.replace("{{ m['role'] }}", "{{ m['role'] }}{{ ' name=' + m.name if m.name else '' }}"),
         [user("a"), assistant("b", name="bob")],
         "it cannot be told where a turn of the assistant begins",
     ),
     "Python's names": ("{% set n = namespace(_x=1) %}" + CHATML, TWICE, "a namespace cannot have the name '_x'"),
-    "content beside a call": (
-        TOOLS.replace("{% if m.content %}", "{% if m.content and not m.tool_calls %}"),
-        [user("Hi"), assistant("Look", tool_calls=[call("f", {})])],
-        "leaves out the content",
-    ),
     "function_call": (CHATML, [user("Hi"), assistant("a", function_call={"name": "f"})], "leaves out the name"),
     "a part of thinking": (
         BY_PARTS,
@@ -171,6 +164,27 @@ REFUSED = {
         TOOLS,
         [user("Hi"), assistant("", tool_calls=[call("f", {"<s>": 1})])],
         "spells a special",
+    ),
+    "text before thinking": (
+        REWRITING,
+        [user("q"), assistant("Well <think>r</think> a"), user("q"), assistant("<think>r</think>b")],
+        "leaves out the content in a learned turn",
+    ),
+    "tags beside a call": (
+        TOOLS.replace("{% if m.content %}", "{% if m.content and not m.tool_calls %}"),
+        [user("Hi"), assistant("[NOTE]", tool_calls=[call("f", {})])],
+        "leaves out the content",
+    ),
+    "a plan": (
+        CHATML,
+        [user("Hi"), assistant("b", tool_plan="so")],
+        "leaves out the reasoning in a learned turn; take",
+    ),
+    "a refusal": (CHATML, [user("Hi"), assistant("b", refusal="no")], "leaves out the content in a learned turn"),
+    "a tool's empty result within a turn": (
+        LATER,
+        [user("Hi"), assistant("a", tool_calls=[call("f", {})]), {"role": "tool", "content": ""}, assistant("b")],
+        "a tool's result without text may be within a turn",
     ),
     "an orphan": (CHATML, [user("Hi"), assistant("hm</think>Yo")], "does not balance"),
     "two thoughts": (CHATML, [user("Hi"), assistant("<think>a</think><think>b</think>Yo")], "does not balance"),
@@ -208,12 +222,21 @@ BROKEN = [
     ({"messages": [user(7)]}, "message 0: expected content of text or parts, found 7"),
     ({"messages": [user(IMAGE)]}, "message 0: expected parts of text, found one of type 'image_url'"),
     ({"messages": [user("q"), assistant("x", tool_calls=3)]}, "message 1: expected a list of tool_calls"),
-    ({"messages": [user("q"), assistant("x", tool_calls=[{"function": []}])]}, "expected the function of a call to be"),
+    (
+        {"messages": [user("q"), assistant("x", tool_calls=[{"function": []}])]},
+        "expected the function of a call to have a name",
+    ),
     ({"messages": [user("q"), assistant("x", reasoning_content=[1])]}, "message 1: expected reasoning of text"),
     ({"messages": [user("q"), assistant("x", weight=[])]}, "message 1: expected train or weight of 0 or 1"),
     ({"messages": [user("q"), assistant("x", train=2)]}, "message 1: expected train or weight of 0 or 1"),
     ({"messages": [user("q"), assistant("x")], "tools": [3]}, "expected a list of tools that are objects"),
     ({"prompt": {"a": 1}, "completion": "b"}, "expected a prompt and a completion of text, or lists of messages"),
+    ({"messages": [user("q")], "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs would change the text"),
+    (
+        {"messages": [user("q"), assistant("", tool_calls=[{"function": {}}])]},
+        "expected the function of a call to have",
+    ),
+    ({"messages": None}, "found no values"),
     ({"text": "a"}, "expected messages, conversations, prompt and completion, or input_ids, found keys text"),
     ({"input_ids": [5, 6], "assistant_masks": [1, -100]}, "expected assistant_masks of 0 and 1, found 1"),
     ({"input_ids": [1, 2], "loss_mask": [0, 1], "labels": [1, 2]}, "say differently what is in the loss"),
@@ -223,7 +246,7 @@ BROKEN = [
 @pytest.mark.parametrize(("row", "reason"), BROKEN, ids=str)
 def test_a_row_that_is_no_conversation_says_why(row, reason):
     with pytest.raises(BrokenConversation, match=re.escape(reason)):
-        read_conversation(parse_row(json.dumps(row)))
+        read_conversation(json.dumps(row))
 
 
 def test_a_system_text_is_there_beside_any_column():
@@ -234,6 +257,30 @@ def test_a_system_text_is_there_beside_any_column():
         found = read_conversation(row | {"system": "be kind"}, column)
         assert found.messages[0] == {"role": "system", "content": "be kind"}
         assert found.learned == (2,)
+    assert ReadOptions(messages_column="chat").conversation_columns[:3] == ("chat", "system", "tools")
+    found = read_conversation({"prompt": "[]", "completion": "[1]", "tools": []})
+    assert ([message["content"] for message in found.messages], found.tools) == (["[]", "[1]"], [])
+
+
+def test_blocks_that_depend_on_a_text_do_not_depend_on_the_conversations_before():
+    end = "{% generation %}{{ m.content }}<|im_end|>"
+    template = JinjaTemplate(
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}<s>{% elif 'X' in m.content %}" + end + "\n"
+        "{% endgeneration %}{% else %}" + end + "{% endgeneration %}\n{% endif %}{% endfor %}",
+        {},
+    )
+    warm = TurnFinder(template, SPECIAL, "all")
+    for text in ("ab", "aX", "ac"):
+        conversation = read_conversation({"messages": [user("q"), assistant(text)]})
+        assert warm.find(conversation) == TurnFinder(template, SPECIAL, "all").find(conversation)
+
+
+def test_a_template_needs_its_own_tokenizer_and_the_tokens_that_it_names(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="which tokenizer .* does not have as a special token; name its own tokenizer"):
+        Renderer(with_rule(tokenizer, ChatRule("own", CHATML, "all")))
+    (tmp_path / "chat_template.jinja").write_text(CHATML + "{{ eos_token }}")
+    with pytest.raises(ValueError, match="writes eos_token; put the tokenizer_config.json beside it"):
+        find_chat_rule(str(tmp_path), "all")
 
 
 def test_a_folder_brings_its_tokenizer_and_named_tokens(tmp_path):

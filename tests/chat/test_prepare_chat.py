@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import warm
-from conversing import CHATML, TOOLS, random_messages
+from conversing import TOOLS, random_messages, slow_encode
 from making import ROOT, run_prepare, tree
 from rich.console import Console
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
-from tokenmill.chat.chat_encoder import Renderer
-from tokenmill.chat.conversations import read_conversation
 from tokenmill.chat.find_rule import with_rule
 from tokenmill.exchange import writing
 from tokenmill.look.report_text import left_out
@@ -73,16 +71,7 @@ def documents_of(folder):
 
 def test_every_conversation_is_there_with_its_ids_and_mask(chat_set, rows):
     tokenizer = Tokenizer.of_set(TokenSet(chat_set))
-    renderer, expected = Renderer(tokenizer), []
-    for row in rows:
-        ids, mask = [], []
-        for stretch in renderer.render(read_conversation(row)):
-            some = [tokenizer.special_tokens[stretch.text]] if stretch.is_special else tokenizer.encode(stretch.text)
-            ids += list(map(int, some))
-            at = np.cumsum([0, *(len(tokenizer.token(int(id))) for id in some)])[:-1] if not stretch.is_special else [0]
-            spans = [(len(stretch.text[:a].encode()), len(stretch.text[:b].encode())) for a, b in stretch.learned]
-            mask += [int(any(a <= place < b for a, b in spans)) for place in at]
-        expected.append((ids, mask))
+    expected = [slow_encode(tokenizer, row) for row in rows]
     assert list(documents_of(chat_set)) == expected
     assert verify(chat_set) == {}
 
@@ -115,21 +104,6 @@ def test_a_second_run_makes_nothing_and_other_rules_make_another_set(source, tok
     assert other < one
 
 
-def test_a_chat_template_beside_its_tokenizer(source, tokenizer, tmp_path):
-    """A tokenizer_config.json, with the tokenizer.json beside it taken by default."""
-    model = tmp_path / "model"
-    model.mkdir()
-    replace(with_rule(tokenizer, ChatRule.named("chatml", "all")), chat=None).save(model / "tokenizer.json")
-    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "bos_token": "<|bos|>"}))
-    done = run_prepare(
-        "--source", source, "--val-file", "last", "--chat", model / "tokenizer_config.json", cwd=tmp_path
-    )
-    token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
-    assert token_set.tokenizer["chat"]["template"] == CHATML
-    assert token_set.tokenizer["chat"]["variables"] == {"bos_token": "<|bos|>"}
-    assert verify(token_set.path) == {}
-
-
 BROKEN = {"messages": [{"role": "alien", "content": "a"}]}
 
 
@@ -147,7 +121,7 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
     assert "left out, or repaired: 1 broken conversations" in done.stdout
     assert "left out, or repaired: 1 conversations: no token of it is in the loss" in done.stdout
     folder = tmp_path / done.stdout.splitlines()[-1]
-    assert "1 conversations: no token of it is in the loss (the first in a.jsonl)" in left_out(TokenSet(folder))
+    assert "1 conversations: no token of it is in the loss (the first in a.jsonl: line 5)" in left_out(TokenSet(folder))
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["documents"], manifest["broken_conversations"], manifest["refused_conversations"]) == (6, 1, 1)
 
@@ -251,7 +225,7 @@ def test_it_is_an_error_if_every_conversation_is_left_out_and_the_file_is_named(
     flags = ("--source", "chats", "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    told = "6 conversations: the template leaves out the reasoning of a learned turn; take it out of the data"
+    told = "6 conversations: the template leaves out the reasoning in a learned turn; take it out of the data"
     assert told in done.stderr
     assert "train on it" not in done.stdout
 

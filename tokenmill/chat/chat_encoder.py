@@ -12,23 +12,14 @@ encodes each conversation as a whole. A token is in the loss if it begins in wha
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.chat.conversations import (
-    BrokenConversation,
-    CannotMask,
-    Conversation,
-    Segment,
-    TokenizedConversation,
-    parse_row,
-    read_conversation,
-)
-from tokenmill.chat.nanochat_turns import nanochat_segments
+from tokenmill.chat.conversations import BrokenConversation, CannotMask, Conversation, Tokenized, read_conversation
+from tokenmill.chat.nanochat_turns import Segment, nanochat_segments
 from tokenmill.extras import naming_the_extra
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -36,6 +27,7 @@ from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token, by which it takes or needs what is beside it
+LIKE_SPECIAL = re.compile(r"<\|[\w.-]+\|>|<｜[^｜<>]+｜>|<(?:start|end)_of_turn>")
 KEEP_TEXTS = {"Sequence", "ByteLevel", "Split", "Digits"}  # types of pre-tokenizers
 
 
@@ -48,8 +40,8 @@ class ChatBatch(NamedTuple):
     targets: np.ndarray  # (kept,) how many tokens are in the loss
     text_bytes: np.ndarray  # (kept,) bytes of text, special tokens left out
     kept: np.ndarray  # (conversations,) bool
-    refused: Counter[str]  # how many conversations cannot be masked, by reason
-    broken: list[tuple[int, str]]  # number and reason of rows that are no conversation
+    refused: list[tuple[int, str]]  # number and reason of conversations that cannot be masked
+    broken: list[tuple[int, str]]  # and of rows that are no conversation
 
 
 class ChatEncoder:
@@ -61,16 +53,14 @@ class ChatEncoder:
 
     def encode(self, rows: pa.LargeStringArray) -> ChatBatch:
         """The tokens of some rows of JSON. Raises ValueError if the engine and the reference differ in a text."""
-        kept, refused, broken = np.zeros(len(rows), bool), Counter[str](), list[tuple[int, str]]()
+        kept, refused, broken = np.zeros(len(rows), bool), list[tuple[int, str]](), list[tuple[int, str]]()
         rendered = list[list[Segment]]()
         for number, row in enumerate(rows.to_pylist()):
             try:
-                rendered.append(self._renderer.render(read_conversation(parse_row(row), self._column)))
+                rendered.append(self._renderer.render(read_conversation(row, self._column)))
                 kept[number] = True
-            except BrokenConversation as error:
-                broken.append((number, str(error)))
-            except CannotMask as error:
-                refused[str(error)] += 1
+            except (BrokenConversation, RecursionError, CannotMask) as error:
+                (refused if isinstance(error, CannotMask) else broken).append((number, str(error)))
         segments = [one for some in rendered for one in some]
         tokens, mask, ends = self._encoded(segments)
         bounds = np.cumsum([0, *map(len, rendered)])
@@ -127,6 +117,9 @@ class Renderer:
             from tokenmill.chat.jinja_templates import JinjaTemplate
             from tokenmill.chat.marks import any_of
             from tokenmill.chat.turns import TurnFinder
+        if (written := set(LIKE_SPECIAL.findall(rule.template))) and written.isdisjoint(tokenizer.special_tokens):
+            found = f"{min(written)}, which tokenizer {tokenizer.name} does not have as a special token"
+            raise ValueError(f"the chat template {rule.name} writes {found}; name its own tokenizer by --tokenizer")
         template, special = JinjaTemplate(rule.template, rule.variables), list(tokenizer.special_tokens)
         self._finder, self._special = TurnFinder(template, special, rule.loss), any_of(special)
         self._is_whole, self._normalized = False, str
@@ -134,10 +127,10 @@ class Renderer:
             self._is_whole, normalizer = changes_texts(tokenizer), tokenizer.decoding.normalizer
             self._normalized = normalizer.normalize_str if normalizer else str
 
-    def render(self, found: Conversation | TokenizedConversation) -> list[Segment]:
+    def render(self, found: Conversation | Tokenized) -> list[Segment]:
         """A conversation that begins with BOS. Raises BrokenConversation or CannotMask."""
         bos = self.tokenizer.bos_token
-        if isinstance(found, TokenizedConversation):
+        if isinstance(found, Tokenized):
             return [self._framed(found)]
         if self._rule.is_nanochat:
             segments = list(nanochat_segments(found, bos, self._rule.loss))
@@ -158,16 +151,16 @@ class Renderer:
         with naming_the_library(self.tokenizer.library, self.tokenizer.name):
             found = self.tokenizer.decoding.encode(text, add_special_tokens=False)
         in_loss = _within(np.array([first for first, _ in found.offsets], np.int64), learned)
-        return self._framed(TokenizedConversation(found.ids, in_loss.tolist()), "".join(self._special.split(text)))
+        return self._framed(Tokenized(found.ids, in_loss.tolist()), "".join(self._special.split(text)))
 
-    def _framed(self, found: TokenizedConversation, text: str = "") -> Segment:
+    def _framed(self, found: Tokenized, text: str = "") -> Segment:
         bos, size = self.tokenizer.bos_id, self.tokenizer.vocab_size
         if not all(0 <= id < size for id in found.ids):
             raise BrokenConversation(f"expected input_ids from 0 to {size - 1:,}, as {self.tokenizer.name} has")
         starts = found.ids[:1] == [bos]
         ids, in_loss = [bos, *found.ids[starts:]], [False, *found.in_loss[starts:]]
         self._require(ids.count(bos), any(in_loss))
-        return Segment(text, False, (), TokenizedConversation(ids, in_loss))
+        return Segment(text, False, (), Tokenized(ids, in_loss))
 
     def _require(self, num_bos: int, is_learned: bool) -> None:
         if num_bos != 1:

@@ -44,22 +44,11 @@ class Conversation(NamedTuple):
     learned: tuple[int, ...]  # the numbers of the assistant's messages that may be learned
 
 
-class TokenizedConversation(NamedTuple):
+class Tokenized(NamedTuple):
     """Ids, and whether each is in the loss."""
 
     ids: list[int]
     in_loss: list[bool]
-
-
-class Segment(NamedTuple):
-    """A special token, or text that is tokenized as a whole, or of which the tokens are known. `learned` are
-    (begin, end) of the characters that are in the loss, ascending.
-    """
-
-    text: str
-    is_special: bool
-    learned: tuple[tuple[int, int], ...]
-    known: TokenizedConversation | None = None
 
 
 def parse_row(row: str) -> Any:
@@ -74,10 +63,12 @@ def parse_row(row: str) -> Any:
     return json.loads(spelled.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
-def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conversation | TokenizedConversation:
-    """The conversation of a row; `column` names the one with its messages. Raises BrokenConversation."""
+def read_conversation(row: str | Mapping[str, Any], column: str | None = None) -> Conversation | Tokenized:
+    """The conversation of a row or its JSON; `column` names the one with its messages. Raises BrokenConversation."""
+    row = parse_row(row) if isinstance(row, str) else row
     _need(isinstance(row, Mapping), f"expected an object with messages, found a {type(row).__name__}")
     _need(UNREADABLE not in row, str(row.get(UNREADABLE)))
+    _need(not row.get("chat_template_kwargs"), "chat_template_kwargs would change the text; take them out of the data")
     if column is None and row.get("input_ids") is not None:
         return _tokenized(row)
     names = MESSAGES_COLUMNS if column is None else (column,)
@@ -89,11 +80,12 @@ def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conv
     elif column is None and row.get("prompt") is not None and row.get("completion") is not None:
         for key, role in (("prompt", "user"), ("completion", "assistant")):
             first, value = len(given), _decoded(row[key], list)
+            value = value if value and all(isinstance(one, dict) for one in value) else row[key]  # a text such as "[]"
             _need(isinstance(value, str | list), "expected a prompt and a completion of text, or lists of messages")
             given = given + ([{"role": role, "content": value}] if isinstance(value, str) else value)
     else:
         wanted = repr(column) if column else "messages, conversations, prompt and completion, or input_ids"
-        found = f"keys {', '.join(map(str, row))}" if row else "no keys"
+        found = f"keys {', '.join(key for key in row if row[key] is not None)}" if any(row.values()) else "no values"
         raise BrokenConversation(f"expected {wanted}, found {found}; name the key by --messages-column")
     if system := row.get("system"):  # beside them, as in LLaMA-Factory's form of ShareGPT
         given, first = [{"role": "system", "content": system}, *given], first + 1
@@ -111,19 +103,18 @@ def read_conversation(row: Mapping[str, Any], column: str | None = None) -> Conv
         if message["role"] == "assistant" and may_be_learned and number >= first:
             learned.append(number)
     _need(any(message["role"] == "assistant" for message in messages), "no turn of the assistant")
-    return Conversation(messages, tools or None, tuple(learned))
+    return Conversation(messages, tools, tuple(learned))
 
 
 def texts_of_row(row: str, column: str | None = None) -> list[str]:
     """The texts of a row's messages, to train a tokenizer on; none of a row that is no conversation."""
     try:
-        conversation = read_conversation(parse_row(row), column)
+        conversation = read_conversation(row, column)
     except BrokenConversation:
         return []
-    contents = [one.get("content") for one in conversation.messages] if isinstance(conversation, Conversation) else []
-    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return [text for text in texts if isinstance(text, str)]
+    contents = [one.get("content") for one in getattr(conversation, "messages", ())]
+    parts = [part for some in contents for part in (some if isinstance(some, list) else [some])]
+    return [text for part in parts if isinstance(text := part.get("text") if isinstance(part, dict) else part, str)]
 
 
 def _message(given: Any) -> tuple[dict[str, Any], bool]:
@@ -162,15 +153,15 @@ def _call(call: Any) -> dict[str, Any]:
     _need(isinstance(call, dict), "expected tool_calls that are objects")
     call = _without_none(call)
     inner = call.get("function", call)
-    _need(isinstance(inner, dict), "expected the function of a call to be an object")
+    _need(isinstance(inner, dict) and bool(inner.get("name")), "expected the function of a call to have a name")
     if isinstance(inner.get("arguments"), str):
         inner = {**inner, "arguments": _decoded(inner["arguments"], dict)}
     return {**call, "function": inner} if "function" in call else inner
 
 
-def _tokenized(row: Mapping[str, Any]) -> TokenizedConversation:
+def _tokenized(row: Mapping[str, Any]) -> Tokenized:
     ids, given = row["input_ids"], {name: row[name] for name in MASK_COLUMNS if row.get(name) is not None}
-    _need(bool(given), f"expected {', '.join(MASK_COLUMNS)} beside input_ids, found keys {', '.join(map(str, row))}")
+    _need(bool(given), f"expected {' or '.join(MASK_COLUMNS)} beside input_ids, found keys {', '.join(map(str, row))}")
     for name, values in given.items():
         are_ids = all(isinstance(some, list) and {int, bool} >= set(map(type, some)) for some in (ids, values))
         _need(are_ids and len(ids) == len(values), f"expected input_ids and {name}, two lists of numbers of one length")
@@ -181,7 +172,7 @@ def _tokenized(row: Mapping[str, Any]) -> TokenizedConversation:
             _need(set(values) <= {0, 1}, f"expected {name} of 0 and 1, found {max(values, default=0)}")
     masks = [[value >= 0 if name == "labels" else value == 1 for value in values] for name, values in given.items()]
     _need(all(mask == masks[0] for mask in masks), f"{' and '.join(given)} say differently what is in the loss")
-    return TokenizedConversation(ids, masks[0])
+    return Tokenized(ids, masks[0])
 
 
 def _decoded(value: Any, kind: type) -> Any:

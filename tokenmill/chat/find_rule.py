@@ -5,6 +5,7 @@ find_chat_rule("qwen/tokenizer_config.json", "all")       any Jinja chat templat
 """
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
     if spec in NAMES:
         return ChatRule.named(spec, loss)
     path = Path(spec)
-    path = path / "tokenizer_config.json" if path.is_dir() else path
+    if path.is_dir():
+        path /= "tokenizer_config.json" if (path / "tokenizer_config.json").exists() else "chat_template.jinja"
     if not path.exists():
         raise FileNotFoundError(
             f"{path}: expected {' or '.join(NAMES)}, a tokenizer_config.json or a .jinja file, found no such file; "
@@ -48,6 +50,8 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
             f"{path}: expected a chat_template in it, or a chat_template.jinja beside it, found neither; name another "
             "file by --chat, or use --chat chatml"
         )
+    if not config.exists() and (names := re.findall(r"\b(?:bos|eos|pad|unk)_token\b", template)):
+        raise ValueError(f"{path}: writes {names[0]}; put the tokenizer_config.json beside it that says which that is")
     named = {key: value for key, value in sorted(found.items()) if key.endswith("_token")}
     for key in ("extra_special_tokens", "model_specific_special_tokens"):
         named |= found[key] if isinstance(found.get(key), dict) else {}

@@ -5,7 +5,7 @@
     marked = marker.read(text, blocks)                a rendering of these less the marks, and where the texts are
 
 White space around a text is outside of its marks, so a template may strip it. Tags in a text, as <think>, are outside
-too, as templates look for them.
+too, as templates look for them, unless it has nothing else.
 """
 
 import itertools
@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 from tokenmill.chat.conversations import REASONING, CannotMask
 
 TAG = re.compile(r"(<[^<>\s]{1,40}>|\[/?[A-Z_]{2,30}\])")  # that templates may look for in texts
-THINK = "</think>"
-OF_MESSAGES = {"content": "content", "tool_calls": "calls", "function_call": "calls"}  # key: what is under it
-OF_MESSAGES |= dict.fromkeys(REASONING, "reasoning")
-OF_CALLS = {"function": "calls", "name": "name", "arguments": "arguments"}
+THOUGHT = re.compile("(?s)(.*?)(<think>.*?</think>)(.*)")
+KEYS: dict[str, dict[str, str]] = {  # key: what is under it
+    "message": {"content": "content", "refusal": "content", "tool_calls": "calls", "function_call": "calls"}
+    | dict.fromkeys((*REASONING, "tool_plan"), "reasoning"),
+    "calls": {"function": "calls", "name": "name of a call", "arguments": "arguments of a call"},
+}
 
 
 class Rendering(NamedTuple):
@@ -39,7 +41,7 @@ class Marker:
     """The messages and tools with marks around their texts. Raises CannotMask if something else spells a special token.
 
     Of each mark, `texts` is what is within, `owners` whose it is, a message's number, or -1, -2 ... of the tools, and
-    `kinds` one of content, reasoning, name, arguments, tools. Conversations of one `shape` differ in their texts only.
+    `kinds` what of it (KEYS). Conversations of one `shape` differ in their texts only.
     """
 
     def __init__(self, special: re.Pattern[str], messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None):
@@ -48,7 +50,9 @@ class Marker:
             self._letters = f"Zq{number}x" if number else "Zq"
             self.texts, self.owners, self.kinds, self.shape = list[str](), list[int](), list[str](), list[Any]()
             self._reasoning: dict[tuple[int, str], str] = {}  # which is there under several names
-            self.tools = [self._marked(one, -1 - n, "tools") for n, one in enumerate(tools)] if tools else None
+            self.tools = (
+                [self._marked(one, -1 - n, "tools") for n, one in enumerate(tools)] if tools is not None else None
+            )
             self.shape.append("messages")
             self.messages = [self._marked(one, n, "message") for n, one in enumerate(messages)]
             if not any(self._letters in one for one in self.texts):
@@ -85,30 +89,23 @@ class Marker:
             self.shape.append(len(value))
             found = {}
             for name, one in value.items():
-                inner = what
-                if what in ("message", "calls"):
-                    inner = (OF_MESSAGES if what == "message" else OF_CALLS).get(name, "plain")
+                inner = KEYS[what].get(name, "plain") if what in KEYS else what
                 is_own = key in ("properties", "parameters") and not isinstance(one, dict)  # names of a tool's own
                 found[self._plain(name)] = self._marked(one, owner, inner, key if is_own else name)
             return found
         if isinstance(value, list):
             self.shape.append(len(value))
             return [self._marked(one, owner, what) for one in value]
-        is_text = isinstance(value, str) and what not in ("message", "calls", "plain")
-        if (
-            not is_text
-            or (what == "content" and key == "type")
-            or (what == "tools" and key not in ("name", "description"))
-        ):
+        is_name = (what == "content" and key == "type") or (what == "tools" and key not in ("name", "description"))
+        if is_name or not isinstance(value, str) or what in ("plain", *KEYS):
             return self._plain(value)
         if what == "reasoning":
             if (owner, value) not in self._reasoning:
                 self._reasoning[owner, value] = self._text(owner, what, value)
             return self._reasoning[owner, value]
-        opens, closes = (value.find("<think>"), value.find(THINK)) if what == "content" else (0, 0)
-        cut = closes + len(THINK) if 0 <= opens < closes else 0
-        thought = self._text(owner, "reasoning", value[:cut]) if cut else ""
-        return thought + self._text(owner, what, value[cut:])
+        thought = THOUGHT.fullmatch(value) if what == "content" else None
+        parts = zip((what, "reasoning", what), thought.groups(), strict=True) if thought else [(what, value)]
+        return "".join(self._text(owner, kind, part) for kind, part in parts)
 
     def _plain(self, value: Any) -> Any:
         """What is no text."""
@@ -120,7 +117,8 @@ class Marker:
     def _text(self, owner: int, what: str, text: str) -> str:
         """A text with marks around its pieces between tags."""
         found: list[str] = []
-        for number, piece in enumerate(TAG.split(text) if "<" in text or "[" in text else (text,)):
+        has_tags = ("<" in text or "[" in text) and ("think>" in text or TAG.sub("", text).strip())
+        for number, piece in enumerate(TAG.split(text) if has_tags else (text,)):
             core = piece.strip()
             if not core or (number % 2 and not self._special.search(core)):
                 found.append(piece)

@@ -7,9 +7,20 @@ A system message is put before the first user's, with a blank line between them.
 of parts: text and python are learned, the output of python is not. Every text is tokenized alone.
 """
 
-from tokenmill.chat.conversations import REASONING, BrokenConversation, CannotMask, Conversation, Segment
+from typing import NamedTuple
+
+from tokenmill.chat.conversations import REASONING, BrokenConversation, CannotMask, Conversation, Tokenized
 
 KINDS = {"text": "", "python": "python", "python_output": "output"}  # of parts, and how their tokens are called
+
+
+class Segment(NamedTuple):
+    """A special token, or text that is tokenized as a whole."""
+
+    text: str
+    is_special: bool
+    learned: tuple[tuple[int, int], ...]  # (begin, end) of the characters that are in the loss, ascending
+    known: Tokenized | None = None  # its tokens, if they are known
 
 
 def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> list[Segment]:

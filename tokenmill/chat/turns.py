@@ -40,20 +40,20 @@ class Frame(NamedTuple):
     learned: Spans
     special: Spans
 
-    def filled(self, texts: list[str], rendered: str, blocks: int) -> Masked | None:
+    def filled(self, texts: list[str], rendered: str, blocks: Spans) -> Masked | None:
         """A conversation of this shape with these texts; None if that is not what was rendered."""
         pieces, ends, shifts, done = list[str](), list[int](), [0], 0
         for begin, end, mark in self.marked.places:
             pieces += (self.marked.text[done:begin], texts[mark])
             shifts.append(shifts[-1] + len(texts[mark]) - (end - begin))
             ends.append(done := end)
-        if blocks != len(self.marked.blocks) or "".join([*pieces, self.marked.text[done:]]) != rendered:
+        if "".join([*pieces, self.marked.text[done:]]) != rendered:
             return None
 
         def moved(spans: Spans) -> Spans:
             return [(a + shifts[bisect_right(ends, a)], b + shifts[bisect_right(ends, b)]) for a, b in spans]
 
-        return rendered, moved(self.learned), moved(self.special)
+        return (rendered, moved(self.learned), moved(self.special)) if moved(self.marked.blocks) == blocks else None
 
 
 class Ends(NamedTuple):
@@ -81,17 +81,17 @@ class TurnFinder:
         if not learned:
             raise CannotMask("no token of it is in the loss")
         for number in learned:
-            content = json.dumps(messages[number].get("content"))
-            thoughts = content.count("<think>"), content.count("</think>")
-            if thoughts not in ((0, 0), (1, 1)) or (thoughts[0] and messages[number].get("reasoning_content")):
+            content, reasoning = json.dumps(messages[number].get("content")), messages[number].get("reasoning_content")
+            rest = re.sub("<think>.*?</think>", "", content, count=1)
+            if "<think>" in rest or "</think>" in rest or (rest != content and reasoning):
                 raise CannotMask("the thinking of a learned turn does not balance")
         marker = Marker(self._special, messages, tools)
         text, blocks = self.template.render(messages, tools)
         frame = self._frames.get(key := (learned, *marker.shape))
-        if frame is not None and (found := frame.filled(marker.texts, text, len(blocks))):
+        if frame is not None and (found := frame.filled(marker.texts, text, blocks)):
             return found
         marked = marker.read(*self.template.render(marker.messages, marker.tools))
-        if marked.text != text or len(marked.blocks) != len(blocks):
+        if marked.text != text or marked.blocks != blocks:
             raise CannotMask("the template changes texts by what is in them, so they cannot be found by marks")
         _require_all(marker, marked, learned)
         special = list(marker.special_in(marked))
@@ -124,10 +124,13 @@ class TurnFinder:
         """(begin, end) of a message's turn."""
         places = [(begin, end, mark, marker.owners[mark] == number) for begin, end, mark in marked.places]
         # where each text of it is first: a tool's result may name the call again
-        own = {mark: (begin, end) for begin, end, mark, is_own in reversed(places) if is_own}.values()
+        own = {mark: (begin, end) for begin, end, mark, is_own in reversed(places) if is_own}
         if not own:
             raise CannotMask("a turn of the assistant that is to be learned has no text")
-        first, last = min(own)[0], max(end for _, end in own)
+        is_silent = any(one["role"] == "tool" and n not in marker.owners for n, one in enumerate(marker.messages))
+        if is_silent and sorted(own) != sorted(own, key=own.__getitem__):
+            raise CannotMask("a tool's result without text may be within a turn, whose texts are in another order")
+        first, last = min(own.values())[0], max(end for _, end in own.values())
         before = max((end for _, end, _, is_own in places if end <= first and not is_own), default=0)
         after = min((at for at, _, _, is_own in places if at >= last and not is_own), default=len(marked.text))
         ends = self._ends(isinstance(marker.messages[number].get("content"), list), bool(marker.tools))
@@ -145,11 +148,13 @@ class TurnFinder:
         common = os.path.commonprefix([prompt, gap])
         if common == prompt:
             return len(prompt)
-        cut = max([one.end() for one in self._special.finditer(common)] + [common.rfind("\n") + 1])
+        line = common.rfind("\n", len(common) - len(common.lstrip())) + 1  # not of white space after a text
+        cut = max([line, *(one.end() for one in self._special.finditer(common))])
         opens = not ends.openers.isdisjoint(self._special.findall(prompt[cut:]))
         in_a_name = any(one[cut : cut + 1].isalnum() or one[cut : cut + 1] == " " for one in (prompt, gap))
         again = os.path.commonprefix([prompt[cut:][::-1], gap[cut:][::-1]])[::-1]
-        if not cut or opens or self._special.search(again) or (common[cut - 1] != "\n" and in_a_name):
+        is_silent = number - 1 not in marker.owners  # then the prompt's end may be far from the turn
+        if not cut or is_silent or opens or self._special.search(again) or (common[cut - 1] != "\n" and in_a_name):
             raise CannotMask("it cannot be told where a turn of the assistant begins")
         return cut
 
@@ -185,7 +190,7 @@ def _require_all(marker: Marker, marked: Rendering, learned: tuple[int, ...]) ->
             raise CannotMask(f"the template leaves out a text of the {messages[owner]['role']}")
         if owner in learned and not (what == "reasoning" and owner < last_user):
             remedy = "; take it out of the data, or name a template that renders it" if what == "reasoning" else ""
-            raise CannotMask(f"the template leaves out the {what} of a learned turn{remedy}")
+            raise CannotMask(f"the template leaves out the {what} in a learned turn{remedy}")
     for begin, _, number in marked.places:
         is_part = marker.kinds[number] == "content" and isinstance(messages[marker.owners[number]].get("content"), list)
         if is_part and PRINTED.search(marked.text, max(0, begin - 40), begin):

@@ -58,8 +58,8 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         found["weights"].append(
             (stage["begin"], weights := _table(f"the weights of stages[{number}]", stage["weights"]))
         )
-        for name in weights:  # a bare name
-            found["sources"].setdefault(name, folder_of(name, folder))
+        bare = [name for name in weights if name not in found["sources"]]
+        found["sources"] |= {name: folder_of(name, folder) for name in bare}
     return found | {"removed": content.get("removed", ())}
 
 

@@ -1,8 +1,6 @@
 """The tokenizer of a preparation: named, read from a file, or trained on the source.
 
-    find_tokenizer(config, files, say)      gpt2, a tokenizer.json, a model on the hub; train:N, trained once and kept
-
-A tokenizer is trained on documents that train, from all over the source.
+find_tokenizer(config, files, say)      gpt2, a tokenizer.json, a model on the hub; train:N, trained once and kept
 """
 
 import itertools

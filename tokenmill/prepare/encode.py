@@ -1,17 +1,13 @@
 """Documents of a unit -> tokens, and the columns beside them: of texts, or of conversations.
 
-    encoder, said = encoder_of(path, "auto")          of the set's tokenizer.json, once a process
-    encode = documents_encoder(encoder, options)
-    encoded = encode(name, 0, documents)      a batch of documents, the first of which is document 0 of shard `name`
-
-Conversations that cannot be used are left out here and counted: broken rows if the user asked for that, and those whose
-loss mask cannot be verified.
+encoder, said = encoder_of(path, "auto")          of the set's tokenizer.json, once a process
+encode = documents_encoder(encoder, options)
+encoded = encode(name, 0, documents)      a batch of documents, the first of which is document 0 of shard `name`
 """
 
 import functools
 import os
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +32,7 @@ class Encoded(NamedTuple):
     text_bytes: int
     columns: dict[str, np.ndarray]
     broken: int = 0  # rows that are no conversation
-    refused: Counter[str] = Counter()  # conversations that cannot be masked, by reason
+    refused: Sequence[tuple[str, Documents, int]] = ()  # why conversations cannot be masked, and which they are
 
 
 Encode = Callable[[str, int, list[Documents]], Encoded]
@@ -71,13 +67,12 @@ def _texts(encoder: Encoder, name: str, first: int, batch: list[Documents]) -> E
 def _conversations(chat: ChatEncoder, options: ReadOptions, name: str, first: int, batch: list[Documents]) -> Encoded:
     rows = pa.concat_arrays([documents.texts for documents in batch])
     ends = np.cumsum([0, *(len(documents.texts) for documents in batch)])
-    found = chat.encode(rows)
+    found, places = chat.encode(rows), [(one, number) for one in batch for number in range(len(one.texts))]
     if found.broken and not options.skip_broken:
         number, reason = found.broken[0]
-        which = int(np.searchsorted(ends, number, "right")) - 1
-        place = batch[which].place(number - int(ends[which]))
-        raise ValueError(f"{place}: {reason}; fix it, or leave such rows out by --skip-broken")
+        documents, own = places[number]
+        raise ValueError(f"{documents.place(own)}: {reason}; fix it, or leave such rows out by --skip-broken")
     kept = [one.chosen(found.kept[a:b]) for one, a, b in zip(batch, ends[:-1], ends[1:], strict=True)]
     columns: dict[str, Any] = {MASK.suffix: found.mask, TARGETS.suffix: found.targets}
-    more = (columns, len(found.broken), found.refused)
+    more = (columns, len(found.broken), [(reason, *places[number]) for number, reason in found.refused])
     return Encoded(kept, found.tokens, found.lengths, int(found.text_bytes.sum()), *more)

@@ -79,11 +79,13 @@ def left_out(shards: Iterable[tuple[dict[str, Any], str]]) -> list[str]:
     """What was left out of shards, or repaired, in sentences with the first file that it was in."""
     reasons, first = Counter[str](), dict[str, str]()
     for record, _ in shards:
-        counts = {name.replace("_", " "): record.get(name, 0) for name in COUNTED if name != "refused_conversations"}
-        counts |= {f"conversations: {reason}": many for reason, many in record.get("refused", {}).items()}
-        reasons.update(counts)
-        for reason in +Counter(counts):
-            first.setdefault(reason, next(one["file"] for one in sources_of(record)))
+        file = next(one["file"] for one in sources_of(record))
+        found = {name.replace("_", " "): (record.get(name, 0), file) for name in COUNTED[:-1]}
+        for reason, some in record.get("refused", {}).items():
+            found[f"conversations: {reason}"] = some["count"], some["first"]
+        for reason, (many, where) in found.items():
+            reasons[reason] += many
+            first |= {reason: where} if many and reason not in first else {}
     return [f"{many:,} {reason} (the first in {first[reason]})" for reason, many in reasons.most_common() if many]
 
 

@@ -135,7 +135,7 @@ class _Shard:
     def __init__(self, writer: ShardWriter, split: Split):
         self.writer, self.split, self.text_bytes = writer, split, 0
         self._documents: dict[int, Counter[int | None]] = defaultdict(Counter)  # by file and row group
-        self._counts, self._refused = Counter[str](), Counter[str]()
+        self._counts, self._refused = Counter[str](), dict[str, dict[str, Any]]()
 
     def write(self, encoded: Encoded) -> None:
         """Appends a batch of documents."""
@@ -143,8 +143,10 @@ class _Shard:
         for suffix, values in encoded.columns.items():
             self.writer.write_column(suffix, values)
         self.text_bytes += encoded.text_bytes
-        self._refused += encoded.refused
-        self._counts += Counter(broken_conversations=encoded.broken, refused_conversations=encoded.refused.total())
+        for reason, documents, number in encoded.refused:
+            first = documents.file, documents.place(number)
+            self._refused.setdefault(reason, {"count": 0, "first": first})["count"] += 1
+        self._counts += Counter(broken_conversations=encoded.broken, refused_conversations=len(encoded.refused))
         for documents in encoded.documents:
             self._documents[documents.file][documents.row_group] += len(documents.texts)
             if documents.kept is not None:
@@ -160,8 +162,9 @@ class _Shard:
             sources.append(facts | {"documents": groups.total()} | (by_group if has_groups else {}))
         record: dict[str, Any] = {"source": sources[0] if len(sources) == 1 else {"files": sources}}
         record |= {"text_bytes": self.text_bytes, **self._counts}
-        if self._refused:
-            record["refused"] = dict(sorted(self._refused.items()))
+        for some in self._refused.values():
+            some["first"] = f"{files[some['first'][0]]['file']}: {some['first'][1]}"
+        record |= {"refused": dict(sorted(self._refused.items()))} if self._refused else {}
         return self.writer.finish(record | more)
 
 

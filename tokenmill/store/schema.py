@@ -114,7 +114,7 @@ UNIT = {"k": COUNT, "n": SOME, "shard_text_bytes": SOME, "shards": {PLAIN: SPLIT
 RECORD = (
     {"name": PLAIN, "dtype": DTYPE, "fingerprint": DIGEST, **COUNTS, "source": {}}
     | {"bin": FILE, "idx": FILE, "mask?": FILE, "targets?": FILE, "meta.parquet?": FILE}
-    | {"metadata?": {TEXT: TEXT}, "refused?": {TEXT: SOME}, "unit?": UNIT}
+    | {"metadata?": {TEXT: TEXT}, "refused?": {TEXT: {"count": SOME, "first": TEXT}}, "unit?": UNIT}
 )
 CHOSEN = dict.fromkeys(("documents", "copies", "tokens"), COUNT)
 VIEW = (

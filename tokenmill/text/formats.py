@@ -19,7 +19,8 @@ MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "labels")
 UNREADABLE = "tokenmill: unreadable"  # the key of why a row of Arrow is no JSON
-CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, "system", "prompt", "completion", "input_ids", *MASK_COLUMNS, "tools")
+BESIDE = ("system", "tools", "chat_template_kwargs")  # columns beside the messages
+CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, *BESIDE, "prompt", "completion", "input_ids", *MASK_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class ReadOptions:
     @property
     def conversation_columns(self) -> tuple[str, ...]:
         """The columns that a conversation may be made of."""
-        return CONVERSATION_COLUMNS if self.messages_column is None else (self.messages_column, "tools")
+        return CONVERSATION_COLUMNS if self.messages_column is None else (self.messages_column, *BESIDE)
 
     def facts(self) -> dict[str, Any]:
         """What the documents depend on, for the record of a shard."""
