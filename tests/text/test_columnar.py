@@ -101,7 +101,7 @@ def test_conversations_become_json_and_their_rows_are_known(write, tmp_path):
     ]
     assert [n for documents in found for n in documents.kept["n"].to_pylist()] == list(range(30))
     assert found[-1].place(3) == ("row 3 of row group 2" if write == "parquet" else "row 23")
-    with pytest.raises(ValueError, match=r"expected conversations in column turns or tools, found columns messages, n"):
+    with pytest.raises(ValueError, match=r"expected conversations under turns, found columns messages, n"):
         read(path, ReadOptions(conversations=True, messages_column="turns"))
     table = pa.table({"messages": [[{"role": "user", "content": b"\xff"}]]})
     pq.write_table(table, path) if write == "parquet" else write_arrow(path, table)

@@ -10,5 +10,5 @@ Comes in: rows of a source as JSON, and a tokenizer with a chat rule. Goes out: 
     chat_encoder      conversations to ids and mask, a batch at a time
     find_rule         finds the template that --chat names
 
-A tokenizer carries the rule (tokenize/chat_rule.py). The wing must never know how rows are made of conversations.
+A tokenizer carries the rule (tokenize/chat_rule.py). It must never know how rows are made.
 """

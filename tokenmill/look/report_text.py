@@ -29,7 +29,7 @@ LEFT_OUT = {
     "empty_documents": "{} empty documents were left out",
     "oversized_documents": "{} documents longer than --max-document-bytes were left out",
     "broken_lines": "{} broken lines of jsonl were left out because of --skip-broken",
-    "broken_conversations": "{} rows that are no conversation were left out because of --skip-broken",
+    "broken_conversations": "{} rows that could not be read as conversations were left out because of --skip-broken",
     "refused_conversations": "{} conversations were refused, as their loss mask could not be verified",
     "repaired_documents": "{} documents were not valid UTF-8 and were kept: invalid bytes were replaced with U+FFFD",
 }

@@ -32,7 +32,7 @@ class Show:
     seq_len: int | None = None  # as in training: tokens of an input
     view: str | None = None  # as in training: the name of a view of the set
     packing: Packing | None = None  # as in training, by default best_fit
-    long_documents: LongDocuments | None = None  # as in training, by default split
+    long_documents: LongDocuments | None = None  # as in training, by default split, and error for chats
     shuffle: bool | None = None  # as in training, by default shuffled
     seed: int | None = None  # as in training, by default 1337
     columns: str | None = None  # also print a table of these columns of the rows' documents, as score,language; or all

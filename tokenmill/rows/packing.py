@@ -194,7 +194,7 @@ def _pieces(
         pieces = Spans(*(column[fits] for column in pieces))
     elif whole and long_documents == "split" and (longest := pieces.length.max(initial=0)) > row_len:
         raise ValueError(
-            f"a document of {longest:,} tokens is longer than a row of {row_len - 1:,} + 1; crop or drop long_documents"
+            f"a document of {longest:,} tokens is longer than a row, {row_len - 1:,} + 1: --long-documents crop or drop"
         )
     pieces = _cut(pieces, row_len, long_documents)
     return pieces, pieces.length + (pieces.start > 0)

@@ -110,8 +110,8 @@ def _conversation_columns(file: SourceFile, schema: pa.Schema, options: ReadOpti
     found = [name for name in schema.names if name in wanted]
     if not found or (options.messages_column is not None and options.messages_column not in found):
         raise ValueError(
-            f"{file.shown}: expected conversations in column {' or '.join(wanted)}, found columns "
-            f"{', '.join(schema.names)}; name the one with the messages by --messages-column"
+            f"{file.shown}: expected conversations under {wanted[0]}, found columns {', '.join(schema.names)}; "
+            "name the one with the messages by --messages-column"
         )
     return found
 

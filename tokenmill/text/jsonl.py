@@ -63,8 +63,8 @@ def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
             if not options.skip_broken:
                 raise ValueError(
                     f"{file.shown}: {_placer(file, lines, [number])(0)}: expected a JSON object with text under "
-                    f"{options.text_column!r}, found {error}; fix it, name the key with the text by --text-column, or "
-                    "leave such lines out by --skip-broken"
+                    f"{options.text_column!r}, found {error}; fix it, name the key with the text by --text-column, "
+                    "leave such lines out by --skip-broken, or prepare conversations by --chat"
                 ) from error
             broken += 1
     columns = [pa.array(column, pa.large_binary()) for column in list(zip(*texts, strict=True)) or [()]]
