@@ -50,7 +50,7 @@ def files(tmp_path_factory):
     manifest["shards"][0]["sources"] = ["a.parquet", "b.parquet"]
     manifest["tokenizer"] |= {"eot_token": "<|eot|>", "eot_id": 1}
     record = json.loads((folder / "shards/train_0.000.json").read_text())
-    record |= {"metadata": {"score": "number"}, "refused": {"oversized": 3}}
+    record |= {"metadata": {"score": "number"}, "refused": {"no text": {"count": 3, "first": "a: line 1"}}}
     record["unit"] = {"k": 0, "n": 1, "shard_text_bytes": 9000, "shards": {"train_0.000": "train"}}
     one = {"documents": 1, "bytes": 9, "checksum": "0", "validates": 0.1, "left_out": 3}
     several = record | {"source": {"files": [{"file": name} | one for name in "ab"]}}
