@@ -15,7 +15,7 @@ from tokenmill.store.files import header, parse_json
 OTHERS = [None, True, -1, 0.5, 10**30, math.nan, math.inf, "", "x", "../x", "a\x1bb", [], {}, [[]], ["x"], {"x": 1}]
 # where any text may stand
 FREE = {"bos_token", "repository", "revision", "commit", "source", "file", "template", "pattern", "metadata", "where"}
-FREE |= {"chat", "sources", "bos_token", "eot_token", "checksum"}
+FREE |= {"first", "chat", "sources", "bos_token", "eot_token", "checksum"}
 OPTIONAL = {
     "mask",
     "targets",
@@ -61,7 +61,10 @@ def files(tmp_path_factory):
         "record": ("shard", record),
         "record of several": ("shard", several),
         "tokenizer": ("tokenizer", named | {"pattern": ".", "ranks": {"YQ==": 0, "Yg==": 1}}),
-        "foreign tokenizer": ("tokenizer", named | {"kind": "huggingface", "tokenizer": {"model": {}}}),
+        "foreign tokenizer": (
+            "tokenizer",
+            named | {"kind": "huggingface", "code_points": "0" * 64, "tokenizer": {"model": {}}},
+        ),
         "view": ("view", make_view(folder, "good", {"train_0.000": [0, 3]}) | {"rule": {"where": "a > 0", "cap": 3}}),
     }
 
