@@ -236,7 +236,7 @@ def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_p
 
     call = {"type": "function", "function": {"name": "f", "arguments": {"city": "Bonn", "unit": None, "n": 2**60}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": None}}}
-    rows = [{"messages": [{"role": role, "content": f"{n}"} for role in ("user", "assistant")]} for n in range(40)]
+    rows = [{"messages": [{"role": role, "content": f"{n}"} for role in ("user", "assistant")]} for n in range(200)]
     for row in rows[::2]:
         row["messages"].insert(1, {"role": "assistant", "content": None, "tool_calls": [call]})
         row["messages"].insert(2, {"role": "tool", "content": "sun"})
@@ -260,7 +260,7 @@ def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_p
         done = run_prepare(*flags, cwd=tmp_path)
         found.append(sorted(documents_of(tmp_path / done.stdout.splitlines()[-1])))
     assert found[0] == found[1] == found[2] == found[3]
-    assert len(found[0]) == 40
+    assert len(found[0]) == 200
     (tmp_path / "structs").mkdir()
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "structs" / "a.parquet")
     done = run_prepare("--source", "structs", *flags[2:], cwd=tmp_path, check=False)

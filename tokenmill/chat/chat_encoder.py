@@ -171,7 +171,7 @@ class Renderer:
 
 def changes_texts(tokenizer: HuggingFace) -> bool:
     """Whether the ids of a rendering are not those of its special tokens and of the texts between them, each alone."""
-    whole = json.loads(tokenizer.whole)
+    whole = tokenizer.parts
     steps, normalizer = (json.dumps(whole.get(part)) for part in ("pre_tokenizer", "normalizer"))
     types, normalizers = (set(re.findall(r'"type": "(\w+)"', part)) for part in (steps, normalizer))
     has_all_bytes = len({one for one in tokenizer.tokens.values() if len(one) == 1}) >= 256

@@ -67,10 +67,9 @@ def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
     ids = {token: tokenizer.vocab_size + number for number, token in enumerate(lacks)}
     facts: dict[str, Any] = {"chat": replace(rule, text_fingerprint=tokenizer.fingerprint)}
     if isinstance(tokenizer, HuggingFace):
-        whole = json.loads(tokenizer.whole)
         plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         added = [{"id": id, "content": token, **plain, "special": True} for token, id in ids.items()]
-        whole["added_tokens"] = [*(whole.get("added_tokens") or []), *added]
+        whole = tokenizer.parts | {"added_tokens": [*(tokenizer.parts.get("added_tokens") or []), *added]}
         facts["whole"] = json.dumps(whole, ensure_ascii=False)
     return replace(tokenizer, special_tokens=tokenizer.special_tokens | ids, **facts)
 

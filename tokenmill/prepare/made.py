@@ -85,7 +85,8 @@ def left_out(shards: Iterable[tuple[dict[str, Any], str]]) -> list[str]:
             found[f"conversations: {reason}"] = some["count"], some["first"]
         for reason, (many, where) in found.items():
             reasons[reason] += many
-            first |= {reason: where} if many and reason not in first else {}
+            if many:
+                first.setdefault(reason, where)
     return [f"{many:,} {reason} (the first in {first[reason]})" for reason, many in reasons.most_common() if many]
 
 

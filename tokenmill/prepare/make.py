@@ -144,8 +144,9 @@ class _Shard:
             self.writer.write_column(suffix, values)
         self.text_bytes += encoded.text_bytes
         for reason, documents, number in encoded.refused:
-            first = documents.file, documents.place(number)
-            self._refused.setdefault(reason, {"count": 0, "first": first})["count"] += 1
+            if reason not in self._refused:
+                self._refused[reason] = {"count": 0, "first": (documents.file, documents.place(number))}
+            self._refused[reason]["count"] += 1
         self._counts += Counter(broken_conversations=encoded.broken, refused_conversations=len(encoded.refused))
         for documents in encoded.documents:
             self._documents[documents.file][documents.row_group] += len(documents.texts)
