@@ -73,6 +73,8 @@ lint: .venv/tools
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	.venv/bin/zizmor --offline --quiet .github/workflows
 
 # on what `make demo` made; SOURCE, TOKENIZER and TOKENS name others
 SOURCE ?= data/raw/stdlib

@@ -1,7 +1,12 @@
-"""The wheel, installed for a stranger: in an empty folder that has a data.py, a data/ and a config.py of its own."""
+"""The wheel in clean environments, used from a folder with a data.py, a data/ and a config.py of its own.
+
+This Python gets all extras. The others that the package is for get what prepares and looks: torch for them is several
+gigabytes, unless PIP_EXTRA_INDEX_URL names an index of CPU builds, as .github/workflows/ci.yml does.
+"""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +19,9 @@ from making import ROOT, make_text, write_parquet
 
 from tokenmill import __version__
 
+README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-NEWEST = ("3.14", "3.13", "3.12")
+PYTHONS = ("3.11", "3.12", "3.13")  # as pyproject.toml says
 EXTRAS = [extra for extra in PROJECT["project"]["optional-dependencies"] if extra != "all"]
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
 
@@ -80,21 +86,29 @@ sys.meta_path.insert(0, Absent())
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built of what git tracks or would."""
-    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    """The wheel, built from the sdist, which is built of what git tracks or would."""
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "tokenmill", source / "tokenmill", ignore=shutil.ignore_patterns("__pycache__"))
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source], cwd=folder)
-    (found,) = folder.glob("tokenmill-*.whl")
-    assert found.name == f"tokenmill-{__version__}-py3-none-any.whl"
-    return found
+    run([sys.executable, "-m", "build", "--outdir", folder, source], cwd=folder)
+    return folder / f"tokenmill-{__version__}-py3-none-any.whl"
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_have_the_whole_package_and_pass_twine(wheel):
+    sdist = wheel.with_name(f"tokenmill-{__version__}.tar.gz")
+    run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], cwd=wheel.parent)
+    found = run([sys.executable, "-m", "zipfile", "-l", wheel], cwd=wheel.parent).stdout
+    package = [path for path in (ROOT / "tokenmill").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert all(str(path.relative_to(ROOT)) in found for path in package)
+    assert len(re.findall("^tokenmill/", found, re.MULTILINE)) == len(package)
 
 
 def pythons():
-    """This Python, and the newest that this machine has."""
-    newer = [found for version in NEWEST if (found := find_python(version))]
-    return [sys.executable, *newer[:1]]
+    """Those of PYTHONS that this machine has."""
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    return found | {version: path for version in PYTHONS if version not in found and (path := find_python(version))}
 
 
 def find_python(version):
@@ -105,36 +119,23 @@ def find_python(version):
     return next(works, None)
 
 
-class Stranger:
-    """Somebody's machine: a virtual environment with the wheel, and a folder with modules of their own."""
+class Environment:
+    """A virtual environment with the wheel, or other packages, in the versions that are pinned for the tests."""
 
-    def __init__(self, folder, python, wheel):
-        self.cwd = folder / "project"
-        self.own = python == sys.executable
-        (self.cwd / "data").mkdir(parents=True)
-        for name in ("data.py", "config.py", "data/__init__.py"):
-            (self.cwd / name).write_text("raise SystemExit('tokenmill imports a module of the user')\n")
-        for number in range(3):
-            write_parquet(self.cwd / "text" / f"{number}.parquet", make_text(60, seed=number), row_group_size=20)
+    def __init__(self, folder, *requirements, python=sys.executable):
+        pinned = pins("requirements.txt") | pins("requirements-test.txt")
+        lines = [re.sub(r"\[.*\]", "", line) for line in pinned.values()]  # pip's constraints have no extras
+        (folder / "pinned.txt").write_text("\n".join(lines))
+        self.cwd, self.bin = folder / "project", folder / "venv" / "bin"
+        self.cwd.mkdir()
         run([python, "-m", "venv", folder / "venv"], cwd=folder)
-        self.bin = folder / "venv" / "bin"
-        self.install(wheel)
+        pip = [self.bin / "python", "-m", "pip", "install", "--quiet", "--no-compile", "-c", folder / "pinned.txt"]
+        run([*pip, *requirements], cwd=folder)
 
-    def install(self, wheel):
-        """With this Python, whose torch is installed beside the tests, dependencies are those; else all but torch's."""
-        self.pip("--no-deps", wheel)
-        site = next((self.bin.parent / "lib").glob("python*/site-packages"))
-        if self.own:
-            packages = [path for path in sys.path if path.endswith("site-packages")]
-            (site / "of-the-tests.pth").write_text("\n".join(packages) + "\n")
-        else:
-            extras = PROJECT["project"]["optional-dependencies"]
-            self.pip("-c", ROOT / "requirements.txt", "numpy", *sorted({*extras["prepare"], *extras["report"]}))
+    def lacks(self, module):
+        return self.run("python", "-c", f"import {module}", check=False).returncode == 1
 
-    def pip(self, *arguments):
-        run([self.bin / "python", "-m", "pip", "install", "--quiet", "--no-compile", *arguments], cwd=self.cwd)
-
-    def run(self, *command, check=True, absent=()):
+    def run(self, *command, cwd=None, check=True, absent=()):
         """Runs a command of the environment; `absent` modules cannot be imported."""
         env = dict(os.environ, **QUIET)
         env.pop("PYTHONPATH", None)
@@ -143,11 +144,7 @@ class Stranger:
             site = Path(tempfile.mkdtemp(prefix="absent-", dir=self.cwd.parent))
             (site / "sitecustomize.py").write_text(MISSING.format(absent=set(absent)))
             env["PYTHONPATH"] = str(site)
-        return run([self.bin / command[0], *command[1:]], cwd=self.cwd, env=env, check=check)
-
-    def prepare(self, *flags, **more):
-        command = ["tokenmill", "prepare", "--source", "text", "--tokenizer", "train:300", "--workers", "2", *flags]
-        return self.run(*command, **more)
+        return run([self.bin / command[0], *command[1:]], cwd=cwd or self.cwd, env=env, check=check)
 
 
 def run(command, cwd, env=None, check=True):
@@ -156,32 +153,34 @@ def run(command, cwd, env=None, check=True):
     return done
 
 
-def of(python):
-    """A parameter of the fixture: everything is installed, for another Python anew, which takes a minute."""
-    return pytest.param(python, id=Path(python).parent.parent.name, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module", params=map(of, pythons()))
+@pytest.fixture(scope="module", params=[pytest.param(version, marks=pytest.mark.slow) for version in pythons()])
 def stranger(request, tmp_path_factory, wheel):
-    return Stranger(tmp_path_factory.mktemp("stranger"), request.param, wheel)
+    """Somebody's machine, and their project."""
+    path = pythons()[request.param]
+    extras = "all" if path == sys.executable or "PIP_EXTRA_INDEX_URL" in os.environ else "prepare,report"
+    made = Environment(tmp_path_factory.mktemp("stranger"), f"{wheel}[{extras}]", python=path)
+    made.has_torch = extras == "all"
+    (made.cwd / "data").mkdir()
+    for name in ("data.py", "config.py", "data/__init__.py"):
+        (made.cwd / name).write_text("raise SystemExit('tokenmill imports a module of the user')\n")
+    for number in range(3):
+        write_parquet(made.cwd / "text" / f"{number}.parquet", make_text(60, seed=number), row_group_size=20)
+    return made
 
 
 @pytest.fixture(scope="module")
 def tokens(stranger):
-    """A token set that the stranger prepared, with two spawned workers."""
-    return stranger.prepare().stdout.splitlines()[-1]
+    """A token set that the stranger prepared, with two workers."""
+    prepare = ["tokenmill", "prepare", "--source", "text", "--tokenizer", "train:300", "--workers", "2"]
+    return stranger.run(*prepare).stdout.splitlines()[-1]
 
 
-LOAD = """
-import tokenmill, torch
-from tokenmill import PackedRows, RowLoader, document_ids, get_batch
-loader = RowLoader({tokens!r}, batch_size=2, seq_len=64)
-inputs, targets = next(loader)
-assert inputs.shape == targets.shape == document_ids(inputs, loader.bos_id).shape == (2, 64)
-inputs, targets = get_batch("val", 1, 32, tokens={tokens!r})
-assert len(list(PackedRows({tokens!r}, batch_size=2, seq_len=64, epochs=1))) > 3
-print(tokenmill.__file__)
-"""
+def test_the_lines_of_the_readme_train_from_another_folder(stranger, tokens):
+    if not stranger.has_torch:
+        pytest.skip("torch for this Python is several gigabytes here")
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "get_batch" in block)
+    stranger.run("python", "-c", code.replace("from data import", "from tokenmill import"))
+    assert (stranger.cwd / "ckpt.pt").stat().st_size > 1000
 
 
 def test_it_is_installed_and_not_the_clone_s(stranger):
@@ -189,12 +188,6 @@ def test_it_is_installed_and_not_the_clone_s(stranger):
     assert Path(found.strip()).is_relative_to(stranger.bin.parent)
     assert stranger.run("tokenmill", "--version").stdout == f"tokenmill {__version__}\n"
     assert stranger.run("python", "-m", "tokenmill", "--version").stdout == f"tokenmill {__version__}\n"
-
-
-def test_a_stranger_loads_what_the_stranger_prepared(stranger, tokens):
-    if not stranger.own:
-        pytest.skip("torch for this Python is several gigabytes here; tried by hand")
-    assert str(stranger.bin.parent) in stranger.run("python", "-c", LOAD.format(tokens=tokens)).stdout
 
 
 LOAD_ARRAYS = """
@@ -270,8 +263,8 @@ def test_help_and_version_need_no_extra(stranger):
 
 
 def test_every_public_name_is_there_without_an_extra(stranger):
-    if not stranger.own:
-        pytest.skip("torch for this Python is several gigabytes here; tried by hand")
+    if not stranger.has_torch:
+        pytest.skip("torch for this Python is several gigabytes here")
     everything = {module for extra in EXTRAS if extra != "torch" for module in packages_of(extra)}
     code = "from tokenmill import *; print(RowLoader, Tokenizer, PrepareConfig, prepare)"
     assert "Tokenizer" in stranger.run("python", "-c", code, absent=everything).stdout
@@ -294,40 +287,19 @@ def test_another_url_than_the_extra_remote_knows_is_named(stranger):
 # ---------------------------------------------------------------------------- environments with a few packages
 
 
-class Few:
-    """A virtual environment with a few packages, in the versions of requirements.txt and requirements-test.txt."""
-
-    def __init__(self, folder, *requirements):
-        pinned = folder / "pinned.txt"
-        known = pins("requirements.txt") | pins("requirements-test.txt")
-        pinned.write_text(
-            "\n".join(line for line in known.values() if "[" not in line)
-        )  # pip's constraints have no extras
-        self.cwd, self.python = folder, folder / "venv" / "bin" / "python"
-        run([sys.executable, "-m", "venv", folder / "venv"], cwd=folder)
-        run([self.python, "-m", "pip", "install", "--quiet", "--no-compile", "-c", pinned, *requirements], cwd=folder)
-
-    def run(self, *words, cwd=None, check=True):
-        env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | QUIET
-        return run([self.python, *words], cwd=cwd or self.cwd, env=env, check=check)
-
-    def lacks(self, module):
-        return self.run("-c", f"import {module}", check=False).returncode == 1
-
-
 @pytest.mark.slow
 def test_the_tests_of_rows_need_numpy_pytest_and_hypothesis_alone(tmp_path):
-    few = Few(tmp_path, "numpy", "pytest", "hypothesis")
+    few = Environment(tmp_path, "numpy", "pytest", "hypothesis")
     assert few.lacks("torch")
     assert few.lacks("pyarrow")
-    done = few.run("-m", "pytest", "tests/rows", "-p", "no:cacheprovider", cwd=ROOT)
+    done = few.run("python", "-m", "pytest", "tests/rows", "-p", "no:cacheprovider", cwd=ROOT)
     assert "[100%]" in done.stdout
 
 
 @pytest.fixture(scope="module")
 def without_torch(tmp_path_factory, wheel):
     """The wheel with the extra `report`, and what that brings."""
-    few = Few(tmp_path_factory.mktemp("few"), f"{wheel}[report]")
+    few = Environment(tmp_path_factory.mktemp("few"), f"{wheel}[report]")
     assert few.lacks("torch")
     return few
 
@@ -343,15 +315,15 @@ from tokenmill import Mixture, TokenSet, find_token_set, forecast, proportional
 (line,) = forecast(Mixture({{{str(prepared[1])!r}: 1}}), tokens=100_000).lines
 print(tokenmill.__file__, line.tokens)
 """
-    file, tokens = without_torch.run("-c", code).stdout.split()
-    assert Path(file).is_relative_to(without_torch.cwd)
+    file, tokens = without_torch.run("python", "-c", code).stdout.split()
+    assert Path(file).is_relative_to(without_torch.bin.parent)
     assert int(tokens) >= 100_000
 
 
 @pytest.mark.slow
 def test_without_torch_a_set_is_shown_verified_mixed_and_reported(without_torch, prepared):
     folder = prepared[1]
-    tokenmill = ("-m", "tokenmill")
+    tokenmill = ("python", "-m", "tokenmill")
     for asked in (["--row", "3"], ["--batch", "1", "--batch-size", "2", "--world-size", "1"], ["--document", "7"]):
         assert "<|bos|>" in without_torch.run(*tokenmill, "show", folder, *asked, "--seq-len", "64").stdout
     assert "0 bad" in without_torch.run(*tokenmill, "verify", folder).stdout
@@ -364,24 +336,24 @@ def test_without_torch_a_set_is_shown_verified_mixed_and_reported(without_torch,
     assert "100.0" in told
 
 
-@pytest.fixture(scope="module")
-def numpy_alone(tmp_path_factory, wheel):
+@pytest.fixture(scope="module", params=pythons())
+def numpy_alone(request, tmp_path_factory, wheel):
     """What `pip install tokenmill` installs."""
-    few = Few(tmp_path_factory.mktemp("alone"), wheel)
+    few = Environment(tmp_path_factory.mktemp("alone"), wheel, python=pythons()[request.param])
     assert all(map(few.lacks, ("torch", "jax", "rich")))
     return few
 
 
 @pytest.mark.slow
 def test_numpy_alone_is_enough_to_load_arrays(numpy_alone, prepared):
-    found = numpy_alone.run("-c", LOAD_ARRAYS.format(tokens=str(prepared[1])))
+    found = numpy_alone.run("python", "-c", LOAD_ARRAYS.format(tokens=str(prepared[1])))
     assert found.stdout == "False\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["RowLoader", "PackedRows", "get_batch", "document_mask"])
 def test_without_torch_what_needs_it_names_it_and_what_to_install(numpy_alone, name):
-    done = numpy_alone.run("-c", f"from tokenmill import {name}", check=False)
+    done = numpy_alone.run("python", "-c", f"from tokenmill import {name}", check=False)
     assert done.returncode == 1
     instead = "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"
     assert done.stderr.splitlines()[-1].endswith(f"torch is not installed; {PIP.format('torch', 'torch')}{instead}")
@@ -389,5 +361,5 @@ def test_without_torch_what_needs_it_names_it_and_what_to_install(numpy_alone, n
 
 @pytest.mark.slow
 def test_without_jax_its_module_names_it_and_what_to_install(numpy_alone):
-    done = numpy_alone.run("-c", "import tokenmill.jax", check=False)
+    done = numpy_alone.run("python", "-c", "import tokenmill.jax", check=False)
     assert done.stderr.splitlines()[-1].endswith(f"jax is not installed; {PIP.format('jax', 'jax')}")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tokenmill.store.token_sets import TokenSet
     from tokenmill.tokenize.tokenizer import Tokenizer
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 __all__ = [
     "PRESETS",
     "Documents",

@@ -122,8 +122,8 @@ def test_ids_are_the_library_s_whatever_the_file_says(tmp_path, change):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{}", "expected a tokenizer.json, found broken JSON, or one of another form"),
-        (b"[1]", "expected a tokenizer.json, found broken JSON, or one of another form"),
+        (b"{}", "expected a tokenizer.json, found one of another form"),
+        (b"[1]", "expected a JSON object, found list"),
         (b'{"model": {"vocab": 3}}', "with a vocabulary, found none"),
         (
             b'{"model": {"type": "BPE", "vocab": {"a": 0}}}',

@@ -22,11 +22,10 @@ from tokenmill.chat.conversations import BrokenConversation, CannotMask, Convers
 from tokenmill.chat.nanochat_turns import Segment, nanochat_segments
 from tokenmill.extras import naming_the_extra
 from tokenmill.tokenize.encoder import Encoder
-from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.huggingface import FLAGS, HuggingFace
 from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 
-FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token, by which it takes or needs what is beside it
 LIKE_SPECIAL = re.compile(r"<\|[\w.-]+\|>|<｜[^｜<>]+｜>|<(?:start|end)_of_turn>")
 KEEP_TEXTS = {"Sequence", "ByteLevel", "Split", "Digits"}  # types of pre-tokenizers
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenmill.store.files import read_bounded
 from tokenmill.tokenize.chat_rule import NAMES, ChatRule, LossRule
-from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.huggingface import HuggingFace, added_token
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 MOST_BYTES = 8 << 20  # of a template file
@@ -67,10 +67,9 @@ def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
     ids = {token: tokenizer.vocab_size + number for number, token in enumerate(lacks)}
     facts: dict[str, Any] = {"chat": replace(rule, text_fingerprint=tokenizer.fingerprint)}
     if isinstance(tokenizer, HuggingFace):
-        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        added = [{"id": id, "content": token, **plain, "special": True} for token, id in ids.items()]
-        whole = tokenizer.parts | {"added_tokens": [*(tokenizer.parts.get("added_tokens") or []), *added]}
-        facts["whole"] = json.dumps(whole, ensure_ascii=False)
+        added = [added_token(id, token, special=True) for token, id in ids.items()]
+        added = [*(tokenizer.parts.get("added_tokens") or []), *added]
+        facts["parts"] = tokenizer.parts | {"added_tokens": added}
     return replace(tokenizer, special_tokens=tokenizer.special_tokens | ids, **facts)
 
 

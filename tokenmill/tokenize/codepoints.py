@@ -1,13 +1,10 @@
 """Finds characters in documents: those that an engine classes differently from the reference.
 
 A split pattern asks whether each character is a letter, a number, a space or none of them, and engines have Unicode
-tables of different years. A document with such a character is encoded by the reference. `CodePoints.locate` looks for
+tables of different years. A document with such a character is encoded by the reference. `CodePoints.among` looks for
 them in the UTF-8 bytes of many documents at once: the first bytes of such characters are rare, and only what follows
 them is decoded.
 """
-
-from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,27 +14,12 @@ LENGTHS = np.ones(256, np.int64)
 LENGTHS[0xC0:0xE0], LENGTHS[0xE0:0xF0], LENGTHS[0xF0:] = 2, 3, 4
 
 
-class Located(NamedTuple):
-    """Where documents have certain code points."""
-
-    offsets: np.ndarray  # of the documents' UTF-8: (num_documents + 1,)
-    data: np.ndarray  # their UTF-8: (num_bytes,) uint8
-    places: np.ndarray  # the bytes that the code points begin at: (num_found,), ascending
-    codes: np.ndarray  # which code point each is: (num_found,)
-
-    def documents(self, places: np.ndarray) -> np.ndarray:
-        """Which documents have one of these places: (num_documents,) bool."""
-        found = np.zeros(len(self.offsets) - 1, bool)
-        found[np.searchsorted(self.offsets, places, "right") - 1] = True
-        return found
-
-
 class CodePoints:
     """A set of code points beyond ASCII, and a search for them in documents."""
 
-    def __init__(self, code_points: Iterable[int]):
+    def __init__(self, code_points: np.ndarray):
         self._wanted = np.zeros(0x110000, bool)
-        self._wanted[list(code_points)] = True
+        self._wanted[code_points] = True
         assert not self._wanted[:0x80].any(), "code points of ASCII are not looked for"
         codes = np.flatnonzero(self._wanted)
         long = np.where(codes < 0x10000, 0xE0 | codes >> 12, 0xF0 | codes >> 18)
@@ -45,21 +27,15 @@ class CodePoints:
         self._first[np.where(codes < 0x800, 0xC0 | codes >> 6, long)] = True
         self._lowest = self._first.argmax() if self._first.any() else 0xFF
 
-    def __or__(self, other: "CodePoints") -> "CodePoints":
-        return CodePoints(np.flatnonzero(self._wanted | other._wanted).tolist())
-
-    def has(self, codes: np.ndarray) -> np.ndarray:
-        """Which of these code points are in the set: bool, of the same shape."""
-        return self._wanted[codes]
-
-    def locate(self, documents: pa.LargeStringArray) -> Located:
-        """Where the documents have one of the code points."""
+    def among(self, documents: pa.LargeStringArray) -> np.ndarray:
+        """Which of the documents have one of the code points: (num_documents,) bool."""
         offsets, data = text_buffers(documents)
         places = np.flatnonzero(data >= self._lowest)  # 6 GB/s where there are none, as in English
         places = places[self._first[data[places]]]
-        codes = _decode(data, places)
-        wanted = self._wanted[codes]
-        return Located(offsets, data, places[wanted], codes[wanted])
+        places = places[self._wanted[_decode(data, places)]]
+        found = np.zeros(len(documents), bool)
+        found[np.searchsorted(offsets, places, "right") - 1] = True
+        return found
 
 
 def text_buffers(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:

@@ -78,7 +78,9 @@ class Encoder:
             parts.append((np.flatnonzero(chosen), *encode(documents.filter(pa.array(chosen)))))
         return *self._join(parts, framed), int(refer.sum())
 
-    def prove(self, documents: pa.LargeStringArray, tokens, lengths, numbers, framed: bool = True) -> None:
+    def prove(
+        self, documents: pa.LargeStringArray, tokens: np.ndarray, lengths: np.ndarray, numbers, framed=True
+    ) -> None:
         """Encodes these documents with the reference too. ValueError, with a short text, if any differ."""
         ends, eot = np.cumsum(lengths), framed and self.tokenizer.eot_token is not None
         for number in numbers if not self.is_reference else ():
@@ -89,9 +91,10 @@ class Encoder:
 
     def prove_at_start(self) -> None:
         """Encodes hard texts with both. ValueError if any differ."""
-        tokens, texts = self.tokenizer.special_tokens, list[str]()
+        tokens, texts = [*self.tokenizer.special_tokens], list[str]()
         if isinstance(self.tokenizer, HuggingFace):  # its normalizer and splits may be of a kind that nobody has tried
-            texts = hard_texts(token["content"] for token in self.tokenizer.added) + random_texts(RANDOM_TEXTS, seed=0)
+            tokens += [token["content"] for token in self.tokenizer.added]
+            texts = random_texts(RANDOM_TEXTS, seed=0)
         documents = pa.array(hard_texts(tokens) + texts, pa.large_string())
         found, lengths, _ = self.encode(documents)
         self.prove(documents, found, lengths, range(len(documents)))

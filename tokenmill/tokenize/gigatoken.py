@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from tokenmill.tokenize import nanochat_digits
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_buffers
-from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.huggingface import FLAGS, HuggingFace, added_token, unspelled
 from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.patterns import (
     CL100K_PATTERN,
@@ -64,10 +64,12 @@ DIFFERING = [
     *[(101641, 101662), (101760, 101874), (124608, 124638), (124640, 124661), (124670, 124671), (177978, 177983)],
     *[(183970, 183981), (205744, 210041)],
 ]
-CONTEXTS = "a{0}b 1{0}2 !{0}! {0} a {0}{0} A{0}b"  # in which a code point is compared
+CONTEXTS = "a{0}b 1{0}2 !{0}! {0}{0} A{0}b"  # in which a code point is compared
 COMPARED = 32  # code points at a time
-FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token
-SYLLABLE = "a{0}1 {0}{0}"
+OLD_LETTERS = 16  # of so many letters without case that Unicode 3.2 had, as ideographs, one is compared
+ASSIGNED = (range(0x80, 0x40000), range(0xE0000, 0xE1000))  # where code points of a known kind are
+IDEOGRAPHS = range(0x20000, 0x40000)  # newer ones, compared in fewer contexts
+IN_FEWER = "a{0}1 {0}{0}"
 
 
 def require_usable(tokenizer: Tokenizer) -> None:
@@ -91,16 +93,15 @@ def make(tokenizer: Tokenizer) -> Encode:
             return _of_ranks(tokenizer)
         import gigatoken
 
-        whole = json.loads(tokenizer.unspelled)
-        whole["normalizer"] = whole["normalizer"] if _normalizes(tokenizer) else None
+        parts = unspelled(tokenizer)
+        if not _normalizes(tokenizer):
+            parts["normalizer"] = None
         if _splits_digits(tokenizer):  # to the engine, they are tokens that match before the text is split
-            _, *steps = whole["pre_tokenizer"]["pretokenizers"]
-            whole["pre_tokenizer"] = steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
-            plain = dict.fromkeys((*FLAGS, "normalized", "special"), False)
-            whole["added_tokens"] += [
-                {"id": whole["model"]["vocab"][digit], "content": digit} | plain for digit in "0123456789"
-            ]
-        loaded = gigatoken.Tokenizer.from_json(json.dumps(whole, ensure_ascii=False))
+            _, *steps = parts["pre_tokenizer"]["pretokenizers"]
+            parts["pre_tokenizer"] = steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
+            vocab = parts["model"]["vocab"]
+            parts["added_tokens"] += [added_token(vocab[digit], digit, special=False) for digit in "0123456789"]
+        loaded = gigatoken.Tokenizer.from_json(json.dumps(parts, ensure_ascii=False))
         return lambda documents: _encode(loaded, documents)
 
 
@@ -137,57 +138,46 @@ def _encode(loaded: Any, documents: pa.LargeStringArray) -> tuple[np.ndarray, np
 
 def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
     """Tells which documents the reference has to encode. ValueError if the engine fails on some characters."""
-    is_nanochat, alone = tokenizer.pattern == NANOCHAT_PATTERN, list[str]()
+    splits_digits, flagged, normalizer = tokenizer.pattern == NANOCHAT_PATTERN, list[str](), None
+    codes = np.concatenate([np.arange(first, last + 1) for first, last in DIFFERING])
     if isinstance(tokenizer, HuggingFace):
-        wanted = CodePoints(_compared(tokenizer, fast, reference))
-    else:
-        wanted = CodePoints([code for first, last in DIFFERING for code in range(first, last + 1)])
-    normalize = None
-    if isinstance(tokenizer, HuggingFace):
-        wanted |= CodePoints(_renormalized(tokenizer))
-        wanted = wanted | nanochat_digits.numbers() if _splits_digits(tokenizer) else wanted
+        codes = np.r_[_compared(tokenizer, fast, reference), _renormalized(tokenizer)]
+        splits_digits = _splits_digits(tokenizer)
         for token in tokenizer.added:
-            in_normalized = token.get("normalized") and _normalizes(tokenizer)
+            in_normalized = bool(token.get("normalized")) and _normalizes(tokenizer)
             if in_normalized or any(token.get(flag) for flag in FLAGS):
-                alone.append(token["content"])
-                normalize = tokenizer.decoding.normalizer.normalize_str if in_normalized else normalize
-    searched = wanted | nanochat_digits.numbers() if is_nanochat else wanted
-    spelled = "|".join(map(re.escape, alone))
+                flagged.append(re.escape(token["content"]))
+                normalizer = tokenizer.decoding.normalizer if in_normalized else normalizer
+    wanted = CodePoints(np.r_[codes, nanochat_digits.numbers()] if splits_digits else codes)
 
     def refers(documents: pa.LargeStringArray) -> np.ndarray:
-        located = searched.locate(documents)
-        found = located.documents(located.places[wanted.has(located.codes)])
-        if alone:
-            found |= pc.match_substring_regex(documents, spelled).to_numpy(zero_copy_only=False)
-        if normalize is not None:
-            normalized = pa.array(map(normalize, documents.to_pylist()), pa.large_string())
-            found |= pc.match_substring_regex(normalized, spelled).to_numpy(zero_copy_only=False)
-        return found | nanochat_digits.undecidable(located) if is_nanochat else found
+        found, forms = wanted.among(documents), [documents] if flagged else []
+        if normalizer is not None:
+            forms.append(pa.array(map(normalizer.normalize_str, documents.to_pylist()), pa.large_string()))
+        for texts in forms:
+            found |= pc.match_substring_regex(texts, "|".join(flagged)).to_numpy(zero_copy_only=False)
+        return found
 
     return refers
 
 
-def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> list[int]:
+def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> np.ndarray:
     """The code points that the engine and the reference encode differently, and those of no known kind."""
-    kinds = [(code, unicodedata.category(chr(code))) for code in range(0x80, 0x110000)]
-    unknown = [code for code, kind in kinds if kind in ("Cn", "Co")]
-    known = [code for code, kind in kinds if kind not in ("Cn", "Co", "Cs")]
+    kinds = {code: unicodedata.category(chr(code)) for codes in ASSIGNED for code in codes}
+    known = [code for code, kind in kinds.items() if kind not in ("Cn", "Co", "Cs")]
+    unknown = np.setdiff1d(np.r_[0x80:0xD800, 0xE000:0x110000], known, assume_unique=True)
+    known = [c for c in known if c % OLD_LETTERS == 0 or unicodedata.ucd_3_2_0.category(chr(c)) != "Lo"]
 
     def differ(texts: list[str]) -> list[int]:
         documents = pa.array(texts, pa.large_string())
         with naming_the_library(NAME, tokenizer.name):
             return differing_documents(fast(documents), reference(documents))
 
-    texts = [(SYLLABLE if _is_syllable(code) else CONTEXTS).format(chr(code)) for code in known]
+    texts = [(IN_FEWER if code in IDEOGRAPHS else CONTEXTS).format(chr(code)) for code in known]
     groups = ["\n".join(texts[at : at + COMPARED]) for at in range(0, len(texts), COMPARED)]
     numbers = [first * COMPARED + n for first in differ(groups) for n in range(COMPARED)]
     numbers = [number for number in numbers if number < len(texts)]
-    return [*unknown, *(known[numbers[n]] for n in differ([texts[number] for number in numbers]))]
-
-
-def _is_syllable(code: int) -> bool:
-    """Whether it is an ideograph or a Hangul syllable: 110,000 letters of a kind, compared in fewer contexts."""
-    return 0x3400 <= code < 0xA000 or 0xAC00 <= code < 0xD7A4 or 0x20000 <= code < 0x40000
+    return np.r_[unknown, [known[numbers[n]] for n in differ([texts[number] for number in numbers])]].astype(int)
 
 
 def _normalizes(tokenizer: HuggingFace) -> bool:
@@ -201,7 +191,7 @@ def _splits_digits(tokenizer: HuggingFace) -> bool:
     return steps[0].get("type") == "Digits" and steps[0].get("individual_digits") is True
 
 
-def _renormalized(tokenizer: HuggingFace) -> list[int]:
+def _renormalized(tokenizer: HuggingFace) -> np.ndarray:
     """The code points that two libraries may normalize differently, if the tokenizer normalizes.
 
     Once a character is assigned, Unicode never changes how it is normalized (its stability policy, since 3.2). So
@@ -209,9 +199,9 @@ def _renormalized(tokenizer: HuggingFace) -> list[int]:
     combine, decompose or compose.
     """
     if not _normalizes(tokenizer):
-        return []
+        return np.array([], int)
     newer = [c for c in map(chr, range(0x80, 0x110000)) if unicodedata.ucd_3_2_0.category(c) == "Cn"]
     newer = [c for c in newer if unicodedata.category(c) != "Cn"]
     decomposed = {c: unicodedata.decomposition(c) for c in newer}
     parts = {chr(int(part, 16)) for text in decomposed.values() for part in text.split() if part[0] != "<"}
-    return [ord(c) for c in newer if decomposed[c] or c in parts or unicodedata.combining(c)]
+    return np.array([ord(c) for c in newer if decomposed[c] or c in parts or unicodedata.combining(c)], int)

@@ -16,16 +16,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
-from tokenmill.store.files import header, write_json
-from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
+FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token, by which it takes or needs what is beside it
 CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
 CODE_POINTS = [range(a, a + 256) for a in (*range(0x100, 0xD800, 256), *range(0xE000, 0x32400, 256), 0xE0000)]
 BATCH = 256  # documents that the library encodes at a time
@@ -40,9 +38,9 @@ BATCH = 256  # documents that the library encodes at a time
 
 @dataclass(frozen=True)
 class HuggingFace(Tokenizer):
-    """A tokenizer that `tokenizers` runs; `whole` is its tokenizer.json, less the three things above."""
+    """A tokenizer that `tokenizers` runs; `parts` are those of its tokenizer.json, less the three things above."""
 
-    whole: str = field(default="", repr=False)
+    parts: dict[str, Any] = field(default_factory=dict, repr=False)  # not to be changed
     code_points: str = ""  # SHA-256 of their ids: releases of the library follow Unicode tables of different years
 
     library = "tokenizers"
@@ -51,10 +49,10 @@ class HuggingFace(Tokenizer):
     @classmethod
     def of_json(cls, name: str, whole: dict, special: dict[str, int], bos_token: str) -> "HuggingFace":
         """The tokenizer of a tokenizer.json that has been read. ValueError if the library rejects it."""
-        kept = whole | {"truncation": None, "padding": None, "post_processor": None}
         if dropout := (whole.get("model") or {}).get("dropout"):
             raise ValueError(f"its BPE has a dropout of {dropout}, with which a text has other ids every time")
-        made = cls(name, "", {}, special, bos_token, None, whole=json.dumps(kept, ensure_ascii=False))
+        parts = whole | {"truncation": None, "padding": None, "post_processor": None}
+        made = cls(name, "", {}, special, bos_token, parts=parts)
         made.encode("a")
         for id, count in Counter(made._vocab.values()).items():
             if count > 1:
@@ -65,13 +63,8 @@ class HuggingFace(Tokenizer):
             if found != token["id"]:
                 raise ValueError(f"its added token {content!r} has id {token['id']}, the library gives it {found}")
         ids = made.encode_many(["\n".join(f"{chr(code)}a" for code in codes) for codes in CODE_POINTS])
-        return replace(made, code_points=hashlib.sha256(np.concatenate(ids).tobytes()).hexdigest())
-
-    @cached_property
-    def parts(self) -> dict[str, Any]:
-        """What `whole` says; not to be changed."""
-        parts: dict[str, Any] = json.loads(self.whole)
-        return parts
+        object.__setattr__(made, "code_points", hashlib.sha256(np.concatenate(ids).tobytes()).hexdigest())
+        return made  # itself, as it has loaded the library's
 
     @cached_property
     def added(self) -> list[dict]:
@@ -81,10 +74,7 @@ class HuggingFace(Tokenizer):
 
     @cached_property
     def vocab_size(self) -> int:
-        most = max(max(self._vocab.values()), max(self.special_tokens.values()))
-        if most >= MOST_IDS:
-            raise ValueError(f"{self.name}: ids must be below {MOST_IDS:,}, found {most:,}")
-        return 1 + most
+        return 1 + max(*self._vocab.values(), *self.special_tokens.values())
 
     @property
     def _what_ids_follow_from(self) -> list[Any]:
@@ -92,19 +82,12 @@ class HuggingFace(Tokenizer):
         return [{key: self.parts.get(key) for key in CHANGES_IDS}, framed, self.code_points]
 
     @cached_property
-    def unspelled(self) -> str:
-        """The tokenizer.json with names for special tokens that no text has."""
-        return json.dumps(_unspelled(self.parts, self.special_tokens), ensure_ascii=False)
-
-    @cached_property
     def encoding_of_texts(self) -> "tokenizers.Tokenizer":
-        with naming_the_library(self.library, self.name):
-            return _load(self.unspelled)
+        return _load(unspelled(self), self.name)
 
     @cached_property
     def decoding(self) -> "tokenizers.Tokenizer":
-        with naming_the_library(self.library, self.name):
-            return _load(self.whole)
+        return _load(self.parts, self.name)
 
     @cached_property
     def _vocab(self) -> dict[str, int]:
@@ -148,45 +131,29 @@ class HuggingFace(Tokenizer):
         spelling = _Spelling(self.parts)
         return {id: name.encode() if id in added else spelling.bytes_of(name) for name, id in self._vocab.items()}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the whole tokenizer as JSON."""
-        facts = {"kind": "huggingface", "name": self.name, "fingerprint": self.fingerprint}
-        framed = {"bos_token": self.bos_token, "special_tokens": self.special_tokens}
-        eot = {"eot_token": self.eot_token} if self.eot_token else {}
-        chat = {"chat": self.chat.as_dict()} if self.chat else {}
-        write_json(
-            Path(path),
-            header("tokenizer")
-            | facts
-            | framed
-            | eot
-            | chat
-            | {"code_points": self.code_points, "tokenizer": self.parts},
-        )
+    def _saved(self) -> dict[str, Any]:
+        return {"kind": "huggingface", "code_points": self.code_points, "tokenizer": self.parts}
 
     @classmethod
-    def of_saved(cls, saved: dict[str, Any]) -> "HuggingFace":
-        """What `save` wrote."""
-        whole = json.dumps(saved["tokenizer"], ensure_ascii=False)
-        special = saved["special_tokens"]
-        framed = (saved["bos_token"], saved.get("eot_token"))
-        return cls(saved["name"], "", {}, special, *framed, whole=whole, code_points=saved["code_points"])
+    def _of_saved(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        return {"pattern": "", "ranks": {}, "code_points": saved["code_points"], "parts": saved["tokenizer"]}
 
 
-def _load(whole: str) -> "tokenizers.Tokenizer":
+def _load(parts: dict[str, Any], name: str) -> "tokenizers.Tokenizer":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # every core has its process
     with naming_the_extra("prepare"):
         import tokenizers
     if not hasattr(tokenizers.Tokenizer, "from_str"):
         found = tokenizers.__version__
         raise ModuleNotFoundError(f"expected tokenizers below 1, found {found}; run pip install 'tokenizers<1'")
-    return tokenizers.Tokenizer.from_str(whole)
+    with naming_the_library("tokenizers", name):
+        return tokenizers.Tokenizer.from_str(json.dumps(parts, ensure_ascii=False))
 
 
-def _unspelled(whole: dict, special: dict[str, int]) -> dict:
-    """A tokenizer.json whose special tokens have names that no text has."""
-    model = whole["model"]
-    names = {name: f"\ufdd0\ufdd1{id}\ufdd0" for name, id in special.items()}
+def unspelled(tokenizer: HuggingFace) -> dict[str, Any]:
+    """The parts of a tokenizer.json whose special tokens have names that no text has."""
+    whole, model = tokenizer.parts, tokenizer.parts["model"]
+    names = {name: f"\ufdd0\ufdd1{id}\ufdd0" for name, id in tokenizer.special_tokens.items()}
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         vocab = {names.get(name, name): id for name, id in vocab.items()}
@@ -199,6 +166,11 @@ def _unspelled(whole: dict, special: dict[str, int]) -> dict:
     added = whole.get("added_tokens") or []
     added = [token | {"content": names.get(token["content"], token["content"])} for token in added]
     return whole | {"model": model | {"vocab": vocab} | unknown | merges, "added_tokens": added}
+
+
+def added_token(id: int, content: str, special: bool) -> dict[str, Any]:
+    """As a tokenizer.json has an added token without flags."""
+    return {"id": id, "content": content, **dict.fromkeys((*FLAGS, "normalized"), False), "special": special}
 
 
 def _made_of(merge: str | list[str]) -> str:

@@ -61,13 +61,22 @@ def load_foreign(path: Path, bos_token: str | None, name: str | None = None) -> 
     if path.suffix == ".pkl":
         pattern, ranks, special = _read_pickle(path)
         return Tokenizer(name, pattern, ranks, special, _bos(path, special, bos_token))
-    data = read_bounded(path, LARGEST, "a tokenizer.json")
     try:
-        return _of_json(path, name, json.loads(data), bos_token)
-    except (json.JSONDecodeError, RecursionError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise ValueError(
-            f"{path}: expected a tokenizer.json, found broken JSON, or one of another form ({error!r})"
-        ) from error
+        return _of_json(path, name, _object_of(path), bos_token)
+    except (TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path}: expected a tokenizer.json, found one of another form ({error!r})") from error
+
+
+def _object_of(path: Path) -> dict[str, Any]:
+    """What a file of JSON says. ValueError if it is no object."""
+    data = read_bounded(path, LARGEST, f"a {path.name}")
+    try:
+        whole = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected a JSON file, found a broken one ({error!r})") from error
+    if not isinstance(whole, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(whole).__name__}")
+    return whole
 
 
 def _of_json(path: Path, name: str, whole: dict[str, Any], bos_token: str | None) -> Tokenizer:
@@ -98,10 +107,8 @@ def _bos(path: Path, special: dict[str, int], bos_token: str | None, named: Sequ
         )
     if found is None:
         asked = f"no {bos_token!r}, but " if bos_token else ""
-        raise ValueError(
-            f"{path}: found {asked}special tokens {', '.join(special)}; "
-            "name the one that begins a document by --bos-token"
-        )
+        some = f"{asked}special tokens {', '.join(special)}"
+        raise ValueError(f"{path}: found {some}; name the one that begins a document by --bos-token")
     return found
 
 
@@ -110,7 +117,7 @@ def _named_by_model(path: Path, whole: dict[str, Any]) -> list[str]:
     post-processor, then BOS of other models, and the model's EOS.
     """
     files = [path.with_name(name) for name in CONFIGS if path.name == FILE and path.with_name(name).is_file()]
-    configs = [json.loads(read_bounded(file, LARGEST, f"a {file.name}")) for file in files]
+    configs = [_object_of(file) for file in files]
     named = [config.get(key) for key in ("bos_token", "eos_token") for config in configs]
     named = [token.get("content") if isinstance(token, dict) else token for token in named]
     step = whole.get("post_processor") or {}

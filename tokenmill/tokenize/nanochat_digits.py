@@ -7,7 +7,7 @@ id if the vocabulary has one for them: a piece of two bytes has only one merge.
 
     in 1999!  ->  in, 1, 9, 9, 9, !  ->  in, 19, 99, !
 
-The reference encodes documents with a number beyond ASCII next to another number (`undecidable`).
+The reference encodes documents with numbers beyond ASCII, which make such pieces too.
 """
 
 import functools
@@ -16,32 +16,19 @@ import unicodedata
 import numpy as np
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.tokenize.codepoints import LENGTHS, CodePoints, Located
 
 NO_DIGIT = 10
 
 
 @functools.cache
-def numbers() -> CodePoints:
+def numbers() -> np.ndarray:
     """Code points beyond ASCII that are numbers, in Python's Unicode version or that of the newer `regex` package."""
     with naming_the_extra("prepare"):
         import regex
     codes = np.r_[0x80:0xD800, 0xE000:0x110000]
     characters = codes.astype("<u4").tobytes().decode("utf-32-le")
     python_s = (c for c in filter(str.isnumeric, characters) if unicodedata.category(c)[0] == "N")
-    return CodePoints(map(ord, {*regex.findall(r"\p{N}", characters), *python_s}))
-
-
-def undecidable(located: Located) -> np.ndarray:
-    """Documents with a number beyond ASCII next to another number: (num_documents,) bool."""
-    data, places = located.data, located.places[numbers().has(located.codes)]
-    if len(places):
-        number = np.zeros(len(data) + 4, bool)  # where a number begins
-        number[places] = True
-        number[:-4] |= _is_digit(data)
-        beside = number[places + LENGTHS[data[places]]] | _is_digit(data[places - 1])
-        places = places[beside]
-    return located.documents(places)
+    return np.array(sorted(map(ord, {*regex.findall(r"\p{N}", characters), *python_s})))
 
 
 class DigitPairs:
@@ -72,7 +59,3 @@ class DigitPairs:
         kept = np.ones(len(ids), bool)
         kept[seconds] = False
         return ids[kept], offsets - np.searchsorted(seconds, offsets)
-
-
-def _is_digit(data: np.ndarray) -> np.ndarray:
-    return data - np.uint8(ord("0")) < 10  # below "0" it wraps around

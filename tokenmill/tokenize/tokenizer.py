@@ -159,24 +159,31 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the whole tokenizer as JSON."""
+        facts = {key: getattr(self, key) for key in ("name", "fingerprint", "bos_token", "eot_token", "special_tokens")}
+        facts["chat"] = self.chat.as_dict() if self.chat else None
+        facts = {key: value for key, value in facts.items() if value is not None}
+        write_json(Path(path), header("tokenizer") | facts | self._saved())
+
+    def _saved(self) -> dict[str, Any]:
         ranks = sorted(self.ranks.items(), key=lambda item: item[1])
-        whole = header("tokenizer") | {
-            "name": self.name,
-            "fingerprint": self.fingerprint,
-            "pattern": self.pattern,
-            "bos_token": self.bos_token,
-            **({"eot_token": self.eot_token} if self.eot_token else {}),
-            **({"chat": self.chat.as_dict()} if self.chat else {}),
-            "special_tokens": self.special_tokens,
-            "ranks": {base64.b64encode(token).decode(): rank for token, rank in ranks},
-        }
-        write_json(Path(path), whole)
+        return {"pattern": self.pattern, "ranks": {base64.b64encode(token).decode(): rank for token, rank in ranks}}
+
+    @classmethod
+    def _of_saved(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """The fields that `_saved` wrote."""
+        ranks = {base64.b64decode(token): rank for token, rank in saved["ranks"].items()}
+        return {"pattern": saved["pattern"], "ranks": ranks}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
         """Reads what `save` wrote. ValueError if it is another file, or its fingerprint is wrong."""
         whole = read_json(Path(path), "tokenizer")
-        tokenizer = _of_saved(whole)
+        kind: type[Tokenizer] = cls
+        if whole.get("kind") == "huggingface":
+            from tokenmill.tokenize.huggingface import HuggingFace as kind  # a kind of tokenizer, so it knows this file
+        facts: dict[str, Any] = {key: whole[key] for key in ("name", "special_tokens", "bos_token")}
+        chat = ChatRule.of_dict(whole["chat"]) if "chat" in whole else None
+        tokenizer = kind(**facts, **kind._of_saved(whole), eot_token=whole.get("eot_token"), chat=chat)
         if tokenizer.fingerprint != whole["fingerprint"]:
             raise ValueError(
                 f"{path}: expected fingerprint {whole['fingerprint']}, found {tokenizer.fingerprint}: "
@@ -200,20 +207,6 @@ class Tokenizer:
 def digest_of(value: Any) -> str:
     """The SHA-256 of a value as JSON: 64 hex digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _of_saved(whole: dict[str, Any]) -> Tokenizer:
-    if whole.get("kind") == "huggingface":
-        from tokenmill.tokenize.huggingface import HuggingFace  # a kind of tokenizer, so it knows this file
-
-        return _with_saved_rule(HuggingFace.of_saved(whole), whole)
-    ranks = {base64.b64decode(token): rank for token, rank in whole["ranks"].items()}
-    framed = (whole["bos_token"], whole.get("eot_token"))
-    return _with_saved_rule(Tokenizer(whole["name"], whole["pattern"], ranks, whole["special_tokens"], *framed), whole)
-
-
-def _with_saved_rule(tokenizer: Tokenizer, whole: dict[str, Any]) -> Tokenizer:
-    return replace(tokenizer, chat=ChatRule.of_dict(whole["chat"])) if "chat" in whole else tokenizer
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
@@ -269,9 +262,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, name: str) -> Tokeniz
     """
     smallest = 256 + len(NANOCHAT_SPECIAL_TOKENS)
     if vocab_size < smallest:
-        raise ValueError(
-            f"a tokenizer of {vocab_size} tokens: expected at least {smallest}, 256 bytes and special tokens"
-        )
+        raise ValueError(f"expected at least {smallest} tokens, 256 bytes and special tokens, found {vocab_size}")
     import rustbpe  # needed only for training
 
     trainer = rustbpe.Tokenizer()
