@@ -86,7 +86,7 @@ def saved(tokenizer, path):
 
 def test_the_bos_token_is_named_where_it_cannot_be_told(tmp_path):
     train(byte_level(), ["[BOS]", "[EOS]"]).save(str(tmp_path / "own.json"))
-    with pytest.raises(ValueError, match=r"found special tokens \[BOS\], \[EOS\]; name the one .* --bos-token"):
+    with pytest.raises(ValueError, match=r"found 2 special tokens, as \[BOS\], \[EOS\]; name the one .* --bos-token"):
         load_foreign(tmp_path / "own.json", None)
     assert load_foreign(tmp_path / "own.json", "[EOS]").bos_token == "[EOS]"
 

@@ -107,7 +107,7 @@ def _bos(path: Path, special: dict[str, int], bos_token: str | None, named: Sequ
         )
     if found is None:
         asked = f"no {bos_token!r}, but " if bos_token else ""
-        some = f"{asked}special tokens {', '.join(special)}"
+        some = f"{asked}{len(special):,} special tokens, as {', '.join([*special][:8])}"
         raise ValueError(f"{path}: found {some}; name the one that begins a document by --bos-token")
     return found
 
