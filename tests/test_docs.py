@@ -35,9 +35,6 @@ ELSEWHERE = {  # what is not run here, and what runs it
     "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_copy.py, into a bucket of moto's",
     "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by": "remote/test_copy.py, to a small hub",
     "tokenmill pull s3://bucket/tokens/NAME": "remote/test_copy.py",
-    "tokenmill convert in llm.c 'hf://datasets/kjj0/fineweb10B-gpt2/*.bin' --tokenizer gpt2 --name fineweb10B": (
-        "exchange/test_convert.py, from a small hub"
-    ),
     "tokenmill prepare --source my/files --tokens-root s3://bucket/tokens": "prepare/test_elsewhere.py",
     "tokenmill show mine --step 2 --checkpoint checkpoint.pt": "test_the_quickstart_s_checkpoint_says_its_steps",
     "python prepare_data.py --source my/parquet/files --cluster ray": "test_ray.py, on a cluster of its own",

@@ -216,7 +216,7 @@ def test_a_card_tells_the_source_s_commit(folder):
     token_set = TokenSet(folder)
     token_set.manifest |= {"hub": {"repository": "karpathy/fine", "commit": "c0ffee"}}
     said = card_of(token_set, "hf://datasets/o/n", "mit")
-    assert "[karpathy/fine](https://huggingface.co/datasets/karpathy/fine/tree/c0ffee) at commit `c0ffee`" in said
+    assert "| from | karpathy/fine on the hub, at commit `c0ffee` |" in said
 
 
 def test_a_former_manifest_is_the_one_that_it_is_called_after(folder, tmp_path):

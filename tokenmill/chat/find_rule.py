@@ -67,6 +67,8 @@ def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
     ids = {token: tokenizer.vocab_size + number for number, token in enumerate(lacks)}
     facts: dict[str, Any] = {"chat": replace(rule, text_fingerprint=tokenizer.fingerprint)}
     if isinstance(tokenizer, HuggingFace):
+        if ordinary := [token for token in lacks if token.encode() in tokenizer.tokens.values()]:
+            raise ValueError(f"{tokenizer.name}: {ordinary[0]} is an ordinary token; make it special in tokenizer.json")
         added = [added_token(id, token, special=True) for token, id in ids.items()]
         added = [*(tokenizer.parts.get("added_tokens") or []), *added]
         facts["parts"] = tokenizer.parts | {"added_tokens": added}

@@ -1,15 +1,11 @@
-"""Other people's token files, written and read without tokenizing again.
+"""Other programs' token files, written and read without tokenizing again; and sets sent elsewhere.
 
 Comes in and goes out: token sets, and nanoGPT's, llm.c's, build-nanogpt's, OLMo's, Megatron's, datatrove's and
 Hugging Face's files.
 
-    convert       `tokenmill convert`
+    convert         `tokenmill convert`: its flags; convert_out, convert_in: what it does
+    layouts         what there is; flat_files, indexed_files: their bytes; split_files: what is written of a split
     push_command, pull_command    `tokenmill push` and `tokenmill pull`; card: of a set on the hub
-    transfer_progress             how far they are
-    hub_files     files that others publish on the hub
-    import_shards files of a split to shards
-    layouts       what there is; writing, reading: their bytes; headers: their headers
-    split_files   the documents of a split, cut into files
 
-It must never guess: what is written is read back, what is taken in is checked against its layout.
+It must never guess: what is taken in is checked against its layout, and what would be lost is named or refused.
 """

@@ -1,6 +1,4 @@
-"""`tokenmill pull s3://bucket/tokens/web`: fetches a token set whole and verified.
-
-    tokenmill pull hf://datasets/owner/web                    into data/tokens/web, as if it had been prepared there
+"""`tokenmill pull s3://bucket/tokens/web`: fetches a token set whole and verified, into data/tokens/web.
 
 If it is interrupted, run it again: it continues where it stopped. A web server cannot be listed, so https:// gives the
 present manifest and its shards, without views.
@@ -13,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from tokenmill.addresses import is_address, name_of, named, require_folder
-from tokenmill.exchange.transfer_progress import counting
+from tokenmill.exchange.push_command import counting
 from tokenmill.humanize import counted
 from tokenmill.remote.copy import pull
 from tokenmill.remote.token_set import read_manifest
@@ -32,21 +30,16 @@ class Pull:
     folder: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="[FOLDER]")]] = None
 
 
-def fetch(config: Pull) -> Path:
-    """The folder of the set. ValueError or OSError if the set cannot be fetched."""
+def main(arguments: list[str], prog: str) -> None:
+    """Fetches what the command line asks for, and prints where it is."""
+    config = tyro.cli(Pull, prog=prog, args=arguments, description=__doc__)
     if not is_address(config.address):
         raise ValueError(f"{config.address}: expected an address, as s3://bucket/NAME; a folder is there already")
     address = str(named(config.address))
     require_folder("the folder", config.folder)
-    folder = config.folder or TOKENS_ROOT / name_of(address)
-    with counting(f"pulling {redact(address)}") as count:
-        _, manifest = read_manifest(address)
-        count.of(sum(shard["tokens"] for shard in manifest["shards"]) * DTYPES[manifest["dtype"]].itemsize)
+    folder, (_, manifest) = config.folder or TOKENS_ROOT / name_of(address), read_manifest(address)
+    size = sum(shard["tokens"] for shard in manifest["shards"]) * DTYPES[manifest["dtype"]].itemsize
+    with counting(f"pulling {redact(address)}", size) as count:
         came = pull(address, folder, count)
-    print(f"fetched {counted(came, 'shard')}; here already: {count.shards - came:,}")
-    return folder
-
-
-def main(arguments: list[str], prog: str) -> None:
-    """Fetches what the command line asks for, and prints where it is."""
-    print(fetch(tyro.cli(Pull, prog=prog, args=arguments, description=__doc__)))
+    print(f"fetched {counted(came, 'shard')}; here already: {len(manifest['shards']) - came:,}")
+    print(folder)

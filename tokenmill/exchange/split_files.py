@@ -8,7 +8,7 @@ import numpy as np
 from tokenmill.store.documents import ShardDocuments
 
 BLOCK_TOKENS = 1 << 22
-FILE_TOKENS = 100_000_000  # at most, of the layouts with several files: build-nanogpt's and llm.c's own size
+FILE_TOKENS = 100_000_000  # about, of the layouts with several files: build-nanogpt's and llm.c's own size
 
 
 class SplitFiles(NamedTuple):
@@ -20,11 +20,9 @@ class SplitFiles(NamedTuple):
     shards: list[ShardDocuments]
     file_tokens: int = FILE_TOKENS
     tokenizer: str = ""  # its name
-    most_tokens: int | None = None  # that a file may have, whatever its documents
 
-    def ended(self, eos_id: int) -> "SplitFiles":
-        """The same documents, ending with EOS."""
-        return self._replace(shards=[shard.ended(eos_id) for shard in self.shards])
+    def lengths(self) -> np.ndarray:  # of its documents: (num_documents,)
+        return np.concatenate([shard.lengths for shard in self.shards])
 
     def blocks(self) -> Iterator[np.ndarray]:
         """The tokens, some million at a time."""
@@ -32,40 +30,31 @@ class SplitFiles(NamedTuple):
             yield from shard.in_blocks(BLOCK_TOKENS)
 
     def files(self) -> Iterator[tuple[int, Iterator[np.ndarray]]]:
-        """The tokens in files of even size, at least two to train on: of each how many, and their blocks.
+        """The tokens in files of even size: of each how many, and their blocks."""
+        blocks, rest = self.blocks(), np.empty(0)
 
-        A short last file, and a single one, end other people's loaders: these go from file to file, and expect each
-        to hold a batch of all ranks. What lies before a file's first BOS, or after its last EOS, some leave out: so a
-        file ends where a document does, but where documents are so long that files would be uneven.
-        """
-        blocks = _Blocks(self.blocks())
-        lengths = [shard.lengths for shard in self.shards]
-        for count in file_sizes(lengths, self.file_tokens, self.name == "train", self.most_tokens):
-            yield count, blocks.take(count)
+        def take(count: int) -> Iterator[np.ndarray]:
+            nonlocal rest
+            while count:
+                block = rest if len(rest) else next(blocks)
+                yield block[:count]
+                rest, count = block[count:], max(0, count - len(block))
+
+        for count in file_sizes(self.lengths(), self.file_tokens, self.name == "train"):
+            yield count, take(count)
 
 
-def file_sizes(lengths: list[np.ndarray], most: int, trains: bool, limit: int | None = None) -> list[int]:
-    """How many tokens each file has, of documents of these lengths: about `most`, and never more than `limit`."""
-    ends = np.cumsum(np.concatenate(lengths), dtype=np.int64)
-    total = int(ends[-1])
-    number = max(-(-total // most), 2 if trains else 1)
-    even = np.array([total * file // number for file in range(number + 1)])
+def file_sizes(lengths: np.ndarray, most: int, trains: bool) -> list[int]:
+    """How many tokens each file has, of documents of these lengths: about `most`.
+
+    A short last file, and a single one, end other people's loaders: these go from file to file, and expect each to hold
+    a batch of all ranks. What lies before a file's first BOS, or after its last EOS, some leave out: so a file ends
+    where a document does, but where documents are so long that files would be uneven.
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    number = max(-(-int(ends[-1]) // most), 2 if trains else 1)
+    even = np.array([int(ends[-1]) * file // number for file in range(number + 1)])
     nearest = ends[np.minimum(np.searchsorted(ends, even[1:-1]), len(ends) - 1)]
-    cut = np.concatenate([even[:1], nearest, even[-1:]])
-    uneven = (np.diff(cut) < np.diff(even) / 2).any() or (np.diff(cut) > 1.5 * np.diff(even)).any()
-    uneven |= limit is not None and (np.diff(cut) > limit).any()
-    return [int(size) for size in np.diff(even if uneven else cut)]
-
-
-class _Blocks:
-    """Blocks, taken in runs of any size."""
-
-    def __init__(self, blocks: Iterator[np.ndarray]):
-        self._blocks = blocks
-        self._rest = np.empty(0)
-
-    def take(self, count: int) -> Iterator[np.ndarray]:
-        while count:
-            block = self._rest if len(self._rest) else next(self._blocks)
-            yield block[:count]
-            self._rest, count = block[count:], max(0, count - len(block))
+    sizes = np.diff([0, *nearest, even[-1]])
+    is_uneven = (sizes < np.diff(even) / 2).any() or (sizes > 1.5 * np.diff(even)).any()
+    return [int(size) for size in (np.diff(even) if is_uneven else sizes)]

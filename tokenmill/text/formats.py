@@ -17,7 +17,7 @@ BATCH_BYTES = 4 << 20  # of text in memory at a time, about
 MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 # by which rows with conversations are recognized (chat/conversations.py)
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
-MASK_COLUMNS = ("loss_mask", "assistant_masks", "labels")
+MASK_COLUMNS = ("loss_mask", "assistant_masks", "completion_mask", "labels")
 UNREADABLE = "tokenmill: unreadable"  # the key of why a row of Arrow is no JSON
 BESIDE = ("system", "tools", "chat_template_kwargs")  # columns beside the messages
 CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, *BESIDE, "prompt", "completion", "input_ids", *MASK_COLUMNS)

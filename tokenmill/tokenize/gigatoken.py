@@ -144,10 +144,12 @@ def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
         codes = np.r_[_compared(tokenizer, fast, reference), _renormalized(tokenizer)]
         splits_digits = _splits_digits(tokenizer)
         for token in tokenizer.added:
-            in_normalized = bool(token.get("normalized")) and _normalizes(tokenizer)
+            text, normalizes = token["content"], _normalizes(tokenizer)
+            in_normalized = normalizes and (bool(token.get("normalized")) or not text.isascii())
             if in_normalized or any(token.get(flag) for flag in FLAGS):
-                flagged.append(re.escape(token["content"]))
                 normalizer = tokenizer.decoding.normalizer if in_normalized else normalizer
+                forms = {text, normalizer.normalize_str(text)} if normalizer is not None else {text}
+                flagged += map(re.escape, forms)
     wanted = CodePoints(np.r_[codes, nanochat_digits.numbers()] if splits_digits else codes)
 
     def refers(documents: pa.LargeStringArray) -> np.ndarray:

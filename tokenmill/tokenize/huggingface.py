@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenmill.cached import cached_property
-from tokenmill.extras import naming_the_extra
+from tokenmill.extras import MissingExtra, naming_the_extra
 from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -33,6 +33,7 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
 FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token, by which it takes or needs what is beside it
 CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
 CODE_POINTS = [range(a, a + 256) for a in (*range(0x100, 0xD800, 256), *range(0xE000, 0x32400, 256), 0xE0000)]
+HIDDEN = "\ufdd0"  # a code point that no text should have, by which special tokens are called
 BATCH = 256  # documents that the library encodes at a time
 
 
@@ -62,8 +63,7 @@ class HuggingFace(Tokenizer):
             content, found = token["content"], made._vocab.get(token["content"])
             if found != token["id"]:
                 raise ValueError(f"its added token {content!r} has id {token['id']}, the library gives it {found}")
-        ids = made.encode_many(["\n".join(f"{chr(code)}a" for code in codes) for codes in CODE_POINTS])
-        object.__setattr__(made, "code_points", hashlib.sha256(np.concatenate(ids).tobytes()).hexdigest())
+        object.__setattr__(made, "code_points", _digest_of_code_points(made.encoding_of_texts))
         return made  # itself, as it has loaded the library's
 
     @cached_property
@@ -79,11 +79,15 @@ class HuggingFace(Tokenizer):
     @property
     def _what_ids_follow_from(self) -> list[Any]:
         framed = [self.bos_token, *([self.eot_token] if self.eot_token else [])]
-        return [{key: self.parts.get(key) for key in CHANGES_IDS}, framed, self.code_points]
+        special = sorted(self.special_tokens.items())
+        return [{key: self.parts.get(key) for key in CHANGES_IDS}, special, framed, self.code_points]
 
     @cached_property
     def encoding_of_texts(self) -> "tokenizers.Tokenizer":
-        return _load(unspelled(self), self.name)
+        loaded = _load(unspelled(self), self.name)
+        if self.code_points not in ("", _digest_of_code_points(loaded)):
+            raise ValueError(f"{self.name}: this release of tokenizers gives other ids than that which it was saved by")
+        return loaded
 
     @cached_property
     def decoding(self) -> "tokenizers.Tokenizer":
@@ -102,6 +106,7 @@ class HuggingFace(Tokenizer):
         """Ids of each text, without BOS."""
         found: list[np.ndarray] = []
         whole = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+        whole = [text.replace(HIDDEN, "\ufffd") for text in whole]
         for first in range(0, len(whole), BATCH):
             some = whole[first : first + BATCH]
             with naming_the_library(self.library, f"{self.name} on texts from {some[0][:40]!r} on"):
@@ -145,15 +150,21 @@ def _load(parts: dict[str, Any], name: str) -> "tokenizers.Tokenizer":
         import tokenizers
     if not hasattr(tokenizers.Tokenizer, "from_str"):
         found = tokenizers.__version__
-        raise ModuleNotFoundError(f"expected tokenizers below 1, found {found}; run pip install 'tokenizers<1'")
+        raise MissingExtra(f"expected tokenizers below 1, found {found}; run pip install 'tokenizers<1'")
     with naming_the_library("tokenizers", name):
         return tokenizers.Tokenizer.from_str(json.dumps(parts, ensure_ascii=False))
+
+
+def _digest_of_code_points(loaded: "tokenizers.Tokenizer") -> str:
+    texts = ["\n".join(f"{chr(code)}a" for code in codes) for codes in CODE_POINTS]
+    ids = [id for one in loaded.encode_batch_fast(texts, add_special_tokens=False) for id in one.ids]
+    return hashlib.sha256(np.array(ids, np.uint32).tobytes()).hexdigest()
 
 
 def unspelled(tokenizer: HuggingFace) -> dict[str, Any]:
     """The parts of a tokenizer.json whose special tokens have names that no text has."""
     whole, model = tokenizer.parts, tokenizer.parts["model"]
-    names = {name: f"\ufdd0\ufdd1{id}\ufdd0" for name, id in tokenizer.special_tokens.items()}
+    names = {name: f"{HIDDEN}\ufdd1{id}{HIDDEN}" for name, id in tokenizer.special_tokens.items()}
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         vocab = {names.get(name, name): id for name, id in vocab.items()}
