@@ -64,9 +64,10 @@ def export(config: Out) -> Path:
         for name in SPLITS:
             shards = documents_of(token_set, [entry for entry in token_set.split(name) if entry.tokens])
             if not shards:
-                raise ValueError(
-                    f"{token_set.display_name}: split {name!r} has no token to write (view: {config.view})"
+                of = (
+                    token_set.display_name if config.view is None else f"{token_set.display_name}, view {config.view!r}"
                 )
+                raise ValueError(f"{of}: split {name!r} has no token to write")
             if eos_id is not None:
                 _require_no_eos(token_set, shards, eos_id)
                 shards = [shard.ended(eos_id) for shard in shards]

@@ -78,6 +78,7 @@ def write_parquet(split: SplitFiles, folder: Path) -> None:
                 rows = [pa.LargeListArray.from_arrays(offsets - offsets[0], column) for column in columns]
                 writer.write_table(pa.table(rows, schema=schema))
             writer.close()
+            file.flush()  # or what Python holds of it would be written after the sync
             os.fsync(file.fileno())
 
 

@@ -1,6 +1,5 @@
 """`tokenmill push data/tokens/NAME s3://bucket/tokens/NAME`: sends a token set to an address, for others to train on.
 
-    tokenmill push data/tokens/web s3://bucket/tokens/web
     tokenmill push data/tokens/web hf://datasets/owner/web --license odc-by
 
 Shards are sent first, manifest and card last: readers see the old set or the new one. If it is interrupted, run it

@@ -104,8 +104,8 @@ def _report(error: PreparationError) -> None:
 
 def _summarize(token_set: TokenSet) -> None:
     facts, tokenizer = token_set.manifest, token_set.tokenizer
-    name, size = tokenizer["name"], tokenizer["vocab_size"]
-    print(f"{facts['dataset']}, tokenizer {name} of {size:,} tokens, BOS {tokenizer['bos_token']}")
+    said = f"tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} tokens, BOS {tokenizer['bos_token']}"
+    print(f"{facts['dataset']}, {said}")
     for split in SPLITS:
         entries = token_set.split(split)
         documents, tokens = sum(entry.documents for entry in entries), sum(entry.tokens for entry in entries)
