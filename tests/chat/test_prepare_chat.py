@@ -95,7 +95,7 @@ def test_a_second_run_makes_nothing_and_other_rules_make_another_set(source, tok
     root = chat_set.parents[2]
     before = tree(chat_set)
     flags = ("--source", source, "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
-    assert "all shards of this part are made" in run_prepare(*flags, cwd=root).stderr
+    assert "all shards are made" in run_prepare(*flags, cwd=root).stderr
     assert tree(chat_set) == before
     last = run_prepare(*flags, "--loss", "last", cwd=root).stdout.splitlines()[-1]
     assert last != str(chat_set.relative_to(root))

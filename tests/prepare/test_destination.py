@@ -44,7 +44,7 @@ def test_a_bucket_gets_what_a_folder_gets(flags, bucket, tmp_path, cache):
     assert objects(bucket) == tree(here)
     assert not list(cache.rglob("*.bin")), "no shard stays"
     dry = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", "--dry-run", cwd=tmp_path)
-    assert "all shards of this part are made" in dry.stdout
+    assert "all shards are made" in dry.stdout
     loaders = [RowLoader(tokens, batch_size=4, seq_len=64, cache_dir=cache) for tokens in (here, address)]
     for _ in range(30):
         one, other = (next(loader)[0] for loader in loaders)
@@ -87,7 +87,7 @@ def test_names_in_a_bucket_lead_nowhere_else(flags, bucket, tmp_path, cache):
     for key in keys:
         boto3.client("s3").put_object(Bucket=bucket, Key=f"tokens/{name}/{key}", Body=b"{}")
     before = set(tmp_path.rglob("*"))
-    assert "all shards of this part are made" in run_prepare(*words, cwd=tmp_path).stderr
+    assert "all shards are made" in run_prepare(*words, cwd=tmp_path).stderr
     assert not [path for path in set(tmp_path.rglob("*")) - before if path.suffix == ".json"]
 
 
@@ -117,7 +117,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_made_twice(flags, bucket, t
     done = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", cwd=tmp_path)
     assert objects(bucket) == tree(here)
     again = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", cwd=tmp_path)
-    assert "all shards of this part are made" in again.stderr
+    assert "all shards are made" in again.stderr
     assert again.stdout == done.stdout
 
 

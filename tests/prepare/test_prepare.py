@@ -62,7 +62,7 @@ def test_running_again_tokenizes_nothing_and_touches_nothing(source, tokenizer_j
     folder = prepare(source, tokenizer_json, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     flags = ("--source", source, "--tokenizer", tokenizer_json, "--dry-run")
-    assert "all shards of this part are made" in run_prepare(*flags, cwd=tmp_path).stdout
+    assert "all shards are made" in run_prepare(*flags, cwd=tmp_path).stdout
     assert prepare(source, tokenizer_json, tmp_path) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
 
@@ -197,7 +197,10 @@ def test_a_wrong_column_is_told_once_and_a_glob_takes_its_folder_s_name(source, 
     assert re.search("and [0-9]+ more that differ only in the file or line", done.stderr)
     assert not list(tmp_path.rglob("manifest.json"))
     done = run_prepare(*flags, cwd=tmp_path)
-    assert done.stdout.splitlines()[-1].startswith(f"data/tokens/{source.name}-")
+    *summary, folder = done.stdout.splitlines()
+    assert folder.startswith(f"data/tokens/{source.name}-")
+    assert summary[0].endswith(" of 400 tokens, BOS <|bos|>")
+    assert any(line.endswith(f" -m tokenmill report {folder}") for line in summary), "as it is typed here"
 
 
 def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(source, tokenizer_json, tmp_path):

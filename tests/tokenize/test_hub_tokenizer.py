@@ -39,7 +39,7 @@ def test_a_model_on_the_hub_gives_its_tokenizer_and_its_name_and_works_offline_a
     assert of_folder.stdout.splitlines()[-1] == str(folder.relative_to(tmp_path)), "the same, from a folder"
     hub.shutdown()
     hub.server_close()
-    assert "all shards of this part are made" in run_prepare(*flags, cwd=tmp_path, env=env).stderr
+    assert "all shards are made" in run_prepare(*flags, cwd=tmp_path, env=env).stderr
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,18 @@ def test_without_a_network_the_error_says_what_was_looked_for(tmp_path):
     env = environment("http://127.0.0.1:9", tmp_path)
     done = run_prepare("--source", "corpus", "--tokenizer", "owner/model", cwd=tmp_path, env=env, check=False)
     assert done.returncode == 1
-    assert "owner/model@main: no such folder is here, and the Hugging Face hub" in done.stderr
+    assert "owner/model@main: no such folder is here, and the hub could not be asked" in done.stderr
 
 
 def test_other_names_are_no_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert [find_tokenizer_file(spec) for spec in ("gpt2", "a/b.json", "a/b.pkl", "a/b/c", "train:400")] == [None] * 5
+    assert [find_tokenizer_file(spec) for spec in ("gpt2", "a/b.json", "a/b.pkl", "train:400")] == [None] * 4
     for name in ("empty", "gpt2"):
         (tmp_path / name).mkdir()
     assert find_tokenizer_file("gpt2") is None, "a folder of this name is no tokenizer"
+    for spec in ("./none", "../none", "a/b/c"):
+        with pytest.raises(FileNotFoundError, match=r"expected a folder with a tokenizer\.json, found no such folder"):
+            find_tokenizer_file(spec)
     with pytest.raises(FileNotFoundError, match=r"empty: expected a tokenizer\.json in this folder, found none"):
         find_tokenizer_file("./empty")
     with pytest.raises(ValueError, match=r"unknown tokenizer 'empty', did you mean \./empty\?"):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from json_kinds import KINDS
 from making import ROOT, make_text, run_prepare
 
+from tokenmill.extras import MissingExtra
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.huggingface import HuggingFace
@@ -115,6 +117,8 @@ ADDED = {
     "rstrip": {"content": "<x>", "rstrip": True, "normalized": False},
     "normalized": {"content": "é", "normalized": True},
     "plain": {"content": "code", "normalized": False},
+    "not composed": {"content": "e\u0301", "normalized": False},
+    "beyond ASCII": {"content": "é水", "normalized": False, "rstrip": True},
 }
 
 
@@ -126,7 +130,7 @@ def test_documents_with_added_tokens_that_only_the_library_matches_are_left_to_i
     theirs.save(str(tmp_path / "tokenizer.json"))
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
     rng = random.Random(0)
-    pieces = ["code", "<x>", " ", "\n", "e\u0301", "é", "de", "a", "12", "\u0663", ".", "Code"]
+    pieces = ["code", "<x>", " ", "\n", "e\u0301", "é", "水", "de", "a", "12", "\u0663", ".", "Code"]
     texts = ["".join(rng.choices(pieces, k=rng.randint(1, 8))) for _ in range(3000)]
     encoder, why = choose_encoder("auto", ours)
     assert encoder.engine == "gigatoken", why
@@ -151,6 +155,49 @@ def test_the_model_says_what_begins_a_document(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<bos>"}))
     assert load_any(f"{tmp_path}/").bos_token == "<bos>"
     assert load_any(str(path), "<cls>").bos_token == "<cls>"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<none>"}))
+    with pytest.raises(ValueError, match=r"found no '<none>', but 4 special tokens, .*--bos-token"):
+        load_any(str(path))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": ["<bos>"]}))
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: expected a token as bos_token, found \['<bos>'\]"):
+        load_any(str(path))
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / name).unlink()
+    theirs.post_processor = tokenizers.processors.RobertaProcessing(("<eos>", 3), ("<bos>", 2))
+    theirs.save(str(path))
+    assert load_any(str(path)).bos_token == "<bos>"
+
+
+def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
+    """Text that spells it is ordinary text then, and its token otherwise."""
+    theirs = KINDS["nfc"]()
+    theirs.add_tokens([tokenizers.AddedToken("<X>", special=False)])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<X>"}))
+    other, ours = load_any(str(tmp_path / "tokenizer.json")), load_any(str(tmp_path / "tokenizer.json"), "<s>")
+    assert (other.bos_token, other.framed("<s>").bos_token) == ("<X>", "<s>")
+    assert other.framed("<s>").encode("a<X>b").tolist() != ours.encode("a<X>b").tolist()
+    assert other.framed("<s>").fingerprint != ours.fingerprint
+
+
+def test_the_ids_of_a_saved_tokenizer_are_those_of_this_release_or_an_error(both):
+    _, _, ours = both
+    assert replace(ours, name="other").encode("a").tolist() == ours.encode("a").tolist()
+    with pytest.raises(ValueError, match="this release of tokenizers gives other ids than that which it was saved by"):
+        replace(ours, code_points="0" * 64).encode("a")
+
+
+def test_the_code_point_that_hides_special_tokens_is_none_of_a_text(both):
+    _, _, ours = both
+    hidden = f"\ufdd0\ufdd1{ours.bos_id}\ufdd0"
+    assert ours.encode(f"a{hidden}").tolist() == ours.encode(f"a{hidden}".replace("\ufdd0", "\ufffd")).tolist()
+    assert ours.bos_id not in ours.encode(hidden)
+
+
+def test_tokenizers_1_is_one_sentence(both, monkeypatch):
+    monkeypatch.setattr(tokenizers, "Tokenizer", object)  # which lacks from_str, as that of 1.0 does
+    with pytest.raises(MissingExtra, match=r"expected tokenizers below 1, found .*; run pip install 'tokenizers<1'"):
+        load_foreign(both[0], "<s>")
 
 
 def test_an_added_token_whose_id_the_library_does_not_give_is_refused(tmp_path):

@@ -147,6 +147,6 @@ def test_a_tokenizer_that_is_not_there_and_a_folder_in_place_of_a_file(tmp_path,
     (folder / "manifest.json").mkdir()
     assert cli.main(["show", str(folder), "--row", "0", "--seq-len", "64"]) == 1
     assert (
-        "manifest.json: expected the manifest of a token set, found a pipe, a device or a folder; delete it"
+        "manifest.json: expected the manifest of a token set, found a pipe, a device or a folder"
         in capsys.readouterr().err
     )

@@ -9,7 +9,6 @@ taken in has its documents from the index where the layout has one, else from th
 trailing one is no empty document.
 
     nanoGPT:     w w w E w w E w E w w       ->      B w w w | B w w | B w | B w w      B and E are one id
-    llm.c:       E w w w E w w E w E w w     ->      the same
     out --eos:   B w w w | B w w             ->      w w w E w w E
 """
 

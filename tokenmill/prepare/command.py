@@ -1,8 +1,10 @@
 """`tokenmill prepare`: parses, prepares, and prints a summary, the token set's path last."""
 
 import difflib
+import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -129,8 +131,16 @@ def next_step(folder: Path | str, module: str, is_chat: bool) -> str:
     if is_chat:  # long conversations are an error by default, and a loss is divided by the loader's `targets`
         lines = [f"from {module} import RowLoader", f'loader = RowLoader({settings}, long_documents="crop")']
         lines.append("inputs, targets = next(loader)")
-    lines += ["", "look at it:", "", f"python -m tokenmill report {shlex.quote(str(folder))}", ""]
+    lines += ["", "look at it:", "", f"{_as_typed_here()} report {shlex.quote(str(folder))}", ""]
     return "\n".join(["train on it:", "", *lines])
+
+
+def _as_typed_here() -> str:
+    """`tokenmill`, or the path of it that was typed, or this Python and its module."""
+    is_tool = Path(sys.argv[0]).name == "tokenmill"
+    file = sys.argv[0] if is_tool else sys.executable
+    shown = Path(file).name if shutil.which(Path(file).name) == file else os.path.relpath(file)
+    return shlex.quote(shown) + " -m tokenmill" * (not is_tool)
 
 
 def _say(text: str) -> None:

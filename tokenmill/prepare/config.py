@@ -40,7 +40,7 @@ class PrepareConfig:
     source: str | tuple[str, ...]  # folders, files or globs of parquet, jsonl, txt, csv, md or arrow files, local or at URLs; or a dataset repository on the Hugging Face hub, or a folder or glob in it; or stdlib
     num_shards: int | None = None  # how many source files to take, in name order; by default all
     revision: str = "main"  # of a hub repository: a branch, tag or commit
-    tokenizer: str | None = None  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a model on the Hugging Face hub, as Qwen/Qwen3-0.6B; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl; by default gpt2, or the tokenizer.json beside the file of --chat
+    tokenizer: str | None = None  # a tiktoken encoding; or train:N, a byte-level BPE of N tokens trained on the source; or a model on the Hugging Face hub, as Qwen/Qwen3-0.6B; or a model's folder, as ./model; or a tokenizer.json, tokenmill's or Hugging Face's; or nanochat's tokenizer.pkl; by default gpt2, or the tokenizer.json beside the file of --chat
     bos_token: str | None = None  # the special token that begins a document, if it is not clear which one does
     eot_token: str | None = None  # a special token that ends documents too; BOS still begins them
     chat: str | None = None  # the source has conversations: nanochat, chatml, or a tokenizer_config.json or .jinja file with a Hugging Face chat template

@@ -122,10 +122,7 @@ class Destination:
 
 
 def _kind_of(name: str) -> str | None:
-    """The kind of JSON that an object below the address is: "shard", "tokens" (a manifest), or None for all others.
-
-    Whoever may write to the bucket chooses the names, so only those that this program gives are taken.
-    """
+    """The kind of JSON of an object below the address: "shard", "tokens" (a manifest), or None for a strange name."""
     if name == "manifest.json" or re.fullmatch(r"manifests/[0-9a-f]{16}\.json", name):
         return "tokens"
     folder, _, file = name.partition("/")

@@ -1,8 +1,4 @@
-"""What a preparation will fetch and write, by the sizes of its files, before it starts.
-
-46 files, 46 of them to fetch: 4.3 GB
-about 17.0 GB of text to tokenize, about 8.5 GB of token files
-"""
+"""What a preparation will fetch and write, by the sizes of its files, before it starts."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -26,7 +22,7 @@ def estimate(
     to_fetch = dict.fromkeys(file for unit in units for file in unit.files if not file.is_there)
     fetched = sum(file.bytes for file in to_fetch)
     ahead = f", {len(to_fetch):,} of them to fetch: {in_bytes(fetched)}" if to_fetch else ""
-    yield counted(len(files), "file") + (ahead if units else "; all shards of this part are made")
+    yield counted(len(files), "file") + (ahead if units else "; all shards are made")
     text = sum(unit.text_bytes for unit in units)
     tokens = text / TEXT_IN_TOKEN * DTYPES[dtype_name(vocab_size)].itemsize
     if units:

@@ -73,9 +73,7 @@ def divide(files: Sequence[SourceFile], rule: Rule, is_kept: bool = False) -> tu
     share = sum(file.text_bytes * file.validates for file in divided) / max(1, total)
     names = [file.name for file in divided if file.validates == 1.0]
     if by_user and not names:
-        raise FileNotFoundError(
-            f"--val-file {by_user}: no such file, and none of this name in the source, which has {some(every)}"
-        )
+        raise FileNotFoundError(f"--val-file {by_user}: no such file here or in the source, which has {some(every)}")
     if len(names) == len(divided):
         raise ValueError(
             f"{some(names)} would validate, and nothing would be left to train on; add training files, or give "
@@ -93,8 +91,6 @@ def divide(files: Sequence[SourceFile], rule: Rule, is_kept: bool = False) -> tu
     if odd := [name for name in odd if VALIDATES.search(name) or FOR_TESTS.search(name)]:
         said.append(f"warning: {some(odd)}: in the training data, though the name says validation or test")
     if tests:
-        said.append(
-            f"left out, for tests as the names say: {some(tests)}; to use them, name them alone as --source, or as "
-            "--val-file"
-        )
+        how = "to use them, name them alone as --source, or as --val-file"
+        said.append(f"left out, for tests as the names say: {some(tests)}; {how}")
     return divided, said

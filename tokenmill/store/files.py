@@ -166,7 +166,7 @@ def _require_regular(path: Path, what: str) -> int:
     """The size of a file."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"{path}: expected {what}, found a pipe, a device or a folder; delete it")
+        raise ValueError(f"{path}: expected {what}, found a pipe, a device or a folder")
     return found.st_size
 
 
@@ -189,7 +189,7 @@ def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
     if found != (f"tokenmill-{kind}", VERSION):
         raise ValueError(
             f"{path}: expected {KINDS[kind][0]}, of format tokenmill-{kind}, version {VERSION}, found {found}; "
-            "delete it and prepare again"
+            "if it is a file of a token set, delete it and prepare again"
         )
     try:
         check(kind, value)

@@ -28,18 +28,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.tokenize import nanochat_digits
+from tokenmill.tokenize import nanochat_digits, patterns
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_buffers
 from tokenmill.tokenize.huggingface import FLAGS, HuggingFace, added_token, unspelled
 from tokenmill.tokenize.library_errors import naming_the_library
-from tokenmill.tokenize.patterns import (
-    CL100K_PATTERN,
-    GPT2_PATTERN,
-    LLAMA3_PATTERN,
-    NANOCHAT_PATTERN,
-    O200K_PATTERN,
-    QWEN2_PATTERN,
-)
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 Encode = Callable[[pa.LargeStringArray], tuple[np.ndarray, np.ndarray]]  # documents -> ids uint32, offsets int64
@@ -49,12 +41,12 @@ NAME = "gigatoken"
 VERSIONS = {NAME: "0.10.0", "tiktoken": "0.14.0", "tokenizers": "0.23.3"}  # that it was proven with
 # what it calls each split pattern; nanochat_digits.py adds how nanochat's splits digits
 PRETOKENIZERS = {
-    GPT2_PATTERN: "gpt2",
-    CL100K_PATTERN: "cl100k",
-    LLAMA3_PATTERN: "olmo3",
-    QWEN2_PATTERN: "qwen2",
-    NANOCHAT_PATTERN: "qwen2",
-    O200K_PATTERN: "o200k",
+    patterns.GPT2_PATTERN: "gpt2",
+    patterns.CL100K_PATTERN: "cl100k",
+    patterns.LLAMA3_PATTERN: "olmo3",
+    patterns.QWEN2_PATTERN: "qwen2",
+    patterns.NANOCHAT_PATTERN: "qwen2",
+    patterns.O200K_PATTERN: "o200k",
 }
 # first and last code points that it classes otherwise, with one of these patterns
 DIFFERING = [
@@ -114,7 +106,7 @@ def _of_ranks(tokenizer: Tokenizer) -> Encode:
         file.writelines(base64.b64encode(token) + b" %d\n" % rank for rank, (token, _) in enumerate(ranks))
         file.flush()
         loaded = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer=PRETOKENIZERS[tokenizer.pattern])
-    is_nanochat, has_holes = tokenizer.pattern == NANOCHAT_PATTERN, bool(len(ids)) and ids[-1] != len(ids) - 1
+    is_nanochat, has_holes = tokenizer.pattern == patterns.NANOCHAT_PATTERN, bool(len(ids)) and ids[-1] != len(ids) - 1
     pairs = nanochat_digits.DigitPairs({token: rank for rank, (token, _) in enumerate(ranks)}) if is_nanochat else None
 
     def encode(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +130,7 @@ def _encode(loaded: Any, documents: pa.LargeStringArray) -> tuple[np.ndarray, np
 
 def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
     """Tells which documents the reference has to encode. ValueError if the engine fails on some characters."""
-    splits_digits, flagged, normalizer = tokenizer.pattern == NANOCHAT_PATTERN, list[str](), None
+    splits_digits, flagged, normalizer = tokenizer.pattern == patterns.NANOCHAT_PATTERN, list[str](), None
     codes = np.concatenate([np.arange(first, last + 1) for first, last in DIFFERING])
     if isinstance(tokenizer, HuggingFace):
         codes = np.r_[_compared(tokenizer, fast, reference), _renormalized(tokenizer)]

@@ -52,14 +52,6 @@ def _pools() -> list[list[str]]:
     jamo = [chr(code) for code in (*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3), 0x115F)]
     hangul = jamo + [chr(0xAC00 + number * 28) for number in range(0, 399, 19)] + ["각", "힣", "ㅏ", "\ua960", "\ud7b0"]
     scripts = [some for some in indic.values() if len(some) > 20]
-    return [
-        [*LATIN, *all_marks],
-        [*LATIN, *(mark for some in marks.values() for mark in some[:3])],
-        all_marks,
-        hangul,
-        [*EMOJI],
-        [*COMPATIBLE, *LATIN],
-        [*PLAIN, *PIECES],
-        [*PLAIN],
-        *scripts,
-    ]
+    latin = [*LATIN, *(mark for some in marks.values() for mark in some[:3])]
+    others = [[*EMOJI], [*COMPATIBLE, *LATIN], [*PLAIN, *PIECES], [*PLAIN]]
+    return [[*LATIN, *all_marks], latin, all_marks, hangul, *others, *scripts]

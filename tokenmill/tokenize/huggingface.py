@@ -105,8 +105,9 @@ class HuggingFace(Tokenizer):
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without BOS."""
         found: list[np.ndarray] = []
-        whole = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
-        whole = [text.replace(HIDDEN, "\ufffd") for text in whole]
+        whole = [
+            t.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace(HIDDEN, "\ufffd") for t in texts
+        ]
         for first in range(0, len(whole), BATCH):
             some = whole[first : first + BATCH]
             with naming_the_library(self.library, f"{self.name} on texts from {some[0][:40]!r} on"):

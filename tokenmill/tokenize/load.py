@@ -46,12 +46,10 @@ def load_any(spec: str, bos_token: str | None = None) -> Tokenizer:
 
 def is_foreign(path: Path) -> bool:
     """Whether a file is a tokenizer that another program wrote."""
-    if path.suffix == ".pkl":
-        return path.is_file()
-    if path.suffix != ".json" or not path.is_file():
+    if path.suffix not in (".json", ".pkl") or not path.is_file():
         return False
     with open(path, "rb") as file:
-        return b'"format": "tokenmill-' not in file.read(100)
+        return path.suffix == ".pkl" or b'"format": "tokenmill-' not in file.read(100)
 
 
 def load_foreign(path: Path, bos_token: str | None, name: str | None = None) -> Tokenizer:
@@ -73,7 +71,7 @@ def _object_of(path: Path) -> dict[str, Any]:
     try:
         whole = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected a JSON file, found a broken one ({error!r})") from error
+        raise ValueError(f"{path}: expected a JSON file, found a broken one ({error!r}); get it again") from error
     if not isinstance(whole, dict):
         raise ValueError(f"{path}: expected a JSON object, found {type(whole).__name__}")
     return whole
@@ -88,45 +86,50 @@ def _of_json(path: Path, name: str, whole: dict[str, Any], bos_token: str | None
         if type(text) is not str or type(id) is not int or not 0 <= id < MOST_IDS:
             raise ValueError(f"{path}: expected tokens with ids from 0 to {MOST_IDS - 1:,}, found {text!r} with {id!r}")
     special = {token["content"]: token["id"] for token in added_tokens if token["special"]}
+    bos_token = bos_token or _configured(path, "bos_token")
     if bos_token in added:
         special[bos_token] = added[bos_token]
-    bos_token = _bos(path, special, bos_token, _named_by_model(path, whole))
+    likely = [*_put_first(whole.get("post_processor") or {}), *BOS_TOKENS, _configured(path, "eos_token")]
+    bos_token = _bos(path, special, bos_token, likely)
     try:
         return HuggingFace.of_json(name, whole, special, bos_token)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; use another tokenizer, or train one: --tokenizer train:32768") from error
 
 
-def _bos(path: Path, special: dict[str, int], bos_token: str | None, named: Sequence[str] = BOS_TOKENS) -> str:
-    """The special token that begins a document: as asked for, or the first of `named` that there is."""
-    found = next((token for token in ([bos_token] if bos_token else named) if token in special), None)
+def _bos(path: Path, special: dict[str, int], named: str | None, likely: Sequence[str | None] = BOS_TOKENS) -> str:
+    """The special token that begins a document: the one that the user or the model names, or the first likely one."""
+    found = next((token for token in ([named] if named else likely) if token in special), None)
     if not special:
         raise ValueError(
             f"{path}: found no special tokens, and one has to begin every document; add one, as by "
             "tokenizer.add_special_tokens({'bos_token': '<s>'}) in transformers, save it, and name that folder"
         )
     if found is None:
-        asked = f"no {bos_token!r}, but " if bos_token else ""
+        asked = f"no {named!r}, but " if named else ""
         some = f"{asked}{len(special):,} special tokens, as {', '.join([*special][:8])}"
         raise ValueError(f"{path}: found {some}; name the one that begins a document by --bos-token")
     return found
 
 
-def _named_by_model(path: Path, whole: dict[str, Any]) -> list[str]:
-    """What may begin a document, the likeliest first: the model's BOS by the files beside its tokenizer.json, or by the
-    post-processor, then BOS of other models, and the model's EOS.
-    """
-    files = [path.with_name(name) for name in CONFIGS if path.name == FILE and path.with_name(name).is_file()]
-    configs = [_object_of(file) for file in files]
-    named = [config.get(key) for key in ("bos_token", "eos_token") for config in configs]
-    named = [token.get("content") if isinstance(token, dict) else token for token in named]
-    step = whole.get("post_processor") or {}
-    pieces = [piece for one in step.get("processors", [step]) for piece in (one.get("single") or [])[:1]]
+def _configured(path: Path, key: str) -> str | None:
+    """The first token of this name in the files beside a model's tokenizer.json."""
+    for file in (path.with_name(name) for name in CONFIGS if path.name == FILE and path.with_name(name).is_file()):
+        token = _object_of(file).get(key)
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            return token
+        if token is not None:
+            raise ValueError(f"{file}: expected a token as {key}, found {token!r}; name it by --bos-token")
+    return None
+
+
+def _put_first(step: dict[str, Any]) -> list[str]:
+    """The special token that a post-processor puts before a text, if any."""
+    steps = step.get("processors", [step])
+    pieces = [piece for one in steps for piece in one.get("single", [])[:1]]
     first = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
-    return [*named[: len(files)], *first, *BOS_TOKENS, *named[len(files) :]]
-
-
-# ---------------------------------------------------------------------------- nanochat's pickle
+    return first + [one["cls"][0] for one in steps if "cls" in one]  # BERT's and RoBERTa's
 
 
 class _Encoding:
@@ -166,9 +169,6 @@ def _read_pickle(path: Path) -> tuple[str, dict[bytes, int], dict[str, int]]:
     return pattern, ranks, special
 
 
-# ---------------------------------------------------------------------------- models
-
-
 def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
     """The tokenizer.json of a model, and the tokenizer's name; None if `spec` names no model: without a slash it is no
     folder, which could be any. Raises what `load_any` raises.
@@ -181,8 +181,10 @@ def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
             raise FileNotFoundError(f"{spec}: expected a {FILE} in this folder, found none; check --tokenizer")
         return folder / FILE, folder.resolve().name
     repository, _, revision = spec.partition("@")
-    if folder.exists() or not REPOSITORY.fullmatch(repository) or spec.endswith((".json", ".pkl")):
+    if folder.exists() or spec.endswith((".json", ".pkl")):
         return None
+    if spec[0] in "./~" or not REPOSITORY.fullmatch(repository):
+        raise FileNotFoundError(f"{spec}: expected a folder with a {FILE}, found no such folder; check --tokenizer")
     return _fetched(repository, revision or "main"), repository.partition("/")[2]
 
 
@@ -195,7 +197,7 @@ def _fetched(repository: str, revision: str) -> Path:
         folder = snapshot_download(repository, revision=revision, endpoint=endpoint(), allow_patterns=some)
     except Exception as error:  # the hub's, and httpx', requests' and the disk's
         kind: type[OSError] = ConnectionError
-        told = "no such folder is here, and the Hugging Face hub could not be asked; try again"
+        told = "no such folder is here, and the hub could not be asked; check the path, or try again with a network"
         if isinstance(error, errors.GatedRepoError):
             kind, told = PermissionError, f"the hub gives this model to users whom it knows; {ACCESS}"
         elif isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
