@@ -204,7 +204,7 @@ def test_an_added_token_whose_id_the_library_does_not_give_is_refused(tmp_path):
     whole = json.loads(KINDS["added"]().to_str())
     whole["added_tokens"][-1]["id"] += 50
     (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
-    with pytest.raises(ValueError, match=r"its added token '  ' has id \d+, the library gives it \d+"):
+    with pytest.raises(ValueError, match=r"its token '  ' has id \d+, the library gives it \d+"):
         load_foreign(tmp_path / "tokenizer.json", "<s>")
 
 

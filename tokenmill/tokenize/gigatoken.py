@@ -139,7 +139,7 @@ def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
             text, normalizes = token["content"], _normalizes(tokenizer)
             in_normalized = normalizes and (bool(token.get("normalized")) or not text.isascii())
             if in_normalized or any(token.get(flag) for flag in FLAGS):
-                normalizer = tokenizer.decoding.normalizer if in_normalized else normalizer
+                normalizer = tokenizer.encoding_of_texts.normalizer if in_normalized else normalizer
                 forms = {text, normalizer.normalize_str(text)} if normalizer is not None else {text}
                 flagged += map(re.escape, forms)
     wanted = CodePoints(np.r_[codes, nanochat_digits.numbers()] if splits_digits else codes)
@@ -194,7 +194,7 @@ def _renormalized(tokenizer: HuggingFace) -> np.ndarray:
     """
     if not _normalizes(tokenizer):
         return np.array([], int)
-    newer = [c for c in map(chr, range(0x80, 0x110000)) if unicodedata.ucd_3_2_0.category(c) == "Cn"]
+    newer = [c for codes in ASSIGNED for c in map(chr, codes) if unicodedata.ucd_3_2_0.category(c) == "Cn"]
     newer = [c for c in newer if unicodedata.category(c) != "Cn"]
     decomposed = {c: unicodedata.decomposition(c) for c in newer}
     parts = {chr(int(part, 16)) for text in decomposed.values() for part in text.split() if part[0] != "<"}

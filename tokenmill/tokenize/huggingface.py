@@ -59,10 +59,10 @@ class HuggingFace(Tokenizer):
             if count > 1:
                 both = [token for token, other in made._vocab.items() if other == id]
                 raise ValueError(f"its id {id} stands for {', '.join(map(repr, both[:3]))}: what is encoded is lost")
-        for token in whole.get("added_tokens") or []:
-            content, found = token["content"], made._vocab.get(token["content"])
-            if found != token["id"]:
-                raise ValueError(f"its added token {content!r} has id {token['id']}, the library gives it {found}")
+        library_s = made.decoding.get_vocab(with_added_tokens=True)
+        for token, id in made._vocab.items():
+            if library_s.get(token) != id:
+                raise ValueError(f"its token {token!r} has id {id}, the library gives it {library_s.get(token)}")
         object.__setattr__(made, "code_points", _digest_of_code_points(made.encoding_of_texts))
         return made  # itself, as it has loaded the library's
 
@@ -95,8 +95,9 @@ class HuggingFace(Tokenizer):
 
     @cached_property
     def _vocab(self) -> dict[str, int]:
-        vocab: dict[str, int] = self.decoding.get_vocab(with_added_tokens=True)
-        return vocab
+        vocab, added = self.parts["model"]["vocab"], self.parts.get("added_tokens") or []
+        of_model = vocab if isinstance(vocab, dict) else {token: id for id, (token, _) in enumerate(vocab)}
+        return of_model | {token["content"]: token["id"] for token in added}
 
     def encode(self, text: str) -> np.ndarray:
         """Ids of a text, without BOS: (num_tokens,) uint32."""
