@@ -7,7 +7,7 @@ report_page.py makes the page.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -27,9 +27,6 @@ from tokenmill.store.files import write_file
 from tokenmill.store.set_names import set_folder
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from tokenmill.views.distribution import Distribution
 
 SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16_384)  # packings are compared at these
 
@@ -80,7 +77,7 @@ def find(config: Report) -> Findings:
     return Findings(token_set, tokenizer, statistics, tallies, loss, specimen, _columns(token_set))
 
 
-def _columns(token_set: TokenSet) -> "list[Distribution]":
+def _columns(token_set: TokenSet) -> list[tuple[str, list[Any]]]:
     """Documents and tokens by what is known of them; nothing for a set that keeps no columns and has no view."""
     has_metadata = META.suffix in token_set.record(token_set.entries[0])
     if not has_metadata and token_set.view is None:

@@ -8,7 +8,7 @@ megabytes of JavaScript (Plotly, Vega).
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -22,9 +22,6 @@ from tokenmill.look.token_stats import Bin, Statistics, histogram
 from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from tokenmill.views.distribution import Distribution
 
 TEMPLATES = Path(__file__).parent / "templates"
 FREQUENT = 32  # how many of the most frequent tokens are listed
@@ -42,7 +39,7 @@ class Findings:
     tallies: dict[int, dict[str, Tally]]  # by seq_len and variant
     loss: LossStatistics | None  # of a chat set
     specimen: Specimen
-    columns: "list[Distribution]"  # documents and tokens by what is known of them
+    columns: list[tuple[str, list[Any]]]  # documents and tokens by what is known of them
 
     def verdict(self, seq_len: int) -> str:
         """What rows of seq_len mean for these documents."""
@@ -143,19 +140,19 @@ def view_in_words(token_set: TokenSet) -> str:
     )
 
 
-def _shares_of(columns: "list[Distribution]") -> list[dict]:
+def _shares_of(columns: list[tuple[str, list[Any]]]) -> list[dict]:
     """The tables of documents by what is known of them, with the share of the tokens of each line."""
     found = []
-    for column in columns:
-        tokens, kept = sum(line.tokens for line in column.lines), sum(line.view_tokens for line in column.lines)
+    for name, shown in columns:
+        tokens, kept = sum(line.tokens for line in shown), sum(line.view_tokens for line in shown)
         lines = [
             line._asdict() | {"share": line.tokens / max(1, tokens), "view_share": line.view_tokens / max(1, kept)}
-            for line in column.lines
+            for line in shown
         ]
         most = max((max(line["share"], line["view_share"]) for line in lines), default=1) or 1
         for line in lines:
             line["part"], line["view_part"] = 100 * line["share"] / most, 100 * line["view_share"] / most
-        found.append({"name": column.name, "lines": lines})
+        found.append({"name": name, "lines": lines})
     return found
 
 

@@ -1,12 +1,11 @@
 """Views: which documents of a token set training goes over, and how often, by a rule over what is known of them.
 
-Comes in: a token set, with the metadata that `prepare --keep-columns` kept, and a rule in SQL (`rule`).
-Goes out: the view's files beside the set's shards (`write_view`; store/views.py describes them), and what it counts.
+Comes in: a token set, with the metadata that `prepare --keep-columns` kept, and a rule in SQL.
+Goes out: the view's files beside the set's shards (store/views.py describes them), and what it counts.
 
 documents       what is known of each document, some shards at a time: its metadata, tokens, shard and source file
 rule            a rule: parsed, checked, and evaluated by DuckDB
-rounding        fractions of a document: which documents are rounded up
-make_view       from a rule to a view
+make_view       from a rule, or from counts, to a view
 distribution    documents and tokens by the values of a column, with and without a view
 command         `tokenmill view`
 

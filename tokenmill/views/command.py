@@ -6,27 +6,23 @@
     tokenmill view data/tokens/web                      lists the views, and the columns that rules may use
     tokenmill view data/tokens/web --update             makes all views again after the set has grown
 
-A rule is SQL, as DuckDB understands it, about one document. Every document has `tokens` (its length), `shard`,
-`source_file` and `split`; `tokenmill prepare --keep-columns` adds what the source says of it. Train on a view by
-RowLoader(..., view="good"), or as a source of a mixture.
+A rule is SQL, as DuckDB understands it, about one document, by columns that every document has and by those that
+`tokenmill prepare --keep-columns` kept. Train on a view by RowLoader(..., view="good"), or as a source of a mixture.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from tokenmill.humanize import counted
-from tokenmill.remote.token_set import RemoteTokenSet, open_set
+from tokenmill.remote.token_set import open_set
 from tokenmill.sanitize import sanitize
 from tokenmill.store.files import read_json, remove_temporary_files
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.store.views import FOLDER, View, read_view
+from tokenmill.store.views import FOLDER, read_view
 from tokenmill.views.distribution import distributions
 from tokenmill.views.documents import KNOWN, DocumentTables
 from tokenmill.views.make_view import make_view
@@ -44,136 +40,77 @@ class ViewCommand:
     cap: int | None = None  # a document counts at most so many times
     update: bool = False  # make the view again by its rule, or all views: after the set has grown
 
-    def __post_init__(self) -> None:
-        if self.update and self.has_rule:
-            raise ValueError(
-                "--update makes a view again by the rule that it has; leave --where, --repeat and --cap out"
-            )
-        if self.has_rule and self.name is None:
-            raise ValueError("a rule makes a view, which needs a name: pass --name")
 
-    @property
-    def has_rule(self) -> bool:
-        return (self.where, self.repeat, self.cap) != (None, None, None)
-
-
-def view(config: ViewCommand, console: Console) -> None:
-    """Makes, updates, shows or lists views. Raises ValueError or FileNotFoundError for what a user can get wrong."""
-    token_set = open_set(config.tokens)
-    if config.has_rule:
-        assert config.name is not None, "checked"
-        _make(token_set, config.name, Rule(config.where, config.repeat, config.cap), console)
-    elif config.update:
-        names = [config.name] if config.name is not None else token_set.view_names()
-        if not names:
-            raise ValueError(f"{token_set.display_name}: has no views to update")
-        for name in names:
-            _make(token_set, name, Rule(**_facts_of(token_set, name)["rule"]), console)
-    elif config.name is not None:
-        _show(token_set, read_view(token_set, config.name), console)
-    else:
-        _list(token_set, console)
+def main(arguments: list[str], prog: str) -> None:
+    """Makes, updates, shows or lists views, as these arguments ask for."""
+    config = tyro.cli(ViewCommand, prog=prog, args=arguments, description=__doc__)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    token_set, has_rule = open_set(config.tokens), (config.where, config.repeat, config.cap) != (None,) * 3
+    names = [config.name] if config.name is not None else token_set.view_names()
+    if has_rule and (config.update or config.name is None):
+        raise ValueError("a rule makes a view, which needs a --name; --update makes views again by the rules they have")
+    for name in names:
+        if has_rule or config.update:
+            kept = {} if has_rule else _facts_of(token_set, name)["rule"]
+            _make(token_set, name, Rule(**kept) if kept else Rule(config.where, config.repeat, config.cap), console)
+        else:
+            console.print(_told(token_set, _facts_of(token_set, name)))
+    if config.name is None:
+        _list_columns(token_set, console)
+    elif not has_rule and not config.update:
+        _show(token_set, config.name, console)
 
 
 def _facts_of(token_set: TokenSet, name: str) -> dict[str, Any]:
     """What a view's file says, whatever manifest it is of."""
-    if name not in token_set.view_names():
-        read_view(token_set, name)  # raises FileNotFoundError with the names that there are
-    return read_json(token_set.view_file(f"{name}.json"), "view")
+    is_there = name in token_set.view_names()  # else the error has the names that there are
+    return read_json(token_set.view_file(f"{name}.json"), "view") if is_there else read_view(token_set, name).facts
 
 
 def _make(token_set: TokenSet, name: str, rule: Rule, console: Console) -> None:
-    is_known = not isinstance(token_set, RemoteTokenSet) and name in token_set.view_names()
-    before = _facts_of(token_set, name)["digest"] if is_known else None
     remove_temporary_files(token_set.path / FOLDER)
-    with _progress(2 * token_set.manifest["documents"], console) as count:
-        facts = make_view(token_set, name, rule, count)
-    for line in _lines(token_set, facts):
-        console.print(line)
-    if before == facts["digest"]:
-        console.print(f"view {name} counts every document as before")
-    elif before is not None:
-        console.print(f"view {name} has changed: a resumed run takes the new one from its next epoch on")
-    if not facts["splits"]["val"]["documents"]:
-        console.print("warning: no document of the validation split counts; validate with the whole set: view=None")
-    if not facts["splits"]["train"]["documents"]:
-        console.print("warning: no document of the training split counts")
+    facts = make_view(token_set, name, rule)
+    console.print(_told(token_set, facts))
+    for split in (split for split, counts in facts["splits"].items() if not counts["documents"]):
+        console.print(f"warning: no document of the {split} split counts")
     console.print(f"\ntrain on it:\n\nRowLoader({token_set.display_name!r}, view={name!r}, ...)")
 
 
-@contextmanager
-def _progress(documents: int, console: Console) -> Iterator[Callable[[int], None]]:
-    if not console.is_terminal:
-        yield lambda count: None
-        return
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("documents", total=documents)
-        yield lambda count: progress.advance(task, count)
-
-
-def _lines(token_set: TokenSet, facts: dict[str, Any]) -> Iterator[str]:
+def _told(token_set: TokenSet, facts: dict[str, Any]) -> str:
     """What a view keeps, split by split."""
     rule = facts["rule"]
-    text = " ".join(f"--{flag} {rule[flag]!r}" for flag in ("where", "repeat", "cap") if rule.get(flag) is not None)
-    yield sanitize(f"{facts['name']}: {text}")
+    lines = [f"{facts['name']}: " + " ".join(f"--{flag} {value!r}" for flag, value in rule.items())]
     for split, counts in facts["splits"].items():
-        entries = token_set.split(split)
+        entries, kept = token_set.split(split), counts["documents"]
         documents, tokens = sum(e.documents for e in entries), sum(e.tokens for e in entries)
-        kept, copies = counts["documents"], counts["copies"]
-        more = f", {copies:,} with repeats" if copies != kept else ""
-        yield (
-            f"  {split:5} {kept:,} of {counted(documents, 'document')} ({_percent(kept, documents)}){more}: "
-            f"{counts['tokens']:,} of {tokens:,} tokens ({_percent(counts['tokens'], tokens)})"
+        more = f", {counts['copies']:,} with repeats" if counts["copies"] != kept else ""
+        lines.append(
+            f"  {split:5} {kept:,} of {counted(documents, 'document')} ({kept / max(1, documents):.1%}){more}: "
+            f"{counts['tokens']:,} of {tokens:,} tokens ({counts['tokens'] / max(1, tokens):.1%})"
         )
-    most = max(map(int, facts["times"]))
-    if most > 1:
-        yield f"  a document counts up to {most} times in an epoch"
+    if (most := max(map(int, facts["times"]))) > 1:
+        lines.append(f"  a document counts up to {most} times in an epoch")
+    if facts["manifest"] != token_set.digest:
+        lines.append(f"  the set has changed since; run `tokenmill view {token_set.display_name} --update`")
+    return sanitize("\n".join(lines))
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "none"
-
-
-def _list(token_set: TokenSet, console: Console) -> None:
-    names = token_set.view_names()
-    for name in names:
-        facts = _facts_of(token_set, name)
-        for line in _lines(token_set, facts):
-            console.print(line)
-        if facts["manifest"] != token_set.digest:
-            console.print(f"  the set has changed since; run `tokenmill view {token_set.display_name} --update`")
-    if not names:
+def _list_columns(token_set: TokenSet, console: Console) -> None:
+    if not token_set.view_names():
         console.print(f"{token_set.display_name} has no views yet; make one by --name and --where or --repeat")
     columns = DocumentTables(token_set).columns
-    console.print(f"\ncolumns that every set has: {', '.join(KNOWN)}")
     kept = ", ".join(f"{name} ({getattr(type_, 'value_type', type_)})" for name, type_ in columns.items())
-    console.print(sanitize(f"columns that this set keeps: {kept or 'none; prepare with --keep-columns'}"))
+    kept = kept or "none; prepare with --keep-columns"
+    console.print(sanitize(f"\ncolumns that every set has: {', '.join(KNOWN)}\ncolumns that this set keeps: {kept}"))
 
 
-def _show(token_set: TokenSet, view: View, console: Console) -> None:
-    for text in _lines(token_set, view.facts):
-        console.print(text)
-    for column in distributions(token_set, view):
-        table = Table(sanitize(column.name), "documents", "tokens", "", "in the view", "tokens", "")
-        for own in table.columns[1:]:
-            own.justify = "right"
-        tokens, kept = sum(line.tokens for line in column.lines), sum(line.view_tokens for line in column.lines)
-        for line in column.lines:
-            table.add_row(
-                sanitize(line.label),
-                f"{line.documents:,}",
-                f"{line.tokens:,}",
-                _percent(line.tokens, tokens),
-                f"{line.copies:,}",
-                f"{line.view_tokens:,}",
-                _percent(line.view_tokens, kept),
-            )
+def _show(token_set: TokenSet, name: str, console: Console) -> None:
+    for column, lines in distributions(token_set, read_view(token_set, name)):
+        names = ("documents", "tokens", "", "in the view", "tokens", "")
+        table = Table(sanitize(column), *(Column(name, justify="right") for name in names))
+        tokens, kept = sum(line.tokens for line in lines), sum(line.view_tokens for line in lines)
+        for label, *counts in lines:
+            cells = [f"{count:,}" for count in counts]
+            shares = f"{counts[1] / max(1, tokens):.1%}", f"{counts[3] / max(1, kept):.1%}"
+            table.add_row(sanitize(label), *cells[:2], shares[0], *cells[2:], shares[1])
         console.print(table)
-
-
-def main(arguments: list[str], prog: str) -> None:
-    """Does what these command-line arguments ask for."""
-    view(
-        tyro.cli(ViewCommand, prog=prog, args=arguments, description=__doc__),
-        Console(soft_wrap=True, highlight=False, markup=False),
-    )

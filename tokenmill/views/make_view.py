@@ -1,38 +1,33 @@
-"""From a rule to a view: every document is evaluated once, some shards at a time.
+"""From a rule to a view: every document is evaluated once, some shards at a time, and written as it goes.
 
     facts = make_view(token_set, "good", Rule(where="score >= 3"))       and views/good.json is there
 
-A byte a document is held. What a document counts depends on what is known of it, on its shard's name and on its place
-there; so a view that is made again for a set that has grown counts the old documents as before, but for single ones
-that fractions round.
+A document that is to count 1.5 times counts 1 or 2 times, by a random number that its shard's name and its place there
+decide. So a view that is made again, for a set that has grown or by a rule that gives larger numbers, counts each
+document as often as before, or more often.
+The slices that training shuffles are cut here, once, so that opening a view reads no offsets.
 """
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from tokenmill.remote.token_set import RemoteTokenSet
-from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE
+from tokenmill.rows.order import random_bits
+from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, cut_slices
+from tokenmill.store.files import AtomicFile, header, write_json
 from tokenmill.store.shards import SPLITS, ShardEntry
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.store.views import NAME
-from tokenmill.views.documents import DocumentTables
-from tokenmill.views.rounding import Rounding
+from tokenmill.store.views import FOLDER, MOST, NAME, VIEW_ARRAYS
+from tokenmill.views.documents import KNOWN, DocumentTables
 from tokenmill.views.rule import Evaluator, Rule
-from tokenmill.views.write_view import write_view
 
 
-def make_view(
-    token_set: TokenSet,
-    name: str,
-    rule: Rule,
-    on_documents: Callable[[int], None] = lambda documents: None,
-    slice_tokens: int = DEFAULT_WINDOW_SIZE.slice,
-) -> dict[str, Any]:
+def make_view(token_set: TokenSet, name: str, rule: Rule) -> dict[str, Any]:
     """Makes a view, or makes it again, and returns its facts (store/views.py).
-
-    `on_documents` is called with the progress: each document passes twice.
 
     Raises ValueError for a name or rule that is not valid, or a rule that keeps nothing.
     """
@@ -43,32 +38,64 @@ def make_view(
     if isinstance(token_set, RemoteTokenSet):
         raise ValueError(f"{token_set.display_name}: views are made of sets on this disk; pull it, and push it again")
     tables = DocumentTables(token_set)
-    evaluator = Evaluator(rule, tables.names)
-    counts, firsts = _evaluate(token_set, tables, evaluator, on_documents)
+    evaluator = Evaluator(rule, [*KNOWN, *tables.columns])
 
-    def of_shard(entry: ShardEntry, lengths: np.ndarray) -> np.ndarray:
-        return counts[firsts[entry.name] : firsts[entry.name] + entry.documents]
+    def counted() -> Iterator[tuple[ShardEntry, np.ndarray]]:
+        for entries, rows in tables.batches(evaluator.columns):
+            times = evaluator.times(rows, f"{token_set.display_name}, shards {entries[0].name} to {entries[-1].name}")
+            ends = np.cumsum([entry.documents for entry in entries])
+            for entry, own in zip(entries, np.split(times, ends[:-1]), strict=True):
+                yield entry, rounded(entry.name, own)
 
-    return write_view(token_set, name, rule.as_dict(), of_shard, on_documents, slice_tokens)
+    return write_view(
+        token_set, name, {key: value for key, value in vars(rule).items() if value is not None}, counted()
+    )
 
 
-def _evaluate(
-    token_set: TokenSet, tables: DocumentTables, evaluator: Evaluator, on_documents: Callable[[int], None]
-) -> tuple[np.ndarray, dict[str, int]]:
-    """How often each document counts, (documents,) uint8, and the place of each shard's first one."""
-    counts = np.zeros(sum(entry.documents for entry in token_set.entries), np.uint8)
-    rounding, firsts, first = {split: Rounding() for split in SPLITS}, dict[str, int](), 0
-    for entries, rows in tables.batches(evaluator.columns):
-        where = f"{token_set.display_name}, shards {entries[0].name} to {entries[-1].name}"
-        times, done = evaluator.times(rows, where), 0
-        for entry in entries:
-            own = times[done : done + entry.documents]
-            counts[first : first + entry.documents] = rounding[entry.split].round(entry.name, own, first)
-            firsts[entry.name] = first
-            first, done = first + entry.documents, done + entry.documents
-            on_documents(entry.documents)
-    for split in SPLITS:
-        up, down = rounding[split].corrections()
-        counts[up] += 1
-        counts[down] -= 1
-    return counts, firsts
+def rounded(shard: str, times: np.ndarray) -> np.ndarray:
+    """How often each document of a shard counts, (documents,) uint8, of numbers with fractions."""
+    coins = (random_bits(len(times), "view", shard) >> np.uint64(11)) * 2.0**-53  # from 0 to 1
+    whole = np.floor(times)
+    return (whole + (coins < times - whole)).astype(np.uint8)
+
+
+def write_view(
+    token_set: TokenSet,
+    name: str,
+    rule: dict[str, Any],
+    counted: Iterable[tuple[ShardEntry, np.ndarray]],
+    slice_tokens: int = DEFAULT_WINDOW_SIZE.slice,
+) -> dict[str, Any]:
+    """Writes a view and returns its facts. `counted` has each shard, in the manifest's order, with how often its
+    documents count. Nothing counts before the file with the view's name is written. ValueError if no document does.
+    """
+    folder, times = token_set.path / FOLDER, np.zeros(MOST + 1, np.int64)
+    splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in SPLITS}
+    folder.mkdir(exist_ok=True)
+    with AtomicFile(folder / "new.counts") as all_counts, AtomicFile(folder / "new.slices") as sliced:
+        progress = tqdm(counted, "shards", len(token_set.entries), leave=False, disable=None)
+        for number, (entry, found) in enumerate(progress):
+            counts, shard, sums = np.ascontiguousarray(found, np.uint8), token_set.open(entry), splits[entry.split]
+            all_counts.write(counts.data)
+            sliced.write(cut_slices(number, np.asarray(shard.offsets), counts, slice_tokens).tobytes())
+            sums["documents"] += int(np.count_nonzero(counts))
+            sums["copies"] += int(counts.sum(dtype=np.int64))
+            sums["tokens"] += int(shard.lengths @ counts.astype(np.int64))
+            times += np.bincount(counts, minlength=MOST + 1)
+        if not times[1:].any():
+            raise ValueError(
+                f"{token_set.display_name}: view {name!r} keeps none of its {token_set.manifest['documents']:,} "
+                "documents; check the rule"
+            )
+        what = (token_set.digest, slice_tokens, all_counts.facts()["sha256"])
+        digest, written = hashlib.sha256(repr(what).encode()).hexdigest()[:16], dict[str, Any]()
+        for kind, file in zip(VIEW_ARRAYS, (all_counts, sliced), strict=True):
+            file.path = folder / f"{digest}.{kind}"
+            written[kind] = file.commit()
+    facts = header("view") | {"name": name, "digest": digest, "manifest": token_set.digest, "rule": rule}
+    facts |= {"slice_tokens": slice_tokens, "splits": splits, **written}
+    facts["times"] = {str(number): int(many) for number, many in enumerate(times) if many}
+    if not (folder / f"{digest}.json").exists():
+        write_json(folder / f"{digest}.json", facts)
+    write_json(folder / f"{name}.json", facts)
+    return facts
