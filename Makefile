@@ -88,7 +88,6 @@ bench: .venv/tools
 	$(PY) benchmarks/arrays.py
 	$(PY) benchmarks/order.py
 	$(PY) benchmarks/mixture.py
-	$(PY) benchmarks/views.py
 	$(PY) benchmarks/remote.py
 
 # after a change of an engine's or tiktoken's pinned version

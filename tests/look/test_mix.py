@@ -10,8 +10,8 @@ import torch
 from making import make_sources, make_token_set
 
 from tokenmill import Mixture, cli, forecast
-from tokenmill.look.mixture_chart import chart_of, chart_of_run, draw
-from tokenmill.look.run_history import Calls, history
+from tokenmill.look.mix import run_cells
+from tokenmill.look.report_text import short
 from tokenmill.numpy import RowLoader
 
 NAMES, T = ("web", "code", "math"), 16
@@ -52,21 +52,20 @@ def test_the_forecast_is_what_a_loader_then_gives(paths, seed):
         assert epochs == pytest.approx(usage[name].epochs, rel=0.03), "filler and BOS are not counted"
 
 
-def test_the_command_prints_the_forecast_draws_it_and_says_that_a_run_ends_early(paths, tmp_path, capsys):
-    path, page = tmp_path / "mixture.toml", tmp_path / "mix.html"
+def test_the_command_prints_the_forecast_and_says_that_a_run_ends_early(paths, tmp_path, capsys):
+    path = tmp_path / "mixture.toml"
     sources = "".join(f"[sources.{name}]\npath = '{paths[name]}'\n" for name in NAMES) + "max_epochs = 2\n"  # of math
     stages = "[[stages]]\nbegin = 0\nweights = {web = 3, code = 2}\n[[stages]]\nbegin = '10K'\nweights = {math = 1%s}\n"
     path.write_text(stages % ", web = 1" + sources)
-    assert cli.main(["mix", str(path), "--tokens", "40K", "--html", str(page)]) == 0
-    said, html, found = capsys.readouterr().out, page.read_text(), forecast(Mixture.load(path), tokens=40_000)
+    assert cli.main(["mix", str(path), "--tokens", "40K"]) == 0
+    said, found = capsys.readouterr().out, forecast(Mixture.load(path), tokens=40_000)
     assert all(
         f"{name}: {n:,} tokens, {epochs:.3f} epochs in all" in said for name, (n, epochs) in found.totals.items()
     )
-    assert draw(chart_of(found), "light") in html
-    assert html.count("<rect") == 2 * (len(found.lines) + 3), "a box for each source of each part, and the legend's"
-    assert "<td>0</td><td>0 to 10,000</td><td>web</td><td>3</td><td>60.000%</td><td>6,000</td>" in html
+    lines = [line.replace("│", " ").split() for line in said.splitlines()]
+    assert ["0", "0", "to", "10k", "web", "3", "60.000%", "6k"] in [line[:8] for line in lines]
     retired = next(line.begin for line in found.lines if line.share == 1)
-    assert f"<td>1</td><td>{retired:,} to 40,000</td><td>web</td>" in html
+    assert f"1 {short(retired)} to 40k web".split() in [line[:5] for line in lines]
     path.write_text(stages % "" + sources)
     assert cli.main(["mix", str(path), "--tokens", "40K"]) == 1
     assert "error: all sources of stage 1 are used up after" in capsys.readouterr().out
@@ -89,35 +88,30 @@ def go_on(state, tokens, calls, batch_size, world_size, seq_len, skip=0):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_history_of_a_run_is_what_its_loop_logged(paths, seed):
-    rng, state, total, calls = random.Random(seed), None, Counter(), []
+    rng, state, total, legs = random.Random(seed), None, Counter(), []
     for _ in range(rng.randint(1, 5)):
         names = rng.sample(NAMES, rng.randint(1, 3))
-        stages = [(0, {name: rng.randint(1, 20) for name in names}), (900, dict.fromkeys(names, 1))]
-        mixture = mixture_of(paths, stages[: rng.randint(1, 2)])
+        mixture = mixture_of(paths, [(0, {name: rng.randint(1, 20) for name in names})])
         how = rng.randint(1, 3), rng.randint(1, 3), rng.choice([T, 24])
         state, taken = go_on(state, mixture, rng.randint(0, 25), *how, skip=rng.choice([0, 0, 3]))
         begin, total = total.total(), total + taken
-        if calls and calls[-1][2:] == how:
-            begin = calls.pop().begin
-        calls += [Calls(begin, total.total(), *how)] * (total.total() > begin)
-    found = history(state)
-    assert Counter(found.totals) == total
-    assert found.tokens == total.total() == (found.parts[-1].end if found.parts else 0)
-    assert found.calls == calls
+        legs += [(f"{short(begin)} to {short(total.total())}", how[1], how[0], how[2])] * (total.total() > begin)
+    rows, totals = run_cells(state)
+    assert +totals == total
+    assert list(dict.fromkeys(row[:4] for row in rows)) == legs
 
 
-def test_the_command_prints_and_draws_a_run_from_its_checkpoint(paths, tmp_path, capsys):
-    checkpoint, page = tmp_path / "ckpt.pt", tmp_path / "page.html"
+def test_the_command_prints_a_run_from_its_checkpoint(paths, tmp_path, capsys):
+    checkpoint = tmp_path / "ckpt.pt"
     state, _ = go_on(None, mixture_of(paths, [(0, {"web": 2, "code": 1, "math": 1})]), 20, 4, 2, T)
     state, _ = go_on(state, mixture_of(paths, [(0, dict.fromkeys(NAMES, 1))]), 10, 4, 1, T)
     torch.save({"loop": {"data": state}}, checkpoint)
-    assert cli.main(["mix", "--checkpoint", str(checkpoint), "--html", str(page)]) == 0
-    said, found = capsys.readouterr().out, history(state)
-    assert "tokens 0 to 2,560: world_size 2, batch_size 4, seq_len 16" in said
-    assert "tokens 2,560 to 3,200: world_size 1, batch_size 4, seq_len 16" in said
-    assert all(f"{name}: {n:,} tokens, {n / 3200:.3%} of the run" in said for name, n in found.totals.items())
-    assert "<td>0 to 2,560</td><td>web</td><td>50.000%</td><td>1,280</td>" in page.read_text()
-    assert draw(chart_of_run(found), "dark") in page.read_text()
+    assert cli.main(["mix", "--checkpoint", str(checkpoint)]) == 0
+    said, (_, totals) = capsys.readouterr().out, run_cells(state)
+    lines = [line.replace("│", " ").split() for line in said.splitlines()]
+    assert ["0", "to", "2.56k", "2", "4", "16", "web", "50.000%", "1.28k"] in lines
+    assert [line[3:6] for line in lines if line[:3] == ["2.56k", "to", "3.2k"]] == [["1", "4", "16"]] * 3
+    assert all(f"{name}: {n:,} tokens, {n / 3200:.3%} of the run" in said for name, n in totals.items())
     folder = make_token_set(tmp_path / "set", train=[[30] * 60], val=[[9] * 3])
     for calls, line in ((0, "source"), (1, "the set: 32 tokens, 100.000% of the run")):
         torch.save(go_on(None, folder, calls, 2, 1, T)[0], checkpoint)

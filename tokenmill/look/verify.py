@@ -2,8 +2,7 @@
 
 Every byte of every shard is read. The checks are: checksums, offsets that increase, BOS at the beginning of each
 document and nowhere else, ids below the vocabulary size, and counts that agree with the record and the manifest. A
-shard's record has the CRC-32 of each MiB. If one differs because of a single flipped bit, its place follows from the
-difference alone (bit_errors.py). For larger damage, the MiB is named.
+shard's record has the CRC-32 of each MiB, so damage is named where it is.
 
 With --quick, only files, sizes, records and the manifest are checked. A bad shard is made again if you delete its
 record and prepare again from the same source.
@@ -103,25 +102,17 @@ def check_shard(path: str, cache: CacheConfig, entry: ShardEntry, report) -> lis
     checksums = {suffix: Checksums() for suffix in columns_of(record)}
     offsets = np.fromfile(shard_path(token_set.path, entry.name, OFFSETS.suffix), OFFSET)
     checksums[OFFSETS.suffix].update(offsets.data)
-    starts, at, documents = offsets[:-1], 0, 0
     for first, block in zip(range(0, entry.tokens, BLOCK_BYTES), _blocks(token_set, entry), strict=True):
         checksums[TOKENS.suffix].update(block.data)
-        if not wrong:
-            wrong += verify_checks.of_ids(token_set, block, first)
-            begun = int(np.searchsorted(starts, first + len(block)))
-            wrong += verify_checks.of_starts(token_set, block, starts[at:begun], first, at)
-            wrong += verify_checks.of_ends(token_set, block, offsets, first)
-            at = begun
-        report(at - documents, len(block), block.nbytes, len(block))
-        documents = at
+        wrong = wrong or verify_checks.of_block(token_set.tokenizer, block, offsets, first)
+        report(int((block == token_set.bos_id).sum()), len(block), block.nbytes, len(block))
     for suffix in (name for name, column in columns_of(record).items() if column.optional):
         for block in in_blocks(map_file(token_set.column_path(entry, suffix), np.dtype(np.uint8)), BLOCK_BYTES):
             checksums[suffix].update(block.data)
     for suffix, found in checksums.items():
         wrong += verify_checks.of_bytes(found.facts(), record[suffix], suffix)
-    if not wrong:
-        wrong += verify_checks.of_mask(token_set, entry, offsets)
-    return [*verify_checks.of_offsets(offsets, entry), *wrong]
+    wrong = [*verify_checks.of_offsets(offsets, entry), *wrong]
+    return wrong or verify_checks.of_mask(token_set, entry, offsets)
 
 
 def _blocks(token_set: TokenSet, entry: ShardEntry) -> Iterator[np.ndarray]:
