@@ -58,8 +58,6 @@ picture: .venv/tools
 	[ -e .venv/chat.txt ] || $(MAKE) chat
 	$(PY) docs/picture.py "$$(tail -n 1 .venv/demo.txt)" "$$(tail -n 1 .venv/chat.txt)"
 	$(PY) docs/order_picture.py
-	$(PY) docs/mixture_picture.py
-	$(PY) docs/run_picture.py
 	$(PY) docs/show_picture.py "$$(tail -n 1 .venv/demo.txt)"
 	$(PY) docs/run_notebook.py
 

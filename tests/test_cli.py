@@ -11,7 +11,6 @@ from making import ROOT
 
 from tokenmill import PRESETS, PrepareConfig, __version__, cli, prepare
 from tokenmill.exchange.convert import In, Out, export, take_in
-from tokenmill.look.report import Report
 from tokenmill.look.verify import verify
 from tokenmill.prepare import command
 
@@ -149,8 +148,6 @@ def test_a_tokenizer_is_trained_below_a_text_as_well(tmp_path, source):
 def test_texts_are_taken_for_paths_by_what_looks_and_converts_too(prepared, tokenizer_json, tmp_path):
     tokens, out = str(prepared[1]), str(tmp_path / "out")
     assert verify(tokens, quick=True) == {}
-    assert Report(tokens).page == prepared[1] / "report.html"
-    assert Report(tokens, out="page.html").page.name == "page.html"
     export(Out("nanogpt", tokens, out))
     files = (f"{out}/train.bin", f"{out}/val.bin")
     folder = take_in(In("nanogpt", files, tokenizer_json, "back", (files[1],), tokens_root=str(tmp_path / "back")))

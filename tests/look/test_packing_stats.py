@@ -12,7 +12,7 @@ from stream_rows import starts
 
 from tokenmill.look import packing_stats
 from tokenmill.look.packing_stats import Tally, tally, variants
-from tokenmill.look.sample_rows import SamplePiece, Specimen, _rows, make_specimen
+from tokenmill.look.sample_rows import SamplePiece, _rows, make_specimen
 from tokenmill.rows.gaps import MOST_FILLER
 from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
@@ -24,8 +24,8 @@ lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 
 def rows_of(packing, lengths, row_len, seed):
     """Every row as a list of (document, start, length, filler)."""
-    if packing.startswith("best_fit"):
-        plan = plan_rows(lengths, row_len, long_documents="crop" if "crop" in packing else "split", seed=seed)
+    if packing == "best_fit":
+        plan = plan_rows(lengths, row_len, seed=seed)
         pieces = list(
             zip(plan.document.tolist(), plan.start.tolist(), plan.length.tolist(), plan.filler.tolist(), strict=True)
         )
@@ -50,7 +50,7 @@ def slow_tally(packing, lengths, row_len, seed):
     in_row = sum(n for row in rows for _, _, n, _ in row)
     shared = len(rows) - 1 if packing == "concat" and rows else 0
     short = [d for d, length in enumerate(lengths) if length <= row_len]
-    packed = packing.startswith("best_fit")  # there a piece that begins inside a document has an inserted BOS
+    inside = sum(row[0][1] > 0 for row in rows)  # in best_fit, such a piece has an inserted BOS
     return Tally(
         tokens=sum(lengths),
         kept=len(set(found)),
@@ -58,8 +58,8 @@ def slow_tally(packing, lengths, row_len, seed):
         repeated=in_row - len(set(found)) - shared,
         headed=sum(n for row in rows for _, start, n, _ in row if start == 0),
         rows=len(rows),
-        rows_on_bos=sum(packed or row[0][1] == 0 for row in rows),
-        pieces=sum(len(row) for row in rows),
+        at_start=len(rows) - inside,
+        inserted=inside if packing == "best_fit" else 0,
         short=len(short),
         broken=sum(d not in whole for d in short),
     )
@@ -67,7 +67,7 @@ def slow_tally(packing, lengths, row_len, seed):
 
 @given(st.lists(lengths_lists, min_size=1, max_size=3), st.integers(2, 24), st.sampled_from(PLANNED), st.integers(0, 3))
 def test_a_tally_is_what_a_slow_count_finds(shards, row_len, packing, seed):
-    together = [sum(shards, [])] if packing.startswith("best_fit") else shards  # all of them are one window
+    together = [sum(shards, [])] if packing == "best_fit" else shards  # all of them are one window
     expected = sum((slow_tally(packing, s, row_len, (seed, 0, i)) for i, s in enumerate(together)), Tally())
     assert tally(packing, [np.array(s) for s in shards], row_len, seed) == expected
 
@@ -102,8 +102,7 @@ def slow_nanochat(lengths, row_len, settled, measured):
         row_tokens=kept,
         headed=kept,
         rows=len(rows),
-        rows_on_bos=len(rows),
-        pieces=pieces,
+        at_start=len(rows),
         short=len(short),
         broken=sum(kept < length for length, kept in short),
     )
@@ -131,14 +130,12 @@ def filler_without_cuts(lengths, row_len):
 @example([1, 1, 1, 1, 1, 3, 5, 6, 10, 14, 40, 1, 1, 1, 2, 7, 38], 20)
 def test_best_fit_keeps_its_promises(lengths, row_len):
     found = tally("best_fit", [np.array(lengths)], row_len)
-    assert (found.dropped, found.on_bos) == (0, 1)
+    assert (found.dropped, found.at_start + found.inserted) == (0, found.rows)
     assert not found.cut or filler_without_cuts(lengths, row_len) > MOST_FILLER / 100
-    cropped = tally("best_fit, crop", [np.array(lengths)], row_len)
-    assert cropped.with_beginning == 1 or cropped.broken
 
 
 @given(lengths_lists, st.integers(2, 24), st.sampled_from([*PACKINGS, *variants(chat=True)]))
-def test_a_specimen_s_rows_are_full_and_its_share_of_dropped_tokens_is_the_tally_s(lengths, row_len, packing):
+def test_a_specimen_s_rows_are_full_and_hold_what_the_tally_counts(lengths, row_len, packing):
     lengths = np.array(lengths)
     among = variants(chat=packing not in PACKINGS)
     rows = _rows(among[packing], lengths, row_len)
@@ -149,13 +146,12 @@ def test_a_specimen_s_rows_are_full_and_its_share_of_dropped_tokens_is_the_tally
             continue
         assert 0 < part.length <= lengths[part.document] - part.start
         assert part.cropped == (
-            packing in ("nanochat", "best_fit, crop", "crop")
-            and not part.filler
-            and part.length < lengths[part.document]
+            packing in ("nanochat", "crop") and not part.filler and part.length < lengths[part.document]
         )
     if rows and packing != "nanochat":
-        specimen = Specimen([], lengths, among, {packing: rows})
-        assert specimen.dropped(packing) == pytest.approx(tally(packing, [lengths], row_len).dropped)
+        parts = [part for row in rows for part in row if not (part.document == len(lengths) or part.filler)]
+        held = {(part.document, place) for part in parts for place in range(part.start, part.start + part.length)}
+        assert len(held) == tally(packing, [lengths], row_len).kept
 
 
 def test_nanochat_s_rule_on_a_few_documents():

@@ -19,13 +19,12 @@ from making import BOS, ROOT, full_after, give_tokenizer, make_text, make_token_
 
 from tokenmill import cli
 from tokenmill.look import packing_stats
-from tokenmill.look.charts import line_chart
+from tokenmill.look.lengths import histogram, sample
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report import Report, find
 from tokenmill.look.report_page import source_files
-from tokenmill.look.report_text import percent, verdict, visible
+from tokenmill.look.report_text import MEASURES, percent, verdict
 from tokenmill.look.sample_rows import make_specimen
-from tokenmill.look.token_stats import histogram, look, quantile_ids, sample
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -94,12 +93,10 @@ def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(bro
     assert tab.locator(".panel:visible .row:visible").count() == 16
     tab.locator(".panel:visible summary").click()
     assert tab.locator(".panel:visible .row:visible").count() > 32
-    places = [tab.locator(".end").nth(i).bounding_box() for i in range(len(variants()))]
-    tops = sorted((place["y"], place["height"]) for place in places)
-    assert all(a + height <= b + 1 for (a, height), (b, _) in zip(tops, tops[1:], strict=False)), (
-        "no name hides another"
-    )
-    assert max(place["x"] + place["width"] for place in places) <= size[0]
+    table = tab.locator(".packings").first
+    assert table.evaluate("table => table.scrollWidth") <= table.locator("..").evaluate("box => box.clientWidth")
+    tabs = [tab.locator(".tabs label").nth(i).bounding_box() for i in range(len(variants()))]
+    assert max(place["x"] + place["width"] for place in tabs) <= size[0], "every packing can be chosen"
     assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
     red, green, blue = map(int, re.findall(r"\d+", tab.evaluate("getComputedStyle(document.body).backgroundColor"))[:3])
     assert (red + green + blue > 600) == (scheme == "light")
@@ -188,7 +185,7 @@ def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json
 def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     html = page.read_text()
     assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", html), "nothing from elsewhere"
-    found = find(Report(folder, SEQ_LEN))
+    found = find(Report((str(folder),), SEQ_LEN))
     lengths = [found.token_set.open(entry).lengths for entry in found.token_set.split("train")]
     for seq_len in (SEQ_LEN, 512, 1024, 2048, 4096, 8192, 16_384):
         assert f"seq_len {seq_len:,}</caption>" in html
@@ -196,13 +193,12 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
             expected = tally(packing, lengths, seq_len + 1)
             assert found.tallies[seq_len][packing] == expected
             assert all(f"<td>{share:.2%}</td>" in html for share in expected.shares())
-            for share in (expected.dropped, expected.on_bos):  # a line chart of each
-                assert f'title="{packing}, {seq_len:,}: {share:.2%}"' in html
     ours = found.tallies[SEQ_LEN]["best_fit"]
     for share, words in (
         (1 - ours.dropped, "of the tokens kept"),
         (ours.filler, "filler"),
-        (ours.on_bos, "of the rows begin with BOS"),
+        (ours.begin, "of the rows begin with a document"),
+        (ours.begin_inserted, "of the rows begin with an inserted BOS"),
         (ours.cut, "of the short documents cut"),
     ):
         number = f"{share:.0%}" if share in (0, 1) else f"{share:.2%}"
@@ -225,25 +221,15 @@ def test_the_lines_that_a_report_trains_with_train(folder, page):
     found["loader"].close()
 
 
-def test_lines_that_hide_each_other_have_several_widths():
-    shares = {
-        "a": {512: 0.0, 1024: 0.0},
-        "b": {512: 0.5, 1024: 0.0},
-        "c": {512: 0.001, 1024: 0.0},
-        "d": {512: 0.0, 1024: 0.001},
-    }
-    drawn = line_chart("tokens", shares, 512)["drawn"]
-    assert [line["width"] for line in drawn] == [0, 0, 1, 2]
-
-
 def test_source_files_are_listed_the_largest_first_and_the_rest_behind_a_click(tmp_path, tokenizer_json):
     for number in range(30):
         write_parquet(tmp_path / "corpus" / f"{number:02}.parquet", make_text(2 + number, seed=number))
     flags = ("--source", "corpus", "--val-file", "last", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1000)
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     files = source_files(TokenSet(folder))
-    assert sum(file["tokens"] for file in files) == TokenSet(folder).manifest["tokens"]
-    assert [file["tokens"] for file in files] == sorted((file["tokens"] for file in files), reverse=True)
+    tokens = [file[-1] for file in files]
+    assert sum(tokens) == TokenSet(folder).manifest["tokens"]
+    assert tokens == sorted(tokens, reverse=True)
     assert cli.main(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
     assert all(f'class="name">{number:02}.parquet</th>' in text for number in range(30))
@@ -269,13 +255,11 @@ def test_the_verdict_says_what_the_lengths_and_the_packings_do():
     tallies = {name: tally(name, [lengths], 21) for name in variants()}
     said = verdict(lengths, tallies, 20)
     assert said.startswith("39% of your documents are longer than a row of 20 + 1 tokens, and hold 86% of the tokens. ")
-    assert "best_fit drops nothing and begins all of its rows with BOS" in said
-    assert f"{tallies['best_fit'].with_beginning:.0%} of the tokens have their document's beginning" in said
-    assert f"nanochat's policy would drop {tallies['nanochat'].dropped:.0%}; " in said
-    assert (
-        f"with concat, {1 - tallies['concat'].on_bos:.0%} of the rows would begin inside a document, without BOS."
-        in said
-    )
+    ours = tallies["best_fit"]
+    assert f"best_fit drops nothing; {ours.begin:.0%} of its rows begin with a document, " in said
+    assert f"{ours.begin_inserted:.0%} with an inserted BOS where a longer document goes on; " in said
+    assert f"nanochat's policy would drop {tallies['nanochat'].dropped:.0%}; with concat, " in said
+    assert f"{1 - tallies['concat'].begin:.0%} of the rows would begin inside a document, without BOS." in said
     shares = (0, 1e-6, 0.0004, 0.005, 0.394, 0.996, 0.9999, 0.9999999, 1)
     told = ["none", "less than 0.01%", "0.04%", "0.5%", "39%", "99.6%", "99.99%", "more than 99.99%", "all"]
     assert [percent(share) for share in shares] == told
@@ -289,17 +273,15 @@ def test_what_was_left_out_is_said(tmp_path, tokenizer_json, capsys):
     printed = run(capsys, folder)[1]
     html = (folder / "report.html").read_text()
     for text in (printed, html):
-        assert "18 null documents were left out: they have no text" in text
-        assert "36 empty documents were left out" in text
+        assert "18 null documents (the first in 0.parquet)" in text
+        assert "36 empty documents (the first in 0.parquet)" in text
 
 
 def test_the_statistics_are_counted(folder):
     token_set = TokenSet(folder)
     shards = [token_set.open(entry) for entry in token_set.split("train")]
-    found = look(token_set, "train")
-    tokens = np.concatenate([shard.tokens for shard in shards])
-    assert found.uses.tolist() == [int((tokens == i).sum()) for i in range(token_set.tokenizer["vocab_size"])]
-    bins, lengths = histogram(found.all_lengths), found.all_lengths
+    lengths = np.concatenate([shard.lengths for shard in shards])
+    bins = histogram(lengths)
     assert [(one.documents, one.tokens) for one in bins] == [
         (int(inside.sum()), int(lengths[inside].sum()))
         for one in bins
@@ -336,16 +318,54 @@ def test_of_a_large_set_some_shards_are_looked_at_evenly_spread(token_set, monke
     assert sampled([5_000_000] * 100, documents=1_000_000)[:3] == [0, 12, 25]
 
 
-def test_how_many_ids_make_a_share():
-    assert [quantile_ids(np.array([1, 0, 5, 4]), share) for share in (0.5, 0.51, 0.9, 1)] == [1, 2, 2, 3]
+# ---------------------------------------------------------------------------- text that was not prepared
 
 
-@pytest.mark.parametrize(
-    ("token", "text"),
-    [(b" the", "␣the"), (b"\n\t\r", "⏎→␍"), (b"\xe2\x80", r"\xe2\x80"), ("水".encode(), "水"), (b"\x1b", r"\x1b")],
-)
-def test_tokens_are_made_visible(token, text):
-    assert visible(token) == text
+def test_text_that_was_not_prepared_is_what_a_set_of_it_is(tmp_path, tokenizer_json, capsys):
+    for number in range(3):
+        write_parquet(tmp_path / "corpus" / f"{number}.parquet", make_text(60, seed=number))
+    flags = ("--tokenizer", tokenizer_json, "--seq-len", SEQ_LEN)
+    status, printed, _ = run(capsys, *sorted((tmp_path / "corpus").glob("*.parquet")), *flags)
+    assert (status, run(capsys, tmp_path / "corpus", *flags)[1]) == (0, printed), "a folder, or its files"
+    assert not list(tmp_path.rglob("*.html"))
+    done = run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, "--val-file", "last", cwd=tmp_path)
+    token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+    lengths = [token_set.open(entry).lengths for split in ("train", "val") for entry in token_set.split(split)]
+    assert f"read all of the text, 180 documents, and tokenized it with {token_set.tokenizer['name']} (" in printed
+    assert f"about {token_set.manifest['tokens']:,} tokens in all" in printed
+    for seq_len in (SEQ_LEN, 2048, 8192):
+        found = [tally(packing, [np.concatenate(lengths)], seq_len + 1).shares() for packing in variants()]
+        for measure, *shares in zip(MEASURES, *found, strict=True):
+            assert re.search(measure + r"\W+" + r"\W+".join(f"{share:.2%}" for share in shares), printed)
+
+
+def test_a_large_text_is_sampled(tmp_path, tokenizer_json, capsys, monkeypatch):
+    for number in range(40):
+        write_parquet(tmp_path / "corpus" / f"{number:02}.parquet", make_text(60, seed=number))
+    monkeypatch.setattr("tokenmill.look.text_sample.SAMPLE_BYTES", 20_000)
+    monkeypatch.setattr("tokenmill.text.plan.SMALLEST", 5_000)
+    printed = run(capsys, tmp_path / "corpus", "--tokenizer", tokenizer_json)[1]
+    part, whole = map(float, re.search(r"read ([\d.]+) kB of about ([\d.]+) MB of the text", printed).groups())
+    assert 20 < part < 150
+    assert whole > 1
+    run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, cwd=tmp_path)
+    (manifest,) = tmp_path.glob("data/tokens/*/manifest.json")
+    told = int(re.search(r"about ([\d,]+) tokens in all", printed)[1].replace(",", ""))
+    assert told == pytest.approx(json.loads(manifest.read_text())["tokens"], rel=0.1)
+
+
+def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    for arguments, said in (
+        ((tmp_path / "a.jsonl", "--view", "x"), "--out and --view are for token sets"),
+        ((tmp_path / "none.jsonl",), "none.jsonl"),
+        ((folder, folder), "expected one token set, found 2"),
+        ((), "expected a token set, or files of text"),
+        ((tmp_path / "a.jsonl", "--tokenizer", "train:400"), "--tokenizer train:400: is not trained yet"),
+        ((tmp_path / "a.jsonl", "--text-column", "body"), "under 'body'"),
+    ):
+        status, _, error = run(capsys, *arguments)
+        assert (status, said in error) == (1, True), error
 
 
 # ---------------------------------------------------------------------------- bad input
@@ -379,17 +399,6 @@ def test_a_truncated_shard_is_named(copy, capsys):
     path = sorted(copy.glob("shards/*.bin"))[0]
     path.write_bytes(path.read_bytes()[:-2])
     refused(capsys, copy, str(path), "expected", "found")
-
-
-@pytest.mark.parametrize(
-    ("value", "message"), [(60_000, "expected ids below 400, found 60,000"), (None, "expected one BOS")]
-)
-def test_ids_beyond_the_vocabulary_and_a_missing_bos_are_damage(copy, capsys, value, message):
-    path = sorted(copy.glob("shards/*.bin"))[0]
-    tokens = np.fromfile(path, np.uint16)
-    tokens[0] = tokens[1] if value is None else value
-    tokens.tofile(path)
-    refused(capsys, copy, str(path), message, "tokenmill verify")
 
 
 def test_an_id_that_stands_for_nothing_is_damage(copy, capsys):

@@ -88,7 +88,7 @@ def test_a_record_is_sent_after_its_tokens_and_the_manifest_last(folder, tmp_pat
     assert [name.endswith(".json") for name in views] == sorted(name.endswith(".json") for name in views)
 
 
-def test_a_push_mends_what_is_missing_and_says_what_to_do_with_what_is_damaged(folder, bucket, capsys):
+def test_a_push_mends_what_is_missing_and_a_pull_names_what_is_damaged(folder, bucket, capsys, tmp_path):
     address, s3 = f"s3://{bucket}/tokens/mended", boto3.client("s3")
     push(TokenSet(folder), address)
     name = min(path.name for path in (folder / "shards").glob("*.bin"))
@@ -99,8 +99,8 @@ def test_a_push_mends_what_is_missing_and_says_what_to_do_with_what_is_damaged(f
         assert push(TokenSet(folder), address) == 1
         assert s3.get_object(**key)["Body"].read() == right
     s3.put_object(**key, Body=bytes([right[0] ^ 1]) + right[1:])
-    assert cli.main(["verify", address]) == 1
-    assert f"delete them there, and run: tokenmill push FOLDER {address}" in capsys.readouterr().out
+    assert cli.main(["pull", address, str(tmp_path / "back")]) == 1
+    assert "damaged there, or replaced; delete the shard there, and push it again" in capsys.readouterr().err
 
 
 def test_another_set_is_not_written_over_there_or_here(folder, tmp_path):

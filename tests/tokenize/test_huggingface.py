@@ -168,6 +168,85 @@ def test_the_model_says_what_begins_a_document(tmp_path):
     assert load_any(str(path)).bos_token == "<bos>"
 
 
+@pytest.mark.parametrize(
+    ("step", "bos"),
+    [
+        ({"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<ordinary>", 5]}, "<ordinary>"),
+        (
+            {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "BOS", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                "special_tokens": {"BOS": {"id": "BOS", "ids": [2], "tokens": ["<bos>"]}},
+            },
+            "<bos>",
+        ),
+    ],
+)
+def test_a_post_processor_puts_it_first(tmp_path, step, bos):
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
+    theirs.add_special_tokens(["<|endoftext|>", "<bos>", "<eos>", "<cls>"])
+    theirs.add_tokens(["<ordinary>"])
+    path = tmp_path / "tokenizer.json"
+    theirs.save(str(path))
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": ""}')
+    whole, roberta = json.loads(path.read_text()), {"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<cls>", 4]}
+    for post_processor in (step, {"type": "Sequence", "processors": [roberta, step]}):
+        path.write_text(json.dumps(whole | {"post_processor": post_processor}))
+        assert load_any(str(path)).bos_token == bos
+    whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] != bos]
+    path.write_text(json.dumps(whole | {"post_processor": step}))
+    with pytest.raises(ValueError, match=f"found no '{bos}', but .*--bos-token"):
+        load_any(str(path))
+
+
+DOUBTFUL = {
+    "a literal": {
+        "pre_tokenizer": [{"type": "Split", "pattern": {"String": "the"}, "behavior": "Isolated", "invert": False}]
+    },
+    "a delimiter": {"pre_tokenizer": [{"type": "CharDelimiterSplit", "delimiter": "|"}]},
+    "what is removed": {
+        "pre_tokenizer": [{"type": "Split", "pattern": {"Regex": "the"}, "behavior": "Removed", "invert": False}]
+    },
+    "merges twice": {"merges": 1},
+}
+
+
+@pytest.mark.parametrize("what", DOUBTFUL)
+def test_what_the_proof_would_not_see_is_left_to_the_library(tmp_path, what):
+    """An engine may treat one word otherwise, which no random text has."""
+    whole = json.loads(KINDS["digits"]().to_str())
+    whole["pre_tokenizer"]["pretokenizers"][1:1] = DOUBTFUL[what].get("pre_tokenizer", [])
+    whole["model"]["merges"] += whole["model"]["merges"][: DOUBTFUL[what].get("merges", 0)]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    encoder, why = choose_encoder("auto", load_any(str(tmp_path / "tokenizer.json"), "<s>"))
+    assert (encoder.engine, "gigatoken is not proven with " in why) == ("tokenizers", True), why
+
+
+def test_added_tokens_that_overlap_are_matched_in_the_library_s_order(tmp_path):
+    theirs = KINDS["digits"]()
+    theirs.add_tokens([tokenizers.AddedToken("ople who", normalized=False)])
+    theirs.add_tokens([tokenizers.AddedToken("e people", normalized=True)])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = load_any(str(tmp_path / "tokenizer.json"), "<s>")
+    encoder, why = choose_encoder("auto", ours)
+    assert encoder.engine == "gigatoken", why
+    documents = pa.array(["We are the people who live", "the people", "people who", "none"], pa.large_string())
+    assert encoder.encode(documents)[0].tolist() == Encoder(ours).encode(documents)[0].tolist()
+
+
+def test_a_suffix_of_words_is_no_text():
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    trainer = tokenizers.trainers.BpeTrainer(
+        special_tokens=["<s>", "<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    theirs.train_from_iterator(["the mill grinds the grain"] * 9, trainer)
+    ours = HuggingFace.of_json("clip", json.loads(theirs.to_str()), {"<s>": 0, "<unk>": 1}, "<s>")
+    text = "the grain the mill"
+    assert int(ours.token_bytes()[ours.encode(text)].sum()) == len(text) + 1, "a space after each word"
+
+
 def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
     """Text that spells it is ordinary text then, and its token otherwise."""
     theirs = KINDS["nfc"]()

@@ -1,10 +1,8 @@
 """Statistics of the loss mask of a chat set: how many tokens of each conversation bear loss, and how many of these a
 choice of `long_documents` loses.
 
-    statistics = look_at_loss(token_set, "train", seq_lens=(2048, 8192))
+    statistics = look_at_loss(token_set, sample(token_set, "train"), seq_lens=(2048, 8192))
     statistics.lost["crop"][2048]        0.031: of the tokens that bear loss, the share that is beyond the first row
-
-The shards that are read are those of token_stats.py.
 """
 
 from collections.abc import Sequence
@@ -14,8 +12,8 @@ import numpy as np
 
 from tokenmill.feed.chats import NONE
 from tokenmill.look.packing_stats import variants
-from tokenmill.look.token_stats import sample
-from tokenmill.store.documents import ShardDocuments, documents_of
+from tokenmill.store.documents import documents_of
+from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
 MOST_STRETCHES = 16  # a chart counts conversations of this many and more together
@@ -36,13 +34,15 @@ class LossStatistics:
         return np.bincount(np.minimum(self.stretches, MOST_STRETCHES))
 
 
-def look_at_loss(token_set: TokenSet, split: str, seq_lens: Sequence[int]) -> LossStatistics:
+def look_at_loss(token_set: TokenSet, entries: Sequence[ShardEntry], seq_lens: Sequence[int]) -> LossStatistics:
     """Reads the loss masks of a chat set. Raises ValueError or FileNotFoundError if a shard is damaged or missing."""
-    shards = documents_of(token_set, sample(token_set, split))
+    shards = documents_of(token_set, entries)
     targets, stretches, first = [], [], []
     kept = {label: dict.fromkeys(seq_lens, 0) for label in variants(chat=True)}
     for shard in shards:
-        bits, offsets = _bits(shard), shard.offsets
+        mask, offsets = shard.mask(), shard.offsets
+        assert mask is not None, "only chat sets have a mask"
+        bits = np.append(mask, np.uint8(0))
         begins = np.zeros_like(bits)
         begins[1:] = bits[1:] > bits[:-1]  # a conversation begins with BOS, which bears no loss
         targets.append(_sums(bits, offsets[:-1], offsets[1:]))
@@ -60,13 +60,6 @@ def look_at_loss(token_set: TokenSet, split: str, seq_lens: Sequence[int]) -> Lo
     total = max(1, int(found.sum()))
     lost = {label: {seq_len: 1 - count / total for seq_len, count in counts.items()} for label, counts in kept.items()}
     return LossStatistics(found, np.concatenate(stretches), lost, first)
-
-
-def _bits(shard: ShardDocuments) -> np.ndarray:
-    """The loss mask of a shard, and a 0 after it: (tokens + 1,) uint8."""
-    mask = shard.mask()
-    assert mask is not None, "only chat sets have a mask"
-    return np.append(mask, np.uint8(0))
 
 
 def _sums(bits: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -20,29 +20,19 @@ from tokenmill.sanitize import sanitize
 
 def metadata_table(rows: Sequence[ShownRow], locate: Callable[[Piece], SourceLocator], columns: str) -> Table:
     """The table of these rows' documents. `columns` are names, separated by commas, or "all". `locate` returns what
-    knows the metadata of a piece's document.
-
-    Raises ValueError if no document has one of them.
+    knows the metadata of a piece's document. ValueError if no document has one of them.
     """
-    lines: list[tuple[str, str, int, dict[str, Any]]] = []
-    for row in rows:
-        for piece in row.pieces:
-            if piece.filler or piece.is_padding:
-                continue
-            locator, entry = locate(piece), piece.shard.entry
-            facts = locator.metadata(entry, piece.document)
-            lines.append((row.place, locator.find(entry, piece.document), piece.length, facts))
-    known = list(dict.fromkeys(name for *_, facts in lines for name in facts))
+    shown = [(row, one) for row in rows for one in row.pieces if not (one.filler or one.is_padding)]
+    facts = [locate(piece).metadata(piece.shard.entry, piece.document) for _, piece in shown]
+    known = list(dict.fromkeys(name for own in facts for name in own))
     names = known if columns == "all" else [name.strip() for name in columns.split(",")]
-    for name in names:
-        if name.partition(".")[0] not in known and name not in known:
-            raise ValueError(
-                f"--columns {columns}: no document of these rows has {name!r}; there are {', '.join(known) or 'none'}: "
-                "`tokenmill prepare --keep-columns` adds columns"
-            )
+    if unknown := [name for name in names if name.partition(".")[0] not in known and name not in known]:
+        found = f"there are {', '.join(known) or 'none'}; prepare with --keep-columns to have more"
+        raise ValueError(f"--columns {columns}: no document of these rows has {unknown[0]!r}; {found}")
     table = Table("row", "document", "tokens", *map(sanitize, names))
-    for name, place, tokens, facts in lines:
-        table.add_row(name, sanitize(place), f"{tokens:,}", *(sanitize(_cell(facts, column)) for column in names))
+    for (row, piece), own in zip(shown, facts, strict=True):
+        place = sanitize(locate(piece).find(piece.shard.entry, piece.document))
+        table.add_row(row.place, place, f"{piece.length:,}", *(sanitize(_cell(own, name)) for name in names))
     return table
 
 

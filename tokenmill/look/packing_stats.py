@@ -19,13 +19,7 @@ from tokenmill.rows.plan import Content, Packing, plan_window
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window
 
 NANOCHAT_SETTLED, NANOCHAT_MEASURED = 300_000, 100_000  # documents
-OF_TEXT = {
-    "best_fit": Packing(),
-    "best_fit, crop": Packing(long_documents="crop"),
-    "nanochat": Packing("nanochat"),
-    "concat": Packing("concat"),
-    "random": Packing("random"),
-}
+OF_TEXT = {"best_fit": Packing()} | {name: Packing(name) for name in ("nanochat", "concat", "random")}
 OF_CHATS = {"crop": Packing(long_documents="crop", whole=True), "drop": Packing(long_documents="drop", whole=True)}
 
 
@@ -57,8 +51,8 @@ class Tally:
     repeated: int = 0  # of these, copies that fill a row's end, or padding
     headed: int = 0  # of these, those in a row that holds their document's beginning
     rows: int = 0
-    rows_on_bos: int = 0
-    pieces: int = 0  # stretches of one document in one row
+    at_start: int = 0  # of these, rows that begin where a document does
+    inserted: int = 0  # rows that begin with an inserted BOS: within a document that is longer than a row
     short: int = 0  # documents that fit a row
     broken: int = 0  # of these, those that are whole in no row
 
@@ -76,27 +70,25 @@ class Tally:
         return self.repeated / max(1, self.row_tokens)
 
     @property
-    def on_bos(self) -> float:
-        """Share of the rows that begin with BOS."""
-        return self.rows_on_bos / max(1, self.rows)
+    def begin(self) -> float:
+        """Share of the rows that begin where a document does."""
+        return self.at_start / max(1, self.rows)
+
+    @property
+    def begin_inserted(self) -> float:
+        """Share of the rows that begin with an inserted BOS; all others begin within a document, without BOS."""
+        return self.inserted / max(1, self.rows)
 
     @property
     def cut(self) -> float:
         """Share of the documents that would fit into a row but are whole in none."""
         return self.broken / max(1, self.short)
 
-    @property
-    def with_beginning(self) -> float:
-        """Share of the rows' tokens whose row also holds their document's beginning."""
-        return self.headed / max(1, self.row_tokens)
-
     def shares(self) -> tuple[float, ...]:
         """The shares that tables show, in the order of report_text.MEASURES."""
-        return self.dropped, self.filler, self.on_bos, self.cut, self.with_beginning
-
-    @property
-    def pieces_a_row(self) -> float:
-        return self.pieces / max(1, self.rows)
+        inside = (self.rows - self.at_start - self.inserted) / max(1, self.rows)
+        begins = (self.begin, self.begin_inserted, inside)
+        return (self.dropped, self.cut, self.filler, *begins, self.headed / max(1, self.row_tokens))
 
 
 def tally(
@@ -140,8 +132,8 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
         repeated=int(plan.length[plan.filler].sum()),
         headed=int(plan.length[plan.start == 0].sum()),
         rows=plan.num_rows,
-        rows_on_bos=int((plan.bos[first] | (plan.start[first] == 0)).sum()),
-        pieces=int((plan.document < len(lengths)).sum()),
+        at_start=int((plan.start[first] == 0).sum()),
+        inserted=int(plan.bos[first].sum()),
         short=int((lengths <= plan.row_len).sum()),
         broken=len(np.unique(plan.document[kept][(whole <= plan.row_len) & (plan.length[kept] < whole)])),
     )
@@ -162,7 +154,6 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
     kept = int(np.minimum(np.diff(starts), row_len).sum()) + (row_len if len(starts) else 0)
     on_bos = np.isin(starts, begins)
     first = np.searchsorted(ends, starts, side="right")  # the document that each row begins in
-    last = np.searchsorted(ends, starts + row_len - 1, side="right")
     headless = np.where(on_bos, 0, np.minimum(ends[first] - starts, row_len))
     # a document is whole in a row that starts from its end - row_len to its beginning
     holding = np.searchsorted(starts, begins, side="right") - np.searchsorted(starts, ends - row_len, side="left")
@@ -174,8 +165,7 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
         repeated=len(starts) * row_len - kept - shared,
         headed=len(starts) * row_len - int(headless.sum()),
         rows=len(starts),
-        rows_on_bos=int(on_bos.sum()),
-        pieces=int((last - first + 1).sum()),
+        at_start=int(on_bos.sum()),
         short=int(short.sum()),
         broken=int((short & (holding <= 0)).sum()),
     )
@@ -203,8 +193,7 @@ def _settled(lengths: np.ndarray, row_len: int) -> Tally:
         row_tokens=kept,
         headed=kept,
         rows=rows,
-        rows_on_bos=rows,
-        pieces=len(pieces),
+        at_start=rows,
         short=int(short.sum()),
         broken=int((short & (taken < length)).sum()),
     )

@@ -1,118 +1,140 @@
-"""Reports on a token set: `tokenmill report data/tokens/NAME`
+"""Reports on a token set, or on text that was never prepared.
 
-Writes one HTML page into the token set's folder, and prints a short form. The page needs no network and opens from
-disk. Everything in it is computed from the real lengths and tokens (token_stats.py, packing_stats.py, sample_rows.py).
-report_page.py makes the page.
+    tokenmill report data/tokens/NAME       one HTML page in the set's folder, which needs no network; and a short form
+    tokenmill report web/*.jsonl            what each packing would do to this text, from a sample of it
+
+Everything is counted in real lengths and tokens, and packings are run, not estimated.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tokenmill.addresses import name_of, require_folder
+from tokenmill.addresses import is_address, name_of, require_folder
+from tokenmill.humanize import counted, in_bytes, in_time
 from tokenmill.look import report_text
+from tokenmill.look.lengths import lengths_of, sample
 from tokenmill.look.loss_stats import look_at_loss
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report_page import Findings, glance, render, view_in_words
 from tokenmill.look.sample_rows import make_specimen
-from tokenmill.look.token_stats import look, sample
-from tokenmill.prepare.progress import Progress
 from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.store.columns import META
 from tokenmill.store.files import write_file
 from tokenmill.store.set_names import set_folder
-from tokenmill.store.token_sets import TokenSet
+from tokenmill.text.formats import format_of
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16_384)  # packings are compared at these
+SAMPLE_SEQ_LENS = (2048, 8192)  # and for text that was not prepared
+OTHERS = "nanochat is its loader, concat that of llm.c and Megatron, random that of nanoGPT"
 
 
 @dataclass(frozen=True)
 class Report:
-    """Report on a token set: write one HTML page, which needs no network, and print a short form.
+    """Report on a token set: write one HTML page and print a short form. Or print what packings would do to text."""
 
-    The page has document lengths, what each packing does to them, rows drawn and readable, and what the tokens are. Of
-    a chat set, it also has what bears loss, and what each choice of long_documents loses.
-    """
-
-    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
+    # a token set's folder or address; or files of text, or a folder of them
+    source: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOKENS|FILES")]]
     seq_len: int = 2048  # tokens of an input, in the rows that the page draws
     out: Path | None = None  # the page; by default report.html in the folder, or NAME.html here for a remote set
     view: str | None = None  # report on the documents of this view, each as often as it counts
-    cache_dir: str | None = None  # where to cache blocks of a remote set; by default TOKENMILL_CACHE
+    cache_dir: str | None = None  # where to cache files of a remote set; by default TOKENMILL_CACHE
+    tokenizer: str = "gpt2"  # of text that was not prepared, as for prepare
+    text_column: str = "text"  # of text that was not prepared
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.seq_len < 1:
             raise ValueError(f"seq_len must be at least 1, not {self.seq_len}")
 
     @property
-    def page(self) -> Path:
-        require_folder("--out", self.out)
-        if self.out:
-            return Path(self.out)
-        location = set_folder(self.tokens)
-        if isinstance(location, str):
-            return Path(f"{name_of(location)}.html")
-        return location.resolve() / "report.html"
+    def is_text(self) -> bool:
+        """Whether the source is text: files, or a folder with files of text and no token set in it."""
+        path = Path(self.source[0])
+        if (path / "shards").exists() or is_address(self.source[0]):
+            return False
+        return format_of(path.name) is not None or any(format_of(file.name) for file in path.rglob("*"))
 
 
 def find(config: Report) -> Findings:
     """Reads the token set. Raises ValueError or FileNotFoundError if it is unfinished, damaged, or has no documents."""
-    token_set = open_set(config.tokens, CacheConfig(config.cache_dir)).viewed(config.view)
-    tokenizer = Tokenizer.of_set(token_set)
-    to_read = sum(entry.tokens for entry in sample(token_set, "train"))
-    with Progress() as progress:
-        progress.begin("reading", to_read)
-        statistics = look(token_set, "train", lambda tokens: progress.add(0, tokens, 0, tokens))
-    seq_lens = sorted({*SEQ_LENS, config.seq_len})
+    token_set = open_set(config.source[0], CacheConfig(config.cache_dir)).viewed(config.view)
+    tokenizer, entries = Tokenizer.of_set(token_set), sample(token_set, "train")
+    lengths, seq_lens = lengths_of(token_set, entries), sorted({*SEQ_LENS, config.seq_len})
+    loss = look_at_loss(token_set, entries, seq_lens) if token_set.is_chat else None
+    first = None if loss is None else loss.first
     labels = variants(token_set.is_chat)
-    loss = look_at_loss(token_set, "train", seq_lens) if token_set.is_chat else None
-    first, lengths = (None if loss is None else loss.first), statistics.lengths
     tallies = {t: {label: tally(label, lengths, t + 1, first_targets=first) for label in labels} for t in seq_lens}
+    columns = []
+    if META.suffix in token_set.record(token_set.entries[0]) or token_set.view is not None:
+        from tokenmill.views.distribution import distributions  # and pyarrow
+
+        columns = distributions(token_set, token_set.view, entries)
     specimen = make_specimen(token_set, "train", config.seq_len + 1)
-    return Findings(token_set, tokenizer, statistics, tallies, loss, specimen, _columns(token_set))
+    return Findings(token_set, tokenizer, lengths, len(entries), tallies, loss, specimen, columns)
 
 
-def _columns(token_set: TokenSet) -> list[tuple[str, list[Any]]]:
-    """Documents and tokens by what is known of them; nothing for a set that keeps no columns and has no view."""
-    has_metadata = META.suffix in token_set.record(token_set.entries[0])
-    if not has_metadata and token_set.view is None:
-        return []
-    from tokenmill.views.distribution import distributions  # and pyarrow
-
-    return distributions(token_set, token_set.view, sample(token_set, "train"))
-
-
-def print_short(config: Report, found: Findings, console: Console) -> None:
-    """Prints the short form: the set at a glance, and what each packing does to it."""
+def print_short(found: Findings, seq_len: int, console: Console) -> None:
+    """Prints the set at a glance, and what each packing does to it."""
     console.print(f"{found.token_set.name}: {', '.join(glance(found.token_set))}")
-    if view := view_in_words(found.token_set):
-        console.print(view)
-    for line in report_text.left_out(found.token_set):
-        console.print(line)
-    console.print(found.verdict(config.seq_len))
-    console.print(f"{report_text.looked_at(found.statistics)} {found.lengths_in_words}")
-    console.print(report_text.of_tokens(found.statistics.uses, found.tokenizer.token_bytes()))
-    console.print(report_text.of_unused(found.tokenizer, found.statistics.uses)[0])
-    tallies = found.tallies[config.seq_len]
-    table = Table(f"seq_len {config.seq_len:,}", *tallies)
-    for measure, cells in report_text.table(tallies, config.seq_len, found.loss):
+    for line in [view_in_words(found.token_set), *report_text.left_out(found.token_set), found.verdict(seq_len)]:
+        if line:
+            console.print(line)
+    console.print(f"{found.looked_at} {found.lengths_in_words}")
+    tallies = found.tallies[seq_len]
+    _print_table(report_text.table(tallies, seq_len, found.loss), list(tallies), seq_len, console)
+
+
+def print_text(config: Report, console: Console) -> None:
+    """Prints what packings would do to text, from a sample of it. Raises what `sample_text` raises."""
+    from tokenmill.look.text_sample import sample_text  # and the packages of prepare
+    from tokenmill.prepare.config import PrepareConfig
+
+    found = sample_text(config.source, config.tokenizer, config.text_column, console.print)
+    whole, lengths = found.whole_bytes / found.text_bytes, found.lengths
+    tokens, cores = int(lengths.sum() * whole), PrepareConfig(source=config.source).workers
+    part = "all" if whole == 1 else f"{in_bytes(found.text_bytes)} of about {in_bytes(found.whole_bytes)}"
+    engine = f"{found.encoder.tokenizer.name} ({found.encoder.engine})"
+    console.print(f"read {part} of the text, {counted(len(lengths), 'document')}, and tokenized it with {engine}")
+    console.print(report_text.of_lengths(lengths, "documents"))
+    time = in_time(math.ceil(found.seconds * whole / cores))
+    size = in_bytes(tokens * found.token_bytes)
+    console.print(f"about {tokens:,} tokens in all, {size}; tokenizing takes about {time} on {counted(cores, 'core')}")
+    for seq_len in sorted({*SAMPLE_SEQ_LENS, config.seq_len}):
+        tallies = {label: tally(label, [lengths], seq_len + 1) for label in variants()}
+        _print_table(report_text.table(tallies, seq_len, None), list(tallies), seq_len, console)
+    console.print(f"{OTHERS}. {report_text.MEASURES_IN_WORDS}")
+
+
+def _print_table(rows: list[tuple[str, list[str]]], labels: list[str], seq_len: int, console: Console) -> None:
+    table = Table(f"seq_len {seq_len:,}", *labels)
+    for measure, cells in rows:
         table.add_row(measure, *cells)
     console.print(table)
 
 
-def write(config: Report) -> None:
-    """Writes the page and prints the short form. Raises what `find` raises, or OSError if it cannot write."""
-    page, found = config.page, find(config)
-    write_file(page, render(found, config.seq_len).encode())
-    print_short(config, found, Console(highlight=False, soft_wrap=True, markup=False))
-    print(page)
-
-
 def main(arguments: list[str], prog: str) -> None:
-    """Writes the page for these command-line arguments, and prints its path last."""
-    write(tyro.cli(Report, prog=prog, args=arguments))
+    """Reports on what these command-line arguments name, and prints the path of a page last."""
+    config = tyro.cli(Report, prog=prog, args=arguments, description=__doc__)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    require_folder("--out", config.out)
+    if not config.source:
+        raise ValueError("expected a token set, or files of text; `tokenmill list` lists the token sets here")
+    if len(config.source) > 1 and not config.is_text:
+        raise ValueError(f"expected one token set, found {len(config.source):,}; report on them one by one")
+    if config.is_text:
+        if config.out or config.view:
+            raise ValueError("--out and --view are for token sets, and these are files of text; prepare them first")
+        print_text(config, console)
+        return
+    place, found = set_folder(config.source[0]), find(config)
+    page = Path(f"{name_of(place)}.html") if isinstance(place, str) else place.resolve() / "report.html"
+    page = config.out or page
+    write_file(page, render(found, config.seq_len).encode())
+    print_short(found, config.seq_len, console)
+    console.print(str(page))

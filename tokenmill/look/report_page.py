@@ -1,11 +1,11 @@
-"""Renders the report's page from templates/report.html.
+"""Renders the report's page from templates/report.html: plain tables, which Jinja2 draws.
 
-Jinja2 does the drawing. Bars are HTML boxes with computed widths. They need no JavaScript, follow the reader's light or
-dark colors, stay readable on a phone, and are small. A plotting library would give fixed pictures (matplotlib) or need
-megabytes of JavaScript (Plotly, Vega).
+Bars are HTML boxes with computed widths: they need no JavaScript and follow the reader's light or dark colors, where a
+plotting library gives fixed pictures or megabytes of JavaScript.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ import numpy as np
 
 from tokenmill.humanize import counted, in_bytes
 from tokenmill.look import charts, report_rows, report_text
+from tokenmill.look.lengths import histogram
 from tokenmill.look.loss_stats import MOST_STRETCHES, LossStatistics
 from tokenmill.look.packing_stats import Tally
 from tokenmill.look.sample_rows import Specimen
-from tokenmill.look.token_stats import Bin, Statistics, histogram
+from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"
-FREQUENT = 32  # how many of the most frequent tokens are listed
 FILES = 20  # how many source files are listed before the reader asks for more
 SHOWN = 16  # how many rows are drawn before the reader asks for more
 
@@ -35,7 +35,8 @@ class Findings:
 
     token_set: TokenSet
     tokenizer: Tokenizer
-    statistics: Statistics
+    lengths: list[np.ndarray]  # of the documents of each shard that was read
+    shards: int  # that were read
     tallies: dict[int, dict[str, Tally]]  # by seq_len and variant
     loss: LossStatistics | None  # of a chat set
     specimen: Specimen
@@ -43,69 +44,59 @@ class Findings:
 
     def verdict(self, seq_len: int) -> str:
         """What rows of seq_len mean for these documents."""
-        lengths, tallies = self.statistics.all_lengths, self.tallies[seq_len]
+        lengths, tallies = np.concatenate(self.lengths), self.tallies[seq_len]
         if self.loss is None:
             return report_text.verdict(lengths, tallies, seq_len)
         return report_text.chat_verdict(lengths, self.loss, tallies, seq_len)
 
     @property
-    def lengths_in_words(self) -> str:
-        """Sentences about the lengths of documents; of conversations, also about what bears loss in them."""
-        lengths = self.statistics.all_lengths
-        if self.loss is None:
-            return report_text.of_lengths(lengths)
-        return f"{report_text.of_lengths(lengths, 'conversations')} {report_text.of_stretches(self.loss.stretches)}"
+    def looked_at(self) -> str:
+        """Whether all shards were read, or a sample of a large set."""
+        every = sum(entry.tokens > 0 for entry in self.token_set.split("train"))
+        if self.shards == every:
+            return "All training shards were read."
+        return f"{self.shards:,} of {every:,} training shards, evenly spaced, were read."
 
     @property
-    def line_charts(self) -> list[tuple[str, dict[str, dict[int, float]]]]:
-        """What is drawn by variant and seq_len: in words, and the shares."""
-        if self.loss is not None:
-            return [("targets lost", self.loss.lost)]
-        return [
-            ("tokens dropped", self._shares("dropped")),
-            ("rows that begin with BOS", self._shares("on_bos")),
-        ]
-
-    def _shares(self, measure: str) -> dict[str, dict[int, float]]:
-        labels = next(iter(self.tallies.values()))
-        return {name: {n: getattr(by[name], measure) for n, by in self.tallies.items()} for name in labels}
+    def lengths_in_words(self) -> str:
+        """A sentence about the lengths of documents, or conversations."""
+        documents = "documents" if self.loss is None else "conversations"
+        return report_text.of_lengths(np.concatenate(self.lengths), documents)
 
     def tiles(self, seq_len: int) -> list[tuple[str, str]]:
         """The default's most important shares, in numbers and in words."""
         label, ours = next(iter(self.tallies[seq_len].items()))
         if self.loss is not None:
-            lost = self.loss.lost[label][seq_len]
-            found = [(1 - lost, "of the targets kept"), (1 - ours.dropped, "of the tokens kept")]
-            found += [(ours.filler, "padding")]
+            kept = 1 - self.loss.lost[label][seq_len]
+            found = [(kept, "of the targets kept"), (1 - ours.dropped, "of the tokens kept"), (ours.filler, "padding")]
         else:
             found = [(1 - ours.dropped, "of the tokens kept"), (ours.filler, "filler")]
-            found += [(ours.on_bos, "of the rows begin with BOS"), (ours.cut, "of the short documents cut")]
+            found += [(ours.begin, "of the rows begin with a document")]
+            found += [(ours.begin_inserted, "of the rows begin with an inserted BOS")]
+            found += [(ours.cut, "of the short documents cut")]
         return [(f"{share:.0%}" if share in (0, 1) else f"{share:.2%}", words) for share, words in found]
 
 
-def source_files(token_set: TokenSet) -> list[dict]:
-    """The source files with the documents and tokens of their shards, the largest first.
-
-    Small files share shards, so a shard of several counts as one line.
+def source_files(token_set: TokenSet) -> list[tuple[str, str, int, int]]:
+    """The source files with split, documents and tokens of their shards, the largest first. Small files share shards,
+    so a shard of several counts as one line.
     """
-    found: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for entry in token_set.entries:
         more = f" and {len(entry.sources) - 1:,} more" if len(entry.sources) > 1 else ""
-        counts = found.setdefault((entry.sources[0] + more, entry.split), [0, 0])
-        counts[0] += entry.documents
-        counts[1] += entry.tokens
-    lines = [
-        {"name": name, "split": split, "documents": documents, "tokens": tokens}
-        for (name, split), (documents, tokens) in found.items()
-    ]
-    return sorted(lines, key=lambda line: -line["tokens"])
+        counts = found[entry.sources[0] + more, entry.split]
+        counts[:] = counts[0] + entry.documents, counts[1] + entry.tokens
+    lines = [(name, split, documents, tokens) for (name, split), (documents, tokens) in found.items()]
+    return sorted(lines, key=lambda line: -line[3])
 
 
-def splits(token_set: TokenSet) -> Iterator[dict]:
+def splits(token_set: TokenSet) -> list[dict[str, Any]]:
+    found = []
     for name in SPLITS:
         entries = token_set.split(name)
         sums = {count: sum(getattr(e, count) for e in entries) for count in ("documents", "tokens", "text_bytes")}
-        yield {"name": name, "shards": len(entries)} | sums
+        found.append({"name": name, "shards": len(entries)} | sums)
+    return found
 
 
 def glance(token_set: TokenSet) -> list[str]:
@@ -118,11 +109,13 @@ def glance(token_set: TokenSet) -> list[str]:
 
 
 def training_lines(token_set: TokenSet, seq_len: int) -> str:
-    """The lines that train on the set, or on its view."""
+    """The lines that train on the set, or on its view, from the folder that has data/tokens."""
+    path, address = token_set.path.resolve(), token_set.display_name
+    name = token_set.name if path.parent == TOKENS_ROOT.resolve() and "://" not in address else address
     view = "" if token_set.view is None else f", view={token_set.view.name!r}"
     long = ', long_documents="crop"' if token_set.is_chat else ""
     settings = f"batch_size=8, seq_len={seq_len}{view}{long}"
-    return f"from tokenmill import RowLoader\nloader = RowLoader({token_set.display_name!r}, {settings})"
+    return f"from tokenmill import RowLoader\nloader = RowLoader({name!r}, {settings})"
 
 
 def view_in_words(token_set: TokenSet) -> str:
@@ -140,51 +133,16 @@ def view_in_words(token_set: TokenSet) -> str:
     )
 
 
-def _shares_of(columns: list[tuple[str, list[Any]]]) -> list[dict]:
-    """The tables of documents by what is known of them, with the share of the tokens of each line."""
+def _columns(columns: Sequence[tuple[str, Sequence[Any]]]) -> list[dict[str, Any]]:
+    """The tables of documents by what is known of them, with shares of the tokens, and of the widest bar."""
     found = []
-    for name, shown in columns:
-        tokens, kept = sum(line.tokens for line in shown), sum(line.view_tokens for line in shown)
-        lines = [
-            line._asdict() | {"share": line.tokens / max(1, tokens), "view_share": line.view_tokens / max(1, kept)}
-            for line in shown
-        ]
-        most = max((max(line["share"], line["view_share"]) for line in lines), default=1) or 1
-        for line in lines:
-            line["part"], line["view_part"] = 100 * line["share"] / most, 100 * line["view_share"] / most
-        found.append({"name": name, "lines": lines})
+    for name, lines in columns:
+        totals = [max(1, sum(getattr(line, what) for line in lines)) for what in ("tokens", "view_tokens")]
+        shares = [(line.tokens / totals[0], line.view_tokens / totals[1]) for line in lines]
+        most = max(map(max, shares), default=0) or 1
+        rows = [(line, share, [100 * one / most for one in share]) for line, share in zip(lines, shares, strict=True)]
+        found.append({"name": name, "rows": rows})
     return found
-
-
-def _numbers(bins: list[Bin]) -> list[dict]:
-    """A histogram as a table."""
-    documents, tokens = (sum(getattr(one, what) for one in bins) for what in ("documents", "tokens"))
-    return [
-        {
-            "name": charts.span(one.first, one.last),
-            "documents": one.documents,
-            "documents_share": one.documents / documents,
-            "tokens": one.tokens,
-            "tokens_share": one.tokens / tokens,
-            "targets_share": one.targets / max(1, one.tokens),
-        }
-        for one in bins
-    ]
-
-
-def _frequent(found: Findings) -> list[dict]:
-    uses = found.statistics.uses
-    most = [int(i) for i in np.argsort(-uses, kind="stable")[:FREQUENT] if uses[i]]
-    return [
-        {
-            "text": report_text.visible(found.tokenizer.token(i)),
-            "id": i,
-            "uses": int(uses[i]),
-            "share": uses[i] / uses.sum(),
-            "part": round(100 * uses[i] / uses.max(), 2),
-        }
-        for i in most
-    ]
 
 
 def render(found: Findings, seq_len: int) -> str:
@@ -196,46 +154,43 @@ def render(found: Findings, seq_len: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    token_bytes, loss = found.tokenizer.token_bytes(), found.loss
-    bins = histogram(found.statistics.all_lengths, None if loss is None else loss.targets)
-    unused_in_words, unused = report_text.of_unused(found.tokenizer, found.statistics.uses)
+    token_set, loss, lengths = found.token_set, found.loss, np.concatenate(found.lengths)
+    bins = histogram(lengths, None if loss is None else loss.targets)
+    spans = [f"{one.first:,}" if one.first == one.last else f"{one.first:,} to {one.last:,}" for one in bins]
+    marked = next((number for number, one in enumerate(bins) if one.first <= seq_len <= one.last), None)
+    drawn = [
+        charts.bars(f"Share of {what}, by length", list(zip(spans, counts, strict=True)), what, marked)
+        for what, counts in (("documents", [b.documents for b in bins]), ("tokens", [b.tokens for b in bins]))
+    ]
+    if loss is not None:
+        stretches = [(f"{n}{'+' * (n == MOST_STRETCHES)}", count) for n, count in enumerate(loss.by_stretches.tolist())]
+        drawn.append(charts.bars("Share of conversations, by stretches that bear loss", stretches, "conversations"))
     return environment.get_template("report.html").render(
-        name=found.token_set.name,
-        path=found.token_set.display_name,
-        dtype=found.token_set.dtype,
-        tokenizer=found.token_set.tokenizer,
-        glance=glance(found.token_set),
+        token_set=token_set,
+        glance=glance(token_set),
         is_chat=loss is not None,
         documents="documents" if loss is None else "conversations",
         verdict=found.verdict(seq_len),
         tiles=found.tiles(seq_len),
         default=next(iter(found.tallies[seq_len])),
-        line_charts=[charts.line_chart(*one, seq_len) for one in found.line_charts],
         measures_in_words=report_text.MEASURES_IN_WORDS if loss is None else report_text.CHAT_MEASURES_IN_WORDS,
-        splits=list(splits(found.token_set)),
-        files=source_files(found.token_set),
+        splits=splits(token_set),
+        files=source_files(token_set),
         most_files=FILES,
-        train=training_lines(found.token_set, seq_len),
-        view=view_in_words(found.token_set),
-        view_name="" if found.token_set.view is None else found.token_set.view.name,
-        columns=_shares_of(found.columns),
-        left_out=report_text.left_out(found.token_set),
-        looked_at=report_text.looked_at(found.statistics),
+        train=training_lines(token_set, seq_len),
+        view=view_in_words(token_set),
+        columns=_columns(found.columns),
+        left_out=report_text.left_out(token_set),
+        looked_at=found.looked_at,
         seq_len=seq_len,
         specimen=found.specimen,
         shown=SHOWN,
         packings=report_rows.drawn_packings(found.specimen),
-        charts=charts.length_charts(bins, seq_len),
-        stretches=None if loss is None else charts.stretches_chart(loss.by_stretches, MOST_STRETCHES),
+        charts=drawn,
         lengths_in_words=found.lengths_in_words,
-        bins=_numbers(bins),
+        bins=list(zip(spans, bins, strict=True)),
+        totals=np.sum([one[2:] for one in bins], axis=0).tolist(),
         labels=list(found.tallies[seq_len]),
         tables={length: report_text.table(by, length, loss) for length, by in found.tallies.items()},
-        tokens_in_words=report_text.of_tokens(found.statistics.uses, token_bytes),
-        token_chart=charts.token_chart(found.statistics.uses, token_bytes),
-        frequent=_frequent(found),
-        unused_in_words=unused_in_words,
-        unused=unused,
-        most_unused=report_text.UNUSED,
-        data=report_rows.reader_data(found.token_set, found.tokenizer, found.specimen),
+        data=report_rows.reader_data(token_set, found.tokenizer, found.specimen),
     )

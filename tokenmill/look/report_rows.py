@@ -57,32 +57,22 @@ def drawn_packings(specimen: Specimen) -> list[dict]:
     return [
         {
             "name": name,
-            "caption": _caption(name, specimen),
+            "caption": _caption(rows, specimen.is_chat),
             "rows": [[_drawn(part, specimen) for part in row] for row in rows],
         }
         for name, rows in specimen.rows.items()
     ]
 
 
-def _caption(name: str, specimen: Specimen) -> str:
-    rows, dropped = specimen.rows[name], specimen.dropped(name)
-    inside = sum(row[0].start > 0 and not row[0].bos for row in rows)
-    tokens = sum(part.length for row in rows for part in row)
-    filler = sum(part.length for row in rows for part in row if part.filler)
-    return ", ".join(
-        [
-            f"{len(rows)} rows",
-            f"{_lost(name, dropped, specimen)} in none" if dropped else "every token of the documents in them",
-            f"{inside} of them begin inside a document" if inside else "all of them begin with BOS",
-            *([f"{filler / tokens:.1%} {'padding' if specimen.is_chat else 'filler'}"] if filler else []),
-        ]
-    )
-
-
-def _lost(name: str, dropped: float, specimen: Specimen) -> str:
-    if specimen.variants[name].name == "concat":  # less than a row at the end, which is negligible in a whole shard
-        return f"the last {round(dropped * int(specimen.lengths.sum())):,} tokens, less than a row,"
-    return f"{dropped:.1%} of the {'conversations' if specimen.is_chat else 'documents'}' tokens"
+def _caption(rows: list[list[SamplePiece]], is_chat: bool) -> str:
+    parts = [part for row in rows for part in row]
+    inserted, inside = (sum(row[0].start > 0 and row[0].bos is bos for row in rows) for bos in (True, False))
+    filler = sum(part.length for part in parts if part.filler) / sum(part.length for part in parts)
+    cropped = sum(part.cropped for part in parts)
+    said = [f"{len(rows)} rows", f"{inserted} begin with an inserted BOS" * bool(inserted)]
+    said += [f"{inside} begin inside a document, without BOS" * bool(inside)]
+    said += [f"{cropped} {'conversations' if is_chat else 'documents'} are cropped" * bool(cropped)]
+    return ", ".join(filter(None, [*said, f"{filler:.1%} {'padding' if is_chat else 'filler'}" * bool(filler)]))
 
 
 def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -> dict:

@@ -40,7 +40,6 @@ class Specimen:
 
     documents: list[tuple[Shard, int]]
     lengths: np.ndarray  # how many tokens of each document are used
-    variants: dict[str, Packing]
     rows: dict[str, list[list[SamplePiece]]]
 
     @property
@@ -58,18 +57,6 @@ class Specimen:
         """Whether a part closes a row of whole conversations."""
         return part.document == len(self.lengths)
 
-    def dropped(self, packing: str) -> float:
-        """Share of the documents' tokens that are in no row; with nanochat, only of the documents in these rows."""
-        parts = [part for row in self.rows[packing] for part in row if not self.is_padding(part)]
-        if self.variants[packing].name == "nanochat":
-            return 1 - sum(part.length for part in parts) / sum(int(self.lengths[part.document]) for part in parts)
-        begins = np.cumsum(self.lengths) - self.lengths
-        kept = np.zeros(self.lengths.sum(), dtype=bool)
-        for part in parts:
-            begin = begins[part.document] + part.start
-            kept[begin : begin + part.length] = True
-        return 1 - kept.mean()
-
 
 def make_specimen(token_set: TokenSet, split: str, row_len: int) -> Specimen:
     """The first documents of a split with every packing; at least one document, whatever its length."""
@@ -81,7 +68,7 @@ def make_specimen(token_set: TokenSet, split: str, row_len: int) -> Specimen:
         count -= 1
     lengths = lengths[:count]
     rows = {label: _rows(packing, lengths, row_len)[:ROWS] for label, packing in compared.items()}
-    return Specimen(documents[:count], lengths, compared, {label: found for label, found in rows.items() if found})
+    return Specimen(documents[:count], lengths, {label: found for label, found in rows.items() if found})
 
 
 def _first_documents(token_set: TokenSet, split: str, tokens: int) -> tuple[list[tuple[Shard, int]], np.ndarray]:

@@ -11,9 +11,8 @@ one color is a document, or the part of it that is in this row; lowercase letter
 A step is one call of `next` on all ranks: if you accumulate gradients over 4 calls, your step 5 is steps 20 to 23 here.
 
 The content of a row depends on the loader's settings. A checkpoint of the run says all of them, and each change of
-batch size, ranks, row length and mixture before it. It is a file of torch.save, pickle or JSON, or a folder of
-torch.distributed.checkpoint, that contains a loader's state_dict() or that of get_batch. Without a checkpoint, pass the
-settings of the run. The command prints them first.
+them. It is a file of torch.save, pickle or JSON, or a folder of torch.distributed.checkpoint, that contains a loader's
+state_dict() or that of get_batch. Without a checkpoint, pass the settings of the run. The command prints them first.
 
 For a document, the command prints which rows of an epoch have it: epoch 0, or --epoch.
 """

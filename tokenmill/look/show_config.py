@@ -48,10 +48,8 @@ class Show:
                 f"expected one of --row, --document, --batch and --step, found {found}; --row 0 is the first row"
             )
         (flag,) = given
-        if self.epoch < 0:
-            raise ValueError(f"--epoch counts from 0, found {self.epoch}")
-        if flag in ("batch", "step") and getattr(self, flag) < 0:
-            raise ValueError(f"--{flag} counts from 0, found {getattr(self, flag)}")
+        if negative := [name for name in ("epoch", "batch", "step") if (getattr(self, name) or 0) < 0]:
+            raise ValueError(f"--{negative[0]} counts from 0, found {getattr(self, negative[0])}")
         if flag == "document" and not str(self.document).rpartition("/")[2].isdecimal():
             raise ValueError(f"--document must be a number from 0, or web/7 in a mixture, not {self.document!r}")
         told = [name for name in OF_RUN if getattr(self, name) is not None]

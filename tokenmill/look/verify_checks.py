@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.store.columns import MASK, TARGETS, columns_of
 from tokenmill.store.files import BLOCK_BYTES, read_json, sha256_of_file
 from tokenmill.store.maps import map_file
@@ -23,8 +22,6 @@ def of_the_set(token_set: TokenSet) -> list[str]:
         found = Tokenizer.load(token_set.file("tokenizer.json")).facts()
         others = [key for key in {**facts, **found} if facts.get(key) != found.get(key)]
         problems += [f"tokenizer.json: expected {key} {facts.get(key)!r}, found {found.get(key)!r}" for key in others]
-        for name in SMALL_FILES:
-            token_set.file(name)  # which a remote set fetches
         listed, sums = token_set.manifest["files"], checksums_of_files(token_set.path)
         problems += [f"{name}: its SHA-256 is not the manifest's" for name in SMALL_FILES if sums[name] != listed[name]]
         require_kept_manifests(token_set.path)
@@ -42,14 +39,14 @@ def of_the_set(token_set: TokenSet) -> list[str]:
 
 
 def of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
-    """A shard's record, and the sizes of its files. Those of a remote set are compared when they are read."""
+    """A shard's record, and the sizes of its files."""
     try:
         record, problems = token_set.record(entry), list[str]()
         if sha256_of_file(shard_path(token_set.path, entry.name, "json")) != token_set.records[entry.name]:
             problems.append("record: its SHA-256 is not the manifest's")
         if record["fingerprint"] != token_set.tokenizer["fingerprint"]:
             problems.append("record: its fingerprint is not the token set's")
-        for suffix, column in columns_of(record).items() if not isinstance(token_set, RemoteTokenSet) else ():
+        for suffix, column in columns_of(record).items():
             found, recorded = shard_path(token_set.path, entry.name, suffix).stat().st_size, record[suffix]["bytes"]
             size = column.size(entry.documents, entry.tokens)
             if not found == recorded == (recorded if size is None else size):

@@ -77,9 +77,11 @@ class PrepareConfig:
             object.__setattr__(self, "val_fraction", float(self.val_fraction))
         if self.val_fraction is not None and not 1e-6 <= self.val_fraction < 1:
             raise ValueError(f"--val-fraction must be from 0.000001 to less than 1, as 0.01, not {self.val_fraction}")
-        for field in ("tokenizer", "val_file", "chat", "raw_dir"):
+        for field in ("tokenizer", "bos_token", "val_file", "chat", "raw_dir"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, os.fspath(getattr(self, field)))
+            if getattr(self, field) == "":  # an unset variable of the shell
+                raise ValueError(f"--{field.replace('_', '-')} is empty; leave it out, or say which")
         given = [self.source] if isinstance(self.source, str | os.PathLike) else self.source
         sources = tuple(dict.fromkeys(map(os.fspath, given)))
         if not sources or not all(source.strip() for source in sources):
@@ -90,9 +92,7 @@ class PrepareConfig:
         object.__setattr__(self, "source", sources)
         object.__setattr__(self, "tokens_root", str(named(self.tokens_root)))
         if has_scheme(self.tokens_root) and self.cluster is not None:
-            raise ValueError(
-                "--cluster writes into a folder that all its machines share; to a bucket prepare by --part"
-            )
+            raise ValueError("--cluster writes into a folder that its machines share; to a bucket prepare by --part")
         for field in ("workers", "num_shards", "max_document_bytes", "shard_text_bytes"):
             if getattr(self, field) is not None:
                 least = 1000 if field == "shard_text_bytes" else 1
@@ -123,7 +123,7 @@ class PrepareConfig:
     def tokenizer_name(self) -> str:
         """What --tokenizer says, or its default."""
         if self.tokenizer is not None or self.chat is None or self.chat in CHAT_NAMES:
-            return self.tokenizer or "gpt2"
+            return "gpt2" if self.tokenizer is None else self.tokenizer
         beside = (Path(self.chat) / "x" if Path(self.chat).is_dir() else Path(self.chat)).with_name("tokenizer.json")
         return str(beside) if beside.is_file() else "gpt2"
 

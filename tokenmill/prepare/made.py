@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tokenmill.humanize import counted
 from tokenmill.prepare.destination import Destination
 from tokenmill.store.schema import LEFT_OUT_COUNTS
 from tokenmill.store.shards import Split, sources_of
@@ -77,17 +78,17 @@ def add_types(found: Types, new: Mapping[str, str], file: str) -> None:
 
 def left_out(shards: Iterable[tuple[dict[str, Any], str]]) -> list[str]:
     """What was left out of shards, or repaired, in sentences with the first file that it was in."""
-    reasons, first = Counter[str](), dict[str, str]()
+    reasons, first = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for record, _ in shards:
         file = next(one["file"] for one in sources_of(record))
-        found = {name.replace("_", " "): (record.get(name, 0), file) for name in COUNTED[:-1]}
+        found = {(name.replace("_", " ")[:-1], ""): (record.get(name, 0), file) for name in COUNTED[:-1]}
         for reason, some in record.get("refused", {}).items():
-            found[f"conversations: {reason}"] = some["count"], some["first"]
-        for reason, (many, where) in found.items():
-            reasons[reason] += many
+            found["conversation", f": {reason}"] = some["count"], some["first"]
+        for what, (many, where) in found.items():
+            reasons[what] += many
             if many:
-                first.setdefault(reason, where)
-    return [f"{many:,} {reason} (the first in {first[reason]})" for reason, many in reasons.most_common() if many]
+                first.setdefault(what, where)
+    return [f"{counted(many, w[0])}{w[1]} (the first in {first[w]})" for w, many in reasons.most_common() if many]
 
 
 def difference(record: dict[str, Any], unit: Unit, work: Work) -> str | None:

@@ -5,11 +5,10 @@
     refers(documents)                 which of them the reference has to encode: (num_documents,) bool
 
 To the reference go documents with
-    code points that it classes otherwise     DIFFERING, for the split patterns that tests/tables.py has scanned; for
-                                              others, those that differ when it is loaded, and those that are unassigned
+    code points that it classes otherwise     DIFFERING, for tiktoken's split patterns (tests/tables.py); for others,
+                                              those that differ when it is loaded, and those that are unassigned
     code points that normalize otherwise      where the tokenizer normalizes: those that are newer than Unicode 3.2
-    added tokens that only the library        those with lstrip, rstrip or single_word, or that are matched in the
-    matches as it does                        normalized text, and then in the normalized document too
+    added tokens that only the library        those with flags, or that are matched in the normalized text
     numbers beyond ASCII                      where a tokenizer splits single digits
 
 encoder.py proves it. It must start no thread, as workers are forked from a process that has used it.
@@ -56,6 +55,7 @@ DIFFERING = [
     *[(101641, 101662), (101760, 101874), (124608, 124638), (124640, 124661), (124670, 124671), (177978, 177983)],
     *[(183970, 183981), (205744, 210041)],
 ]
+STEPS = ("Split", "ByteLevel", "Digits", "Metaspace")  # of a pre-tokenizer, that the proof covers
 CONTEXTS = "a{0}b 1{0}2 !{0}! {0}{0} A{0}b"  # in which a code point is compared
 COMPARED = 32  # code points at a time
 OLD_LETTERS = 16  # of so many letters without case that Unicode 3.2 had, as ideographs, one is compared
@@ -66,16 +66,22 @@ IN_FEWER = "a{0}1 {0}{0}"
 
 def require_usable(tokenizer: Tokenizer) -> None:
     """ValueError if the engine is missing, is of another version, or cannot be proven with this tokenizer."""
-    library = tokenizer.library
-    for package in (NAME, library):
-        try:
-            found = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            raise ValueError(f"{NAME} is not installed (pip install {package}=={VERSIONS[package]})") from None
-        if found != VERSIONS[package]:
+    for package in (NAME, tokenizer.library):
+        installed = [one.version for one in importlib.metadata.distributions(name=package)][:1]
+        if installed != [VERSIONS[package]]:
+            found = "".join(installed) or "none"
             raise ValueError(f"{NAME} is proven with {package} {VERSIONS[package]}, found {found}")
-    if not isinstance(tokenizer, HuggingFace) and tokenizer.pattern not in PRETOKENIZERS:
-        raise ValueError(f"{NAME} is not proven with the split pattern of tokenizer {tokenizer.name}")
+    if not isinstance(tokenizer, HuggingFace):
+        if tokenizer.pattern not in PRETOKENIZERS:
+            raise ValueError(f"{NAME} is not proven with the split pattern of tokenizer {tokenizer.name}")
+        return
+    for step in _steps(tokenizer):  # a random text would not show what a step does to a certain word
+        is_whole = (step.get("behavior"), step.get("invert")) in (("Isolated", False), ("Removed", True))
+        if step.get("type") not in STEPS or ("pattern" in step and not (is_whole and "Regex" in step["pattern"])):
+            raise ValueError(f"{NAME} is not proven with a {step.get('type')} step like that of {tokenizer.name}")
+    merges = tokenizer.parts["model"].get("merges") or []
+    if len(set(map(str, merges))) < len(merges):
+        raise ValueError(f"{NAME} is not proven with merges that are there twice, as in {tokenizer.name}")
 
 
 def make(tokenizer: Tokenizer) -> Encode:
@@ -135,10 +141,11 @@ def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
     if isinstance(tokenizer, HuggingFace):
         codes = np.r_[_compared(tokenizer, fast, reference), _renormalized(tokenizer)]
         splits_digits = _splits_digits(tokenizer)
+        kinds = {bool(token.get("normalized")) for token in tokenizer.added}  # those of two kinds may overlap
         for token in tokenizer.added:
-            text, normalizes = token["content"], _normalizes(tokenizer)
-            in_normalized = normalizes and (bool(token.get("normalized")) or not text.isascii())
-            if in_normalized or any(token.get(flag) for flag in FLAGS):
+            text, is_normalized = token["content"], bool(token.get("normalized"))
+            in_normalized = _normalizes(tokenizer) and (is_normalized or not text.isascii())
+            if in_normalized or (is_normalized and len(kinds) > 1) or any(token.get(flag) for flag in FLAGS):
                 normalizer = tokenizer.encoding_of_texts.normalizer if in_normalized else normalizer
                 forms = {text, normalizer.normalize_str(text)} if normalizer is not None else {text}
                 flagged += map(re.escape, forms)
@@ -179,10 +186,16 @@ def _normalizes(tokenizer: HuggingFace) -> bool:
     return normalizer is not None and normalizer.get("normalizers") != []
 
 
+def _steps(tokenizer: HuggingFace) -> list[dict[str, Any]]:
+    step = tokenizer.parts.get("pre_tokenizer") or {}
+    found: list[dict[str, Any]] = step.get("pretokenizers", [step] if step else [])
+    return found
+
+
 def _splits_digits(tokenizer: HuggingFace) -> bool:
     """Whether it cuts a text at each digit first, as SmolLM's and StarCoder's."""
-    steps = (tokenizer.parts.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
-    return steps[0].get("type") == "Digits" and steps[0].get("individual_digits") is True
+    first, *others = _steps(tokenizer) or [{}]
+    return bool(others) and first.get("type") == "Digits" and first.get("individual_digits") is True
 
 
 def _renormalized(tokenizer: HuggingFace) -> np.ndarray:

@@ -125,12 +125,6 @@ class HuggingFace(Tokenizer):
             text: str = self.decoding.decode(numbers, skip_special_tokens=False)
         return text
 
-    def token(self, id: int) -> bytes:
-        """The bytes that an id stands for; for a special token, its name. ValueError if there is no such id."""
-        if id not in self.tokens:
-            raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens")
-        return self.tokens[id]
-
     @cached_property
     def tokens(self) -> dict[int, bytes]:
         """What each id stands for: bytes of text; for a special token, its name."""
@@ -198,13 +192,15 @@ class _Spelling:
         self._by_byte = '"ByteLevel"' in kinds
         self._space = "\u2581" if '"Metaspace"' in kinds or "\\u2581" in kinds else None
         self._within = (whole["model"].get("continuing_subword_prefix") or "") if not self._by_byte else ""
+        self._end = whole["model"].get("end_of_word_suffix") or ""  # a space follows the word
 
     def bytes_of(self, name: str) -> bytes:
         if self._by_byte and all(character in BYTE_OF for character in name):
             return bytes(BYTE_OF[character] for character in name)
         if found := BYTE.fullmatch(name):
             return bytes([int(found[1], 16)])
-        name = name.removeprefix(self._within) if self._within else name
+        name = name.removeprefix(self._within)
+        name = f"{name.removesuffix(self._end)} " if self._end and name.endswith(self._end) else name
         return (name.replace(self._space, " ") if self._space else name).encode()
 
 

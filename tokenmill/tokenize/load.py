@@ -6,8 +6,7 @@
     load_any("tokenizer.pkl")                  nanochat's, a pickled tiktoken Encoding
 
 Hugging Face's library runs every tokenizer.json that tokenmill did not write (huggingface.py). A pickle is a program,
-so it is read by an unpickler that finds one name, of a class that only keeps its state. A model that was fetched before
-needs no network. If its file changes, the tokenizer's fingerprint does, and a new token set is prepared.
+so it is read by an unpickler that finds one name, of a class that only keeps its state.
 """
 
 import io
@@ -86,11 +85,10 @@ def _of_json(path: Path, name: str, whole: dict[str, Any], bos_token: str | None
         if type(text) is not str or type(id) is not int or not 0 <= id < MOST_IDS:
             raise ValueError(f"{path}: expected tokens with ids from 0 to {MOST_IDS - 1:,}, found {text!r} with {id!r}")
     special = {token["content"]: token["id"] for token in added_tokens if token["special"]}
-    bos_token = bos_token or _configured(path, "bos_token")
+    bos_token = bos_token or _configured(path, "bos_token") or _put_first(whole.get("post_processor") or {})
     if bos_token in added:
         special[bos_token] = added[bos_token]
-    likely = [*_put_first(whole.get("post_processor") or {}), *BOS_TOKENS, _configured(path, "eos_token")]
-    bos_token = _bos(path, special, bos_token, likely)
+    bos_token = _bos(path, special, bos_token, [*BOS_TOKENS, _configured(path, "eos_token")])
     try:
         return HuggingFace.of_json(name, whole, special, bos_token)
     except ValueError as error:
@@ -117,19 +115,19 @@ def _configured(path: Path, key: str) -> str | None:
     for file in (path.with_name(name) for name in CONFIGS if path.name == FILE and path.with_name(name).is_file()):
         token = _object_of(file).get(key)
         token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
+        if token and isinstance(token, str):
             return token
-        if token is not None:
+        if token:
             raise ValueError(f"{file}: expected a token as {key}, found {token!r}; name it by --bos-token")
     return None
 
 
-def _put_first(step: dict[str, Any]) -> list[str]:
-    """The special token that a post-processor puts before a text, if any."""
-    steps = step.get("processors", [step])
-    pieces = [piece for one in steps for piece in one.get("single", [])[:1]]
-    first = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
-    return first + [one["cls"][0] for one in steps if "cls" in one]  # BERT's and RoBERTa's
+def _put_first(step: dict[str, Any]) -> str | None:
+    """The token that a post-processor puts before a text, if any: of several, the last one puts its own outermost."""
+    found = [token for one in reversed(step.get("processors") or []) if (token := _put_first(one))]
+    found += [step["cls"][0]] if "cls" in step else []  # BERT's and RoBERTa's
+    piece = (step.get("single") or [{}])[0].get("SpecialToken")
+    return [*found, *(step["special_tokens"][piece["id"]]["tokens"] if piece else []), None][0]
 
 
 class _Encoding:

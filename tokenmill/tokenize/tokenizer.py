@@ -7,8 +7,7 @@ special tokens, and which of these is BOS. tiktoken does the encoding and is the
 
 Text that spells a special token is ordinary text, so BOS only ever appears where tokenmill puts it.
 
-Lone surrogates become U+FFFD, as in tiktoken's own `encode_ordinary`. A run of a million white-space characters
-overflows the stack of its regex engine; documents with half as many are left out (text/documents.py).
+Lone surrogates become U+FFFD, as in tiktoken's own `encode_ordinary`.
 """
 
 import base64
@@ -131,10 +130,9 @@ class Tokenizer:
 
     def token(self, id: int) -> bytes:
         """The bytes that an id stands for; for a special token, its name. ValueError if there is no such id."""
-        try:
-            return self.encoding.decode_single_token_bytes(id)
-        except (KeyError, OverflowError) as error:
-            raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens") from error
+        if id not in self.tokens:
+            raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens")
+        return self.tokens[id]
 
     @cached_property
     def tokens(self) -> dict[int, bytes]:
@@ -210,10 +208,8 @@ def digest_of(value: Any) -> str:
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
-    """A tokenizer by its tiktoken name, or from a tokenizer.json that tokenmill wrote.
-
-    Raises ValueError for a name that tiktoken does not know, FileNotFoundError for a missing file,
-    ConnectionError if the vocabulary is neither cached nor can be downloaded.
+    """A tokenizer by its tiktoken name, or from a tokenizer.json that tokenmill wrote. ValueError for an unknown name,
+    FileNotFoundError for a missing file, ConnectionError if the vocabulary cannot be downloaded.
     """
     if spec.endswith(".json"):
         if not Path(spec).exists():
@@ -229,7 +225,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
     encoding = _load_encoding(ALIASES.get(spec, spec))
     special = dict(encoding._special_tokens)
     bos_token = next(token for token in BOS_TOKENS if token in special)
-    name = next((alias for alias, target in ALIASES.items() if target == spec), spec)
+    name = {target: alias for alias, target in ALIASES.items()}.get(spec, spec)
     return Tokenizer(name, encoding._pat_str, encoding._mergeable_ranks, special, bos_token)
 
 
@@ -255,10 +251,8 @@ def _load_encoding(name: str) -> "tiktoken.Encoding":
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, name: str) -> Tokenizer:
-    """Trains a byte-level BPE of `vocab_size` tokens with rustbpe, including nanochat's special tokens.
-
-    `texts` is an iterable of strings. ValueError if vocab_size has no room for the 256 bytes and
-    the special tokens, or if there is too little text for so many tokens.
+    """Trains a byte-level BPE of `vocab_size` tokens with rustbpe, including nanochat's special tokens. ValueError if
+    there is no room for the 256 bytes and the special tokens, or too little text for so many tokens.
     """
     smallest = 256 + len(NANOCHAT_SPECIAL_TOKENS)
     if vocab_size < smallest:
