@@ -83,9 +83,6 @@ bench: .venv/tools
 	$(PY) benchmarks/prepare.py $(SOURCE) $(TOKENIZER)
 	$(PY) benchmarks/loader.py
 	$(PY) benchmarks/steps.py $(TOKENS)
-	$(PY) benchmarks/arrays.py
-	$(PY) benchmarks/order.py
-	$(PY) benchmarks/mixture.py
 	$(PY) benchmarks/remote.py
 
 # after a change of an engine's or tiktoken's pinned version

@@ -7,14 +7,13 @@ library), in the page cache. All contenders take turns, and medians of the round
 """
 
 import argparse
-import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import count, cycle
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +26,8 @@ import rivals
 import sets
 from packing import ROW_LEN, fineweb_edu_lengths
 
-from tokenmill import RowLoader
-from tokenmill.feed.table import read_batch
-from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill import Mixture, RowLoader
+from tokenmill.numpy import RowLoader as ArrayLoader
 from tokenmill.rows.packing import plan_rows
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -48,15 +46,9 @@ WINDOW_DOCUMENTS = 258_000  # about 2^28 tokens
 # ---------------------------------------------------------------------------- tokens/s, taking turns
 
 
-def loader_steps(token_set: Path, **settings):
+def loader_steps(token_set: Path | Mixture, **settings):
     loader = RowLoader(token_set, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, **settings)
     return lambda: next(loader)
-
-
-def fill_steps(token_set: Path):
-    """Reads batches of the planned rows of a window, one after the other."""
-    batches = cycle(sets.batches_of_window(token_set, BATCH_SIZE, SEQ_LEN))
-    return lambda: read_batch(next(batches), (BATCH_SIZE, ROW_LEN), np.uint16)
 
 
 def widening_steps(num_tokens: int):
@@ -87,7 +79,15 @@ def contenders(files: list[Path], path: Path) -> dict:
         steps[f"**tokenmill** `{packing}`, no thread"] = loader_steps(path, packing=packing, prefetch=0)
     for packing in ("best_fit", "nanochat", "concat", "random"):
         steps[f"**tokenmill** `{packing}`, prefetch 2"] = loader_steps(path, packing=packing)
-    steps["**tokenmill** `best_fit`, rows alone, uint16"] = fill_steps(path)
+    eight = {letter: path.parent / letter for letter in "abcdefgh"}
+    for seed, folder in enumerate(eight.values()):
+        folder.mkdir()
+        sets.random_set(folder, 1, 4_000_000, seed)
+    of_eight = Mixture(dict.fromkeys(eight, 1), sources=eight)
+    steps["**tokenmill** `best_fit`, a mixture of 8 sources, no thread"] = loader_steps(of_eight, prefetch=0)
+    for kind in ("int32", "uint16"):
+        arrays = ArrayLoader(path, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0, dtype=kind)
+        steps[f"**tokenmill.numpy** `best_fit`, {kind}, no thread"] = lambda arrays=arrays: next(arrays)
     for name, batches in (
         ("nanoGPT's get_batch", rivals.nanogpt(bins[0], BATCH_SIZE, SEQ_LEN)),
         ("build-nanogpt's shard in a tensor", rivals.build_nanogpt(bins, BATCH_SIZE, SEQ_LEN)),
@@ -124,12 +124,6 @@ def speeds(files: list[Path], path: Path) -> list[str]:
 # ---------------------------------------------------------------------------- beside a training step
 
 
-def hog() -> None:
-    """Keeps a core busy, as another program does."""
-    while True:
-        sum(range(100_000))
-
-
 def train(step: Callable[[], object], seconds: float = STEP_SECONDS) -> tuple[float, float]:
     """A loop that takes a batch and multiplies matrices on all cores for a while: (waited, whole) of a step."""
     matrix, waited = torch.randn(512, 512), 0.0
@@ -145,7 +139,7 @@ def train(step: Callable[[], object], seconds: float = STEP_SECONDS) -> tuple[fl
 
 
 def beside_steps(path: Path) -> list[str]:
-    """What share of a step of 20 ms is waited for, with idle cores and with none."""
+    """What share of a step of 20 ms is waited for."""
     token_set = TokenSet(path)
     bins = [token_set.open(entry).path for entry in token_set.split("train")]
     build_nanogpt, nanogpt = (
@@ -158,25 +152,13 @@ def beside_steps(path: Path) -> list[str]:
         "build-nanogpt's shard in a tensor": lambda: next(build_nanogpt),
         "nanoGPT's get_batch": lambda: next(nanogpt),
     }
-    found: dict[tuple[str, int], list[float]] = {}
-    for hogs in (0, os.cpu_count() or 1):
-        processes = [multiprocessing.get_context("fork").Process(target=hog, daemon=True) for _ in range(hogs)]
-        for process in processes:
-            process.start()
-        for _ in range(ROUNDS):
-            for name, step in steps.items():
-                waited, whole = train(step)
-                found.setdefault((name, hogs), []).append(waited / whole)
-        for process in processes:
-            process.kill()
-    lines = [
-        "| share waited for, beside steps of 20 ms of matrix products on all cores | | and a busy process a core |"
-    ]
-    lines += ["| --- | --- | --- |"]
-    for name in steps:
-        shares = [f"{np.median(shares):.2%}" for (one, _), shares in found.items() if one == name]
-        lines.append(f"| {name} | {' | '.join(shares)} |")
-    return lines
+    shares: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(ROUNDS):
+        for name, step in steps.items():
+            waited, whole = train(step)
+            shares[name].append(waited / whole)
+    lines = ["| share waited for, beside steps of 20 ms of matrix products on all cores | |", "| --- | --- |"]
+    return [*lines, *(f"| {name} | {np.median(own):.2%} |" for name, own in shares.items())]
 
 
 # ---------------------------------------------------------------------------- planning
@@ -191,22 +173,6 @@ def plan_seconds(lengths: np.ndarray) -> float:
     return float(np.median(seconds))
 
 
-def nanochat_picks_per_second(lengths: list[int]) -> float:
-    """Tokens a second of picked rows, in the steady state."""
-
-    def refills():
-        for place in count(0, REFILL_DOCUMENTS):
-            yield [(lengths[(place + i) % len(lengths)], place + i) for i in range(REFILL_DOCUMENTS)]
-
-    buffer, speeds = BestFitBuffer(refills(), ROW_LEN), []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        for _ in range(5_000):
-            buffer.next_row()
-        speeds.append(5_000 * ROW_LEN / (time.perf_counter() - started))
-    return float(np.median(speeds))
-
-
 def planning() -> list[str]:
     lengths = fineweb_edu_lengths(WINDOW_DOCUMENTS)
     seconds = plan_seconds(lengths)
@@ -215,7 +181,6 @@ def planning() -> list[str]:
         "| --- | --- |",
         f"| `best_fit`, {len(lengths):,} documents of {lengths.mean():,.0f} tokens | {seconds * 1e3:.0f} ms, "
         f"{lengths.sum() / seconds / 1e6:,.0f}M tokens/s |",
-        f"| `nanochat` | {nanochat_picks_per_second(lengths.tolist()) / 1e6:,.0f}M tokens/s |",
     ]
     for world_size in (8, 64, 1024):
         share = seconds * world_size * RANK_SPEED / lengths.sum()

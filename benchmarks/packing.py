@@ -1,4 +1,4 @@
-"""What happens to your tokens, for each packing: the README's table, and the speed of planning.
+"""What happens to your tokens, for each packing: the README's table.
 
     python benchmarks/packing.py [TOKENS]        lengths of a token set, besides simulated FineWeb-Edu
 
@@ -7,7 +7,6 @@ Only lengths are needed; how each packing is run is told in tokenmill/look/packi
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +19,11 @@ from tokenmill.rows.packing import RowPlan, plan_rows
 from tokenmill.store.token_sets import TokenSet
 
 ROW_LEN = 2049
-NEIGHBORS = ((258_000, 2049), (258_000, 8193), (258_000, 32769), (3_000, 2049), (3_000, 8193))  # documents, row_len
 NAMES = {
     "nanochat": "nanochat's loader",
     "concat": "concat (build-nanogpt, llm.c)",
     "random": "random (nanoGPT)",
     "best_fit": "**tokenmill** `best_fit`",
-    "best_fit, crop": "**tokenmill** `best_fit`, `crop`",
 }
 
 
@@ -54,33 +51,6 @@ def table_lines(shards: list[np.ndarray]) -> list[str]:
     return lines
 
 
-def again(plans: list[RowPlan], documents: int) -> float:
-    """Of the pairs of documents that share a row in the first plan, the share that do in the second too."""
-    rows = []
-    for plan in plans:
-        row = np.full(documents, -1)
-        kept = ~plan.filler & (plan.start == 0)
-        row[plan.document[kept]] = np.repeat(np.arange(plan.num_rows), np.diff(plan.row_offsets))[kept]
-        rows.append(row)
-    one, other = rows
-    pairs = lambda counts: int((counts * (counts - 1) // 2).sum())  # noqa: E731
-    _, both = np.unique(one * (other.max() + 1) + other, return_counts=True)
-    return pairs(both) / pairs(np.bincount(one))
-
-
-def neighbors() -> list[str]:
-    """What a document meets in the next epoch, how many documents a row has, and filler."""
-    lines = [
-        "| documents, tokens of a row | pairs again | most documents in a row | filler |",
-        "| --- | --- | --- | --- |",
-    ]
-    for count, row_len in NEIGHBORS:
-        plans = [plan_rows(fineweb_edu_lengths(count), row_len, seed=(seed,)) for seed in (1, 2)]
-        most = int(np.add.reduceat(~plans[0].filler, plans[0].row_offsets[:-1], dtype=np.int64).max())
-        lines.append(f"| {count:,}, {row_len:,} | {again(plans, count):.2%} | {most} | {filler(plans[0]):.2%} |")
-    return lines
-
-
 def cuts() -> list[str]:
     """Documents of just over half a row, or a third: filler, and how many are cut."""
     lines = [f"| documents, rows of {ROW_LEN:,} | filler | documents cut |", "| --- | --- | --- |"]
@@ -98,17 +68,6 @@ def filler(plan: RowPlan) -> float:
     return float(plan.length[plan.filler].sum() / (plan.num_rows * plan.row_len))
 
 
-def planning_speed(lengths: np.ndarray, runs: int = 9) -> None:
-    seconds = []
-    for run in range(runs):
-        started = time.perf_counter()
-        plan_rows(lengths, ROW_LEN, seed=(run,))
-        seconds.append(time.perf_counter() - started)
-    median = np.median(seconds)
-    speed = lengths.sum() / median / 1e6
-    print(f"\nplanning {len(lengths):,} documents, median of {runs}: {median * 1e3:.0f} ms, {speed:,.0f}M tokens/s")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokens", nargs="*", help="token sets whose lengths are packed too")
@@ -117,5 +76,4 @@ if __name__ == "__main__":
     for path in arguments.tokens:
         token_set = TokenSet(path)
         table(path, [token_set.open(entry).lengths for entry in token_set.split("train")])
-    print("\n" + "\n".join(neighbors()) + "\n\n" + "\n".join(cuts()))
-    planning_speed(simulated)
+    print("\n" + "\n".join(cuts()))

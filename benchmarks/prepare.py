@@ -27,14 +27,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill import PrepareConfig, prepare
-from tokenmill.store.schema import dtype_name
-from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.text.documents import read_unit
-from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import list_sources
-from tokenmill.text.plan import plan
-from tokenmill.tokenize.encoder import choose_encoder, sample
 from tokenmill.tokenize.tokenizer import load_tokenizer
 
 PROCESSES = 2
@@ -120,17 +113,6 @@ def _rank_file(ranks: dict[bytes, int]):
         yield file
 
 
-def gigatoken_files(source: str, tokenizer: str) -> None:
-    """gigatoken's own encode_files with its threads; it answers in memory, and writes nothing."""
-    import gigatoken
-
-    os.environ["RAYON_NUM_THREADS"] = str(PROCESSES)
-    with _rank_file(load_tokenizer(tokenizer).ranks) as file:
-        engine = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer="gpt2")
-    for path in (file.path for file in list_sources([source]).files):
-        engine.encode_files(gigatoken.ParquetFileSource([path], column="text"), parallel=True)
-
-
 def gigatoken_written(source: str, tokenizer: str) -> None:
     """As Megatron-LM has it: gigatoken over a whole file, and then the ids written."""
     import gigatoken
@@ -147,7 +129,6 @@ METHODS = {
     "build-nanogpt's Pool.imap, 2 processes": build_nanogpt,
     "nanochat's encode_ordinary_batch, 2 threads": nanochat,
     "nanoGPT's datasets.map, 2 processes": nanogpt,
-    "gigatoken's encode_files, 2 threads": gigatoken_files,
     "gigatoken's encode_files, 2 threads, written": gigatoken_written,
     **{
         f"**tokenmill**, {engine}, {workers} worker{'s' * (workers > 1)}": partial(
@@ -185,40 +166,6 @@ def measure(method: str, source: str, tokenizer: str) -> tuple[float, float] | N
     return (time.perf_counter() - started, peak) if process.returncode == 0 else None
 
 
-def where_the_time_goes(source: str, tokenizer: str, engine: str) -> list[str]:
-    """One worker's work, stage by stage, on all the text."""
-    seconds = dict.fromkeys(
-        ("reading", "guarding", "encoding", "BOS and narrowing", "proving", "writing, hashing"), 0.0
-    )
-
-    def timed(stage, function, *arguments):
-        started = time.perf_counter()
-        result = function(*arguments)
-        seconds[stage] += time.perf_counter() - started
-        return result
-
-    with tempfile.TemporaryDirectory() as root:
-        folder = Path(root)
-        encoder, _ = choose_encoder(engine, load_tokenizer(tokenizer))
-        for unit in plan(list_sources([source]).files, ReadOptions(), 256 << 20):
-            with ShardWriter(folder, unit.name, dtype_name(encoder.tokenizer.vocab_size)) as writer:
-                stream = read_unit(unit, ReadOptions())
-                while documents := timed("reading", next, stream, None):
-                    column = documents.texts
-                    timed("guarding", encoder._refers, column)
-                    answer = timed("encoding", encoder._fast, column)
-                    tokens, lengths = timed(
-                        "BOS and narrowing", encoder._join, [(np.arange(len(column)), *answer)], True
-                    )
-                    chosen = sample(unit.name, writer.num_documents, len(lengths))
-                    timed("proving", encoder.prove, column, tokens, lengths, chosen)
-                    timed("writing, hashing", writer.write, tokens, lengths)
-                timed("writing, hashing", writer.finish, dict.fromkeys(TEXT_COUNTS, 0))
-    total = sum(seconds.values())
-    lines = [f"| one worker, {engine}, started | share of its time |", "| --- | --- |"]
-    return lines + [f"| {stage} | {spent / total:.0%} |" for stage, spent in seconds.items()]
-
-
 def main(source: str, tokenizer: str, runs: int, only: list[str]) -> None:
     loop_name = next(iter(METHODS))
     methods = [name for name in METHODS if not only or name in (loop_name, *only)]
@@ -238,8 +185,6 @@ def main(source: str, tokenizer: str, runs: int, only: list[str]) -> None:
             lines.append(f"| {name} | {speed} | {peak / 1e6:,.0f} MB |")
         else:
             lines.append(f"| {name} | not with this tokenizer, or not installed | | |")
-    if rounds[0].get("**tokenmill**, gigatoken, 2 workers"):
-        lines += ["", *where_the_time_goes(source, tokenizer, "gigatoken")]
     print("\n".join(lines))
 
 

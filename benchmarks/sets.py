@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 from packing import fineweb_edu_lengths
 
-from tokenmill.feed.table import Batch, Part
-from tokenmill.numpy import RowLoader
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.token_sets import write_manifest
@@ -56,17 +54,9 @@ def sparse(folder: Path, num_shards: int, shard_tokens: int = 50_000_000) -> Pat
     return folder
 
 
-def batches_of_window(folder: Path, batch_size: int, seq_len: int) -> list[Batch]:
-    """All batches of the first window of a token set, planned, in order."""
-    loader = RowLoader(folder, batch_size=batch_size, seq_len=seq_len, prefetch=0)
-    table = loader._sources(loader.run)[""].table(0, 0)
-    firsts = range(0, table.num_rows - batch_size, batch_size)
-    return [Batch([Part(0, table, first, first + batch_size)], slice(None)) for first in firsts]
-
-
-def random_set(folder, shards, tokens):
+def random_set(folder, shards, tokens, seed=0):
     """A set of random tokens on this disk: documents of 100 to 3,000."""
-    rng, made = np.random.default_rng(0), []
+    rng, made = np.random.default_rng(seed), []
     for number in range(shards):
         lengths = rng.integers(100, 3000, tokens // 1550)
         ids = rng.integers(1, 50_000, int(lengths.sum()))
