@@ -61,9 +61,8 @@ picture: .venv/tools
 	$(PY) docs/show_picture.py "$$(tail -n 1 .venv/demo.txt)"
 	$(PY) docs/run_notebook.py
 
-# docs/api.md from the docstrings, and a site of all pages, in site/
+# a site of all pages, in site/
 docs: .venv/tools
-	$(PY) docs/api_page.py
 	$(PY) docs/make_site.py
 	@echo "open site/index.html; its search needs a server: python -m http.server --directory site"
 

@@ -43,6 +43,8 @@ def build(site: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         gather(folder / "pages", pages(settings["nav"]) + settings["extra_css"])
+        (mkdocstrings,) = (one["mkdocstrings"] for one in settings["plugins"] if isinstance(one, dict))
+        mkdocstrings["handlers"]["python"]["paths"] = [str(ROOT)]
         (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings | {"docs_dir": str(folder / "pages")}))
         cli(["build", "--strict", "--quiet", "--config-file", str(folder / "mkdocs.yml"), "--site-dir", str(site)])
 

@@ -113,10 +113,7 @@ class LoaderConfig:
 
     @property
     def mixture(self) -> Mixture:
-        """The mixture that rows are made of; one token set is a mixture of one, whose source is called "".
-
-        Raises what finding a token set raises.
-        """
+        """The mixture that rows are made of; one token set is a mixture of one. Raises what finding a set raises."""
         return Mixture.of(find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens, self.view)
 
     @property

@@ -3,8 +3,8 @@
     for line in forecast(Mixture.load("mixture.toml"), tokens="1T").lines:
         print(line.stage, line.source, line.tokens, line.epochs)
 
-A source's tokens are its share of each stage's, and its epochs these divided by the tokens of its set or view. Filler
-and inserted BOS, about 1% of the rows, are not counted. A source that retires begins another part of its stage.
+A source's tokens are its share of each stage's, and its epochs these divided by the tokens of its set or view; filler
+and inserted BOS are not counted. A source that retires begins another part of its stage.
 """
 
 from collections.abc import Mapping

@@ -77,10 +77,8 @@ class Mixture:
 
     @classmethod
     def load(cls, path: PathLike) -> "Mixture":
-        """Loads a mixture from a TOML file. Relative folders are relative to the file. A name without a slash may also
-        be that of a set under data/tokens.
-
-        Raises FileNotFoundError if there is no such file, and ValueError with the key that is invalid.
+        """Loads a mixture from a TOML file. Folders are relative to the file, or names under data/tokens. Raises
+        FileNotFoundError if there is no such file, and ValueError with the key that is invalid.
         """
         content = read_toml(path)
         try:

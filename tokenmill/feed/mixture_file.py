@@ -2,8 +2,6 @@
 
     [sources.web]
     path = "data/tokens/web-gpt2-1bd489c3"
-    [sources.math]
-    path = "data/tokens/math-gpt2-1bd489c3"
     max_epochs = 4                    # after these it retires, and the others continue
     view = "good"                     # of the token set (docs/views.md); by default all documents, once
 
@@ -13,8 +11,7 @@
     [[stages]]
     begin = "900B"                    # tokens of the run
     weights = { web = 1, math = 1 }
-
-Relative folders are relative to the file. One stage may be [weights] alone. `removed` lists sources that you took out.
+One stage may be [weights] alone. `removed` lists sources that you took out.
 """
 
 import os

@@ -21,8 +21,7 @@ from tokenmill.cancellation import Cancelled, cancelled_by
 
 Queue = SimpleQueue[Any]
 SECONDS_TO_FINISH = 10  # how long `stop` waits for a thread that waits for a disk
-# How long the thread waits if nobody waits for it. The caller's loop runs Python then, and would have to wait whenever
-# the thread holds Python's lock; a moment later it usually waits for its device, or computes without the lock.
+# how long the thread waits if nobody waits for it: the caller runs Python then, and soon waits without Python's lock
 HEAD_START_SECONDS = 0.001
 CLOSED = "the loader was closed or moved by another thread"
 

@@ -9,6 +9,7 @@ a pure function of lengths, so it is made when it is needed, and dropped when it
 what of a window was used at other row lengths, follows from the legs of the run.
 """
 
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from tokenmill.feed.prefetch import Stop
 from tokenmill.feed.table import Loss, Table
 from tokenmill.rows import windows
 from tokenmill.rows.order import number_of
-from tokenmill.rows.packing import LongDocuments
+from tokenmill.rows.packing import LongDocuments, RowPlan
 from tokenmill.rows.plan import Content, Packing, count_window, plan_window
 from tokenmill.rows.run import Cursor, Leg, past_of, set_of
 from tokenmill.rows.windows import SLICE, Epoch, Window, epoch_of_shards, epoch_of_view
@@ -30,6 +31,7 @@ from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
 GAP = 1 << 16  # tokens between two documents that are still read ahead together
+MUCH_FILLER = 0.1  # of the tokens of a split that has one window
 
 
 class Order(NamedTuple):
@@ -64,10 +66,8 @@ class EpochDocuments(NamedTuple):
 
 
 class Source:
-    """A token set's rows at the row length of the last of `legs`. Used by one thread at a time.
-
-    With `pool`, windows that are expected are planned there, until `stop` says that nobody needs them. With
-    `counts_only`, windows are counted, at a third of the cost of planning them.
+    """A token set's rows at the row length of the last of `legs`, for one thread. With `pool`, windows that are
+    expected are planned there, until `stop`. With `counts_only`, they are counted, which costs a third.
     """
 
     def __init__(
@@ -115,9 +115,7 @@ class Source:
                 break
             empty = empty + 1 if before == end else 0
             if empty > self.count_windows(epoch):
-                raise ValueError(
-                    f"{self.token_set.display_name}: split {self._order.split!r} has no row of this length"
-                )
+                raise ValueError(f"{self.token_set.display_name}: {self._order.split!r} has no row of this length")
             (epoch, window), row = self._next(epoch, window), 0
             if not count and until is None:  # else go past windows without rows, to see whether the source ends here
                 break
@@ -179,6 +177,7 @@ class Source:
             past, _ = past_of(self._legs, self.name, epoch, window)
             content, shards, shard, begin = self._content(epoch, window, past)
             plan = plan_window(self._packing, content, self.seq_len, self._key(epoch, window), past)
+            self._warn(plan, (epoch, window))
             slices, opened = content.slices, list(shards.values())
             lengths = content.lengths if self._packing.packs_documents else slices.end - slices.begin
             _read_ahead(opened, shard, begin, begin + lengths)
@@ -190,6 +189,16 @@ class Source:
             before = [one for at, one in list(self._tables.items()) if isinstance(one, Table) and at < (epoch, window)]
             table.files.fetch(after=sum(len(one.files.missing) for one in before))
             return table
+
+    def _warn(self, plan: RowPlan, place: tuple[int, int]) -> None:
+        """Warns of a set with too little text for rows of this length, or for a global batch."""
+        setting, filler = self._legs[-1].setting, plan.length[plan.filler].sum() / max(1, plan.num_rows * plan.row_len)
+        is_few = setting.epochs is None and len(setting.sets) == 1 and plan.num_rows < setting.global_batch
+        is_odd = is_few or (filler > MUCH_FILLER and not self._packing.whole)
+        if is_odd and place == (0, 0) and self.count_windows(0) == 1:
+            told = f"rows of {self.seq_len:,} + 1 tokens, {filler:.0%} of them filler; a global batch takes"
+            has = f"{self.token_set.display_name}: an epoch of {self._order.split} has {plan.num_rows:,}"
+            warnings.warn(f"{has} {told} {setting.global_batch:,}", stacklevel=2)
 
     def _key(self, epoch: int, window: int) -> tuple[int, ...]:
         """The seed of a window's plan."""
@@ -260,8 +269,7 @@ def _documents(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The documents of a window's slices: the number of each one's shard, its first token there, and its length.
 
-    Those of a set are all that begin in the slices. Those of a view are as often as it counts them, copies side by
-    side: slice i has the documents that count more than copies.copy[i].
+    Those of a view are as often as it counts them: slice i has the documents that count more than copies.copy[i].
     """
     found: list[tuple[int, np.ndarray, np.ndarray]] = []
     if slices.copies is None:

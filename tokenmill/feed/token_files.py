@@ -6,7 +6,7 @@ the table is made, and reading is the same for both. With parts of 8 bytes, the 
     shard 3, part 0: 6 to 8        part 1: 0 to 8        part 2: 0 to 2
 
 A part that is not there yet is `MISSING`, whose slices raise: then the parts of these rows are required, ahead of what
-is prefetched, and the rows are read again. Once all are there, this costs nothing.
+is prefetched, and the rows are read again.
 """
 
 from collections.abc import Iterable, Sequence
