@@ -212,9 +212,7 @@ def test_memory_stays_flat_for_hundreds_of_epochs(token_set):
 
 def test_too_little_text_for_rows_or_for_a_batch_is_a_warning_with_the_figures(tmp_path):
     folder = make_token_set(tmp_path / "set", train=[[30] * 4], val=[[9]])
-    with pytest.warns(
-        UserWarning, match=r"an epoch of train has 1 rows of 1,000 \+ 1 tokens, 88% of them filler; a glo"
-    ):
+    with pytest.warns(UserWarning, match=r"epoch of train has 1 row of 1,000 \+ 1 tokens, 88% of them filler; a glo"):
         next(RowLoader(folder, batch_size=1, seq_len=1000, prefetch=0))
     with pytest.warns(UserWarning, match=r"has 4 rows of 29 \+ 1 tokens, 0% of them filler; a global batch takes 8"):
         next(RowLoader(folder, batch_size=4, world_size=2, rank=0, seq_len=29, prefetch=0))

@@ -21,6 +21,7 @@ from tokenmill.feed.chats import first_targets
 from tokenmill.feed.pieces import Padding
 from tokenmill.feed.prefetch import Stop
 from tokenmill.feed.table import Loss, Table
+from tokenmill.humanize import counted
 from tokenmill.rows import windows
 from tokenmill.rows.order import number_of
 from tokenmill.rows.packing import LongDocuments, RowPlan
@@ -196,8 +197,8 @@ class Source:
         is_few = setting.epochs is None and len(setting.sets) == 1 and plan.num_rows < setting.global_batch
         is_odd = is_few or (filler > MUCH_FILLER and not self._packing.whole)
         if is_odd and place == (0, 0) and self.count_windows(0) == 1:
-            told = f"rows of {self.seq_len:,} + 1 tokens, {filler:.0%} of them filler; a global batch takes"
-            has = f"{self.token_set.display_name}: an epoch of {self._order.split} has {plan.num_rows:,}"
+            told = f"of {self.seq_len:,} + 1 tokens, {filler:.0%} of them filler; a global batch takes"
+            has = f"{self.token_set.display_name}: an epoch of {self._order.split} has {counted(plan.num_rows, 'row')}"
             warnings.warn(f"{has} {told} {setting.global_batch:,}", stacklevel=2)
 
     def _key(self, epoch: int, window: int) -> tuple[int, ...]:
