@@ -1,6 +1,5 @@
 """Every command and every Python block of the README and of docs/ runs."""
 
-import ast
 import importlib
 import json
 import os
@@ -263,39 +262,6 @@ def test_what_is_run_elsewhere_is_still_in_the_docs():
     assert all(f"\n{command[5:]}:" in makefile for command in ELSEWHERE if command.startswith("make "))
     text = "\n".join(COMMANDS)
     assert all(large in text for large in SMALLER)
-
-
-# ---------------------------------------------------------------------------- what they say
-
-IDIOMS = {  # that came back again and again, and what a colleague would say
-    r"\bfor who\b": "for people who, for anyone who",
-    r"\bof it alone\b": "only of it",
-    r"\b(?:is|are|was|were) told\b": "gets an error, sees, is printed",
-    r"\blest\b": "so that ... not",
-    r"\banew\b": "again, new",
-    r"\bgo(?:es)? on\b": "continue",
-    r"(?:^|[.:;] |\| )(?:Where|Was it|Whoever) [a-z]": "If, or the subject first",
-    r"(?:^|[.;] |\| )What [a-z]+ not\b": "the subject first",
-}
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "api.md"], ids=lambda page: page.name)
-def test_a_page_is_free_of_the_idioms_that_readers_stumbled_over(page):
-    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    found = {idiom: re.findall(idiom, prose, re.MULTILINE) for idiom in IDIOMS}
-    assert not {idiom: IDIOMS[idiom] for idiom, hits in found.items() if hits}
-
-
-@pytest.mark.parametrize("wing", sorted({path.relative_to(ROOT).parts[1] for path in MODULES}))
-def test_docstrings_and_messages_are_free_of_them_too(wing):
-    """But for those with "Where", with which a docstring may name a place: Where the arrays go."""
-    found = []
-    for path in (path for path in MODULES if path.relative_to(ROOT).parts[1] == wing):
-        strings = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
-        for text in filter(lambda value: isinstance(value, str), strings):
-            hits = [idiom for idiom in IDIOMS if "Where" not in idiom and re.search(idiom, text, re.MULTILINE)]
-            found += [(path.name, text[:60], IDIOMS[idiom]) for idiom in hits]
-    assert found == []
 
 
 def test_the_demo_draws_and_decodes_a_batch(demo):
