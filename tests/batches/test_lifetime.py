@@ -217,7 +217,7 @@ def test_python_ends_at_once_while_a_thread_still_makes_batches(token_set):
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from tokenmill import RowLoader
-loader = RowLoader({str(token_set)!r}, batch_size=64, seq_len=8, prefetch=50)
+loader = RowLoader({str(token_set)!r}, batch_size=32, seq_len=8, prefetch=50)
 next(loader)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -1,6 +1,5 @@
 """`tokenmill view`: rules over metadata, compared with the same rule in Python, document by document."""
 
-import hashlib
 import json
 import random
 import shutil
@@ -283,14 +282,10 @@ def test_a_view_that_is_damaged_is_found(made, tmp_path):
     counts, slices = (folder / "views" / f"{facts['digest']}.{kind}" for kind in ("counts", "slices"))
     whole = counts.read_bytes()
     counts.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    assert any("counts: expected SHA-256" in problem for problem in verify(folder, quick=True)[""])
+    assert any("counts: its SHA-256 is not the view's" in problem for problem in verify(folder, quick=True)[""])
     counts.write_bytes(whole[:-1])
     with pytest.raises(ValueError, match="expected 180 bytes, found 179; the view is damaged"):
         _ = TokenSet(folder).viewed("good").view.counts
     counts.write_bytes(whole)
-    content = json.loads((folder / "views" / "good.json").read_text())
     slices.write_bytes(slices.read_bytes()[::-1])
-    content["slices"]["sha256"] = hashlib.sha256(slices.read_bytes()).hexdigest()
-    for stem in ("good", facts["digest"]):
-        (folder / "views" / f"{stem}.json").write_text(json.dumps(content))
-    assert any("slices: are not those of its counts" in problem for problem in verify(folder, quick=True)[""])
+    assert any("slices: its SHA-256 is not the view's" in problem for problem in verify(folder, quick=True)[""])
