@@ -35,7 +35,7 @@ VERBS = {
     "prepare": Verb("tokenmill.prepare.command", "prepare", "turn text into a token set, once, on all cores"),
     "list": Verb("tokenmill.look.list_sets", "report", "list the token sets on this disk"),
     "show": Verb("tokenmill.look.show", "report", "print rows, batches, steps or documents, decoded"),
-    "report": Verb("tokenmill.look.report", "report", "write one HTML page about a token set"),
+    "report": Verb("tokenmill.look.report", "report", "say what packings do to a token set, or to text"),
     "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),
     "mix": Verb("tokenmill.look.mix", "report", "forecast what a mixture takes from each source"),
     "view": Verb("tokenmill.views.command", "view", "choose and repeat documents by their metadata"),

@@ -20,8 +20,7 @@ from rich.console import Console
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
 from tokenmill.chat.find_rule import with_rule
 from tokenmill.look.report_text import left_out
-from tokenmill.look.show import show
-from tokenmill.look.show_config import Show
+from tokenmill.look.show import Show, show
 from tokenmill.look.verify import verify
 from tokenmill.store.columns import listed_sha256
 from tokenmill.store.files import write_json

@@ -17,7 +17,7 @@ from file_server import FileServer
 from making import ROOT, give_small_files, make_token_set, read_manifest, tree, wait_until
 
 from tokenmill import TokenSet, cli
-from tokenmill.exchange.card import card_of
+from tokenmill.exchange.push_command import card_of
 from tokenmill.remote import copy, files
 from tokenmill.remote.copy import pull, push
 from tokenmill.remote.token_set import CacheConfig, open_set

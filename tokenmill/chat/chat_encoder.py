@@ -23,8 +23,7 @@ from tokenmill.chat.nanochat_turns import Segment, nanochat_segments
 from tokenmill.extras import naming_the_extra
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import FLAGS, HuggingFace
-from tokenmill.tokenize.library_errors import naming_the_library
-from tokenmill.tokenize.tokenizer import Tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
 
 LIKE_SPECIAL = re.compile(r"<\|[\w.-]+\|>|<｜[^｜<>]+｜>|<(?:start|end)_of_turn>")
 KEEP_TEXTS = {"Sequence", "ByteLevel", "Split", "Digits"}  # types of pre-tokenizers

@@ -93,18 +93,17 @@ def print_short(found: Findings, seq_len: int, console: Console) -> None:
 def print_text(config: Report, console: Console) -> None:
     """Prints what packings would do to text, from a sample of it. Raises what `sample_text` raises."""
     from tokenmill.look.text_sample import sample_text  # and the packages of prepare
-    from tokenmill.prepare.config import PrepareConfig
 
     found = sample_text(config.source, config.tokenizer, config.text_column, console.print)
     whole, lengths = found.whole_bytes / found.text_bytes, found.lengths
-    tokens, cores = int(lengths.sum() * whole), PrepareConfig(source=config.source).workers
+    tokens = int(lengths.sum() * whole)
     part = "all" if whole == 1 else f"{in_bytes(found.text_bytes)} of about {in_bytes(found.whole_bytes)}"
     engine = f"{found.encoder.tokenizer.name} ({found.encoder.engine})"
     console.print(f"read {part} of the text, {counted(len(lengths), 'document')}, and tokenized it with {engine}")
     console.print(report_text.of_lengths(lengths, "documents"))
-    time = in_time(math.ceil(found.seconds * whole / cores))
-    size = in_bytes(tokens * found.token_bytes)
-    console.print(f"about {tokens:,} tokens in all, {size}; tokenizing takes about {time} on {counted(cores, 'core')}")
+    time = in_time(math.ceil(found.seconds * whole / found.cores))
+    size = in_bytes(tokens * found.encoder.dtype.itemsize)
+    console.print(f"about {tokens:,} tokens in all, {size}; to tokenize them takes about {time} on {found.cores} cores")
     for seq_len in sorted({*SAMPLE_SEQ_LENS, config.seq_len}):
         tallies = {label: tally(label, [lengths], seq_len + 1) for label in variants()}
         _print_table(report_text.table(tallies, seq_len, None), list(tallies), seq_len, console)
@@ -132,7 +131,10 @@ def main(arguments: list[str], prog: str) -> None:
             raise ValueError("--out and --view are for token sets, and these are files of text; prepare them first")
         print_text(config, console)
         return
-    place, found = set_folder(config.source[0]), find(config)
+    try:
+        place, found = set_folder(config.source[0]), find(config)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}; or name files of text, which need not be prepared") from error
     page = Path(f"{name_of(place)}.html") if isinstance(place, str) else place.resolve() / "report.html"
     page = config.out or page
     write_file(page, render(found, config.seq_len).encode())

@@ -14,7 +14,7 @@ import jinja2
 import numpy as np
 
 from tokenmill.humanize import counted, in_bytes
-from tokenmill.look import charts, report_rows, report_text
+from tokenmill.look import report_rows, report_text
 from tokenmill.look.lengths import histogram
 from tokenmill.look.loss_stats import MOST_STRETCHES, LossStatistics
 from tokenmill.look.packing_stats import Tally
@@ -159,12 +159,12 @@ def render(found: Findings, seq_len: int) -> str:
     spans = [f"{one.first:,}" if one.first == one.last else f"{one.first:,} to {one.last:,}" for one in bins]
     marked = next((number for number, one in enumerate(bins) if one.first <= seq_len <= one.last), None)
     drawn = [
-        charts.bars(f"Share of {what}, by length", list(zip(spans, counts, strict=True)), what, marked)
+        bars(f"Share of {what}, by length", list(zip(spans, counts, strict=True)), what, marked)
         for what, counts in (("documents", [b.documents for b in bins]), ("tokens", [b.tokens for b in bins]))
     ]
     if loss is not None:
         stretches = [(f"{n}{'+' * (n == MOST_STRETCHES)}", count) for n, count in enumerate(loss.by_stretches.tolist())]
-        drawn.append(charts.bars("Share of conversations, by stretches that bear loss", stretches, "conversations"))
+        drawn.append(bars("Share of conversations, by stretches that bear loss", stretches, "conversations"))
     return environment.get_template("report.html").render(
         token_set=token_set,
         glance=glance(token_set),
@@ -194,3 +194,26 @@ def render(found: Findings, seq_len: int) -> str:
         tables={length: report_text.table(by, length, loss) for length, by in found.tallies.items()},
         data=report_rows.reader_data(token_set, found.tokenizer, found.specimen),
     )
+
+
+STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)  # between gridlines
+TICKS = 7  # labels below a chart, about
+
+
+def bars(title: str, rows: Sequence[tuple[str, int]], what: str, marked: int | None = None) -> dict[str, Any]:
+    """A bar for each (label, count), as a share of all; `marked` is the number of a bar at which a line is drawn."""
+    total = max(1, sum(count for _, count in rows))
+    shares = [count / total for _, count in rows]
+    top = max(max(shares) * 1.05, 1e-9)
+    step = next(step for step in STEPS if top / step <= 4 or step == STEPS[-1])
+    lines = [{"at": 100 * k * step / top, "label": f"{100 * k * step:g}%"} for k in range(1, int(top / step) + 1)]
+    places = [100 * (number + 0.5) / len(rows) for number in range(len(rows))]
+    drawn = [
+        {"title": f"{label}: {count:,} {what}, {share:.2%}", "height": round(100 * share / top, 3)}
+        for (label, count), share in zip(rows, shares, strict=True)
+    ]
+    ticks = [{"at": at, "label": label} for at, (label, _) in zip(places, rows, strict=True)][:: 1 + len(rows) // TICKS]
+    highest = shares.index(max(shares))
+    said = f"{title}. The highest bar is {rows[highest][0]}, with {shares[highest]:.1%}."
+    mark = None if marked is None else places[marked]
+    return {"title": title, "label": said, "bars": drawn, "lines": lines, "ticks": ticks, "mark": mark}

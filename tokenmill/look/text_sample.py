@@ -3,10 +3,9 @@
     found = sample_text(["web/*.jsonl"], "gpt2", "text", print)
     found.lengths, found.whole_bytes / found.text_bytes
 
-Units of prepare's plan are read in a random order, until they are SAMPLE_BYTES, and tokenized in this process.
+Units of prepare's plan are read, evenly spaced, until they have SAMPLE_BYTES, and tokenized in this process.
 """
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,8 +14,8 @@ import numpy as np
 
 from tokenmill.prepare.choose_tokenizer import find_tokenizer
 from tokenmill.prepare.config import PrepareConfig
-from tokenmill.prepare.input_files import list_files
 from tokenmill.text.documents import read_unit, text_lengths
+from tokenmill.text.listing import list_sources
 from tokenmill.text.plan import plan, shard_size
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 
@@ -31,30 +30,34 @@ class TextSample(NamedTuple):
     text_bytes: int  # of these documents
     whole_bytes: int  # of text in all files, about
     seconds: float  # that reading and tokenizing the sample took, on one core
-    token_bytes: int  # 2 or 4, of a token on the disk
+    cores: int  # that preparing would use
     encoder: Encoder
 
 
 def sample_text(source: Sequence[str], tokenizer: str, text_column: str, say: Callable[[str], None]) -> TextSample:
     """Reads and tokenizes a sample. Raises what `prepare` raises, and ValueError for files that are not here."""
     config = PrepareConfig(tuple(source), name="sample", tokenizer=tokenizer, text_column=text_column, dry_run=True)
-    files, config = list_files(config, say)
-    if elsewhere := [file.shown for file in files if not file.is_there]:
+    listing = list_sources(config.source)
+    for line in listing.left_out:
+        say(f"left out {line}")
+    if elsewhere := [file.shown for file in listing.files if not file.is_there]:
         raise ValueError(f"{elsewhere[0]}: report samples files that are here; fetch some, or prepare first")
-    found = find_tokenizer(config, files, say)
+    found = find_tokenizer(config, listing.files, say)
     if found is None:
         raise ValueError(f"--tokenizer {tokenizer}: is not trained yet; name another, or prepare first")
-    whole = sum(file.text_bytes for file in files)
-    encoder = Encoder(found) if whole < LITTLE_TEXT else choose_encoder("auto", found)[0]
-    units = plan(files, config.options, shard_size([]))
-    random.Random(0).shuffle(units)
-    lengths, text_bytes, started = [np.zeros(0, np.int64)], 0, time.perf_counter()
-    for documents in (documents for unit in units for documents in read_unit(unit, config.options)):
-        lengths.append(encoder.encode(documents.texts)[1])
-        text_bytes += int(text_lengths(documents.texts).sum())
+    size, every = sum(file.text_bytes for file in listing.files), plan(listing.files, config.options, shard_size([]))
+    encoder = Encoder(found) if size < LITTLE_TEXT else choose_encoder("auto", found)[0]
+    step = max(1, round(size / SAMPLE_BYTES))  # evenly spaced units first
+    lengths, text_bytes, read, started = [np.zeros(0, np.int64)], 0, 0.0, time.perf_counter()
+    for unit in (unit for first in range(step) for unit in every[first::step]):
         if text_bytes >= SAMPLE_BYTES:
             break
+        read += unit.text_bytes
+        for documents in read_unit(unit, config.options):
+            lengths.append(encoder.encode(documents.texts)[1])
+            text_bytes += int(text_lengths(documents.texts).sum())
     seconds, joined = time.perf_counter() - started, np.concatenate(lengths)
     if not len(joined):
         raise ValueError(f"{' '.join(source)}: found no documents to report on")
-    return TextSample(joined, text_bytes, max(round(whole), text_bytes), seconds, encoder.dtype.itemsize, encoder)
+    whole = round(text_bytes * sum(unit.text_bytes for unit in every) / read)
+    return TextSample(joined, text_bytes, whole, seconds, config.workers, encoder)

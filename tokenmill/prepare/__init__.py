@@ -7,7 +7,6 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
     input_files       lists the files to read
     validation        decides which files, or documents, validate
     choose_tokenizer  finds or trains the tokenizer
-    estimate          says how many bytes will be fetched and written
     destination       where a set is made: a folder or an address
     made              says whether a unit is made; make: makes it, in a worker
     encode            tokenizes a batch of texts, or of conversations

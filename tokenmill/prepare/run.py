@@ -8,17 +8,18 @@ and after a crash at any moment there are whole units only. Another tokenizer ma
 """
 
 import functools
+import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tokenmill.addresses import has_scheme
 from tokenmill.humanize import counted, in_bytes
 from tokenmill.prepare import cluster
 from tokenmill.prepare.choose_tokenizer import find_tokenizer
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.destination import Destination
-from tokenmill.prepare.estimate import estimate
 from tokenmill.prepare.failures import Failure, PreparationError
 from tokenmill.prepare.fetching import Fetching
 from tokenmill.prepare.input_files import list_files
@@ -27,7 +28,8 @@ from tokenmill.prepare.make import make
 from tokenmill.prepare.pool import Pool
 from tokenmill.prepare.progress import Progress
 from tokenmill.prepare.validation import divide, find_rule
-from tokenmill.store.shards import sources_of
+from tokenmill.store.schema import dtype_name
+from tokenmill.store.shards import DTYPES, sources_of
 from tokenmill.store.token_sets import write_manifest
 from tokenmill.text.plan import Unit, part_of, plan, shard_size
 from tokenmill.text.source_file import SourceFile
@@ -160,3 +162,26 @@ def _make(units: list[Unit], work: Work, config: PrepareConfig, pool: Pool, prog
         failures = cluster.run(units, work, progress.add, settle, say)
     progress.end()
     return failures
+
+
+TEXT_IN_TOKEN = 4  # bytes of text that a token stands for, about
+
+
+def estimate(
+    config: PrepareConfig, files: Sequence[SourceFile], units: Sequence[Unit], vocab_size: int
+) -> Iterator[str]:
+    """What is ahead to make these units, in sentences."""
+    to_fetch = dict.fromkeys(file for unit in units for file in unit.files if not file.is_there)
+    fetched = sum(file.bytes for file in to_fetch)
+    ahead = f", {len(to_fetch):,} of them to fetch: {in_bytes(fetched)}" if to_fetch else ""
+    yield counted(len(files), "file") + (ahead if units else "; all shards are made")
+    text = sum(unit.text_bytes for unit in units)
+    tokens = text / TEXT_IN_TOKEN * DTYPES[dtype_name(vocab_size)].itemsize
+    if units:
+        yield f"about {in_bytes(text)} of text to tokenize, about {in_bytes(tokens)} of token files"
+    for folder, needed in ((config.raw_dir, fetched * config.keep_raw), (config.tokens_root, tokens)):
+        if needed and not has_scheme(folder):
+            path = Path(folder).absolute()
+            free = shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
+            if needed > free:
+                yield f"warning: about {in_bytes(needed)} are written into {folder}, where {in_bytes(free)} are free"

@@ -4,7 +4,6 @@ Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set kee
 
     tokenizer         a byte-level BPE: load, train, save, fingerprint, encode with tiktoken, the reference
     chat_rule         the chat template that a tokenizer carries, and which turns are learned
-    library_errors    turns a library's failure into an error
     huggingface       runs any tokenizer.json with Hugging Face's library
     load              finds a tokenizer by name, on the hub or in a file, and reads what other programs wrote
     encoder           documents to tokens, with an engine that is proven before and while it is used

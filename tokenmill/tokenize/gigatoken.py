@@ -30,8 +30,7 @@ import pyarrow.compute as pc
 from tokenmill.tokenize import nanochat_digits, patterns
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_buffers
 from tokenmill.tokenize.huggingface import FLAGS, HuggingFace, added_token, unspelled
-from tokenmill.tokenize.library_errors import naming_the_library
-from tokenmill.tokenize.tokenizer import Tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
 
 Encode = Callable[[pa.LargeStringArray], tuple[np.ndarray, np.ndarray]]  # documents -> ids uint32, offsets int64
 Refers = Callable[[pa.LargeStringArray], np.ndarray]

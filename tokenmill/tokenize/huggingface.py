@@ -23,8 +23,7 @@ import numpy as np
 
 from tokenmill.cached import cached_property
 from tokenmill.extras import MissingExtra, naming_the_extra
-from tokenmill.tokenize.library_errors import naming_the_library
-from tokenmill.tokenize.tokenizer import Tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
 
 if TYPE_CHECKING:
     import tokenizers

@@ -11,11 +11,12 @@ Lone surrogates become U+FFFD, as in tiktoken's own `encode_ordinary`.
 """
 
 import base64
+import contextlib
 import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,6 @@ from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.chat_rule import NANOCHAT_TOKENS, ChatRule
-from tokenmill.tokenize.library_errors import naming_the_library
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
 
 if TYPE_CHECKING:
@@ -270,3 +270,19 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, name: str) -> Tokeniz
         )
     special = {token: len(ranks) + i for i, token in enumerate(NANOCHAT_SPECIAL_TOKENS)}
     return Tokenizer(name, NANOCHAT_PATTERN, ranks, special, NANOCHAT_SPECIAL_TOKENS[0])
+
+
+class CannotRun(ValueError):
+    """A library cannot run a tokenizer, or encode a text."""
+
+
+@contextlib.contextmanager
+def naming_the_library(library: str, name: str, but: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    """Turns whatever a library raises, even a Rust panic, into a ValueError, but for some errors."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun, *but)):
+            raise
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CannotRun(f"the {library} library cannot run tokenizer {name}: {reason:.300}") from error

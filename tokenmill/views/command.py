@@ -73,7 +73,8 @@ def _make(token_set: TokenSet, name: str, rule: Rule, console: Console) -> None:
     console.print(_told(token_set, facts))
     for split in (split for split, counts in facts["splits"].items() if not counts["documents"]):
         console.print(f"warning: no document of the {split} split counts")
-    console.print(f"\ntrain on it:\n\nRowLoader({token_set.display_name!r}, view={name!r}, ...)")
+    console.print("\ntrain on it:\n\nfrom tokenmill import RowLoader")
+    console.print(f"loader = RowLoader({token_set.display_name!r}, view={name!r}, batch_size=8, seq_len=1024)")
 
 
 def _told(token_set: TokenSet, facts: dict[str, Any]) -> str:
