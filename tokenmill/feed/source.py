@@ -116,7 +116,7 @@ class Source:
                 break
             empty = empty + 1 if before == end else 0
             if empty > self.count_windows(epoch):
-                raise ValueError(f"{self.token_set.display_name}: {self._order.split!r} has no row of this length")
+                raise ValueError(f"{self.token_set.display_name}: split {self._order.split!r} has no row to give")
             (epoch, window), row = self._next(epoch, window), 0
             if not count and until is None:  # else go past windows without rows, to see whether the source ends here
                 break
