@@ -91,7 +91,10 @@ def test_a_column_that_is_not_there_is_an_error_unless_it_may_be_missing(source,
     assert done.returncode == 1
     assert "scor" in done.stderr
     assert "--keep-columns" in done.stderr
-    folder = prepared(cwd, tokenizer_json, "--keep-columns", "score,note?,meta.nothing?")
+    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score,note?,meta.nothing?"), cwd=cwd)
+    assert "warning: column 'note' of --keep-columns has no value in any document" in done.stderr
+    assert "column 'score' of" not in done.stderr
+    folder = cwd / done.stdout.splitlines()[-1]
     assert {row["note"] for row in kept_of(folder)} == {None}
     assert {row["meta"]["nothing"] for row in kept_of(folder)} == {None}
 

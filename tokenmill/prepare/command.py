@@ -114,7 +114,8 @@ def _summarize(token_set: TokenSet) -> None:
         sizes = f"{counted(len(entries), 'shard'):>12} {counted(documents, 'document'):>22} {tokens:18,} tokens"
         print(f"  {split:5} {sizes} {in_bytes(tokens * token_set.numpy_dtype.itemsize):>12}")
         if split == "val" and tokens < FEW:
-            print(f"  warning: {tokens:,} tokens are too few to validate with: a loss on them is mostly chance")
+            hint = "a loss on them is mostly chance" if tokens else "a loader of val fails; see --val-fraction"
+            print(f"  warning: {tokens:,} tokens are too few to validate with: {hint}")
     if facts["text_bytes"]:  # which conversations that are tokenized already do not have
         print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
     if token_set.is_chat:

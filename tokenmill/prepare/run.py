@@ -104,6 +104,8 @@ def _prepare(
     types: Types = {}
     for record, _ in shards:
         add_types(types, record.get("metadata", {}), sources_of(record)[0]["file"])
+    for column in (column for column, (kind, _) in types.items() if kind == "null"):
+        progress.say(f"warning: column {column!r} of --keep-columns has no value in any document")
     if file := destination.file_of_others({record["name"] for record, _ in shards} | {unit.name for unit in units}):
         progress.say(f"warning: {shown} has shards of {file}, which is not in the source: another part may have it")
     if not any(record["documents"] for record, split in shards if split == "train"):
