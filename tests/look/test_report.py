@@ -185,6 +185,7 @@ def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json
 def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     html = page.read_text()
     assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", html), "nothing from elsewhere"
+    assert not re.search(r'<b style="left:[^"]*">[^<]* to ', html), "labels below a chart have room on a phone"
     found = find(Report((str(folder),), SEQ_LEN))
     lengths = [found.token_set.open(entry).lengths for entry in found.token_set.split("train")]
     for seq_len in (SEQ_LEN, 512, 1024, 2048, 4096, 8192, 16_384):

@@ -212,7 +212,8 @@ def bars(title: str, rows: Sequence[tuple[str, int]], what: str, marked: int | N
         {"title": f"{label}: {count:,} {what}, {share:.2%}", "height": round(100 * share / top, 3)}
         for (label, count), share in zip(rows, shares, strict=True)
     ]
-    ticks = [{"at": at, "label": label} for at, (label, _) in zip(places, rows, strict=True)][:: 1 + len(rows) // TICKS]
+    firsts = [label.partition(" to ")[0] for label, _ in rows]  # of a range, which has no room on a phone
+    ticks = [{"at": at, "label": label} for at, label in zip(places, firsts, strict=True)][:: 1 + len(rows) // TICKS]
     highest = shares.index(max(shares))
     said = f"{title}. The highest bar is {rows[highest][0]}, with {shares[highest]:.1%}."
     mark = None if marked is None else places[marked]
