@@ -178,7 +178,7 @@ def tokens(stranger):
 def test_the_lines_of_the_readme_train_from_another_folder(stranger, tokens):
     if not stranger.has_torch:
         pytest.skip("torch for this Python is several gigabytes here")
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "get_batch" in block)
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "ckpt.pt" in block)
     stranger.run("python", "-c", code.replace("from data import", "from tokenmill import"))
     assert (stranger.cwd / "ckpt.pt").stat().st_size > 1000
 

@@ -17,19 +17,21 @@ state_dict() or that of get_batch. Without a checkpoint, pass the settings of th
 For a document, the command prints which rows of an epoch have it: epoch 0, or --epoch.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 
 from tokenmill.feed.config import LoaderConfig, Packing
 from tokenmill.feed.mixture import ONE_SET
-from tokenmill.feed.pieces import pieces_of
+from tokenmill.feed.pieces import Piece, pieces_of
 from tokenmill.humanize import counted
 from tokenmill.look.checkpoint_files import position_of
-from tokenmill.look.source_places import SourceLocator, metadata_table
+from tokenmill.look.source_places import SourceLocator
 from tokenmill.look.steps import RunRows, ShownRow
 from tokenmill.look.terminal import RowPrinter
 from tokenmill.rows.packing import LongDocuments
@@ -206,6 +208,32 @@ def _show_document(config: Show, run: RunRows, printer: RowPrinter) -> None:
     for row in rows[:MOST_ROWS]:
         printer.print(f"  {row.place}" + " (only a copy, as filler)" * row.filler)
     printer.print("  and more" * (len(rows) > MOST_ROWS))
+
+
+def metadata_table(rows: Sequence[ShownRow], locate: Callable[[Piece], SourceLocator], columns: str) -> Table:
+    """The table of these rows' documents. `columns` are names, separated by commas, or "all". `locate` returns what
+    knows the metadata of a piece's document. ValueError if no document has one of them.
+    """
+    shown = [(row, one) for row in rows for one in row.pieces if not (one.filler or one.is_padding)]
+    facts = [locate(piece).metadata(piece.shard.entry, piece.document) for _, piece in shown]
+    known = list(dict.fromkeys(name for own in facts for name in own))
+    names = known if columns == "all" else [name.strip() for name in columns.split(",")]
+    if unknown := [name for name in names if name.partition(".")[0] not in known and name not in known]:
+        found = f"there are {', '.join(known) or 'none'}; prepare with --keep-columns to have more"
+        raise ValueError(f"--columns {columns}: no document of these rows has {unknown[0]!r}; {found}")
+    table = Table("row", "document", "tokens", *map(sanitize, names))
+    for (row, piece), own in zip(shown, facts, strict=True):
+        place = sanitize(locate(piece).find(piece.shard.entry, piece.document))
+        table.add_row(row.place, place, f"{piece.length:,}", *(sanitize(_cell(own, name)) for name in names))
+    return table
+
+
+def _cell(facts: dict[str, Any], name: str) -> str:
+    """A value, or a field of a struct; nothing for a null."""
+    value: Any = facts
+    for key in [name] if name in facts else name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return "" if value is None else str(value)
 
 
 def _source(run: RunRows, name: str) -> str:
