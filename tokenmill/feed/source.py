@@ -116,7 +116,7 @@ class Source:
                 break
             empty = empty + 1 if before == end else 0
             if empty > self.count_windows(epoch):
-                raise ValueError(f"{self.token_set.display_name}: split {self._order.split!r} has no row to give")
+                raise ValueError(f"{self.token_set.display_name}: split {self._order.split!r} has no row this long")
             (epoch, window), row = self._next(epoch, window), 0
             if not count and until is None:  # else go past windows without rows, to see whether the source ends here
                 break
@@ -178,7 +178,8 @@ class Source:
             past, _ = past_of(self._legs, self.name, epoch, window)
             content, shards, shard, begin = self._content(epoch, window, past)
             plan = plan_window(self._packing, content, self.seq_len, self._key(epoch, window), past)
-            self._warn(plan, (epoch, window))
+            if (epoch, window) == (0, 0) and self.count_windows(0) == 1:
+                self._warn(plan)
             slices, opened = content.slices, list(shards.values())
             lengths = content.lengths if self._packing.packs_documents else slices.end - slices.begin
             _read_ahead(opened, shard, begin, begin + lengths)
@@ -191,12 +192,11 @@ class Source:
             table.files.fetch(after=sum(len(one.files.missing) for one in before))
             return table
 
-    def _warn(self, plan: RowPlan, place: tuple[int, int]) -> None:
-        """Warns of a set with too little text for rows of this length, or for a global batch."""
+    def _warn(self, plan: RowPlan) -> None:
+        """Warns of an epoch of one window with too little text for rows of this length, or for a global batch."""
         setting, filler = self._legs[-1].setting, plan.length[plan.filler].sum() / max(1, plan.num_rows * plan.row_len)
         is_few = setting.epochs is None and len(setting.sets) == 1 and plan.num_rows < setting.global_batch
-        is_odd = is_few or (filler > MUCH_FILLER and not self._packing.whole)
-        if is_odd and place == (0, 0) and self.count_windows(0) == 1:
+        if is_few or (filler > MUCH_FILLER and not self._packing.whole):
             told = f"of {self.seq_len:,} + 1 tokens, {filler:.0%} of them filler; a global batch takes"
             has = f"{self.token_set.display_name}: an epoch of {self._order.split} has {counted(plan.num_rows, 'row')}"
             warnings.warn(f"{has} {told} {setting.global_batch:,}", stacklevel=2)

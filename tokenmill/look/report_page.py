@@ -27,6 +27,8 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 TEMPLATES = Path(__file__).parent / "templates"
 FILES = 20  # how many source files are listed before the reader asks for more
 SHOWN = 16  # how many rows are drawn before the reader asks for more
+STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)  # between gridlines of a chart
+TICKS = 7  # labels below a chart, about
 
 
 @dataclass(frozen=True)
@@ -194,10 +196,6 @@ def render(found: Findings, seq_len: int) -> str:
         tables={length: report_text.table(by, length, loss) for length, by in found.tallies.items()},
         data=report_rows.reader_data(token_set, found.tokenizer, found.specimen),
     )
-
-
-STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)  # between gridlines
-TICKS = 7  # labels below a chart, about
 
 
 def bars(title: str, rows: Sequence[tuple[str, int]], what: str, marked: int | None = None) -> dict[str, Any]:

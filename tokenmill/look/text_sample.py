@@ -14,13 +14,13 @@ import numpy as np
 
 from tokenmill.prepare.choose_tokenizer import find_tokenizer
 from tokenmill.prepare.config import PrepareConfig
+from tokenmill.prepare.run import LITTLE_TEXT
 from tokenmill.text.documents import read_unit, text_lengths
 from tokenmill.text.listing import list_sources
 from tokenmill.text.plan import plan, shard_size
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 
 SAMPLE_BYTES = 64 << 20  # of text
-LITTLE_TEXT = 1 << 20  # bytes, for which no faster engine is proven
 
 
 class TextSample(NamedTuple):

@@ -36,6 +36,7 @@ from tokenmill.text.source_file import SourceFile
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 LITTLE_TEXT = 1 << 20  # bytes; a faster engine takes a quarter of a second to be made and proven
+TEXT_IN_TOKEN = 4  # bytes of text that a token stands for, about
 MOST_AHEAD = 8  # files that are fetched before their units are made, with --no-keep-raw
 
 
@@ -164,9 +165,6 @@ def _make(units: list[Unit], work: Work, config: PrepareConfig, pool: Pool, prog
         failures = cluster.run(units, work, progress.add, settle, say)
     progress.end()
     return failures
-
-
-TEXT_IN_TOKEN = 4  # bytes of text that a token stands for, about
 
 
 def estimate(
