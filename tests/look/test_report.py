@@ -373,6 +373,7 @@ def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys):
     for arguments, said in (
         ((tmp_path / "a.jsonl", "--view", "x"), "--out and --view are for token sets"),
         ((tmp_path / "none.jsonl",), "none.jsonl"),
+        ((folder.parent,), "expected a token set, found a folder of 1 token set; name one of them"),
         ((tmp_path / "nowhere",), "or name files of text, which need not be prepared"),
         ((folder, folder), "expected one token set, found 2"),
         ((), "expected a token set, or files of text"),

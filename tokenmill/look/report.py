@@ -54,9 +54,9 @@ class Report:
 
     @property
     def is_text(self) -> bool:
-        """Whether the source is text: files, or a folder with files of text and no token set in it."""
+        """Whether the source is text: files, or a folder with files of text and no token sets in it."""
         path = Path(self.source[0])
-        if (path / "shards").exists() or is_address(self.source[0]):
+        if is_address(self.source[0]) or any([*path.glob("shards"), *path.glob("*/shards")]):
             return False
         return format_of(path.name) is not None or any(format_of(file.name) for file in path.rglob("*"))
 
