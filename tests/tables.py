@@ -12,7 +12,7 @@ patterns match in any case. A sample of every shard is proven too.
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.tokenize import gigatoken, nanochat_digits
+from tokenmill.tokenize import gigatoken, patterns
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents
 from tokenmill.tokenize.encoder import reference
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
@@ -51,7 +51,7 @@ def as_used(by_engine, pattern: str, by_reference):
         return by_engine
 
     def encode(documents):
-        (ids, offsets), refer = by_engine(documents), CodePoints(nanochat_digits.numbers()).among(documents)
+        (ids, offsets), refer = by_engine(documents), CodePoints(patterns.numbers()).among(documents)
         others, edges = by_reference(documents.filter(pa.array(refer)))
         parts, instead = np.split(ids, offsets[1:-1]), iter(np.split(others, edges[1:-1]))
         parts = [next(instead) if is_left else part for part, is_left in zip(parts, refer, strict=True)]

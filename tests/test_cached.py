@@ -7,7 +7,7 @@ import threading
 
 from making import ROOT
 
-from tokenmill.cached import cached_property
+from tokenmill.threads import cached_property
 
 
 class Slow:
@@ -46,6 +46,6 @@ def test_a_child_that_is_forked_while_a_thread_computes_one_computes_its_own():
 
 
 def test_nothing_in_the_package_has_a_lock_that_a_fork_may_find_held():
-    files = [path for path in (ROOT / "tokenmill").rglob("*.py") if path.name != "cached.py"]
+    files = [path for path in (ROOT / "tokenmill").rglob("*.py") if path.name != "threads.py"]
     held = re.compile(r"from functools import .*cached_property|functools\.cached_property")
     assert [path.name for path in files if held.search(path.read_text())] == []

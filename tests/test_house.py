@@ -15,10 +15,8 @@ KNOWN = {  # what each part of the package may import of it
     "addresses": set(),
     "hub_client": set(),
     "checks": set(),
-    "humanize": set(),
-    "cancellation": set(),
-    "sanitize": set(),
-    "cached": set(),
+    "messages": set(),
+    "threads": set(),
     "store": set(),
     "rows": set(),
     "text": {"store"},
@@ -37,16 +35,7 @@ KNOWN = {  # what each part of the package may import of it
     "__main__": {"cli"},
     "__init__": {"prepare"},
 }
-BY_ALL = {
-    "extras",
-    "addresses",
-    "hub_client",
-    "checks",
-    "humanize",
-    "cancellation",
-    "sanitize",
-    "cached",
-}
+BY_ALL = {"extras", "addresses", "hub_client", "checks", "messages", "threads"}
 FACES = {"config", "data", "prepare_data"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -17,7 +17,7 @@ from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill import RowLoader, TokenSet, cli
 from tokenmill.addresses import named
-from tokenmill.sanitize import escape_controls, sanitize
+from tokenmill.messages import escape_controls, sanitize
 
 
 @pytest.mark.parametrize(

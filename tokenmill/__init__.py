@@ -15,8 +15,8 @@ The package has wings. The `__init__.py` of each says what lives in it. Imports 
     chat/                                 conversations -> ids and a loss mask
     text/  tokenize/  remote/             text comes in; text -> ids; token sets at an address
     store/  rows/                         bytes on disk; lengths -> rows
-    extras  checks  humanize              for all: optional packages; checks of settings; amounts as text;
-    cancellation  sanitize  cached        waits that can be cancelled; safe output; properties that survive a fork
+    extras  checks  messages  threads     for all: optional packages; checks of settings; what is printed; waits that
+                                          can be cancelled, and properties that survive a fork
     addresses  hub_client                 what is an address; the Hugging Face hub
 
 A public name is loaded when it is first used, so that preparing does not wait for torch, nor training for pyarrow.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.look.documents import Documents
     from tokenmill.prepare.config import PRESETS, PrepareConfig
-    from tokenmill.prepare.failures import PreparationError
+    from tokenmill.prepare.pool import PreparationError
     from tokenmill.store.set_names import find_token_set
     from tokenmill.store.token_sets import TokenSet
     from tokenmill.tokenize.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ _HOMES = {
     "Documents": "look.documents",
     "Mixture": "feed.mixture",
     "PackedRows": "batches.packed_rows",
-    "PreparationError": "prepare.failures",
+    "PreparationError": "prepare.pool",
     "PrepareConfig": "prepare.config",
     "RowLoader": "batches.loader",
     "TokenSet": "store.token_sets",

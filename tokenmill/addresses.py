@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from tokenmill.sanitize import redact
+from tokenmill.messages import redact
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")  # fsspec also knows zip://*.jsonl::s3://bucket/a.zip
 LOST_SLASH = re.compile(r"(s3|gs|gcs|hf|https?|az|abfs):/(?!/)", re.IGNORECASE)  # a Path leaves one of the two

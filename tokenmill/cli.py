@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tokenmill import __version__
 from tokenmill.extras import MissingExtra, naming_the_extra
-from tokenmill.sanitize import sanitize
+from tokenmill.messages import sanitize
 
 
 class Verb(NamedTuple):
@@ -39,8 +39,8 @@ VERBS = {
     "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),
     "mix": Verb("tokenmill.look.mix", "report", "forecast what a mixture takes from each source"),
     "view": Verb("tokenmill.views.command", "view", "choose and repeat documents by their metadata"),
-    "push": Verb("tokenmill.exchange.push_command", "remote", "upload a token set to a bucket or the hub"),
-    "pull": Verb("tokenmill.exchange.pull_command", "remote", "download a token set from a bucket or the hub"),
+    "push": Verb("tokenmill.exchange.copy_commands", "remote", "upload a token set to a bucket or the hub"),
+    "pull": Verb("tokenmill.exchange.copy_commands", "remote", "download a token set from a bucket or the hub"),
     "convert": Verb("tokenmill.exchange.convert", "prepare", "write or read files of nanoGPT, llm.c, Megatron ..."),
 }
 

@@ -12,7 +12,7 @@ import re
 from typing import Any, NamedTuple
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.sanitize import redact
+from tokenmill.messages import redact
 
 ADDRESS = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@([^/]+))?(?:/(.+))?")
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")

@@ -21,9 +21,9 @@ from making import ROOT, make_sources, make_token_set, wait_until
 from reference import SEQ_LEN, make_loader, reference_rows, rows_of
 
 from tokenmill import Mixture, PackedRows
-from tokenmill.cancellation import raise_if_cancelled
 from tokenmill.feed import source
 from tokenmill.feed.table import Table
+from tokenmill.threads import raise_if_cancelled
 
 
 def threads():

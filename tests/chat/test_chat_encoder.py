@@ -12,8 +12,7 @@ from json_kinds import KINDS
 from making import make_text
 
 from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
-from tokenmill.chat.find_rule import with_rule
-from tokenmill.chat.jinja_templates import JinjaTemplate
+from tokenmill.chat.templates import JinjaTemplate, with_rule
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import HuggingFace

@@ -13,8 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split, WhitespaceSpli
 
 from tokenmill.chat.chat_encoder import ChatEncoder, Renderer, changes_texts
 from tokenmill.chat.conversations import BrokenConversation, CannotMask, read_conversation
-from tokenmill.chat.find_rule import find_chat_rule, with_rule
-from tokenmill.chat.jinja_templates import JinjaTemplate
+from tokenmill.chat.templates import JinjaTemplate, find_chat_rule, with_rule
 from tokenmill.chat.turns import TurnFinder
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.text.formats import ReadOptions

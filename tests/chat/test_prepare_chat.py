@@ -18,7 +18,7 @@ from making import ROOT, run_prepare, tree
 from rich.console import Console
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
-from tokenmill.chat.find_rule import with_rule
+from tokenmill.chat.templates import with_rule
 from tokenmill.look.report_text import left_out
 from tokenmill.look.show import Show, show
 from tokenmill.look.verify import verify

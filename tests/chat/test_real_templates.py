@@ -16,7 +16,7 @@ import pytest
 from conversing import TEXTS, random_messages
 
 from tokenmill.chat.conversations import CannotMask, read_conversation
-from tokenmill.chat.jinja_templates import JinjaTemplate
+from tokenmill.chat.templates import JinjaTemplate
 from tokenmill.chat.turns import TurnFinder
 
 FOUND = importlib.util.find_spec("trl")  # found, and not imported: other tests fork

@@ -21,7 +21,7 @@ from conversing import (
 )
 
 from tokenmill.chat.conversations import CannotMask, read_conversation
-from tokenmill.chat.jinja_templates import JinjaTemplate
+from tokenmill.chat.templates import JinjaTemplate
 from tokenmill.chat.turns import TurnFinder
 
 

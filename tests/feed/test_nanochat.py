@@ -13,7 +13,7 @@ from reference import rows_of
 
 from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
-from tokenmill.rows.nanochat import BestFitBuffer
+from tokenmill.rows.other_packings import BestFitBuffer
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 

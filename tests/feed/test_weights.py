@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.feed.weights import TURNS, powers, whole_weights
+from tokenmill.feed.mixture import TURNS, powers, whole_weights
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=3)
 

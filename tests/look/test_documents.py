@@ -6,7 +6,7 @@ import pytest
 from making import BOS, make_token_set, run_prepare, write_parquet
 
 from tokenmill import Documents, TokenSet
-from tokenmill.look.source_places import SourceLocator
+from tokenmill.look.documents import SourceLocator
 
 
 def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):

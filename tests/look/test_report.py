@@ -19,12 +19,12 @@ from making import BOS, ROOT, full_after, give_tokenizer, make_text, make_token_
 
 from tokenmill import cli
 from tokenmill.look import packing_stats
-from tokenmill.look.lengths import histogram, sample
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report import Report, find
 from tokenmill.look.report_page import source_files
 from tokenmill.look.report_text import MEASURES, percent, verdict
 from tokenmill.look.sample_rows import make_specimen
+from tokenmill.look.set_statistics import histogram, sample
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 

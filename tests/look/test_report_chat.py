@@ -12,11 +12,10 @@ from conversing import random_messages
 from making import make_chat_set, run_prepare
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
-from tokenmill.look.lengths import histogram, sample
-from tokenmill.look.loss_stats import MOST_STRETCHES, look_at_loss
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report_rows import stripes
 from tokenmill.look.sample_rows import make_specimen
+from tokenmill.look.set_statistics import MOST_STRETCHES, histogram, look_at_loss, sample
 
 CHOICES = ("crop", "drop")
 pytestmark = pytest.mark.filterwarnings("ignore:.*have no target in their first:UserWarning")

@@ -13,8 +13,7 @@ from making import ROOT, wait_until
 
 from tokenmill.prepare import pool as pools
 from tokenmill.prepare.config import available_cores
-from tokenmill.prepare.failures import Failure
-from tokenmill.prepare.pool import Pool
+from tokenmill.prepare.pool import Failure, Pool
 
 
 def run(whats, tmp_path, workers=2, **more):

@@ -17,12 +17,11 @@ from file_server import FileServer
 from making import ROOT, give_small_files, make_token_set, read_manifest, tree, wait_until
 
 from tokenmill import TokenSet, cli
-from tokenmill.exchange.push_command import card_of
+from tokenmill.exchange.copy_commands import card_of
 from tokenmill.remote import copy, files
 from tokenmill.remote.copy import pull, push
 from tokenmill.remote.token_set import CacheConfig, open_set
-from tokenmill.store.files import write_json
-from tokenmill.store.locked import locked
+from tokenmill.store.files import locked, write_json
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from hub_server import Hub, environment
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
-from tokenmill.humanize import in_bytes
+from tokenmill.messages import in_bytes
 
 REPOSITORY = "owner/corpus"
 NAMES = [f"shard_{number}.parquet" for number in range(4)]

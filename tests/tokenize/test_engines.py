@@ -15,7 +15,7 @@ from making import make_text, run_prepare, tree, write_parquet
 from tables import SHIPPED, as_ranges, differing_code_points
 
 from tokenmill.tokenize import encoder as encoders
-from tokenmill.tokenize import gigatoken, nanochat_digits
+from tokenmill.tokenize import gigatoken, patterns
 from tokenmill.tokenize.codepoints import CodePoints
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN
@@ -80,7 +80,7 @@ def test_numbers_are_those_of_both_unicodes():
     characters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
     of_regex = set(regex.findall(r"\p{N}", "".join(characters)))
     wanted = [ord(c) for c in characters if c in of_regex or unicodedata.category(c)[0] == "N"]
-    assert nanochat_digits.numbers().tolist() == wanted
+    assert patterns.numbers().tolist() == wanted
 
 
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):

@@ -14,8 +14,8 @@ from tables import join_showing_ranks
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from tokenmill.tokenize import gigatoken
+from tokenmill.tokenize.codepoints import random_texts
 from tokenmill.tokenize.encoder import choose_encoder
-from tokenmill.tokenize.hard_texts import random_texts
 from tokenmill.tokenize.huggingface import BYTE_OF
 from tokenmill.tokenize.load import load_foreign
 from tokenmill.tokenize.patterns import LLAMA3_PATTERN, QWEN2_PATTERN

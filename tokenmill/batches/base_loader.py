@@ -21,10 +21,10 @@ import numpy as np
 from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks, torch_rank
 from tokenmill.batches.resume import identity_of, order_of, resumed, setting_of
 from tokenmill.checks import whole_number
-from tokenmill.feed.chats import require_conversations
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.mixed_rows import advance, mixed_rows, past_empty_windows
 from tokenmill.feed.nanochat_rows import nanochat_rows
+from tokenmill.feed.pieces import require_conversations
 from tokenmill.feed.prefetch import CLOSED, Prefetch, Stop
 from tokenmill.feed.source import Source
 from tokenmill.feed.table import read_batch

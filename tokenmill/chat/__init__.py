@@ -3,12 +3,11 @@
 Comes in: rows of a source as JSON, and a tokenizer with a chat rule. Goes out: ids, lengths, and a loss mask.
 
     conversations     a row to messages, whatever its columns are called
-    jinja_templates   renders Hugging Face's chat templates, without transformers
+    templates         finds the template that --chat names, and renders Hugging Face's without transformers
     marks             marks around texts, by which they are found in what a template renders
     turns             which characters of a rendered conversation the assistant wrote
     nanochat_turns    nanochat's own rendering
     chat_encoder      conversations to ids and mask, a batch at a time
-    find_rule         finds the template that --chat names
 
 A tokenizer carries the rule (tokenize/chat_rule.py). It must never know how rows are made.
 """

@@ -112,8 +112,8 @@ class Renderer:
         if rule.is_nanochat:
             return
         with naming_the_extra("chat"):
-            from tokenmill.chat.jinja_templates import JinjaTemplate
             from tokenmill.chat.marks import any_of
+            from tokenmill.chat.templates import JinjaTemplate
             from tokenmill.chat.turns import TurnFinder
         if (written := set(LIKE_SPECIAL.findall(rule.template))) and written.isdisjoint(tokenizer.special_tokens):
             found = f"{min(written)}, which tokenizer {tokenizer.name} does not have as a special token"

@@ -4,8 +4,8 @@ Comes in and goes out: token sets, and nanoGPT's, llm.c's, build-nanogpt's, OLMo
 Hugging Face's files.
 
     convert         `tokenmill convert`: its flags; convert_out, convert_in: what it does
-    layouts         what there is; flat_files, indexed_files: their bytes; split_files: what is written of a split
-    push_command, pull_command    `tokenmill push` and `tokenmill pull`
+    layouts         what there is; flat_files, indexed_files: their bytes
+    copy_commands   `tokenmill push` and `tokenmill pull`
 
 It must never guess: what is taken in is checked against its layout, and what would be lost is named or refused.
 """

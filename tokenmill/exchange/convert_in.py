@@ -21,8 +21,8 @@ import tyro
 
 from tokenmill.addresses import is_address
 from tokenmill.exchange.convert_out import new_folder
+from tokenmill.exchange.flat_files import BLOCK_TOKENS
 from tokenmill.exchange.layouts import LAYOUTS, Name
-from tokenmill.exchange.split_files import BLOCK_TOKENS
 from tokenmill.store.names import plain
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shard_writer import ShardWriter

@@ -15,9 +15,8 @@ import tyro
 
 from tokenmill.addresses import require_folder
 from tokenmill.checks import whole_number
-from tokenmill.exchange.flat_files import write_flat
+from tokenmill.exchange.flat_files import FILE_TOKENS, SplitFiles, write_flat
 from tokenmill.exchange.layouts import LAYOUTS, Name
-from tokenmill.exchange.split_files import FILE_TOKENS, SplitFiles
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import columns_of
 from tokenmill.store.documents import ShardDocuments, documents_of

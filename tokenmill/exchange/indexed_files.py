@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenmill.exchange.flat_files import require_size, write_flat
-from tokenmill.exchange.split_files import BLOCK_TOKENS, SplitFiles
+from tokenmill.exchange.flat_files import BLOCK_TOKENS, SplitFiles, require_size, write_flat
 from tokenmill.store.maps import map_file
 
 MAGIC = b"MMIDIDX\x00\x00"

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenmill.exchange import flat_files as flat
 from tokenmill.exchange import indexed_files as indexed
-from tokenmill.exchange.split_files import SplitFiles
+from tokenmill.exchange.flat_files import SplitFiles
 
 Name = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove"]
 

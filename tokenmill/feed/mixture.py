@@ -6,23 +6,87 @@
 
 A source is identified by its name: the random order of its rows depends on the name, and positions use it. If you give
 only a path, the last part of the path is the name. One token set is a mixture of one, whose source is called "".
+
+Weights are shares of tokens. All rows of a run hold the same number of tokens, so weights are also shares of rows, and
+of turns (interleave.py), as whole numbers: 0.6, 0.25 and 0.15 are 12, 5 and 3 of 20 turns.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from fractions import Fraction
+from numbers import Rational, Real
 from pathlib import Path
 from typing import Any
 
 from tokenmill.addresses import name_of
 from tokenmill.checks import whole_number
 from tokenmill.feed.mixture_file import arguments_of, folder_of, read_toml
-from tokenmill.feed.weights import exact, powers, whole_weights
 from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, open_set
 from tokenmill.rows.run import Stage
 from tokenmill.store.names import is_plain
 from tokenmill.store.token_sets import TokenSet
+
+TURNS = 1 << 16  # most turns of a pattern
+
+
+def exact(name: str, value: Any) -> Fraction:
+    """A positive number of any library as an exact fraction: 0.1 is a tenth. ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        raise ValueError(f"{name} must be a positive number, not {value!r}")
+    if value <= 0 or not (isinstance(value, Rational) or math.isfinite(value)):
+        raise ValueError(f"{name} must be a positive number, not {value}; leave out what you do not want to use")
+    if isinstance(value, Rational):  # whole numbers too
+        return Fraction(int(value.numerator), int(value.denominator))
+    return Fraction(str(value))
+
+
+def whole_weights(weights: Mapping[str, Any]) -> dict[str, int]:
+    """Whole numbers in the same ratio, by name, with a sum of at most TURNS.
+
+    They are exact if such numbers exist. Otherwise each weight gets its share of TURNS rounded down, and those that
+    lost most get one more, ties by name, so that no share is off by more than 1 / TURNS of the whole. Raises ValueError
+    for a weight that is not a positive number, or that would round to zero.
+    """
+    shares = {name: exact(f"the weight of {name!r}", weights[name]) for name in sorted(weights)}
+    if not shares:
+        raise ValueError("expected weights of at least one source, found none")
+    scale = math.lcm(*(share.denominator for share in shares.values()))
+    whole = _lowest({name: int(share * scale) for name, share in shares.items()})
+    if sum(whole.values()) <= TURNS:
+        return whole
+    total = sum(shares.values())
+    parts = {name: share * TURNS / total for name, share in shares.items()}
+    whole = {name: int(part) for name, part in parts.items()}
+    lost = sorted(parts, key=lambda name: (whole[name] - parts[name], name))
+    for name in lost[: TURNS - sum(whole.values())]:
+        whole[name] += 1
+    for name, number in whole.items():
+        if not number:
+            raise ValueError(
+                f"the weight of {name!r} is {float(shares[name] / total):.1e} of the whole, less than the smallest "
+                f"share that a mixture can keep, 1 / {TURNS:,}; leave it out, raise it, or join small sources into one"
+            )
+    return _lowest(whole)
+
+
+def _lowest(whole: dict[str, int]) -> dict[str, int]:
+    divisor = math.gcd(*whole.values())
+    return {name: number // divisor for name, number in whole.items()}
+
+
+def powers(sizes: Mapping[str, Any], temperature: float = 1.0) -> dict[str, float]:
+    """Weights from sizes, to the power of 1 / temperature: 1 keeps the sizes, higher temperatures favor small sources.
+
+    (Arivazhagan et al., 2019; mT5's alpha is 1 / temperature.) Raises ValueError for a number that is not positive.
+    """
+    power = 1 / exact("temperature", temperature)
+    found = {name: exact(f"the size of {name!r}", size) for name, size in sizes.items()}
+    largest = max(found.values(), default=Fraction(1))
+    return {name: float(size) if power == 1 else float(size / largest) ** float(power) for name, size in found.items()}
+
 
 PathLike = str | os.PathLike[str]
 Weights = Mapping[str, Any]  # a positive number for each source
@@ -41,7 +105,7 @@ class Mixture:
     | max_epochs | {source: epochs} after which it retires in training, or one number for all; the others continue |
     | removed | names of sources that you took out on purpose; positions keep their cursors |
 
-    Weights are shares of tokens and can be any positive numbers (feed/weights.py makes them whole). Two mixtures with
+    Weights are shares of tokens and can be any positive numbers (they are made whole). Two mixtures with
     the same meaning are equal. Raises ValueError for invalid settings.
     """
 

@@ -15,13 +15,13 @@ from itertools import count, groupby
 
 import numpy as np
 
-from tokenmill.cancellation import raise_if_cancelled
 from tokenmill.feed.pieces import Piece, pieces_of
 from tokenmill.feed.table import Batch, ChangeCheck, Part, not_bos
-from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.other_packings import REFILL_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.run import Run
 from tokenmill.store.shards import Shard, ShardEntry, sources_of
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.threads import raise_if_cancelled
 
 SHARDS_HELD = 8  # open at once; the longest documents stay in the buffer while many shards are read
 DOCUMENT = 32  # bits of a place below the visit

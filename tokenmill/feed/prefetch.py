@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tokenmill.cancellation import Cancelled, cancelled_by
+from tokenmill.threads import Cancelled, cancelled_by
 
 Queue = SimpleQueue[Any]
 SECONDS_TO_FINISH = 10  # how long `stop` waits for a thread that waits for a disk

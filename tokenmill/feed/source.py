@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenmill.cancellation import cancelled_by, raise_if_cancelled
-from tokenmill.feed.chats import first_targets
-from tokenmill.feed.pieces import Padding
+from tokenmill.feed.pieces import Padding, first_targets
 from tokenmill.feed.prefetch import Stop
 from tokenmill.feed.table import Loss, Table
-from tokenmill.humanize import counted
+from tokenmill.messages import counted
 from tokenmill.rows import windows
 from tokenmill.rows.order import number_of
 from tokenmill.rows.packing import LongDocuments, RowPlan
@@ -30,6 +28,7 @@ from tokenmill.rows.run import Cursor, Leg, past_of, set_of
 from tokenmill.rows.windows import SLICE, Epoch, Window, epoch_of_shards, epoch_of_view
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.threads import cancelled_by, raise_if_cancelled
 
 GAP = 1 << 16  # tokens between two documents that are still read ahead together
 MUCH_FILLER = 0.1  # of the tokens of a split that has one window

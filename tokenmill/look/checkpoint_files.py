@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from tokenmill.humanize import counted
+from tokenmill.messages import counted
 from tokenmill.rows.run import read_position
 from tokenmill.store.files import read_bounded
 

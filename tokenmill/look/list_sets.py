@@ -14,8 +14,7 @@ from typing import Annotated
 
 import tyro
 
-from tokenmill.humanize import counted, in_bytes
-from tokenmill.sanitize import sanitize
+from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet

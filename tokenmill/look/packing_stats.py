@@ -3,8 +3,8 @@
     tally("best_fit", [lengths of shard 0, lengths of shard 1], row_len=2049).dropped      0.0
 
 Each packing is run, not estimated. A packing that joins shards runs on as many documents together as a window has
-(windows.py), and the others shard by shard. nanochat's buffer (nanochat.py) runs on one rank in its steady state, after
-300,000 documents, because its share of dropped tokens starts near 2% and climbs.
+(windows.py), and the others shard by shard. nanochat's buffer (other_packings.py) runs on one rank in its steady
+state, after 300,000 documents, because its share of dropped tokens starts near 2% and climbs.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from itertools import count
 
 import numpy as np
 
-from tokenmill.rows.nanochat import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.other_packings import REFILL_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.packing import RowPlan
 from tokenmill.rows.plan import Content, Packing, plan_window
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window

@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenmill.addresses import is_address, name_of, require_folder
-from tokenmill.humanize import counted, in_bytes, in_time
 from tokenmill.look import report_text
-from tokenmill.look.lengths import lengths_of, sample
-from tokenmill.look.loss_stats import look_at_loss
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report_page import Findings, glance, render, view_in_words
 from tokenmill.look.sample_rows import make_specimen
+from tokenmill.look.set_statistics import lengths_of, look_at_loss, sample
+from tokenmill.messages import counted, in_bytes, in_time
 from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.store.columns import META
 from tokenmill.store.files import write_file
@@ -72,7 +71,7 @@ def find(config: Report) -> Findings:
     tallies = {t: {label: tally(label, lengths, t + 1, first_targets=first) for label in labels} for t in seq_lens}
     columns = []
     if META.suffix in token_set.record(token_set.entries[0]) or token_set.view is not None:
-        from tokenmill.views.distribution import distributions  # and pyarrow
+        from tokenmill.views.documents import distributions  # and pyarrow
 
         columns = distributions(token_set, token_set.view, entries)
     specimen = make_specimen(token_set, "train", config.seq_len + 1)

@@ -13,12 +13,11 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from tokenmill.humanize import counted, in_bytes
 from tokenmill.look import report_rows, report_text
-from tokenmill.look.lengths import histogram
-from tokenmill.look.loss_stats import MOST_STRETCHES, LossStatistics
 from tokenmill.look.packing_stats import Tally
 from tokenmill.look.sample_rows import Specimen
+from tokenmill.look.set_statistics import MOST_STRETCHES, LossStatistics, histogram
+from tokenmill.messages import counted, in_bytes
 from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet

@@ -10,8 +10,8 @@ import base64
 import numpy as np
 
 from tokenmill.feed.pieces import Piece
+from tokenmill.look.documents import SourceLocator
 from tokenmill.look.sample_rows import SamplePiece, Specimen
-from tokenmill.look.source_places import SourceLocator
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tokenmill.look.loss_stats import LossStatistics
 from tokenmill.look.packing_stats import Tally
+from tokenmill.look.set_statistics import LossStatistics
 from tokenmill.store.token_sets import TokenSet
 
 # the measures of each packing, in the order of Tally.shares()

@@ -29,14 +29,13 @@ from rich.table import Table
 from tokenmill.feed.config import LoaderConfig, Packing
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.pieces import Piece, pieces_of
-from tokenmill.humanize import counted
 from tokenmill.look.checkpoint_files import position_of
-from tokenmill.look.source_places import SourceLocator
+from tokenmill.look.documents import SourceLocator
 from tokenmill.look.steps import RunRows, ShownRow
 from tokenmill.look.terminal import RowPrinter
+from tokenmill.messages import counted, redact, sanitize
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.rows.run import Run
-from tokenmill.sanitize import redact, sanitize
 from tokenmill.store.shards import ShardEntry, Split
 from tokenmill.store.token_sets import TokenSet
 

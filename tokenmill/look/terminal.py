@@ -8,9 +8,9 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from tokenmill.feed.pieces import Piece
-from tokenmill.look.source_places import SourceLocator
+from tokenmill.look.documents import SourceLocator
 from tokenmill.look.steps import ShownRow
-from tokenmill.sanitize import escape_controls
+from tokenmill.messages import escape_controls
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 

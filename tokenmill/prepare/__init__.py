@@ -4,15 +4,13 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
 
     config            what the user asks for; command: `tokenmill prepare`
     run               the whole story: list, decide what validates, plan, make, write the manifest
-    input_files       lists the files to read
+    input_files       lists the files to read, and fetches the hub's ahead of the workers
     validation        decides which files, or documents, validate
     choose_tokenizer  finds or trains the tokenizer
     destination       where a set is made: a folder or an address
     made              says whether a unit is made; make: makes it, in a worker
     encode            tokenizes a batch of texts, or of conversations
-    failures          why units are not made
-    pool              runs tasks in worker processes; cluster: Ray's
-    fetching          fetches the hub's files ahead of the workers
+    pool              runs tasks in worker processes, and says why one failed; cluster: Ray's
     progress          shows what is happening
 
 It must never know how rows are made of what it writes.

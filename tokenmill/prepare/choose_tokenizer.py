@@ -13,7 +13,7 @@ from pathlib import Path
 from tokenmill.addresses import has_scheme
 from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import texts_of_row
-from tokenmill.chat.find_rule import find_chat_rule, with_rule
+from tokenmill.chat.templates import find_chat_rule, with_rule
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.text.documents import read_unit
 from tokenmill.text.formats import ReadOptions

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.prepare.failures import Failure, failure_of
 from tokenmill.prepare.made import Work
 from tokenmill.prepare.make import make
+from tokenmill.prepare.pool import Failure, failure_of
 from tokenmill.text.plan import Unit
 
 PACKAGE = Path(__file__).resolve().parent.parent

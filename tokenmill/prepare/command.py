@@ -14,13 +14,12 @@ from typing import Any, NoReturn
 
 import tyro
 
-from tokenmill.humanize import counted, in_bytes
+from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PrepareConfig
-from tokenmill.prepare.failures import PreparationError
 from tokenmill.prepare.made import left_out
+from tokenmill.prepare.pool import PreparationError
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
-from tokenmill.sanitize import sanitize
 from tokenmill.store.columns import TARGETS
 from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet

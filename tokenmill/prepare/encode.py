@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.chat.chat_encoder import ChatEncoder
-from tokenmill.prepare.failures import ForAllError
+from tokenmill.prepare.pool import ForAllError
 from tokenmill.store.columns import MASK, TARGETS
 from tokenmill.text.documents import Documents, text_lengths
 from tokenmill.text.formats import ReadOptions

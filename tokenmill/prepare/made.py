@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tokenmill.humanize import counted
+from tokenmill.messages import counted
 from tokenmill.prepare.destination import Destination
 from tokenmill.store.schema import LEFT_OUT_COUNTS
 from tokenmill.store.shards import Split, sources_of

@@ -6,25 +6,61 @@
 
     function(task, report)     runs in a worker; `report` passes texts to on_text, and numbers to on_numbers
 
-Workers are forked from a server, which imports that module once, while the parent does something else.
+A Failure is one line that says why a task has no result. Workers are forked from a server, which imports that module
+once, while the parent does something else.
 """
 
 import contextlib
+import errno
 import os
 import signal
 import sys
 import time
+import traceback
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import multiprocess
 from multiprocess import connection, forkserver
 
 from tokenmill.checks import whole_number
-from tokenmill.prepare.failures import Failure, failure_of
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+
+
+class ForAllError(ValueError):
+    """What every task would fail for."""
+
+
+class Failure(NamedTuple):
+    """Why a task has no result: one line for the user, and a traceback if it looks like a bug."""
+
+    task: Any
+    reason: str
+    traceback: str = ""
+    is_for_all: bool = False  # every other task would fail for it too: a full disk
+
+
+def failure_of(task: Any, error: BaseException) -> Failure:
+    """The Failure for an error: its message, and a traceback too unless the user can do something about it."""
+    expected = isinstance(error, ValueError | OSError | MemoryError)
+    reason = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
+    is_for_all = isinstance(error, ForAllError) or (isinstance(error, OSError) and error.errno in FULL)
+    return Failure(task, reason, "" if expected else "".join(traceback.format_exception(error)), is_for_all)
+
+
+class PreparationError(Exception):
+    """Some units could not be made; the others are done. `failures` says which; `folder` has what is done."""
+
+    def __init__(self, failures: list[Failure], folder: Path | str):
+        reasons = "; ".join(dict.fromkeys(failure.reason for failure in failures))
+        others = ", all others are done" * (not any(failure.is_for_all for failure in failures))
+        super().__init__(f"{len(failures)} failed{others}: {reasons}")
+        self.failures, self.folder = failures, folder
+
 
 PACKAGES = str(Path(__file__).resolve().parents[2])  # where this package is, if it is not installed
 TRIES = 2

@@ -15,8 +15,7 @@ import sys
 import threading
 import time
 
-from tokenmill.humanize import counted, in_bytes, in_time
-from tokenmill.sanitize import sanitize
+from tokenmill.messages import counted, in_bytes, in_time, sanitize
 
 LINE_SECONDS, CHANGE_SECONDS = 5.0, 0.1
 

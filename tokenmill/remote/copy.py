@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill import hub_client
+from tokenmill.messages import redact, sanitize
 from tokenmill.remote.files import read, require_writable, scheme_of, sizes, write
 from tokenmill.remote.part_cache import PART_BYTES, require_crc32
 from tokenmill.remote.token_set import RemoteTokenSet, read_manifest
-from tokenmill.sanitize import redact, sanitize
 from tokenmill.store.columns import META, columns_of
-from tokenmill.store.files import AtomicFile, read_json, remove_temporary_files, sha256_of_file, write_changed
-from tokenmill.store.locked import locked
+from tokenmill.store.files import AtomicFile, locked, read_json, remove_temporary_files, sha256_of_file, write_changed
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet, digest_of
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from tokenmill import hub_client
 from tokenmill.addresses import joined, named
 from tokenmill.extras import naming_the_extra
-from tokenmill.sanitize import redact, sanitize
+from tokenmill.messages import redact, sanitize
 from tokenmill.store.files import LARGEST
 
 REQUEST_SECONDS = 60.0  # of a range, for file systems that have no time limit

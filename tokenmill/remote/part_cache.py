@@ -31,8 +31,7 @@ import numpy as np
 
 from tokenmill.remote.files import WrongBytes, read
 from tokenmill.remote.prefetch import Job
-from tokenmill.store.files import BLOCK_BYTES, with_message
-from tokenmill.store.locked import take_lock
+from tokenmill.store.files import BLOCK_BYTES, take_lock, with_message
 from tokenmill.store.maps import map_file
 
 PART_BYTES = BLOCK_BYTES

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tokenmill.cancellation import raise_if_cancelled
+from tokenmill.threads import raise_if_cancelled
 
 THREADS = 32  # at 20 ms a request and 1 MiB a part, 1.6 GB/s
 NOW = -1

@@ -21,10 +21,10 @@ import numpy as np
 
 from tokenmill.addresses import cache_root, name_of, named
 from tokenmill.checks import whole_number
+from tokenmill.messages import redact
 from tokenmill.remote.files import WrongBytes, read, sizes
 from tokenmill.remote.part_cache import PART_BYTES, Cache, PartFolder
 from tokenmill.remote.prefetch import Job, call_all, expect, require
-from tokenmill.sanitize import redact
 from tokenmill.store.columns import TOKENS
 from tokenmill.store.files import LARGEST, parse_json, sha256_of_file, write_file
 from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path

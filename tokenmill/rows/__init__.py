@@ -3,9 +3,8 @@
     order         random orders that mean the same in every NumPy version
     windows       the slices of all shards, or of a view, taken in windows: the order of an epoch
     packing       best-fit rows of a window; bundles: joins short pieces at random first; gaps: fills rows' ends
-    concat        rows cut from a token stream, without regard to documents
+    other_packings  concat, random and nanochat: the rows of other loaders
     plan          the rows of a window by any packing, even if its first rows had another length
-    nanochat      nanochat's rule, pick for pick
     interleave    whose turn it is
     run           a run is a list of legs, and a point: what a checkpoint stores
 

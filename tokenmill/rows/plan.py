@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.rows.concat import count_concat, lay_pieces, plan_concat, plan_random, shuffled
+from tokenmill.rows.other_packings import count_concat, lay_pieces, plan_concat, plan_random, shuffled
 from tokenmill.rows.packing import LongDocuments, RowPlan, Seed, Spans, count_rows, plan_rows, whole_documents
 from tokenmill.rows.windows import Window
 

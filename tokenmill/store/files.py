@@ -7,6 +7,11 @@
     read_json(path, "shard")                 ValueError if it is another file, or schema.py finds it wrong
 
 A crash at any instant leaves the old file, the new one, or a `.tmp` that nothing reads.
+
+    with locked(folder): ...                 OSError if another process is in there
+    with locked(folder, shared=True): ...    admits others that are shared
+
+A lock is the kernel's (flock) on the folder itself: it ends with its process, however that ends, and leaves no file.
 """
 
 import contextlib
@@ -15,12 +20,14 @@ import hashlib
 import json
 import os
 import stat
+import time
 import uuid
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tokenmill.store.names import require_inside
 from tokenmill.store.schema import KINDS, check
 
 if TYPE_CHECKING:
@@ -222,3 +229,44 @@ def with_message(error: OSError, message: str) -> OSError:
     other = type(error)(message)
     other.errno = error.errno
     return other
+
+
+DYING_SECONDS = 1.0  # in which a process that was killed loses its lock
+
+
+@contextlib.contextmanager
+def locked(folder: Path, shared: bool = False) -> Iterator[None]:
+    """Makes the folder, and holds its lock. Where the file system has no locks, it works without one.
+
+    OSError if another process holds the lock and keeps it for a second; ValueError if a folder inside is a link that
+    leads out, as files written and deleted there would be somebody else's.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+    for path in folder.iterdir():
+        if path.is_symlink() and path.is_dir():
+            require_inside(folder, path / "file")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if not take_lock(descriptor, DYING_SECONDS, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+            raise OSError(f"{folder}: another process is writing in this folder; wait for it to end")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def take_lock(descriptor: int, seconds: float, kind: int = fcntl.LOCK_EX) -> bool:
+    """Locks a file; nothing is locked where there are no locks. False if another process keeps it for so long."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        except OSError:  # a file system without locks
+            return True

@@ -21,7 +21,6 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from tokenmill.cached import cached_property
 from tokenmill.store.columns import (
     COLUMNS,
     LISTED,
@@ -34,6 +33,7 @@ from tokenmill.store.columns import (
 from tokenmill.store.files import read_json
 from tokenmill.store.maps import map_file, read_ahead, read_here_and_there
 from tokenmill.store.schema import LEFT_OUT_COUNTS
+from tokenmill.threads import cached_property
 
 Split = Literal["train", "val"]
 SPLITS = get_args(Split)

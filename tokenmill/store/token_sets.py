@@ -18,8 +18,7 @@ import numpy as np
 
 from tokenmill.addresses import is_address
 from tokenmill.checks import one_of
-from tokenmill.humanize import counted
-from tokenmill.sanitize import redact
+from tokenmill.messages import counted, redact
 from tokenmill.store.columns import LISTED
 from tokenmill.store.files import header, read_json, sha256_of_file, write_changed, write_json
 from tokenmill.store.schema import CHAT_COUNTS, dtype_name

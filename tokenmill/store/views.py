@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.cached import cached_property
 from tokenmill.store.files import read_json
 from tokenmill.store.shards import ShardEntry, map_numbers
+from tokenmill.threads import cached_property
 
 FOLDER = "views"
 VIEW_ARRAYS = ("counts", "slices")

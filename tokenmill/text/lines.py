@@ -6,11 +6,18 @@ A part has the documents that begin in its range, so that every document is in o
 
 A part begins to read a little earlier, at the first byte before it that can be in no separator. From there on the
 separators are those of the whole file, even if they can overlap, as "\n\n" in "\n\n\n".
+
+A line of jsonl is a JSON object. Its text is under a key (`text`), a key of an object (`doc.text`), or several keys
+(`title,text`). A line without text is an error that names it, or is left out and counted (--skip-broken). Lines with
+conversations stay JSON.
 """
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 
 from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
@@ -91,3 +98,144 @@ def _first_byte(stream: Any, begin: int, separator: bytes) -> int:
             break
     stream.seek(at)
     return at
+
+
+MISSING = object()
+SURROGATE = re.compile("[\ud800-\udfff]")  # one without its other half, which JSON can spell and UTF-8 cannot
+
+
+class BrokenLine(ValueError):
+    """A line of a jsonl file that is no object with text in it."""
+
+
+def read_jsonl(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
+    """The lines that begin in the k-th of n ranges of the file. ValueError for a broken one."""
+    for lines in read_pieces(file, k, n, b"\n", options.max_document_bytes):
+        yield _conversations(file, lines, options) if options.conversations else _rows(file, lines, options)
+
+
+def _rows(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
+    try:
+        objects, key = list(map(orjson.loads, lines.texts)), options.text_column
+        texts = [pa.array([None if one[key] is None else one[key].encode() for one in objects], pa.large_binary())]
+        return Rows(texts, _kept(file, objects, options), lines.bytes, oversized=lines.oversized)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        # one of them is blank, broken, not UTF-8, or has its text in another place
+        return _one_by_one(file, lines, options)
+
+
+def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
+    """Lines as they are: whoever reads the conversations judges them."""
+    numbers = [number for number, line in enumerate(lines.texts) if line.strip()]
+    texts = [lines.texts[number] for number in numbers]
+    kept = _kept(file, [_object_or_none(line) for line in texts] if options.kept else [], options)
+    rows = Rows([pa.array(texts, pa.large_binary())], kept, lines.bytes, oversized=lines.oversized)
+    return rows._replace(place=_placer(file, lines, numbers))
+
+
+def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
+    objects, texts, numbers, broken = list[dict[str, Any]](), list[list[bytes | None]](), list[int](), 0
+    for number, line in enumerate(lines.texts):
+        if not line.strip():
+            continue
+        try:
+            value = _object_of(line)
+            texts.append(_texts_of(value, options))
+            objects.append(value)
+            numbers.append(number)
+        except BrokenLine as error:
+            if not options.skip_broken:
+                raise ValueError(
+                    f"{file.shown}: {_placer(file, lines, [number])(0)}: expected a JSON object with text under "
+                    f"{options.text_column!r}, found {error}; fix it, name the key with the text by --text-column, "
+                    "leave such lines out by --skip-broken, or prepare conversations by --chat"
+                ) from error
+            broken += 1
+    columns = [pa.array(column, pa.large_binary()) for column in list(zip(*texts, strict=True)) or [()]]
+    return Rows(columns, _kept(file, objects, options), lines.bytes, broken=broken, oversized=lines.oversized)
+
+
+def _object_of(line: bytes) -> dict[str, Any]:
+    """The object of a line; a byte that is not UTF-8 becomes half of a surrogate pair."""
+    try:
+        value = json.loads(line.decode("utf-8", "surrogateescape"))
+    except RecursionError as error:
+        raise BrokenLine("JSON that is nested too deep to be read") from error
+    except ValueError as error:
+        raise BrokenLine(f"no JSON ({error})") from error
+    if not isinstance(value, dict):
+        array = ": one JSON array, where an object a line is read" if isinstance(value, list) else ""
+        raise BrokenLine(f"a {type(value).__name__}{array}")
+    return value
+
+
+def _object_or_none(line: bytes) -> dict[str, Any] | None:
+    try:
+        return _object_of(line)
+    except BrokenLine:  # as a conversation it is broken too, and whoever reads it says so
+        return None
+
+
+def _texts_of(value: dict[str, Any], options: ReadOptions) -> list[bytes | None]:
+    """The texts of an object, as bytes that may not be UTF-8."""
+    found = [_at(value, name) for name in options.text_columns(value)]
+    if MISSING in found:
+        raise BrokenLine(f"keys {', '.join(value)}" if value else "no keys")
+    if wrong := [text for text in found if not isinstance(text, str | None)]:
+        raise BrokenLine(f"a {type(wrong[0]).__name__} there")
+    if lacking := [name for name in options.required if _at(value, name) is MISSING]:
+        raise BrokenLine(f"no {lacking[0]!r}, which --keep-columns names (write {lacking[0]}? if lines may lack it)")
+    return [text if text is None else _as_bytes(text) for text in found]
+
+
+def _as_bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair that JSON spells: one U+FFFD
+        return SURROGATE.sub("\udcff", text).encode("utf-8", "surrogateescape")
+
+
+def _at(value: Any, name: str) -> Any:
+    if isinstance(value, dict) and name in value:
+        return value[name]
+    for key in name.split("."):
+        if not isinstance(value, dict) or key not in value:
+            return MISSING
+        value = value[key]
+    return value
+
+
+def _kept(file: SourceFile, objects: Sequence[dict[str, Any] | None], options: ReadOptions) -> dict[str, pa.Array]:
+    """The columns to keep. ValueError if an object lacks one that it must have, or for several types in one."""
+    found = {}
+    for name in options.kept:
+        cells = [None if one is None else _at(one, name) for one in objects]
+        if MISSING in cells and name in options.required:
+            raise ValueError(f"{file.shown}: a line lacks {name!r}, to keep; write {name}? if lines may lack it")
+        cells = [None if cell is MISSING else cell for cell in cells]
+        try:
+            if len({isinstance(cell, bool) for cell in cells if cell is not None}) > 1:
+                raise TypeError("truth values and others")
+            found[name] = pa.array(cells)
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError, TypeError, ValueError) as error:
+            if not all(isinstance(cell, str | None) for cell in cells):
+                raise ValueError(
+                    f"{file.shown}: column {name!r} to keep has values of several types ({error}); make it one type, "
+                    "or leave it out of --keep-columns"
+                ) from error
+            found[name] = pa.array([cell and SURROGATE.sub("\ufffd", cell) for cell in cells], pa.string())
+    return found
+
+
+def _placer(file: SourceFile, lines: Pieces, numbers: list[int]) -> Callable[[int], str]:
+    """Where a line is; the file is read again for it."""
+    return lambda number: f"line {_lines_before(file, lines.begin) + numbers[number] + 1:,}"
+
+
+def _lines_before(file: SourceFile, begin: int) -> int:
+    stream, raw = file.open_text()
+    count = 0
+    with raw:
+        while begin > 0 and (block := stream.read(min(begin, 1 << 20))):
+            count, begin = count + block.count(b"\n"), begin - len(block)
+    return count

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from tokenmill.addresses import has_scheme
 from tokenmill.extras import pip_line
-from tokenmill.humanize import counted, in_bytes
-from tokenmill.sanitize import redact
+from tokenmill.messages import counted, in_bytes, redact
 from tokenmill.store.names import is_plain
 from tokenmill.text.formats import FORMAT_NAMES, format_of, stem_of
 from tokenmill.text.hub import is_repository, list_hub

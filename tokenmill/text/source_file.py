@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from tokenmill.addresses import has_scheme
-from tokenmill.sanitize import redact
+from tokenmill.messages import redact
 from tokenmill.text.formats import COMPRESSIONS, TextFormat, format_of
 
 END_BYTES = 1 << 16  # of a file's beginning and end, which tell one file from another

@@ -7,10 +7,8 @@ Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set kee
     huggingface       runs any tokenizer.json with Hugging Face's library
     load              finds a tokenizer by name, on the hub or in a file, and reads what other programs wrote
     encoder           documents to tokens, with an engine that is proven before and while it is used
-    hard_texts        texts on which libraries have disagreed, for the proof
-    gigatoken         the faster engine; patterns: the split patterns it knows
-    nanochat_digits   nanochat's pattern with an engine that knows Qwen 2's
-    codepoints        finds characters that an engine classes differently
+    gigatoken         the faster engine; patterns: the split patterns it knows, and how it runs nanochat's
+    codepoints        finds characters that an engine classes differently, and makes texts of them for the proof
 
 It must never know where text comes from, or where ids go.
 """

@@ -3,7 +3,7 @@
     ChatRule.named("nanochat", "all")                     nanochat's own rendering
     ChatRule.named("chatml", "last")                      <|im_start|>user ... <|im_end|>; only the last turn is learned
 
-chat/find_rule.py reads any Jinja chat template. The rule is part of the tokenizer's fingerprint.
+chat/templates.py reads any Jinja chat template. The rule is part of the tokenizer's fingerprint.
 """
 
 from dataclasses import dataclass, field

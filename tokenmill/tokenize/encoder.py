@@ -17,8 +17,8 @@ import pyarrow as pa
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES
 from tokenmill.tokenize import gigatoken
+from tokenmill.tokenize.codepoints import hard_texts, random_texts
 from tokenmill.tokenize.gigatoken import Encode
-from tokenmill.tokenize.hard_texts import hard_texts, random_texts
 from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.tokenizer import Tokenizer
 

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.tokenize import nanochat_digits, patterns
+from tokenmill.tokenize import patterns
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_buffers
 from tokenmill.tokenize.huggingface import FLAGS, HuggingFace, added_token, unspelled
 from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
@@ -37,7 +37,7 @@ Refers = Callable[[pa.LargeStringArray], np.ndarray]
 
 NAME = "gigatoken"
 VERSIONS = {NAME: "0.10.0", "tiktoken": "0.14.0", "tokenizers": "0.23.3"}  # that it was proven with
-# what it calls each split pattern; nanochat_digits.py adds how nanochat's splits digits
+# what it calls each split pattern; patterns.py adds how nanochat's splits digits
 PRETOKENIZERS = {
     patterns.GPT2_PATTERN: "gpt2",
     patterns.CL100K_PATTERN: "cl100k",
@@ -113,7 +113,7 @@ def _of_ranks(tokenizer: Tokenizer) -> Encode:
         file.flush()
         loaded = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer=PRETOKENIZERS[tokenizer.pattern])
     is_nanochat, has_holes = tokenizer.pattern == patterns.NANOCHAT_PATTERN, bool(len(ids)) and ids[-1] != len(ids) - 1
-    pairs = nanochat_digits.DigitPairs({token: rank for rank, (token, _) in enumerate(ranks)}) if is_nanochat else None
+    pairs = patterns.DigitPairs({token: rank for rank, (token, _) in enumerate(ranks)}) if is_nanochat else None
 
     def encode(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
         found, offsets = _encode(loaded, documents)
@@ -149,7 +149,7 @@ def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
                 normalizer = tokenizer.encoding_of_texts.normalizer if in_normalized else normalizer
                 forms = {text, normalizer.normalize_str(text)} if normalizer is not None else {text}
                 flagged += map(re.escape, forms)
-    wanted = CodePoints(np.r_[codes, nanochat_digits.numbers()] if splits_digits else codes)
+    wanted = CodePoints(np.r_[codes, patterns.numbers()] if splits_digits else codes)
 
     def refers(documents: pa.LargeStringArray) -> np.ndarray:
         found, forms = wanted.among(documents), [documents] if flagged else []

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenmill.cached import cached_property
 from tokenmill.extras import MissingExtra, naming_the_extra
+from tokenmill.threads import cached_property
 from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
 
 if TYPE_CHECKING:

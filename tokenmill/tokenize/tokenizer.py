@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from tokenmill.cached import cached_property
 from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, read_json, write_json
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.threads import cached_property
 from tokenmill.tokenize.chat_rule import NANOCHAT_TOKENS, ChatRule
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
 

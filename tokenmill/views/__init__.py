@@ -3,12 +3,11 @@
 Comes in: a token set, with the metadata that `prepare --keep-columns` kept, and a rule in SQL.
 Goes out: the view's files beside the set's shards (store/views.py describes them), and what it counts.
 
-documents       what is known of each document, some shards at a time: its metadata, tokens, shard and source file
+documents       what is known of each document: its metadata, tokens, shard and source file, and sums by their values
 rule            a rule: parsed, checked, and evaluated by DuckDB
 make_view       from a rule, or from counts, to a view
-distribution    documents and tokens by the values of a column, with and without a view
 command         `tokenmill view`
 
-Training reads views with numpy alone (feed/epoch_documents.py), so nothing here is imported by it. It must never import
+Training reads views with numpy alone (rows/windows.py), so nothing here is imported by it. It must never import
 torch, a tokenizer, or what reads text.
 """

@@ -17,14 +17,12 @@ import tyro
 from rich.console import Console
 from rich.table import Column, Table
 
-from tokenmill.humanize import counted
+from tokenmill.messages import counted, sanitize
 from tokenmill.remote.token_set import open_set
-from tokenmill.sanitize import sanitize
 from tokenmill.store.files import read_json, remove_temporary_files
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, read_view
-from tokenmill.views.distribution import distributions
-from tokenmill.views.documents import KNOWN, DocumentTables
+from tokenmill.views.documents import KNOWN, DocumentTables, distributions
 from tokenmill.views.make_view import make_view
 from tokenmill.views.rule import Rule
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.humanize import counted
+from tokenmill.messages import counted
 from tokenmill.store.views import MOST
 
 with naming_the_extra("view"):

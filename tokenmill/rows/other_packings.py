@@ -1,9 +1,19 @@
-"""Rows cut from a token stream without regard to documents, as in other loaders.
+"""The rows of other loaders.
 
-`concat`, with rows of 4 + 1 of a shard of 14 tokens: tokens 0-4, 4-8 and 8-12; the rest is less than a row. A row
-belongs to the slice in which it begins (windows.py), and may end in the next one. `random` has as many rows of each
-slice, which begin anywhere in it.
+`concat` and `random` are cut from a token stream without regard to documents. `concat`, with rows of 4 + 1 of a shard
+of 14 tokens: tokens 0-4, 4-8 and 8-12; the rest is less than a row. A row belongs to the slice in which it begins
+(windows.py), and may end in the next one. `random` has as many rows of each slice, which begin anywhere in it.
+
+nanochat's BOS best-fit rule is followed pick for pick, from document lengths alone (nanochat, `dataloader.py`). Before
+each pick, a buffer is refilled while it has fewer than 1,000 documents. A row of `row_len` takes the longest buffered
+document that fits, the first of equals, again and again. When none fits, the beginning of the shortest document fills
+the row, and the rest of that document is dropped. nanochat scans its buffer for each pick. Here it is a sorted list of
+keys length << 64 | (2**64 - 1 - place), where `place` grows from document to document: of documents of one length, the
+first to arrive is the last in the list.
 """
+
+from bisect import bisect_left
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -85,3 +95,32 @@ def _rows_of_one_piece(document: np.ndarray, start: np.ndarray, row_len: int) ->
     rows = len(document)
     no = np.zeros(rows, dtype=bool)
     return RowPlan(row_len, np.arange(rows + 1), document, start, np.full(rows, row_len), no, no)
+
+
+BUFFER_DOCUMENTS, REFILL_DOCUMENTS = 1000, 128
+LENGTH = 64  # bits of a key below the length
+PLACE = (1 << LENGTH) - 1
+
+
+class BestFitBuffer:
+    """Picks documents for rows. `refills` are lists of (length, place), with increasing places."""
+
+    def __init__(self, refills: Iterator[list[tuple[int, int]]], row_len: int):
+        self.refills, self.row_len = refills, row_len
+        self._keys: list[int] = []  # ascending
+
+    def next_row(self) -> list[tuple[int, int]]:
+        """The next row: (place, tokens taken from its beginning) of each document."""
+        keys, row, room = self._keys, [], self.row_len
+        while room:
+            while len(keys) < BUFFER_DOCUMENTS:
+                keys += [length << LENGTH | PLACE - place for length, place in next(self.refills)]
+                keys.sort()  # two ascending stretches and a short one: close to a merge
+            fit = bisect_left(keys, room + 1 << LENGTH)
+            if not fit:
+                fit = bisect_left(keys, (keys[0] >> LENGTH) + 1 << LENGTH)  # the first of the shortest
+            key = keys.pop(fit - 1)
+            taken = min(key >> LENGTH, room)
+            row.append((PLACE - (key & PLACE), taken))
+            room -= taken
+        return row

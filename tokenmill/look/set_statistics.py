@@ -1,20 +1,72 @@
-"""Statistics of the loss mask of a chat set: how many tokens of each conversation bear loss, and how many of these a
-choice of `long_documents` loses.
+"""Statistics of a split's documents, of all shards, or, of a large set, of evenly spaced ones: their lengths, and for
+chats how many tokens bear loss, and how many of these a choice of `long_documents` loses.
 
-    statistics = look_at_loss(token_set, sample(token_set, "train"), seq_lens=(2048, 8192))
-    statistics.lost["crop"][2048]        0.031: of the tokens that bear loss, the share that is beyond the first row
+    entries = sample(token_set, "train")
+    lengths = lengths_of(token_set, entries)      by shard, BOS counted; of a view each copy
+    statistics = look_at_loss(token_set, entries, seq_lens=(2048, 8192))
+    statistics.lost["crop"][2048]                 0.031: of the tokens that bear loss, the share beyond the first row
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.feed.chats import NONE
+from tokenmill.feed.pieces import NONE
 from tokenmill.look.packing_stats import variants
 from tokenmill.store.documents import documents_of
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
+
+SAMPLE_TOKENS, SAMPLE_DOCUMENTS = 1 << 30, 1 << 23
+BINS_AN_OCTAVE = 4
+
+
+def sample(token_set: TokenSet, split: str) -> list[ShardEntry]:
+    """All shards with documents, or evenly spaced ones with about SAMPLE_TOKENS tokens or SAMPLE_DOCUMENTS documents;
+    at least one. ValueError if the split has no documents.
+    """
+    entries = [entry for entry in token_set.split(split) if entry.tokens]
+    if not entries:
+        raise ValueError(f"{token_set.display_name}: split {split!r} has no documents, so there is nothing to report")
+    tokens, documents = sum(entry.tokens for entry in entries), sum(entry.documents for entry in entries)
+    share = min(1, SAMPLE_TOKENS / tokens, SAMPLE_DOCUMENTS / documents)
+    count = max(1, round(len(entries) * share))
+    return [entries[i * len(entries) // count] for i in range(count)]
+
+
+def lengths_of(token_set: TokenSet, entries: list[ShardEntry]) -> list[np.ndarray]:
+    """The lengths of the documents of each shard. ValueError if a view keeps none of them, or a shard is damaged."""
+    found = [shard.lengths for shard in documents_of(token_set, entries)]
+    if not found:
+        raise ValueError(f"{token_set.display_name}: the view has no training documents to report on")
+    return found
+
+
+class Bin(NamedTuple):
+    """The documents of `first` to `last` tokens."""
+
+    first: int
+    last: int
+    documents: int
+    tokens: int
+    targets: int  # of the tokens, those that bear loss
+
+
+def histogram(lengths: np.ndarray, targets: np.ndarray | None = None) -> list[Bin]:
+    """Documents by length, with four bins an octave, from the shortest to the longest: 1, 2, 3, 4, 5, 6-7, 8-9 ...
+
+    `targets` is how many tokens of each bear loss.
+    """
+    octaves = int(np.log2(lengths.max())) + 1
+    edges = np.unique(np.floor(2 ** (np.arange(octaves * BINS_AN_OCTAVE + 1) / BINS_AN_OCTAVE) + 1e-9).astype(np.int64))
+    number = np.searchsorted(edges, lengths, side="right") - 1
+    weights = (None, lengths, np.zeros_like(lengths) if targets is None else targets)
+    sums = np.stack([np.bincount(number, of_each, len(edges)).astype(np.int64) for of_each in weights], axis=1)
+    used = range(number.min(), number.max() + 1)
+    return [Bin(int(edges[i]), int(edges[i + 1]) - 1, *sums[i].tolist()) for i in used]
+
 
 MOST_STRETCHES = 16  # a chart counts conversations of this many and more together
 

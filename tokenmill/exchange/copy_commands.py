@@ -1,10 +1,4 @@
-"""`tokenmill push data/tokens/NAME s3://bucket/tokens/NAME`: sends a token set to an address, for others to train on.
-
-    tokenmill push data/tokens/web hf://datasets/owner/web --license odc-by
-
-Shards are sent first, manifest and card last: readers see the old set or the new one. If it is interrupted, run it
-again: it continues where it stopped. On the hub, a dataset card is written from the manifest.
-"""
+"""`tokenmill push` and `tokenmill pull`: a token set goes to an address whole, or comes from it verified."""
 
 import contextlib
 import json
@@ -12,23 +6,32 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 from tqdm import tqdm
 
-from tokenmill.addresses import is_address, named
+from tokenmill.addresses import is_address, name_of, named, require_folder
 from tokenmill.hub_client import parse_address
-from tokenmill.humanize import counted
-from tokenmill.remote.copy import Progress, push
-from tokenmill.sanitize import redact
-from tokenmill.store.shards import SPLITS
+from tokenmill.messages import counted, redact
+from tokenmill.remote.copy import Progress, pull, push
+from tokenmill.remote.token_set import read_manifest
+from tokenmill.store.set_names import TOKENS_ROOT
+from tokenmill.store.shards import DTYPES, SPLITS
 from tokenmill.store.token_sets import TokenSet
 
 
 @dataclass(frozen=True)
 class Push:
-    """Sends a token set to an address, for others to train on."""
+    """Sends a token set to an address, for others to train on.
+
+        tokenmill push data/tokens/NAME s3://bucket/tokens/NAME
+        tokenmill push data/tokens/web hf://datasets/owner/web --license odc-by
+
+    Shards are sent first, manifest and card last: readers see the old set or the new one. If it is interrupted, run it
+    again: it continues where it stopped. On the hub, a dataset card is written from the manifest.
+    """
 
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder
     # s3://, gs://, hf://datasets/OWNER/NAME
@@ -38,8 +41,13 @@ class Push:
 
 
 def main(arguments: list[str], prog: str) -> None:
+    """Runs the command whose name ends `prog`."""
+    (send if prog.endswith("push") else fetch)(arguments, prog)
+
+
+def send(arguments: list[str], prog: str) -> None:
     """Sends what the command line names, and prints where it is."""
-    config = tyro.cli(Push, prog=prog, args=arguments, description=__doc__)
+    config = tyro.cli(Push, prog=prog, args=arguments)
     if is_address(config.tokens) or not is_address(config.address):
         raise ValueError("expected a folder and then an address: tokenmill push data/tokens/NAME s3://bucket/NAME")
     token_set, address, card = TokenSet(config.tokens), str(named(config.address)), b""
@@ -105,3 +113,34 @@ def card_of(token_set: TokenSet, address: str, license: str) -> str:
     facts = {"name": manifest["dataset"], "text_bytes": manifest["text_bytes"], "bos": tokenizer["bos_token"]}
     facts |= {"tokenizer": tokenizer["name"], "fingerprint": tokenizer["fingerprint"], "digest": token_set.digest}
     return CARD.format(**facts, license=json.dumps(license), rows="\n".join(rows), address=address)
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Fetches a token set from an address, whole and verified: by default into data/tokens/NAME.
+
+        tokenmill pull s3://bucket/tokens/web
+
+    If it is interrupted, run it again: it continues where it stopped. A web server cannot be listed, so https:// gives
+    the present manifest and its shards, without views.
+    """
+
+    # s3://, gs://, hf://datasets/OWNER/NAME, https://
+    address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
+    # where to; by default data/tokens/NAME
+    folder: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="[FOLDER]")]] = None
+
+
+def fetch(arguments: list[str], prog: str) -> None:
+    """Fetches what the command line asks for, and prints where it is."""
+    config = tyro.cli(Pull, prog=prog, args=arguments)
+    if not is_address(config.address):
+        raise ValueError(f"{config.address}: expected an address, as s3://bucket/NAME; a folder is there already")
+    address = str(named(config.address))
+    require_folder("the folder", config.folder)
+    folder, (_, manifest) = config.folder or TOKENS_ROOT / name_of(address), read_manifest(address)
+    size = sum(shard["tokens"] for shard in manifest["shards"]) * DTYPES[manifest["dtype"]].itemsize
+    with counting(f"pulling {redact(address)}", size) as count:
+        came = pull(address, folder, count)
+    print(f"fetched {counted(came, 'shard')}; here already: {len(manifest['shards']) - came:,}")
+    print(folder)

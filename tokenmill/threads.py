@@ -1,0 +1,61 @@
+"""Two helpers for code that runs in threads, in processes that may fork.
+
+`cached_property` is functools' without its lock, which a fork could find held: in Python 3.11, there is one for all
+instances of a class. If a process forks while a thread computes such a property, for example when a DataLoader starts
+workers while a window is planned, the child waits forever. Without a lock, two threads may compute the same value, and
+either value is used. Python 3.12 works this way.
+
+Cancellation lets a long wait in a thread end when nobody needs its result any more:
+
+    with cancelled_by(lambda: stopped):      around the work, by whoever starts it
+        ...
+    raise_if_cancelled()                     now and then during a long wait; raises Cancelled
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from functools import cached_property
+else:
+
+    class cached_property:  # noqa: N801  # as property is
+        """A property whose value is computed at the first access and then stored in the instance."""
+
+        def __init__(self, make: Any):
+            self._make, self.__doc__ = make, make.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self._name = name
+
+        def __get__(self, instance: Any, owner: type) -> Any:
+            if instance is None:
+                return self
+            value = vars(instance)[self._name] = self._make(instance)  # later accesses find it there
+            return value
+
+
+_here = threading.local()
+
+
+class Cancelled(Exception):
+    """Nobody needs the result of this work any more."""
+
+
+@contextmanager
+def cancelled_by(stopped: Callable[[], bool]) -> Iterator[None]:
+    """Cancels waits in this thread as soon as stopped() is true."""
+    before = getattr(_here, "stopped", None)
+    _here.stopped = stopped
+    try:
+        yield
+    finally:
+        _here.stopped = before
+
+
+def raise_if_cancelled() -> None:
+    """Raises Cancelled if the work in this thread was cancelled."""
+    if (stopped := getattr(_here, "stopped", None)) is not None and stopped():
+        raise Cancelled("stopped")
