@@ -42,15 +42,15 @@ chat: .venv/installed
 	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/chat.txt)" --start-from data/checkpoints/demo.pt \
 		--checkpoint data/checkpoints/chat.pt --learning-rate 1e-3 --steps 120 --val-every 40
 
-# 200 kills of a preparation at random moments
+# kills preparations of 80 sets at random moments, some 200 times
 torture: .venv/tools
-	PYTHONPATH=.:tests $(PY) tests/torture.py 200
+	KILLED_SETS=80 $(PYTEST) --numprocesses 2 --dist load tests/prepare/test_torture.py -k killed
 
-# half an hour: damages what tokenmill reads at random; CASES and SEED name others
+# damages what tokenmill reads at random; CASES and SEED name others
 CASES ?= 5000
 SEED ?= $(shell date +%s)
 fuzz: .venv/tools
-	PYTHONPATH=.:tests $(PY) tests/fuzz.py --cases $(CASES) --seed $(SEED)
+	CASES=$(CASES) SEED=$(SEED) $(PYTEST) tests/test_fuzz.py
 
 # those of README and docs, with a Chromium
 picture: .venv/tools

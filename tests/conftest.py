@@ -28,9 +28,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Files in the order in which they begin; all others follow. DataLoaders fork in test_packed_rows.py, before other tests
 # have started the thread pools of their libraries. Then those that take longest, so that both processes end together.
-FIRST = ("packed_rows", "clients", "ray", "train", "package", "types", "notebook", "docs", "hub", "sets", "show")
-FIRST += ("fuzz", "huggingface", "files", "small_files", "prepare", "estimate", "part_cache")
-FIRST += ("row_sums",)
+FIRST = ("packed_rows", "clients", "ray", "train", "package", "types", "notebook", "docs", "hub", "show", "fuzz")
+FIRST += ("huggingface", "files", "prepare", "torture", "part_cache", "row_sums")
 
 
 def pytest_collection_modifyitems(items):

@@ -34,7 +34,7 @@ class FileServer(ThreadingHTTPServer):
         self.always: dict[str, str] = {}
         self.location: str | None = None  # where "redirect" sends
         self.sig: str | None = None  # what a plain address must say behind `?sig=`
-        self.token, self.signature, self.retry_after = None, uuid.uuid4().hex, "0"
+        self.token, self.signature = None, uuid.uuid4().hex
         self.objects: dict[str, bytes] = {}  # that were pushed to the hub, by their SHA-256
         self.commits, self.resolved = 0, 0  # on the hub: commits, and addresses of files that were asked for
         self.lock, self.ended = threading.Lock(), threading.Event()
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "redirect":
             return self.reply(302, b"", {"Location": server.location} if server.location else {})
         if fault in ("503", "429", "403", "301"):
-            return self.reply(int(fault), b"", {"Retry-After": server.retry_after})
+            return self.reply(int(fault), b"", {"Retry-After": "0"})
         status, headers = 200, {}
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if asked and fault != "whole":
@@ -188,12 +188,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send(self, status, path, data, headers, fault):
         self.send_response(status)
-        size = {"Transfer-Encoding": "chunked"} if fault == "chunked" else {"Content-Length": str(len(data))}
-        for key, value in {**headers, **size}.items():
+        for key, value in {**headers, "Content-Length": str(len(data))}.items():
             self.send_header(key, value)
         self.end_headers()
-        if fault == "chunked":
-            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
         if fault in ("drop", "stall"):
             self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
@@ -228,22 +225,3 @@ class _Handler(BaseHTTPRequestHandler):
     def handle(self):
         with contextlib.suppress(ConnectionError, TimeoutError):  # the client left
             super().handle()
-
-
-class Odd(FileServer):
-    """Answers with `answer(handler)` for paths with `odd` in them."""
-
-    def __init__(self, files, odd: str, answer):
-        super().__init__(files)
-        handler = self.RequestHandlerClass
-
-        class Handler(handler):
-            def serve(self, path):
-                with self.server.lock:
-                    self.server.asked.append((path, self.headers.get("Range", "")))
-                if odd in path:
-                    return answer(self)
-                self.server.asked.pop()
-                return super().serve(path)
-
-        self.RequestHandlerClass = Handler

@@ -24,13 +24,6 @@ class Slow:
         return [self.made]
 
 
-def test_it_is_computed_once_and_told_by_its_class():
-    slow = Slow(lambda: None)
-    assert slow.value is slow.value
-    assert slow.made == 1
-    assert Slow.value.__doc__ == "A value."
-
-
 def test_a_child_that_is_forked_while_a_thread_computes_one_computes_its_own():
     begun, go_on = threading.Event(), threading.Event()
     busy = Slow(lambda: (begun.set(), go_on.wait()))

@@ -10,8 +10,6 @@ import warm
 from making import ROOT
 
 from tokenmill import PRESETS, PrepareConfig, __version__, cli, prepare
-from tokenmill.exchange.convert import In, Out, export, take_in
-from tokenmill.look.verify import verify
 from tokenmill.prepare import command
 
 
@@ -136,22 +134,6 @@ def test_texts_and_paths_prepare_the_same_wherever_one_is_named(source, tokenize
     first, second = prepare(PrepareConfig(**texts)), prepare(PrepareConfig(**texts | paths))
     assert first.folder.parts[:2] == ("as", "text")
     assert (first.folder / "manifest.json").read_bytes() == (second.folder / "manifest.json").read_bytes()
-
-
-def test_a_tokenizer_is_trained_below_a_text_as_well(tmp_path, source):
-    root = str(tmp_path / "tokens")
-    folder, *_ = prepare(PrepareConfig(source=source, tokenizer="train:300", tokens_root=root, workers=1))
-    assert (tmp_path / "tokenizers" / "corpus-bpe300.json").exists()
-    assert folder.parent == tmp_path / "tokens"
-
-
-def test_texts_are_taken_for_paths_by_what_looks_and_converts_too(prepared, tokenizer_json, tmp_path):
-    tokens, out = str(prepared[1]), str(tmp_path / "out")
-    assert verify(tokens, quick=True) == {}
-    export(Out("nanogpt", tokens, out))
-    files = (f"{out}/train.bin", f"{out}/val.bin")
-    folder = take_in(In("nanogpt", files, tokenizer_json, "back", (files[1],), tokens_root=str(tmp_path / "back")))
-    assert verify(str(folder)) == {}
 
 
 COMMANDS = [["-m", "tokenmill", verb] for verb in cli.VERBS if verb != "convert"]

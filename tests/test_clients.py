@@ -18,27 +18,15 @@ LOOPS = ROOT / "tests" / "loops"
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 EXPECTED = {  # what each rank tells, and what the first alone
     "nanogpt": (["best_fit", "nanochat"], {}),
-    "lightning": (
-        ["the recipe", "at an epoch's end", "accumulating", "with a worker", "epochs"],
-        {},
-    ),
-    "accelerate": (
-        ["register_for_checkpointing"],
-        {1: ["prepared"]},
-    ),
-    "fabric": (["in this process", "a worker"], {}),
+    "lightning": (["the recipe", "at an epoch's end", "accumulating", "with a worker", "epochs"], {}),
+    "accelerate": (["register_for_checkpointing"], {1: ["prepared"]}),
     "trainer": (
         ["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"],
         {1: ["loss"]},
     ),
     "chat-trainer": (["Trainer", "SFTTrainer"], {1: ["loss"]}),
-    "chat-lightning": (["Lightning", "targets", "losses"], {}),
     "chat-nanochat": (["nanochat", "an epoch"], {1: ["rows"]}),
-    "grain": (["plain", "map", "a thread", "a process", "a process and a thread"], {1: ["two processes are refused"]}),
-    "mlx": (["mlx"], {}),
-    "tinygrad": (["tinygrad"], {}),
 }
-ALONE = ("grain", "mlx", "tinygrad")  # run as one process
 FAST = ("nanogpt", 1), ("chat-nanochat", 1)  # others take frameworks of others, or torchrun: half a minute each
 
 
@@ -70,7 +58,7 @@ def chats(tmp_path_factory):
     [
         pytest.param(name, ranks, marks=pytest.mark.slow)
         for name in EXPECTED
-        for ranks in ((1,) if name in ALONE else (1, 2))
+        for ranks in (1, 2)
         if (name, ranks) not in FAST
     ]
     + [*FAST],
@@ -100,10 +88,7 @@ def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, chats, 
         assert re.findall(rf"^{what}: (True|\[True, True\])$", told[0], re.MULTILINE), f"{what}\n{told[0]}"
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["rows.load_state_dict(meta['rows'])", '"rows": position, # before x, y'],
-)
+@pytest.mark.parametrize("line", ["rows.load_state_dict(meta['rows'])", '"rows": position, # before x, y'])
 def test_the_loop_of_chat_sft_s_shape_has_the_lines_of_the_diff(line):
     assert line in PAGE
     assert line in (LOOPS / "chat_by_nanochat.py").read_text()

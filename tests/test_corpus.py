@@ -3,7 +3,6 @@
 import hashlib
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from making import run_prepare, tree
 
@@ -32,18 +31,6 @@ def test_the_token_set_has_the_documented_counts_whatever_the_workers(prepared):
     for entry in token_set.entries:
         whole = (one / "shards" / f"{entry.name}.bin").read_bytes()
         assert hashlib.sha256(whole).hexdigest() == dict(entry.sha256)["bin"]
-
-
-def test_ids_are_tiktoken_s_document_by_document(prepared, shared_corpus, gpt2):
-    token_set = TokenSet(prepared[0])
-    texts = pq.read_table(shared_corpus / "shard_00006.parquet")["text"].to_pylist()
-    documents = []
-    for entry in token_set.split("val"):
-        shard = token_set.open(entry)
-        documents += np.split(shard.tokens, shard.offsets[1:-1].astype(int))
-    assert len(documents) == len(texts)
-    for document, text in zip(documents, texts, strict=True):
-        assert document.tolist() == [gpt2.bos_id, *gpt2.encoding.encode_ordinary(text)]
 
 
 def test_an_epoch_of_rows_holds_every_token_and_begins_with_bos(prepared, gpt2):

@@ -158,24 +158,6 @@ def test_the_quickstart_s_checkpoint_says_its_steps(started):
     assert len(re.findall(r"^row 0:0:[45], rank 0$", shown, re.MULTILINE)) == 2, "the third batch of two rows"
 
 
-WITH_WORKERS = [(page, number) for page, number in PYTHON if "num_workers" in blocks(page, "python")[number]]
-
-
-@pytest.mark.parametrize(
-    ("page", "number"), WITH_WORKERS, ids=[f"{page.name} {number}" for page, number in WITH_WORKERS]
-)
-def test_the_blocks_with_workers_run_under_forkserver(demo, tmp_path, page, number):
-    """The default of Python 3.14: a worker imports the program's file."""
-    assert WITH_WORKERS, "there are such blocks"
-    code = "import multiprocessing\nmultiprocessing.set_start_method('forkserver', force=True)\n"
-    (tmp_path / "program.py").write_text(code + blocks(page, "python")[number])
-    env = dict(os.environ, PYTHONPATH=str(ROOT))
-    done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], cwd=demo, env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-
-
 # ---------------------------------------------------------------------------- commands
 
 

@@ -67,13 +67,6 @@ def test_a_shard_s_name_in_a_manifest(home, token_set, capsys, trick):
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_a_data_set_s_name_in_a_manifest(home, token_set, tmp_path, capsys, trick):
-    say(token_set, dataset=trick.replace("/{home}", str(home)))
-    assert "dataset: expected a plain name" in fails(capsys, "convert", "out", "npy", token_set, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("trick", TRICKS)
 def test_a_tokenizer_s_name(home, token_set, tmp_path, capsys, trick):
     path = token_set / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"name": trick.replace("/{home}", str(home))}))
@@ -97,13 +90,6 @@ def test_a_folder_of_a_set_that_is_a_link(home, token_set, folder):
     with FileServer.of(token_set.parent / "web") as server, pytest.raises(ValueError, match="lies outside of"):
         pull(f"{server.url}/set", token_set)
     assert tree(home) == before
-
-
-def test_a_record_that_is_another_shard_s(home, token_set, capsys):
-    one, other = sorted((token_set / "shards").glob("*.json"))[:2]
-    shutil.copy(other, one)
-    told = fails(capsys, "verify", token_set, "--quick")
-    assert f"expected the record of shard {one.stem}, found that of {other.stem}" in told
 
 
 @pytest.fixture
@@ -157,16 +143,3 @@ def test_a_manifest_that_is_too_large_or_too_deep(token_set, capsys):
     )
     (token_set / "manifest.json").write_text("[" * 100_000)
     assert "found broken JSON" in fails(capsys, "show", token_set, "--row", 0, "--seq-len", 64)
-
-
-def test_a_tokenizer_with_an_id_of_a_billion(token_set, tmp_path, capsys):
-    path = token_set / "tokenizer.json"
-    whole = json.loads(path.read_text())
-    whole["special_tokens"]["<|far|>"] = 10**9
-    path.write_text(json.dumps(whole))
-    write_jsonl(tmp_path / "texts" / "a.jsonl", ["one", "two"])
-    write_jsonl(tmp_path / "texts" / "b.jsonl", ["three"])
-    told = fails(
-        capsys, "prepare", "--source", tmp_path / "texts", "--tokenizer", path, "--tokens-root", tmp_path / "t"
-    )
-    assert "expected a whole number, 0 to 16,777,215, found 1000000000" in told

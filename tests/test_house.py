@@ -78,13 +78,7 @@ def test_a_wing_knows_only_what_lies_below_it(path):
 
 
 FRAMEWORKS = {  # the modules that may import torch or JAX
-    "torch": {
-        "loader",
-        "get_batch",
-        "packed_rows",
-        "documents",
-        "torch_arrays",
-    },
+    "torch": {"loader", "get_batch", "packed_rows", "documents", "torch_arrays"},
     "jax": {"jax", "jax_arrays"},
 }
 

@@ -4,7 +4,6 @@ This Python gets all extras. The others that the package is for get what prepare
 gigabytes, unless PIP_EXTRA_INDEX_URL names an index of CPU builds, as .github/workflows/ci.yml does.
 """
 
-import json
 import os
 import re
 import shutil
@@ -214,23 +213,6 @@ def test_a_stranger_looks_verifies_and_converts(stranger, tokens):
     assert (stranger.cwd / "as-nanogpt" / "train.bin").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])  # the defaults of Python 3.11 and 3.14
-def test_a_script_without_a_guard_prepares_once(stranger, method):
-    """Spawned workers run a parent's script again, unless they are kept from it."""
-    (stranger.cwd / "script.py").write_text(
-        "import multiprocess, multiprocessing\n"
-        f"multiprocess.set_start_method({method!r}); multiprocessing.set_start_method({method!r})\n"
-        "print('the script runs')\n"
-        "from tokenmill import PrepareConfig, prepare\n"
-        f"config = PrepareConfig(source='text', tokenizer='train:300', name='own', tokens_root={method!r}, workers=2)\n"
-        "print(prepare(config))\n"
-    )
-    said = stranger.run("python", "script.py").stdout
-    assert said.count("the script runs") == 1
-    (manifest,) = (stranger.cwd / method).glob("own-*/manifest.json")
-    assert json.loads(manifest.read_text())["documents"] == 180
-
-
 # ---------------------------------------------------------------------------- a missing extra
 
 PIP = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]')"
@@ -253,15 +235,6 @@ def test_a_missing_extra_is_named_with_the_line_for_pip(stranger, verb, module, 
     assert done.stderr == f"error: {module} is not installed; {PIP.format(extra, extra)}\n"
 
 
-def test_help_and_version_need_no_extra(stranger):
-    everything = {
-        module for extra in EXTRAS for module in names(PROJECT["project"]["optional-dependencies"][extra])
-    } | {"numpy"}
-    said = stranger.run("tokenmill", "--help", absent=everything).stdout
-    assert all(f"  {verb} " in said for verb in ("prepare", "show", "report", "verify", "convert"))
-    assert stranger.run("tokenmill", "--version", absent=everything).stdout
-
-
 def test_every_public_name_is_there_without_an_extra(stranger):
     if not stranger.has_torch:
         pytest.skip("torch for this Python is several gigabytes here")
@@ -278,12 +251,6 @@ def test_a_missing_extra_is_named_where_a_script_needs_it(stranger, tokens):
         assert f"{module} is not installed; {PIP.format('prepare', 'prepare')}" in done.stderr.splitlines()[-1]
 
 
-def test_another_url_than_the_extra_remote_knows_is_named(stranger):
-    done = stranger.run("tokenmill", "prepare", "--source", "s3://bucket/x", check=False, absent={"s3fs"})
-    assert done.returncode == 1
-    assert PIP.format("remote", "remote") in done.stderr
-
-
 # ---------------------------------------------------------------------------- environments with a few packages
 
 
@@ -294,46 +261,6 @@ def test_the_tests_of_rows_need_numpy_pytest_and_hypothesis_alone(tmp_path):
     assert few.lacks("pyarrow")
     done = few.run("python", "-m", "pytest", "tests/rows", "-p", "no:cacheprovider", cwd=ROOT)
     assert "[100%]" in done.stdout
-
-
-@pytest.fixture(scope="module")
-def without_torch(tmp_path_factory, wheel):
-    """The wheel with the extra `report`, and what that brings."""
-    few = Environment(tmp_path_factory.mktemp("few"), f"{wheel}[report]")
-    assert few.lacks("torch")
-    return few
-
-
-@pytest.mark.slow
-def test_without_torch_every_module_of_feed_is_imported_and_a_mixture_is_forecast(without_torch, prepared):
-    code = f"""
-import importlib, pkgutil
-import tokenmill, tokenmill.feed
-for module in pkgutil.iter_modules(tokenmill.feed.__path__, "tokenmill.feed."):
-    importlib.import_module(module.name)
-from tokenmill import Mixture, TokenSet, find_token_set, forecast, proportional
-(line,) = forecast(Mixture({{{str(prepared[1])!r}: 1}}), tokens=100_000).lines
-print(tokenmill.__file__, line.tokens)
-"""
-    file, tokens = without_torch.run("python", "-c", code).stdout.split()
-    assert Path(file).is_relative_to(without_torch.bin.parent)
-    assert int(tokens) >= 100_000
-
-
-@pytest.mark.slow
-def test_without_torch_a_set_is_shown_verified_mixed_and_reported(without_torch, prepared):
-    folder = prepared[1]
-    tokenmill = ("python", "-m", "tokenmill")
-    for asked in (["--row", "3"], ["--batch", "1", "--batch-size", "2", "--world-size", "1"], ["--document", "7"]):
-        assert "<|bos|>" in without_torch.run(*tokenmill, "show", folder, *asked, "--seq-len", "64").stdout
-    assert "0 bad" in without_torch.run(*tokenmill, "verify", folder).stdout
-    page = without_torch.cwd / "page.html"
-    without_torch.run(*tokenmill, "report", folder, "--seq-len", "64", "--out", page)
-    assert "best_fit" in page.read_text()
-    (without_torch.cwd / "mixture.toml").write_text(f'[sources.web]\npath = "{folder}"\n[weights]\nweb = 1\n')
-    told = without_torch.run(*tokenmill, "mix", "mixture.toml", "--tokens", "100000").stdout
-    assert "web" in told
-    assert "100.0" in told
 
 
 @pytest.fixture(scope="module", params=pythons())

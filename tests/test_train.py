@@ -105,38 +105,6 @@ def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared
     assert column(printed, "rows") + column(rest, "rows") == column(straight, "rows")
 
 
-ENDS = """
-import sys
-sys.path.insert(0, {folder!r})
-import train_gpt, tyro
-for words in {runs!r}:
-    print("-----")
-    try:
-        train_gpt.train(tyro.cli(train_gpt.TrainConfig, args=[*sys.argv[1:], *words]))
-    except SystemExit as error:
-        print("it ends:", error)
-"""
-
-
-def test_what_is_wrong_with_a_checkpoint_is_said_before_training(prepared, tmp_path):
-    (tmp_path / "empty.pt").touch()
-    ends = [
-        (["."], "expected the name of a file, found a folder"),
-        (["at.pt", "--stop-at", "1"], "from step 0 to 1"),
-        (["at.pt", "--stop-at", "1"], "at.pt has all of these steps"),
-        (["at.pt", "--width", "4"], "at.pt: is of a model with {'layers': 2, 'width': 32, 'heads': 2"),
-        (["at.pt", "--heads", "4"], "at.pt: is of a model with {'layers': 2, 'width': 32, 'heads': 2"),
-        (["empty.pt"], "empty.pt: is no checkpoint that can be read"),
-        (["empty.pt/at.pt"], "its folder cannot be made"),
-    ]
-    code = ENDS.format(folder=str(ROOT / "examples"), runs=[words for words, _ in ends])
-    done = warm.run("-c", code, "--tokens", prepared[1], *SMALL, "--sample", 0, "--checkpoint", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for said, (words, expected) in zip(done.stdout.split("-----\n")[1:], ends, strict=True):
-        assert expected in said, words
-        assert ("it ends:" in said) == ("--stop-at" not in words), words
-
-
 def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straight, tmp_path):
     flags = ["--tokens", str(prepared[1]), *SMALL, "--checkpoint", "at.pt"]
     code = KILLED.format(folder=str(ROOT / "examples"))
@@ -146,51 +114,6 @@ def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straigh
     assert "from step 10" in rest
     for name in ("loss", "rows"):
         assert column(rest, name) == column(straight, name)[10:]
-
-
-THREADS = """
-import gc, os, sys, weakref
-gc.disable()  # what is in a cycle goes only where it is asked for
-sys.path.insert(0, {folder!r})
-import train_gpt, tyro
-DDP, models, destroy = train_gpt.nn.parallel.DistributedDataParallel, [], train_gpt.dist.destroy_process_group
-class Watched(DDP):
-    def __init__(self, model):
-        super().__init__(model)
-        models.append(weakref.ref(self))
-def checked_destroy():
-    assert models and not any(model() for model in models), "DDP outlives the group"
-    destroy()
-train_gpt.nn.parallel.DistributedDataParallel, train_gpt.dist.destroy_process_group = Watched, checked_destroy
-{before}
-try:
-    train_gpt.train(tyro.cli(train_gpt.TrainConfig))
-except ZeroDivisionError:
-    print("an error, as it was asked for")
-names = [open(f"/proc/self/task/{{task}}/comm").read().strip() for task in os.listdir("/proc/self/task")]
-print([name for name in names if "gloo" in name], file=open(f"threads.{{os.environ['RANK']}}", "w"))
-"""
-
-
-FAILS_IN_THE_MIDDLE = """
-take = train_gpt.Step.take
-train_gpt.Step.take = lambda self, step, ending: 1 / 0 if step == 5 else take(self, step, ending)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("before", ["", FAILS_IN_THE_MIDDLE], ids=["done", "failed"])
-def test_ddp_goes_before_the_group_and_no_thread_of_gloo_s_is_left_when_python_ends(before, prepared, tmp_path):
-    """DDP that goes last hangs, a thread that lets go of a tensor while Python ends aborts: once in 40 busy runs."""
-    (tmp_path / "run.py").write_text(THREADS.format(folder=str(ROOT / "examples"), before=before))
-    runner = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "run.py"]
-    flags = ["--tokens", str(prepared[1]), *SMALL, "--batch-size", "2", "--sample", "0", "--stop-at", "10"]
-    done = subprocess.run(
-        [sys.executable, *runner, *flags], cwd=tmp_path, capture_output=True, text=True, timeout=MINUTE
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("as it was asked for") == (2 if before else 0)
-    assert [(tmp_path / f"threads.{rank}").read_text() for rank in range(2)] == ["[]\n", "[]\n"]
 
 
 @pytest.fixture(scope="module")

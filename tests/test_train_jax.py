@@ -83,27 +83,3 @@ def test_a_run_that_is_killed_on_four_processes_continues_on_two_and_on_one_as_i
     again = Run(tokens, tmp_path / "one").finish().steps()
     assert min(again) > 4
     assert again == {step: found for step, found in expected.items() if step in again}
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--processes", "2", "--process", "1"], "--processes and --process need --coordinator"),
-        (["--tokens", "nowhere"], "error: .*nowhere"),
-        (["--total-rows", "0"], "--total-rows 0 is no multiple of 1 processes"),
-    ],
-)
-def test_what_cannot_be_trained_so_is_said_in_one_line(tmp_path, flags, message):
-    command = [sys.executable, ROOT / "examples" / "train_gpt_jax.py", *flags]
-    done = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert re.search(message, done.stderr.strip().splitlines()[-1])
-    assert "Traceback" not in done.stderr
-
-
-def test_a_few_steps_are_fewer_than_those_of_the_warmup(prepared, tmp_path):
-    few = ["--steps", "2", "--total-rows", "2", "--val-batches", "1", "--layers", "1", "--width", "32", "--heads", "2"]
-    command = [sys.executable, ROOT / "examples" / "train_gpt_jax.py", "--tokens", prepared[1], "--seq-len", "32", *few]
-    done = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^step +2  validation [\d.]+ bits per byte$", done.stdout, re.MULTILINE)

@@ -2,10 +2,8 @@
 
 from itertools import islice
 
-import numpy as np
 import pytest
-from making import make_token_set
-from reference import PACKINGS, SEQ_LEN, make_loader, reference_rows, rows_of
+from reference import SEQ_LEN, make_loader, rows_of
 
 from tokenmill import Mixture
 
@@ -20,16 +18,6 @@ def epochs_of(token_set, count, **settings):
 
 def all_of(batches):
     return [row for batch in batches for row in rows_of(batch)]
-
-
-@pytest.mark.parametrize("settings", PACKINGS)
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_the_rows_of_an_epoch_are_known_before_it(token_set, settings, split, windows):
-    loader = make_loader(token_set, split=split, batch_size=3, **settings)
-    first, second = epochs_of(token_set, 2, split=split, **settings)
-    assert loader.rows == len(first)
-    assert len(make_loader(token_set, split=split, batch_size=3, epochs=1, **settings)) == len(first) // 3
-    assert len(make_loader(token_set, split=split, batch_size=1, epochs=2, **settings)) == len(first + second)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -50,16 +38,6 @@ def test_the_last_rows_are_dropped_or_shared_among_the_ranks(token_set, world_si
     assert dealt == (expected[: len(expected) // (4 * world_size) * 4 * world_size] if drop_last else expected)
 
 
-def test_a_rank_without_a_row_in_the_last_batch_gets_an_empty_one(token_set):
-    rows = make_loader(token_set).rows
-    settings = {"batch_size": 1, "epochs": 1, "drop_last": False, "world_size": rows - 1}
-    loaders = [make_loader(token_set, rank=rank, **settings) for rank in range(rows - 1)]
-    shapes = [[(*batch[0].shape, len(batch[1]), len(loader.row_sources)) for batch in loader] for loader in loaders]
-    assert {first for first, _ in shapes} == {(1, SEQ_LEN, 1, 1)}
-    assert [last for _, last in shapes] == [(0, SEQ_LEN, 0, 0)] * (rows - 2) + [(1, SEQ_LEN, 1, 1)]
-    assert {loader.targets for loader in loaders} == {SEQ_LEN}
-
-
 # ---------------------------------------------------------------------------- what iterating means
 
 
@@ -73,15 +51,6 @@ def test_each_for_is_the_next_epoch_also_after_a_break(token_set, windows):
     assert [all_of(two), all_of(two)] == [epochs[0] + epochs[1], epochs[2] + epochs[3]]
     val = make_loader(token_set, split="val", batch_size=1, epochs=1)
     assert all_of(islice(val, 3)) == all_of(islice(val, 3)) == all_of(val)[:3], "an evaluation sees the same"
-
-
-def test_an_endless_loader_goes_on_after_a_break(token_set):
-    loader, expected = make_loader(token_set, batch_size=1), reference_rows(token_set)
-    for _ in range(4):
-        assert all_of(islice(loader, 7)) == list(islice(expected, 7))
-    with pytest.raises(TypeError, match=r"endless and has no len\(\); pass epochs="):
-        len(loader)
-    assert loader
 
 
 def test_set_epoch_goes_to_the_beginning_of_any_epoch(token_set, windows):
@@ -146,20 +115,6 @@ def test_an_ended_loader_stays_ended_until_it_is_iterated_over_again(token_set, 
     more = make_loader(token_set, split="val", batch_size=1, epochs=2)
     more.load_state_dict(end)
     assert (more.epoch, all_of(more)[: len(first)]) == (1, first), "where an iteration has two epochs, the second"
-
-
-def test_len_is_that_of_the_iteration_that_runs_or_comes(tmp_path):
-    lengths = np.random.default_rng(0).integers(4, 40, 200).tolist()
-    loader = make_loader(make_token_set(tmp_path / "set", train=[lengths], val=[[9]]), epochs=1, batch_size=1)
-    found = set()
-    for _ in range(8):
-        told, batches = len(loader), 0
-        for _ in loader:
-            batches += 1
-            assert len(loader) == told, "the same in the iteration"
-        assert told == batches
-        found.add(told)
-    assert len(found) > 1, "epochs differ, or this test shows nothing"
 
 
 # ---------------------------------------------------------------------------- skip

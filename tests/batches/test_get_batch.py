@@ -10,8 +10,7 @@ import torch
 from making import make_token_set
 from reference import SEQ_LEN, make_loader, rows_of
 
-import tokenmill
-from tokenmill import Mixture, RowLoader, get_batch, load_state_dict, state_dict
+from tokenmill import RowLoader, get_batch, load_state_dict, state_dict
 
 
 @pytest.fixture(autouse=True)
@@ -45,21 +44,6 @@ def test_the_one_token_set_in_data_tokens_is_found(tmp_path):
     one = make_token_set(tmp_path / "data" / "tokens" / "one", train=[[9, 9]], val=[[9]])
     assert get_batch("train", batch_size=1, seq_len=4, device="cpu")[0].shape == (1, 4)
     assert rows_of(next(RowLoader(batch_size=1, seq_len=4))) == rows_of(next(RowLoader(one, batch_size=1, seq_len=4)))
-
-
-@pytest.mark.parametrize("make", [RowLoader, tokenmill.PackedRows, lambda **how: get_batch("train", **how)])
-def test_beside_a_set_that_is_not_finished_the_finished_one_must_be_named(tmp_path, make):
-    """`tokenmill prepare` may be under way, and the one that it makes is meant."""
-    folder = tmp_path / "data" / "tokens"
-    one = make_token_set(folder / "one", train=[[9, 9]], val=[[9]])
-    (folder / "begun" / "shards").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"(?s)one.*begun") as error:
-        make(batch_size=1, seq_len=4)
-    assert "not finished" in str(error.value)
-    assert make(batch_size=1, seq_len=4, tokens=one)
-    assert make(batch_size=1, seq_len=4, tokens="one")
-    (folder / "begun" / "shards").rmdir()
-    assert make(batch_size=1, seq_len=4), "an empty folder is no set"
 
 
 # ---------------------------------------------------------------------------- one state for all
@@ -165,67 +149,3 @@ def test_evaluation_moves_no_training_and_goes_on_where_it_was(token_set):
     for purpose in ("eval", "train"):  # validation is evaluation whatever is said
         batch = get_batch("val", 2, SEQ_LEN, tokens=token_set, purpose=purpose)
         assert rows_of(batch) == rows_of(next(loader))
-
-
-def test_a_relative_folder_is_that_of_the_folder_in_which_the_call_is_made(tmp_path, monkeypatch):
-    for seed, name in enumerate(("one", "two")):
-        folder = make_token_set(tmp_path / name / "set", train=[[20] * 30], val=[[9] * 30], seed=seed)
-        monkeypatch.chdir(tmp_path / name)
-        assert rows_of(get_batch("train", 2, SEQ_LEN, tokens="./set")) == rows_of(next(make_loader(folder)))
-
-
-def test_a_mixtures_file_that_changes_is_not_noticed_until_a_state_is_loaded(tmp_path):
-    """Or every source would begin again at its first row."""
-    for seed, name in enumerate(("web", "code")):
-        make_token_set(tmp_path / name, train=[[9] * 30] * 9, val=[[9]], seed=seed)
-    file, how = tmp_path / "m.toml", {"batch_size": 2, "seq_len": 8, "tokens": "m.toml"}
-    text = "[sources.web]\npath = 'web'\n[sources.code]\npath = 'code'\n[weights]\nweb = 3\ncode = 1\n"
-    file.write_text(text)
-    expected = RowLoader(**how)
-    for weight in (3, 2):
-        file.write_text(text.replace("3", str(weight)))
-        assert rows_of(get_batch("train", **how)) == rows_of(next(expected))
-    changed = RowLoader(**how)
-    changed.load_state_dict(expected.state_dict())
-    load_state_dict(state_dict())
-    assert rows_of(get_batch("train", **how)) == rows_of(next(changed))
-
-
-def test_each_mixture_goes_on_where_it_was_whichever_is_called_first(tmp_path):
-    for seed, name in enumerate(("web", "code")):
-        make_token_set(tmp_path / name, train=[[9] * 30] * 9, val=[[9]], seed=seed)
-    mixtures = [Mixture({"web": weight, "code": 1}, sources={"web": "web", "code": "code"}) for weight in (3, 1)]
-    expected = [RowLoader(mixture, batch_size=2, seq_len=8) for mixture in mixtures]
-    for mixture, loader, steps in zip(mixtures, expected, (5, 2), strict=True):
-        for _ in range(steps):
-            assert rows_of(get_batch("train", 2, 8, tokens=mixture)) == rows_of(next(loader))
-    load_state_dict(state_dict())
-    for mixture, loader in [*zip(mixtures, expected, strict=True)][::-1]:
-        assert rows_of(get_batch("train", 2, 8, tokens=mixture)) == rows_of(next(loader))
-
-
-def test_sets_that_were_moved_go_on_each_where_it_was(tmp_path):
-    how, names = {"split": "train", "batch_size": 2, "seq_len": 8}, ("web", "code")
-    for seed, name in enumerate(names):
-        make_token_set(tmp_path / "here" / name, train=[[9] * 30] * 9, val=[[9]], seed=seed)
-    expected = [RowLoader(tokens=tmp_path / "here" / name, **how) for name in names]
-    for name, loader in zip(names, expected, strict=True):
-        assert rows_of(get_batch(tokens=tmp_path / "here" / name, **how)) == rows_of(next(loader))
-    state = state_dict()
-    (tmp_path / "here").rename(tmp_path / "there")
-    load_state_dict(state)
-    for name, loader in [*zip(names, expected, strict=True)][::-1]:
-        assert rows_of(get_batch(tokens=tmp_path / "there" / name, **how)) == rows_of(next(loader))
-    state_dict()
-
-
-def test_a_third_call_does_not_take_what_is_left_of_two_positions(token_set):
-    sizes = {4: 3, 8: 5}
-    for size, steps in sizes.items():
-        for _ in range(steps):
-            get_batch("train", size, SEQ_LEN, tokens=token_set)
-    load_state_dict(state_dict())
-    for size in (4, 2):
-        get_batch("train", size, SEQ_LEN, tokens=token_set)
-    with pytest.raises(ValueError, match="no call has continued the loaded position of .*batch_size=8"):
-        state_dict()

@@ -11,19 +11,14 @@ import subprocess
 import sys
 import weakref
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
-from threading import Event
 
 import pytest
 from making import ROOT, make_sources, make_token_set, wait_until
 from reference import SEQ_LEN, make_loader, reference_rows, rows_of
 
 from tokenmill import Mixture, PackedRows
-from tokenmill.feed import source
-from tokenmill.feed.table import Table
-from tokenmill.threads import raise_if_cancelled
 
 
 def threads():
@@ -89,22 +84,6 @@ def test_a_ctrl_c_at_any_moment_costs_a_batch_at_most_and_never_gives_wrong_rows
     wait_until(lambda: gc.collect() < 0 or threads() <= before)  # exceptions are in cycles
 
 
-def test_after_a_ctrl_c_next_goes_on_and_a_for_has_a_whole_iteration_as_after_a_break(token_set, alarm, monkeypatch):
-    loader = make_loader(token_set, epochs=1)
-    expected = [[rows_of(batch) for batch in loader] for _ in range(2)]
-    loader, found, real = make_loader(token_set, epochs=1, prefetch=0), [], Table.views
-    with suppress(KeyboardInterrupt):
-        for batch in loader:
-            found.append(rows_of(batch))
-            if len(found) == 3:
-                monkeypatch.setattr(Table, "views", lambda *a: signal.raise_signal(signal.SIGALRM) or real(*a))
-    monkeypatch.undo()
-    assert len(found) == 3
-    assert found == expected[0][:3]
-    assert rows_of(next(loader)) == expected[0][3]
-    assert [rows_of(batch) for batch in loader] == expected[1]
-
-
 # ---------------------------------------------------------------------------- the end of a loader
 
 
@@ -127,34 +106,6 @@ def test_a_closed_loader_has_no_thread_and_no_file_and_still_tells_its_position(
         with pytest.raises(ValueError, match="is closed|nanochat"):
             use()
     loader.close()
-
-
-def test_a_next_that_waits_ends_when_another_thread_closes_the_loader(token_set, monkeypatch):
-    """Which would wait for ever for a thread that has left."""
-    asked, go_on = Event(), Event()
-    monkeypatch.setattr(Table, "views", lambda *_: asked.set() or go_on.wait(20))
-    loader = make_loader(token_set)
-    with ThreadPoolExecutor() as pool:
-        taken = pool.submit(next, loader)
-        assert asked.wait(20)
-        closed = pool.submit(loader.close)
-        wait_until(lambda: loader._batches is None)
-        go_on.set()
-        with pytest.raises(ValueError, match="closed"):
-            taken.result(20)
-        closed.result(20)
-
-
-def test_two_loaders_do_not_disturb_each_other(token_set):
-    loaders = [make_loader(token_set, split=split, batch_size=1) for split in ("train", "val", "train")]
-    expected = [reference_rows(token_set, split) for split in ("train", "val", "train")]
-    for step in range(40):
-        for number in range(3) if step % 3 else (1, 2):
-            assert rows_of(next(loaders[number])) == [next(expected[number])]
-        if step == 20:
-            loaders[2].close()
-            loaders[2] = make_loader(token_set, batch_size=1)
-            expected[2] = reference_rows(token_set)
 
 
 class Large:
@@ -187,30 +138,6 @@ def test_nothing_of_an_evaluation_is_alive_after_it_without_the_collector(token_
         assert len(held) == 20
         assert not [reference for reference in held if reference() is not None]
         wait_until(lambda: threads() <= before)
-
-
-def test_a_plan_that_is_under_way_when_a_loader_ends_keeps_nothing_alive(token_set, small_windows, monkeypatch):
-    """Of the window after this one, in a thread that finds out later that nobody needs it."""
-    begun, go_on, real, before = Event(), Event(), source.plan_window, threads()
-
-    def plan_window(packing, content, seq_len, key, past):
-        if key[2] == 1:  # the number of the window
-            begun.set()
-            go_on.wait(20)
-            raise_if_cancelled()
-        return real(packing, content, seq_len, key, past)
-
-    monkeypatch.setattr(source, "plan_window", plan_window)
-    with without_collector(), ThreadPoolExecutor() as pool:
-        loader = make_loader(token_set, batch_size=1)
-        while not begun.wait(0.1):
-            next(loader)
-        closed = pool.submit(loader.close)
-        wait_until(lambda loader=loader: loader._batches is None)
-        go_on.set()
-        closed.result(20)
-        del loader, closed
-        wait_until(lambda: threads() <= before + 1)
 
 
 def test_python_ends_at_once_while_a_thread_still_makes_batches(token_set):

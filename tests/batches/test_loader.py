@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 from dataclasses import fields
 from itertools import islice
 
@@ -13,19 +12,8 @@ from making import BOS, make_chat_set, make_sources, make_token_set
 from reference import PACKINGS, SEED, SEQ_LEN, make_loader, reference_rows, rows_of
 
 import tokenmill.numpy
-from tokenmill import Mixture, PackedRows, RowLoader, find_token_set, get_batch
+from tokenmill import Mixture, PackedRows, RowLoader, get_batch
 from tokenmill.feed.config import LoaderConfig
-
-
-@pytest.mark.parametrize("settings", PACKINGS)
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_all_ranks_together_have_the_rows_of_the_reference_and_one_position(token_set, settings, world_size, windows):
-    loaders = [make_loader(token_set, rank=r, world_size=world_size, **settings) for r in range(world_size)]
-    dealt = []
-    for _ in range(20):
-        dealt += [row for loader in loaders for row in rows_of(next(loader))]
-        assert all(loader.state_dict() == loaders[0].state_dict() for loader in loaders)
-    assert dealt == list(islice(reference_rows(token_set, **settings), len(dealt)))
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
@@ -122,28 +110,3 @@ def test_numbers_of_other_libraries_mean_the_same_rows_and_the_same_position(tok
     for _ in range(6):
         assert rows_of(next(again)) == rows_of(next(loader))
         assert json.dumps(again.state_dict()) == json.dumps(loader.state_dict())
-
-
-def test_a_relative_path_stays_the_same_folder_and_a_split_is_none(token_set, monkeypatch, tmp_path):
-    monkeypatch.chdir(token_set.parent)
-    how = {"batch_size": 2, "seq_len": SEQ_LEN}
-    loader, rows = RowLoader(token_set.name, **how), PackedRows(token_set.name, **how)
-    assert find_token_set(str(token_set.parent)) == token_set
-    monkeypatch.chdir(tmp_path)
-    assert rows_of(next(loader)) == rows_of(next(iter(rows)))
-    for make in (RowLoader, PackedRows):
-        with pytest.raises(ValueError, match=r"a token set's folder, found 'val'.* or write split='train'"):
-            make("val", **how)
-    os.symlink(token_set, tmp_path / "train")
-    assert next(RowLoader("train", **how))[0].shape == (2, SEQ_LEN), "a folder of that name"
-
-
-def test_the_default_device_of_a_program_is_not_the_batches(token_set):
-    expected = rows_of(next(make_loader(token_set)))
-    torch.set_default_device("meta")  # as any device that rows must not be made on
-    try:
-        assert rows_of(next(make_loader(token_set))) == expected
-    finally:
-        torch.set_default_device(None)
-    inputs, targets = next(make_loader(token_set, device="meta"))
-    assert (inputs.device.type, targets.dtype, targets.shape) == ("meta", torch.int64, (2, SEQ_LEN))

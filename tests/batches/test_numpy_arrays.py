@@ -97,36 +97,6 @@ def test_a_type_that_cannot_hold_the_ids_or_the_ignore_index_is_refused(token_se
     assert (next(make(token_set, dtype="uint16", loss="once", ignore_index=60_000))[1] == 60_000).any()
 
 
-ABSENT = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "jax"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
-"""
-
-
-def python(code):
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def test_it_works_without_torch_and_imports_none_where_it_is(token_set):
-    code = f"""
-from tokenmill.numpy import RowLoader
-loader = RowLoader({str(token_set)!r}, batch_size=2, seq_len=16)
-for _ in range(5): inputs, targets = next(loader)
-loader.load_state_dict(loader.state_dict())
-print(inputs.tolist(), "torch" in sys.modules)
-"""
-    expected = RowLoader(token_set, batch_size=2, seq_len=16)
-    for _ in range(5):
-        inputs, _ = next(expected)
-    for before in (ABSENT, "import sys\n"):
-        done = python(before + code)
-        assert (done.stdout, done.stderr) == (f"{inputs.tolist()} False\n", "")
-
-
 CHILD = f"""
 import multiprocessing, os, sys
 sys.path.insert(0, {str(ROOT)!r})

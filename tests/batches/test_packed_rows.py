@@ -13,7 +13,7 @@ from reference import SEQ_LEN, make_loader, rows_of
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tokenmill import Mixture, PackedRows, RowLoader
+from tokenmill import Mixture, PackedRows
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital'", "ignore:This DataLoader will create 2 worker")
 WORKERS = [
@@ -145,31 +145,7 @@ def test_a_stateful_dataloader_goes_on_mid_epoch(token_set, num_workers, setting
         assert batches_of(resumed, 20 - steps) == unbroken[steps:]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("change", [{"batch_size": 3}, {"world_size": 2, "rank": 1}, {"seq_len": 8}], ids=str)
-def test_it_goes_on_with_other_batches_and_ranks_and_lengths(token_set, num_workers, change):
-    how = {"batch_size": 2, "seq_len": SEQ_LEN}
-    loader = StatefulDataLoader(PackedRows(token_set, **how), batch_size=None, num_workers=num_workers)
-    before = RowLoader(token_set, **how)
-    assert batches_of(loader, 4) == batches_of(before, 4)
-    resumed = StatefulDataLoader(PackedRows(token_set, **how | change), batch_size=None, num_workers=num_workers)
-    resumed.load_state_dict(loader.state_dict())
-    expected = RowLoader(token_set, **how | change)
-    expected.load_state_dict(before.state_dict())
-    assert batches_of(resumed, 4) == batches_of(expected, 4)
-
-
 # ---------------------------------------------------------------------------- ranks
-
-
-def test_a_worker_that_is_spawned_has_the_rank_of_its_parent(token_set, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    dataset = make_dataset(token_set)
-    iterator = iter(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"))
-    monkeypatch.setenv("RANK", "0")
-    assert batches_of(iterator, 5) == batches_of(make_loader(token_set, rank=1, world_size=2), 5)
-    assert batches_of(dataset, 5) == batches_of(make_loader(token_set, rank=0, world_size=2), 5), "that of this process"
 
 
 LAUNCHED = """

@@ -11,12 +11,11 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import warm
-from making import ROOT, make_chat_set, make_sources, make_token_set, of_shards, read_manifest
+from making import ROOT, make_chat_set, make_sources, make_token_set
 from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
 
 import tokenmill
 from tokenmill import Mixture, RowLoader, get_batch
-from tokenmill.store.files import write_json
 
 
 def dealt_by(loaders, calls):
@@ -123,26 +122,6 @@ def test_a_position_of_another_token_set_is_refused(token_set, tmp_path):
     other = make_token_set(tmp_path / "other", train=[[50] * 9], val=[[40]])
     with pytest.raises(ValueError, match=r"manifest \w{16}, which .*other never had; name the set"):
         make_loader(other).load_state_dict(make_loader(token_set).state_dict())
-
-
-def test_what_a_position_needs_and_is_gone_is_named(tmp_path):
-    """Of a set that has grown, and lost a shard that the epoch began with."""
-    train = [[5, 3, 40, 7], [3] * 20]
-    folder = make_token_set(tmp_path / "set", train=train, val=[[9]])
-    large = make_token_set(tmp_path / "large", train=[*train, [17] * 9], val=[[9]])
-    loader = make_loader(folder, batch_size=1)
-    next(loader)
-    for path in (large / "shards").glob("train_2*"):
-        path.rename(folder / "shards" / path.name)
-    (folder / "shards" / "train_1.000.json").unlink()
-    was, now = read_manifest(folder)["shards"], read_manifest(large)
-    kept = [shard for shard in [*was, now["shards"][2]] if shard["name"] != "train_1.000"]
-    write_json(folder / "manifest.json", of_shards(read_manifest(folder), kept))
-    again = make_loader(folder, batch_size=1)
-    before = again.state_dict()
-    with pytest.raises(ValueError, match=r"expected shard train_1.000 of train_1.parquet, with 60 tokens"):
-        again.load_state_dict(loader.state_dict())
-    assert again.state_dict() == before
 
 
 @pytest.mark.filterwarnings("ignore:.* have no target")

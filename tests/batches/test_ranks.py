@@ -4,8 +4,7 @@ import re
 from itertools import islice
 
 import pytest
-import warm
-from making import ROOT, make_token_set, on_ranks
+from making import make_token_set, on_ranks
 from reference import SEQ_LEN, make_loader, reference_rows, rows_of
 
 from tokenmill import RowLoader
@@ -160,35 +159,3 @@ def test_get_batch_evaluates_on_one_rank_alone_and_moves_no_training(token_set, 
     ranks = on_ranks((TOGETHER + EVALUATING).replace("TOKENS", repr(str(token_set))), tmp_path)
     expected = [make_loader(token_set, rank=rank, world_size=2) for rank in range(2)]
     assert ranks == [[[next(loader)[0].tolist() for _ in range(4)], ""] for loader in expected]
-
-
-def test_a_loader_that_dealt_before_its_process_had_a_rank_is_refused(token_set):
-    """Or every rank would go on with the rows of rank 0."""
-    code = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from tokenmill import RowLoader
-loader = RowLoader({str(token_set)!r}, batch_size=1, seq_len=16)
-next(loader)
-dist.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
-next(loader)
-"""
-    done = warm.run("-c", code)
-    assert "rank 0 of 1 made this RowLoader, but this process is now rank 3 of 8" in done.stderr
-
-
-def test_a_group_without_a_store_is_no_reason_to_fail(token_set):
-    """As torch's `fake` backend, which models are planned with, has none."""
-    code = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-dist.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
-from tokenmill import RowLoader
-loader = RowLoader({str(token_set)!r}, batch_size=1, seq_len=16)
-next(loader)
-print(loader.rank, loader.world_size)
-"""
-    done = warm.run("-c", code)
-    assert (done.stdout, done.returncode) == ("3 8\n", 0), done.stderr

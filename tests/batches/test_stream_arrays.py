@@ -6,16 +6,12 @@ that makes a stream or the allocator wait is removed in turn, and histories find
 
 import inspect
 import random
-from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from making import make_chat_set, make_token_set
-from reference import make_loader
 from simulated_device import SimulatedDevice, Stream
 
-from tokenmill.batches import loader as loader_module
 from tokenmill.batches import torch_arrays
 from tokenmill.batches.torch_arrays import StreamArrays, TorchArrays
 
@@ -116,33 +112,3 @@ def test_every_rule_is_needed(rule):
     with pytest.raises(AssertionError):  # noqa: PT012
         for seed in range(150):
             history(broken(BROKEN[rule]), seed)
-
-
-@pytest.mark.filterwarnings("ignore:.* have no target")
-@pytest.mark.parametrize("seed", range(8))
-def test_a_loader_with_its_thread_gives_the_batches_of_the_cpu(tmp_path, monkeypatch, seed):
-    rng, device = random.Random(seed), SimulatedDevice(seed)
-    make, how = (make_chat_set, {"long_documents": "crop"}) if seed % 2 else (make_token_set, {})
-    folder = make(tmp_path / "set", [[50] * 50, [7] * 200], [[50]], vocab=VOCAB)
-    plain = make_loader(folder, **how)
-    expected = [(total(batch), state) for batch, state in islice(plain.with_state(), 40)]
-    monkeypatch.setattr(loader_module, "arrays_for", lambda _, ignore_index: StreamArrays(device, ignore_index))
-    loader, number = make_loader(folder, device="meta", prefetch=rng.choice([0, 1, 4]), **how), 0
-    streams, held, sums = [device.default, Stream(device)], [], []
-    for _ in range(150):
-        if number == 40 or rng.random() < 0.1:
-            number = rng.randrange(1, 40)
-            loader.load_state_dict(expected[number - 1][1])
-        with device.on(stream := rng.choice(streams)):
-            held.append((next(loader), stream, number))
-        assert loader.state_dict() == expected[number][1]
-        number += 1
-        while held and rng.random() < 0.7:
-            batch, stream, at = held.pop()
-            with device.on(stream):
-                sums.append((total(batch), expected[at][0]))
-            del batch
-    loader.close()
-    device.finish()
-    assert all(torch.equal(found.memory, rows) for found, rows in sums)
-    assert len(sums) > 100

@@ -144,15 +144,6 @@ def test_what_is_left_out_is_counted_with_its_reason(tokenizer):
     assert [number for number, _ in batch.broken] == [1, 3]
 
 
-@pytest.mark.parametrize("more", [{"tool_calls": [{"function": {"name": "f"}}]}, {"reasoning_content": "so"}, None])
-def test_what_nanochat_has_no_place_for_is_refused(tokenizer, more):
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | (more or {})]
-    row = {"messages": messages} | ({"tools": [{"name": "f"}]} if more is None else {})
-    batch = ChatEncoder(Encoder(with_rule(tokenizer, ChatRule.named("nanochat", "all")))).encode(rows_of(row))
-    ((_, reason),) = batch.refused
-    assert "nanochat's rendering has no place for" in reason
-
-
 def test_a_template_that_writes_bos_within_a_conversation_is_refused(tokenizer):
     twice = CHATML.replace("<|im_start|>", "<|bos|><|im_start|>")
     rule = ChatRule("own", twice, "all", ("<|im_start|>", "<|im_end|>"), adds=True)

@@ -29,7 +29,6 @@ def learned(template: str, row: dict, column: str | None = None) -> list[str]:
 
 
 HEADER = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-NAMED = '{"name": "f"}'
 TWICE = [user("Hi"), assistant("Hello"), user("More"), assistant("Fine")]
 BY_PARTS = HEADER + (
     "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
@@ -259,19 +258,6 @@ def test_a_system_text_is_there_beside_any_column():
     assert ReadOptions(messages_column="chat").conversation_columns[:3] == ("chat", "system", "tools")
     found = read_conversation({"prompt": "[]", "completion": "[1]", "tools": []})
     assert ([message["content"] for message in found.messages], found.tools) == (["[]", "[1]"], [])
-
-
-def test_blocks_that_depend_on_a_text_do_not_depend_on_the_conversations_before():
-    end = "{% generation %}{{ m.content }}<|im_end|>"
-    template = JinjaTemplate(
-        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}<s>{% elif 'X' in m.content %}" + end + "\n"
-        "{% endgeneration %}{% else %}" + end + "{% endgeneration %}\n{% endif %}{% endfor %}",
-        {},
-    )
-    warm = TurnFinder(template, SPECIAL, "all")
-    for text in ("ab", "aX", "ac"):
-        conversation = read_conversation({"messages": [user("q"), assistant(text)]})
-        assert warm.find(conversation) == TurnFinder(template, SPECIAL, "all").find(conversation)
 
 
 def test_a_template_needs_its_own_tokenizer_and_the_tokens_that_it_names(tokenizer, tmp_path):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 from conversing import TOOLS, random_messages, slow_encode
-from making import ROOT, run_prepare, tree
+from making import ROOT, run_prepare
 from rich.console import Console
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
@@ -26,7 +26,6 @@ from tokenmill.store.columns import listed_sha256
 from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.store.tables import metadata_of
 from tokenmill.tokenize.chat_rule import ChatRule
 
 
@@ -72,34 +71,6 @@ def test_every_conversation_is_there_with_its_ids_and_mask(chat_set, rows):
     expected = [slow_encode(tokenizer, row) for row in rows]
     assert list(documents_of(chat_set)) == expected
     assert verify(chat_set) == {}
-
-
-def test_parquet_with_nested_columns_gives_the_same_set(rows, source, tokenizer_json, chat_set, tmp_path):
-    folder = tmp_path / "chats"
-    folder.mkdir()
-    for number in range(4):
-        some = [row["messages"] for row in rows[60 * number : 60 * number + 60]]
-        extra = [[{**message, "name": None, "tool_calls": None} for message in one] for one in some]
-        pq.write_table(pa.table({"id": list(range(60)), "messages": extra}), folder / f"chat_{number}.parquet")
-    flags = ("--source", folder, "--chat", "chatml", "--tokenizer", tokenizer_json, "--keep-columns", "id")
-    done = run_prepare(*flags, "--val-file", "last", cwd=tmp_path)
-    made = tmp_path / done.stdout.splitlines()[-1]
-    assert list(documents_of(made)) == list(documents_of(chat_set))
-    token_set = TokenSet(made)
-    assert metadata_of(token_set, token_set.entries[0]).column("id").to_pylist() == [*range(60)] * 3
-    assert made.name == chat_set.name, "the same tokenizer, template and loss rule"
-
-
-def test_a_second_run_makes_nothing_and_other_rules_make_another_set(source, tokenizer_json, chat_set):
-    root = chat_set.parents[2]
-    before = tree(chat_set)
-    flags = ("--source", source, "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
-    assert "all shards are made" in run_prepare(*flags, cwd=root).stderr
-    assert tree(chat_set) == before
-    last = run_prepare(*flags, "--loss", "last", cwd=root).stdout.splitlines()[-1]
-    assert last != str(chat_set.relative_to(root))
-    one, other = (sum(sum(mask) for _, mask in documents_of(folder)) for folder in (chat_set, root / last))
-    assert other < one
 
 
 BROKEN = {"messages": [{"role": "alien", "content": "a"}]}
@@ -202,19 +173,6 @@ def test_the_lines_that_preparing_ends_with_train(source, tokenizer_json, tmp_pa
     assert int(done.stdout) > 0, done.stderr
 
 
-def test_it_is_an_error_if_every_conversation_is_left_out_and_the_file_is_named(tokenizer_json, tmp_path):
-    (tmp_path / "chats").mkdir()
-    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "thinking": "c"}]}
-    for name in ("a", "b"):
-        write_jsonl(tmp_path / "chats" / f"{name}.jsonl", [row] * 3)
-    flags = ("--source", "chats", "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
-    done = run_prepare(*flags, cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    told = "6 conversations: the template leaves out the reasoning in a learned turn; take it out of the data"
-    assert told in done.stderr
-    assert "train on it" not in done.stdout
-
-
 def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_path):
     """Arrow gives every struct the fields of all: what may be missing there is no conversation."""
     import datasets
@@ -273,22 +231,12 @@ def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_js
 FLAGS = [
     (["--loss", "last"], "go with --chat, which is missing"),
     (["--chat", "nowhere.json"], "nowhere.json: expected nanochat or chatml, a tokenizer_config.json or a .jinja file"),
-    (["--chat", "nanochat", "--tokenizer", "gpt2"], "needs special tokens that tokenizer gpt2 does not have"),
     (["--chat", "chatml", "--eot-token", "<|end|>"], "--eot-token is for text"),
 ]
 
 
 @pytest.mark.parametrize(("flags", "message"), FLAGS)
-def test_what_does_not_go_together_is_refused(source, flags, message, tmp_path, shared_cache):
+def test_what_does_not_go_together_is_refused(source, flags, message, tmp_path):
     done = run_prepare("--source", source, *flags, cwd=tmp_path, check=False)
     assert done.returncode in (1, 2)
     assert message in " ".join(re.sub("[│\n]", " ", done.stderr).split())
-
-
-@pytest.fixture
-def shared_cache(monkeypatch):
-    from conftest import SHARED
-
-    if not (SHARED / "tiktoken_cache").is_dir():
-        pytest.skip("GPT-2's vocabulary is not here")
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(SHARED / "tiktoken_cache"))

@@ -138,31 +138,3 @@ def test_the_mask_is_the_marked_template_s_letter_by_letter(name):
     print(name, dict(found))
     reasons = {reason for reason in found if reason != "same"}
     assert found["same"] or reasons & {"another text, or no marks"} or name in REFUSED
-
-
-CALLING = [
-    name
-    for name in TEMPLATES
-    if f"{name}_training" in MARKED and "tool_calls" in (FOLDER / f"{name}.jinja").read_text()
-]
-
-
-@pytest.mark.parametrize("arguments", [{"a": 2, "b": 3}, {}, {"a": "2"}, {"a": True, "b": 1.5}], ids=str)
-@pytest.mark.parametrize("name", CALLING)
-def test_a_call_is_learned_whatever_its_arguments_are(name, arguments):
-    """Or the conversation is refused."""
-    source, marked = ((FOLDER / f"{one}.jinja").read_text() for one in (name, f"{name}_training"))
-    call = {"type": "function", "id": "123456789", "function": {"name": "add", "arguments": arguments}}
-    messages = [{"role": "user", "content": "2+3?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    messages += [{"role": "tool", "content": "5", "name": "add", "tool_call_id": "123456789"}]
-    row = {"messages": [*messages, {"role": "assistant", "content": "It is 5"}]}
-    try:
-        text, mask = ours(TurnFinder(JinjaTemplate(source, VARIABLES), special_of(source), "all"), row)
-    except CannotMask as error:
-        pytest.skip(str(error))
-    expected, spans = theirs(marked, row)
-    if text != expected or not spans:
-        pytest.skip("the marked template writes another text")
-    wanted = [any(a <= i < b for a, b in spans) for i in range(len(text))]
-    assert not unexplained(source, row, text, mask, wanted)
-    assert sum(mask) > len("add") + len("It is 5")

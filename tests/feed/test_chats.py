@@ -111,17 +111,6 @@ def test_a_conversation_without_a_target_in_what_is_kept_is_left_out_with_a_warn
     assert all((targets != IGNORED).any() for _, targets in dealt), "no row without a target"
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_targets_are_those_of_the_global_batch_on_every_rank(chat_set, text_set, mixed):
-    tokens = mixture_of(chat_set, text_set) if mixed else chat_set
-    ranks = [RowLoader(tokens, batch_size=2, seq_len=300, rank=rank, world_size=3) for rank in range(3)]
-    alone = RowLoader(tokens, batch_size=6, seq_len=300, prefetch=0)
-    for _ in range(12):
-        batches, (_, targets) = [next(loader) for loader in ranks], next(alone)
-        assert (np.concatenate([own for _, own in batches]) == targets).all()
-        assert [loader.targets for loader in [*ranks, alone]] == [int((targets != IGNORED).sum())] * 4
-
-
 # ---------------------------------------------------------------------------- mixtures
 
 
@@ -132,43 +121,6 @@ def test_text_in_a_mixture_is_in_the_loss_throughout(chat_set, text_set):
         assert ((targets == IGNORED).any(1) == (loader.row_sources == 0)).all()
         is_text = loader.row_sources == 1
         assert (inputs[is_text][:, 1:] == targets[is_text][:, :-1]).all()
-
-
-@pytest.mark.parametrize("long_documents", ["crop", "drop"])
-def test_in_a_mixture_long_documents_is_about_the_chats_alone(chat_set, text_set, long_documents):
-    """The text of a mixture has the rows that it has without chats, also if these join later."""
-    text = Mixture({"text": 1}, sources={"text": text_set})
-    of_text = [row.tolist() for inputs, _ in islice(RowLoader(text, batch_size=1, seq_len=16), 90) for row in inputs]
-    before = RowLoader(text, batch_size=1, seq_len=16)
-    for _ in range(20):
-        next(before)
-    mixed = RowLoader(mixture_of(chat_set, text_set), batch_size=1, seq_len=16, long_documents=long_documents)
-    mixed.load_state_dict(before.state_dict())
-    found = [row.tolist() for inputs, _ in islice(mixed, 150) for row in inputs[mixed.row_sources == 1]]
-    assert found == of_text[20 : 20 + len(found)]
-    other = RowLoader(mixture_of(chat_set, text_set), batch_size=1, seq_len=300)
-    with pytest.raises(ValueError, match="long_documents of chats is"):
-        other.load_state_dict(mixed.state_dict())
-    without = Mixture({"text": 1}, sources={"text": text_set}, removed=["chat"])
-    after = RowLoader(without, batch_size=1, seq_len=16)
-    after.load_state_dict(mixed.state_dict())
-    assert next(after)[0].tolist() == [of_text[20 + len(found)]]
-
-
-def test_a_skip_knows_that_nothing_is_left_of_a_source(tmp_path):
-    """What is left of the chats is longer than the new rows, so the text has all turns from there on."""
-    chat = make_chat_set(tmp_path / "chat", [[60] * 20 + [10] * 4], [[9]], seed=1)
-    text = make_token_set(tmp_path / "text", [[30] * 60], [[9]])
-    mixture = Mixture({"chat": 1, "text": 1}, sources={"chat": chat, "text": text}, max_epochs={"chat": 1})
-    loader, dealt, skipped = (
-        RowLoader(mixture, batch_size=1, seq_len=seq_len, long_documents="drop") for seq_len in (70, 16, 16)
-    )
-    list(islice(loader, 27))
-    for one in (dealt, skipped):
-        one.load_state_dict(loader.state_dict())
-    list(islice(dealt, 6))
-    skipped.skip(6)
-    assert skipped.run.now.cursors == dealt.run.now.cursors
 
 
 # ---------------------------------------------------------------------------- text, once
@@ -189,23 +141,3 @@ def test_once_makes_every_token_of_text_a_target_exactly_once(text_set):
 
 
 # ---------------------------------------------------------------------------- what is refused
-
-
-REFUSED = [
-    ({"packing": "concat"}, "packing 'concat'.* chat"),
-    ({"packing": "random"}, "packing 'random'.* chat"),
-    ({"packing": "nanochat"}, "packing 'nanochat'.* chat"),
-    ({"seq_len": 100}, r"1 of 143 conversations are longer than a row of 100 \+ 1 tokens, the longest with 243"),
-    ({"ignore_index": 5}, "ignore_index=5 is a token id of .*/chat"),
-    ({"loss": "none"}, "loss must be one of"),
-    ({"loss": "once", "packing": "concat"}, "loss='once' .*packing='concat'"),
-    ({"loss": "once", "packing": "nanochat"}, "loss='once' .*packing='nanochat'"),
-]
-
-
-@pytest.mark.parametrize(("more", "message"), REFUSED)
-def test_what_does_not_fit_is_refused_when_the_loader_is_made(chat_set, text_set, more, message):
-    with pytest.raises(ValueError, match=message):
-        RowLoader(chat_set, **{"batch_size": 2, "seq_len": 300} | more)
-    with pytest.raises(ValueError, match="long_documents='drop' is for"):
-        RowLoader(text_set, batch_size=2, seq_len=64, long_documents="drop")

@@ -6,18 +6,15 @@ from collections import Counter
 from itertools import chain, islice
 from math import gcd
 
-import numpy as np
 import pytest
 from making import make_token_set, read_manifest
-from reference import SEED, SEQ_LEN, cursor_of, reference_rows, rows_of
+from reference import SEED, SEQ_LEN, reference_rows, rows_of
 from slow_turns import slow_turns
 
 from tokenmill import Mixture
-from tokenmill.feed import source as sources
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows as window_sizes
 from tokenmill.rows.windows import WindowSize
-from tokenmill.store.files import write_changed
 
 NAMES = "web", "code", "math"
 WEIGHTS = {"web": 12, "code": 5, "math": 3}
@@ -119,15 +116,6 @@ def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
     assert loader.epoch == min(int(usage.epochs) for usage in loader.seen().values())
 
 
-@pytest.mark.parametrize("settings", [{"packing": "concat"}, {"packing": "random"}, {"long_documents": "crop"}])
-def test_with_other_packings_a_source_has_its_own_rows_too(sets, settings):
-    found = {"web": [], "math": []}
-    for name, row in take(make(mix(sets, {"web": 1, "math": 1}), **settings), 60):
-        found[name].append(row)
-    for name, rows in found.items():
-        assert rows == list(islice(reference_rows(sets / name, name=name, **settings), 60))
-
-
 def test_validation_has_the_weights_and_one_order_whatever_the_seed(sets):
     first = take(make(mix(sets), split="val", seed=1), 20)
     assert first == take(make(mix(sets), split="val", seed=2), 20)
@@ -157,35 +145,7 @@ def test_a_stage_that_is_used_up_before_the_next_one_is_an_error_at_that_time(se
     assert 0 <= rows - loader.step * 4 < 8
 
 
-def test_no_more_windows_are_planned_for_many_ranks_than_for_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(window_sizes, "DEFAULT_WINDOW_SIZE", WindowSize())
-    for number, name in enumerate(NAMES):
-        lengths = np.random.default_rng(number).integers(2, 60, 4_000).tolist()
-        make_token_set(tmp_path / name, train=[lengths], val=[[9]], seed=number)
-    plans, plan = Counter(), sources.plan_window
-    monkeypatch.setattr(sources, "plan_window", lambda *given: plans.update([given[3]]) or plan(*given))
-    found = {}
-    for world_size in (1, 16, 1024):
-        plans.clear()
-        mixture = mix(tmp_path, max_epochs={"web": 9})
-        next(make(mixture, 5, rank=world_size // 2, world_size=world_size, prefetch=0))
-        found[world_size] = plans.total()
-        assert set(plans.values()) == {1}, "none is planned twice"
-    assert found == {1: 3, 16: 3, 1024: 3}
-
-
 # ---------------------------------------------------------------------------- what may change
-
-
-def test_a_source_that_is_removed_keeps_its_place(sets):
-    loader = make(mix(sets))
-    before = [row for name, row in take(loader, 15) if name == "math"]
-    without = make(mix(sets, {"web": 1, "code": 1}, removed=["math"]), state=loader.state_dict())
-    assert {name for name, _ in take(without, 9)} == {"web", "code"}
-    assert cursor_of(without.state_dict(), "math") == cursor_of(loader.state_dict(), "math")
-    back = make(mix(sets, {"math": 1, "code": 3}, removed=["web"]), state=without.state_dict())
-    after = [row for name, row in take(back, 20) if name == "math"]
-    assert [*before, *after] == list(islice(reference_rows(sets / "math", name="math"), len(before) + len(after)))
 
 
 def test_a_run_of_one_token_set_continues_as_a_source_of_a_mixture(sets):
@@ -203,31 +163,6 @@ def test_a_run_of_one_token_set_continues_as_a_source_of_a_mixture(sets):
         make(sets / "web", state=mixed.state_dict())
     with pytest.raises(ValueError, match="0 sources of the mixture"):
         make(mix(sets, {"code": 1}), state=alone.state_dict())
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_a_set_that_grows_is_read_with_its_new_shards_from_the_next_epoch_on(tmp_path, mixed):
-    small = make_token_set(tmp_path / "grows", train=[[20] * 10], val=[[5]], seed=7)
-    large = make_token_set(tmp_path / "large", train=[[20] * 10, [30] * 8], val=[[5]], seed=7)
-    other = make_token_set(tmp_path / "other", train=[[20] * 10], val=[[5]], seed=8)
-    tokens, name = (Mixture({small: 1, other: 1}), "grows") if mixed else (small, "")
-    whole = lambda epochs: list(reference_rows(small, name=name, epochs=epochs))  # noqa: E731
-    of_small = whole(1)
-    loader = make(tokens, 1)
-    while not cursor_of(loader.state_dict(), name).row:
-        next(loader)
-    given = loader.run.now.rows[name]
-    for path in large.rglob("*"):
-        if path.is_file():
-            write_changed(small / path.relative_to(large), path.read_bytes())  # by a rename, as some are mapped
-    assert len(read_manifest(small)["shards"]) == 3
-    of_large = whole(2)[len(whole(1)) :]
-    again, rows = make(tokens, 1, loader.state_dict()), []
-    while cursor_of(again.state_dict(), name).epoch < 2:
-        (row,) = rows_of(next(again))
-        rows += [row] if not mixed or again.row_sources[0] == 0 else []
-    assert rows[: len(of_small) - given] == of_small[given:]
-    assert rows[len(of_small) - given :] == of_large
 
 
 # ---------------------------------------------------------------------------- what is refused

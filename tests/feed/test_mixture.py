@@ -7,7 +7,7 @@ import pytest
 from making import make_token_set
 
 from tokenmill import Mixture
-from tokenmill.feed.mixture import ONE_SET, tokens_of
+from tokenmill.feed.mixture import tokens_of
 
 TOML = """
 removed = ["old"]
@@ -57,12 +57,6 @@ def test_a_source_in_toml_may_be_the_name_of_a_set_under_data_tokens(tmp_path, m
         assert {name: Path(path) for name, path in told.paths.items()} == {"web": folder, "other": beside}
 
 
-def test_one_weight_in_toml_needs_no_stages_and_no_path(tmp_path):
-    (tmp_path / "data/tokens/math").mkdir(parents=True)
-    told = Mixture.load(written(tmp_path, "[weights]\nmath = 1\nother = 2\n"))
-    assert told == Mixture({tmp_path / "data/tokens/math": 1, tmp_path / "other": 2})
-
-
 def test_sources_are_known_by_their_name_or_folder(tmp_path):
     mixture = Mixture({"web": 1, "second": 2}, sources={"web": tmp_path / "a/set", "second": tmp_path / "b/set"})
     assert mixture.paths == {"web": tmp_path / "a/set", "second": tmp_path / "b/set"}
@@ -78,19 +72,6 @@ def test_a_link_is_the_folder_that_it_leads_to(tmp_path):
     with pytest.raises(ValueError, match="sources 'web' and 'link' have the same documents"):
         Mixture({tmp_path / "web": 1, tmp_path / "link": 1}).open()
     assert Mixture({tmp_path / "web": 1}, sources={"web": tmp_path / "link"}).names == ("web",)
-
-
-def test_the_weights_of_one_moment():
-    mixture = Mixture([(0, {"a": 1}), ("2K", {"a": 1, "b": 3})], max_epochs={"b": 2}, views={"b": "v"})
-    assert mixture.at(0) == mixture.at("1999") == Mixture({"a": 1})
-    assert mixture.at(2_000) == mixture.at("1B") == Mixture({"a": 1, "b": 3}, max_epochs={"b": 2}, views={"b": "v"})
-
-
-def test_a_token_set_is_a_mixture_of_one(tmp_path):
-    one = Mixture.of(tmp_path / "web", "good")
-    assert (one.names, one[ONE_SET], one.views) == ((ONE_SET,), tmp_path / "web", {ONE_SET: "good"})
-    assert one.stages == [(0, {ONE_SET: 1})]
-    assert Mixture.of(one) is one
 
 
 def test_numbers_of_tokens():
@@ -154,9 +135,3 @@ SENSELESS_TOML = [
 def test_a_file_that_makes_no_sense_is_refused_with_its_name(tmp_path, text, told):
     with pytest.raises(ValueError, match=f"mixture.toml: .*{told}"):
         Mixture.load(written(tmp_path, text))
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    for path in (tmp_path / "nowhere.toml", tmp_path):
-        with pytest.raises(FileNotFoundError, match=f"{path}: expected a mixture's TOML file, found none"):
-            Mixture.load(path)

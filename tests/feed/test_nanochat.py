@@ -3,12 +3,10 @@
 import json
 from itertools import count, islice
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import BOS, make_token_set
 from reference import rows_of
 
 from tokenmill.look.steps import RunRows
@@ -125,11 +123,3 @@ def test_what_cannot_be_is_refused(prepared):
         make_loader(prepared[1]).skip(1)
     with pytest.raises(ValueError, match="epochs is not supported with packing='nanochat'"):
         make_loader(prepared[1], epochs=1)
-
-
-def test_documents_that_do_not_begin_where_the_offsets_say_are_found(tmp_path):
-    path = make_token_set(tmp_path / "set", train=[[6, 5, 7]], val=[[9]])
-    tokens = np.memmap(path / "shards" / "train_0.000.bin", "<u2", mode="r+")
-    tokens[6] = BOS + 1  # of the shortest, which comes first
-    with pytest.raises(ValueError, match=r"train_0.000.bin: expected a document to begin with BOS \(0\), found 1"):
-        next(make_loader(path, seq_len=3, batch_size=1))

@@ -1,17 +1,12 @@
 """The rows of one token set, against a slow reference, on any ranks and from any position; and what that costs."""
 
-import contextlib
-import gc
 import json
-import os
-import tracemalloc
 import warnings
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
-from making import BOS, make_token_set, wait_until
+from making import make_token_set, wait_until
 from reference import PACKINGS, SEED, SEQ_LEN, cursor_of, reference_rows, rows_of
 
 from tokenmill.feed import source as sources
@@ -29,12 +24,6 @@ def make_loader(path, batch_size=2, **settings):
 def take(loader, calls):
     """The rows of the next batches."""
     return [row for batch in islice(loader, calls) for row in rows_of(batch)]
-
-
-def shown_rows(loader, step):
-    """The rows of a step, as they follow from the loader's position."""
-    shown = RunRows.of_position(loader.state_dict(), {"": loader.token_set}).step(step)
-    return [[token for piece in row.pieces for token in piece.tokens(BOS).tolist()] for row in shown]
 
 
 # ---------------------------------------------------------------------------- which rows come
@@ -66,23 +55,6 @@ def test_ranks_deal_the_same_rows_and_resume_anywhere_as_others(token_set, windo
         assert all(loader.state_dict() == state for loader in ranks)
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_from_every_step_it_goes_on_with_the_next_row(token_set, windows, prefetch):
-    loader, states, rows = make_loader(token_set), [], []
-    for _ in range(20):
-        states.append(loader.state_dict())
-        rows += take(loader, 1)
-    for step, state in enumerate(states[:17]):
-        resumed = make_loader(token_set, prefetch=prefetch)
-        resumed.load_state_dict(state)
-        assert resumed.state_dict() == state, "nothing changed, so no leg begins"
-        assert (resumed.step, resumed.tokens_seen) == (step, 2 * step * SEQ_LEN)
-        assert take(resumed, 3) == rows[2 * step : 2 * step + 6]
-    for state in states[::-4]:  # a loader that runs goes back and forth
-        loader.load_state_dict(state)
-        assert take(loader, 1) == rows[2 * loader.step - 2 : 2 * loader.step]
-
-
 def test_a_skip_leaves_out_the_next_batches_and_counts_no_step(token_set, windows):
     expected = list(islice(reference_rows(token_set), 80))
     ranks = [make_loader(token_set, 1, rank=rank, world_size=2) for rank in range(2)]
@@ -98,27 +70,6 @@ def test_a_skip_leaves_out_the_next_batches_and_counts_no_step(token_set, window
     assert resumed.step == 26
     with pytest.raises(ValueError, match=r"skip\(1000\): only \d+ batches are left"):
         make_loader(token_set, epochs=1).skip(1000)
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_a_position_tells_the_steps_of_all_iterations(token_set, windows, drop_last):
-    loader, dealt = make_loader(token_set, 5, epochs=1, drop_last=drop_last), []
-    for calls in (None, 2, None, None):
-        dealt += [rows_of(batch) for batch in islice(loader, calls)]
-    loader.set_epoch(1)
-    dealt += [rows_of(batch) for batch in islice(loader, 3)]
-    assert [shown_rows(loader, step) for step in range(loader.step)] == dealt
-
-
-def test_a_run_that_resumes_before_the_dropped_rows_of_an_iteration_is_shown_too(token_set, windows):
-    """A leg begins there, whose first step is the next iteration's."""
-    loader = make_loader(token_set, 5, epochs=1)
-    state, step = [(loader.state_dict(), loader.step) for _ in loader][-1]
-    resumed = make_loader(token_set, 7, epochs=1)
-    resumed.load_state_dict(state)
-    assert list(resumed) == [], "the rest of that iteration"
-    dealt = [rows_of(batch) for _ in range(2) for batch in resumed]
-    assert [shown_rows(resumed, step + number) for number in range(len(dealt))] == dealt
 
 
 @pytest.mark.parametrize("packing", ["concat", "random"])
@@ -158,33 +109,6 @@ def test_a_batch_has_documents_of_as_many_files_as_random_draws_would(tmp_path, 
 # ---------------------------------------------------------------------------- files and memory
 
 
-def open_files(folder: Path) -> list[str]:
-    """The files below a folder that this process has open."""
-    found = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed since, by another thread
-            found.append(os.readlink(descriptor))
-    return [name for name in found if name.startswith(str(folder))]
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("packing", ["best_fit", "concat", "nanochat"])
-def test_no_file_stays_open_and_few_are_mapped_however_many_shards_there_are(
-    tmp_path, small_windows, prefetch, packing
-):
-    many = make_token_set(tmp_path / "many", train=[[9, 9, 9]] * 100, val=[[9]])  # a window has two or three
-    loader = make_loader(many, packing=packing, prefetch=prefetch)
-    for _ in range(80):
-        next(loader)
-        if packing != "nanochat":
-            mapped = Path("/proc/self/maps").read_text().count(f"{many}/shards/train_")
-            assert mapped < 2 * 3 * 8, "files of a few windows: those at hand, and ahead"
-    wait_until(lambda: not open_files(many))
-    del loader
-    gc.collect()
-    assert not open_files(many)
-
-
 def test_the_next_window_is_planned_while_one_is_read_and_no_other(tmp_path, small_windows, monkeypatch):
     planned, plan = [], sources.plan_window
     monkeypatch.setattr(sources, "plan_window", lambda *given: planned.append(given[3]) or plan(*given))
@@ -193,21 +117,6 @@ def test_the_next_window_is_planned_while_one_is_read_and_no_other(tmp_path, sma
         next(loader)
     wait_until(lambda: len(planned) == 2)
     assert [window for _, _, window in planned] == [0, 1]
-
-
-def test_memory_stays_flat_for_hundreds_of_epochs(token_set):
-    loader, found = make_loader(token_set, 8, prefetch=0), []
-    tracemalloc.start()
-    try:
-        for calls in (50, 300):
-            for _ in islice(loader, calls):
-                pass
-            gc.collect()
-            found.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert found[1] - found[0] < 100_000
-    assert loader.epoch > 80
 
 
 def test_too_little_text_for_rows_or_for_a_batch_is_a_warning_with_the_figures(tmp_path):

@@ -4,18 +4,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from making import BOS, make_token_set, source_of
+from making import BOS, make_token_set
 from making_views import make_view
-from reference import cursor_of, rows_of
 
 from tokenmill import Mixture
-from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
-from tokenmill.rows import windows as window_sizes
-from tokenmill.rows.windows import WindowSize
-from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.store.token_sets import TokenSet, write_manifest
+from tokenmill.store.token_sets import TokenSet
 
 LENGTHS = {
     "train": [[5, 3, 40, 7, 2, 9, 16, 17, 1, 12], [3] * 20, [100, 33, 50], [12, 6, 25, 31, 8, 9] * 4],
@@ -66,13 +60,6 @@ def rest_of_epoch(loader):
     return found
 
 
-def rows_of_epoch(loader):
-    """The rows of an epoch, as they follow from the position at its end."""
-    steps = len(list(loader))
-    run = RunRows.of_position(loader.state_dict(), {"": loader.token_set})
-    return [row for step in range(steps) for row in run.step(step)]
-
-
 def times(folder, counts):
     """How often each token should be a target: as often as its document counts, once if it is not among these."""
     found = {}
@@ -99,74 +86,12 @@ def mixture_of(folder, **views):
 # ---------------------------------------------------------------------------- one view
 
 
-@pytest.mark.parametrize("settings", [{}, {"long_documents": "crop"}, {"split": "val"}])
-def test_a_view_in_which_all_count_once_has_the_rows_of_the_set(folder, settings):
-    whole = [rows_of(batch) for batch in make(folder, loss="all", **settings)]
-    assert [rows_of(batch) for batch in make(folder, "all", loss="all", **settings)] == whole
-
-
 def test_every_document_comes_as_often_as_it_counts(tmp_path, windows):
     folder = numbered_set(tmp_path / "set")
     make_view(folder, "some", SOME)
     loader = make(folder, "some")
     for _ in range(2):
         assert rest_of_epoch(loader) == times(folder, SOME)
-
-
-def begun(folder):
-    """A loader in the second window of an epoch of view "some", and the targets before it."""
-    dealt, loader = Counter(), make(folder, "some")
-    while not cursor_of(loader.state_dict()).window:
-        _, targets = next(loader)
-        dealt.update(targets[targets >= 0].tolist())
-    return loader, dealt
-
-
-def test_another_view_holds_from_the_next_epoch_on(folder):
-    loader, dealt = begun(folder)
-    for other, counts in (("long", IS_LONG), (None, {})):
-        changed = make(folder, other, seq_len=20, state=loader.state_dict())
-        assert dealt + rest_of_epoch(changed) == times(folder, SOME)
-        assert rest_of_epoch(changed) == times(folder, counts)
-
-
-def test_a_view_of_a_set_that_grew_is_made_again_and_holds_from_the_next_epoch_on(folder):
-    (loader, dealt), before = begun(folder), times(folder, SOME)
-    grow(folder, [7, 9, 11, 30])
-    with pytest.raises(ValueError, match="view .some. is of manifest .*, and the set has grown or changed since"):
-        make(folder, "some")
-    counts = SOME | {"train_9.000": [1, 3, 0, 1]}
-    make_view(folder, "some", counts)
-    again = make(folder, "some", state=loader.state_dict())
-    assert dealt + rest_of_epoch(again) == before
-    assert rest_of_epoch(again) == times(folder, counts)
-
-
-def grow(folder, lengths):
-    """Adds a training shard of these lengths to a numbered set."""
-    token_set = TokenSet(folder)
-    records = [(token_set.record(entry), entry.split) for entry in token_set.entries]
-    with ShardWriter(folder, "train_9.000", "uint16") as writer:
-        tokens = np.arange(40_000, 40_000 + sum(lengths))
-        tokens[np.cumsum([0, *lengths[:-1]])] = BOS
-        writer.write(tokens, lengths)
-        facts = {"fingerprint": "f" * 64, "source": source_of("train_9.parquet", len(lengths))}
-        records.append((writer.finish(dict.fromkeys(TEXT_COUNTS, 0) | facts), "train"))
-    write_manifest(folder, "synthetic", token_set.tokenizer, records)
-
-
-def test_copies_are_in_different_windows_if_there_are_many(tmp_path, monkeypatch):
-    """Of 3,000 documents that count 2, in 47 windows, fewer than 1 in 20 comes twice in one window."""
-    monkeypatch.setattr(window_sizes, "DEFAULT_WINDOW_SIZE", WindowSize(slice=64, window=1024))
-    folder = numbered_set(tmp_path / "set", [[8] * 1000] * 3, [[8] * 4])
-    make_view(folder, "twice", {f"train_{n}.000": [2] * 1000 for n in range(3)})
-    seen, windows = Counter(), set()
-    for row in rows_of_epoch(make(folder, "twice", seq_len=65, batch_size=8, drop_last=False)):
-        windows.add(row.window)
-        begun = [piece for piece in row.pieces if not (piece.filler or piece.start)]
-        seen.update((row.window, piece.shard.entry.name, piece.document) for piece in begun)
-    assert len(windows) == 47
-    assert sum(number > 1 for number in seen.values()) < 150
 
 
 # ---------------------------------------------------------------------------- mixtures
@@ -210,16 +135,3 @@ def test_views_that_make_no_sense_are_refused(folder):
             ask()
     with pytest.raises(FileNotFoundError, match="expected a view 'nope', found again, all, long, none, short, some"):
         make(mixture_of(folder, a="nope"))
-
-
-def test_a_former_view_that_was_deleted_is_needed_in_the_middle_of_an_epoch_alone(folder):
-    loader = make(folder, "long")
-    begin = loader.state_dict()
-    next(loader)
-    for path in (folder / "views").glob(f"{TokenSet(folder).viewed('long').view_digest}.*"):
-        path.unlink()
-    make(folder, "short", state=begin)
-    with pytest.raises(
-        FileNotFoundError, match="expected a view .*, if it is a digest that a position names, put its file back"
-    ):
-        make(folder, "short", state=loader.state_dict())

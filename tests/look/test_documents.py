@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from making import BOS, make_token_set, run_prepare, write_parquet
+from making import make_token_set, run_prepare, write_parquet
 
 from tokenmill import Documents, TokenSet
 from tokenmill.look.documents import SourceLocator
@@ -22,24 +22,6 @@ def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):
         entry = token_set.split(split)[-1]
         assert documents[-1].source == SourceLocator(token_set).find(entry, entry.documents - 1)
         assert texts[7][:20] in repr(documents[7]) or split == "val"
-
-
-def test_tokens_are_the_file_s_own_and_cannot_be_changed(tmp_path):
-    folder = make_token_set(tmp_path / "set", train=[[5, 3, 40], [7]], val=[[9]])
-    token_set = TokenSet(folder)
-    written = np.concatenate([np.fromfile(folder / f"shards/train_{n}.000.bin", "<u2") for n in range(2)])
-    documents = Documents(
-        token_set,
-    )
-    assert np.concatenate([document.tokens for document in documents]).tolist() == written.tolist()
-    assert [len(document) for document in documents] == [5, 3, 40, 7]
-    assert all(document.tokens[0] == BOS for document in documents)
-    tokens = documents[2].tokens
-    assert tokens.dtype == np.uint16
-    assert tokens.base is not None, "no copy"
-    with pytest.raises(ValueError, match="read-only"):
-        tokens[0] = 1
-    assert np.fromfile(folder / "shards/train_0.000.bin", "<u2").tolist() == written[:48].tolist()
 
 
 def test_documents_are_indexed_as_a_list_is(tmp_path):

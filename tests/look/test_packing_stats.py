@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from making import make_token_set
 from stream_rows import starts
 
 from tokenmill.look import packing_stats
 from tokenmill.look.packing_stats import Tally, tally, variants
-from tokenmill.look.sample_rows import SamplePiece, _rows, make_specimen
+from tokenmill.look.sample_rows import _rows
 from tokenmill.rows.gaps import MOST_FILLER
 from tokenmill.rows.packing import plan_rows
-from tokenmill.store.token_sets import TokenSet
 
 PACKINGS = list(variants())
 PLANNED = [packing for packing in PACKINGS if packing != "nanochat"]
@@ -152,22 +150,3 @@ def test_a_specimen_s_rows_are_full_and_hold_what_the_tally_counts(lengths, row_
         parts = [part for row in rows for part in row if not (part.document == len(lengths) or part.filler)]
         held = {(part.document, place) for part in parts for place in range(part.start, part.start + part.length)}
         assert len(held) == tally(packing, [lengths], row_len).kept
-
-
-def test_nanochat_s_rule_on_a_few_documents():
-    """Room for 8: the longest that fits, else the shortest cropped; what is left makes no whole row."""
-    rows = _rows(variants()["nanochat"], np.array([5, 11, 2, 7, 3]), 8)
-    part = lambda document, length, cropped=False: SamplePiece(document, 0, length, cropped=cropped)  # noqa: E731
-    assert rows == [[part(3, 7), part(2, 1, True)], [part(0, 5), part(4, 3)], [part(1, 8, True)]]
-
-
-def test_a_specimen_has_64_rows_of_the_first_documents_and_of_long_ones_the_beginning(tmp_path):
-    short = make_token_set(tmp_path / "short", train=[[9] * 40, [], [7] * 500], val=[[3]])
-    specimen = make_specimen(TokenSet(short), "train", 17)
-    assert 62 <= len(specimen.rows["best_fit"]) <= 64
-    assert [int(shard.lengths[document]) for shard, document in specimen.documents] == specimen.lengths.tolist()
-    assert specimen.lengths.tolist()[:41] == [9] * 40 + [7]
-    assert not specimen.shortened
-
-    long = make_specimen(TokenSet(make_token_set(tmp_path / "long", train=[[5_000, 3]], val=[[3]])), "train", 17)
-    assert (long.lengths.tolist(), len(long.rows["best_fit"]), long.shortened) == ([64 * 17], 64, True)

@@ -1,30 +1,24 @@
 """The report says what is in the token set, and in a real browser its rows open and show their text."""
 
-import base64
 import json
 import re
 import shutil
-import subprocess
-import sys
-from dataclasses import replace
 from html import unescape
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import warm
 from browser import opened
-from making import BOS, ROOT, full_after, give_tokenizer, make_text, make_token_set, run_prepare, tree, write_parquet
+from making import give_tokenizer, make_text, make_token_set, run_prepare, tree, write_parquet
 
 from tokenmill import cli
 from tokenmill.look import packing_stats
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report import Report, find
-from tokenmill.look.report_page import source_files
 from tokenmill.look.report_text import MEASURES, percent, verdict
 from tokenmill.look.sample_rows import make_specimen
-from tokenmill.look.set_statistics import histogram, sample
+from tokenmill.look.set_statistics import histogram
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -124,46 +118,6 @@ def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(browser
     assert wrong == []
 
 
-def test_all_of_it_works_by_keyboard(browser, folder, page):
-    tab, wrong = opened(browser, page)
-    tab.locator("#packing-0").focus()
-    tab.keyboard.press("ArrowRight")
-    assert tab.locator(".panel:visible").get_attribute("data-packing") == "1"
-    tab.keyboard.press("ArrowLeft")
-    tab.keyboard.press("Tab")
-    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "End", "Home", "PageDown"):
-        tab.keyboard.press(key)
-    tab.keyboard.press("PageDown")
-    assert tab.evaluate("document.activeElement.dataset.row") == "20", "behind `more`, which opens"
-    tab.keyboard.press("PageUp")
-    assert tab.evaluate("document.activeElement.dataset.row") == "10"
-    tab.keyboard.press("Enter")
-    assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, "best_fit", 10)
-    tab.keyboard.press("ArrowRight")
-    tab.keyboard.press("ArrowRight")
-    tab.keyboard.press("ArrowLeft")
-    assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, "best_fit", 11)
-    tab.keyboard.press("Escape")
-    assert tab.locator("#reader").is_hidden()
-    tab.wait_for_function("document.activeElement.dataset.row === '11'")  # where one left off
-    assert wrong == []
-
-
-def test_without_javascript_everything_shows_but_the_text_of_rows(browser, folder, page):
-    tab, wrong = opened(browser, page, java_script_enabled=False)
-    text = tab.locator("body").inner_text()
-    token_set = TokenSet(folder)
-    for entries in (token_set.split("train"), token_set.split("val")):
-        assert f"{sum(entry.tokens for entry in entries):,}" in text
-    assert "tokenmill show" in text
-    assert tab.locator(".bars s").count() > 20
-    for index in range(len(variants())):
-        tab.locator(f"label[for=packing-{index}]").click()
-        assert tab.locator(".panel:visible").get_attribute("data-packing") == str(index)
-        assert tab.locator(".panel:visible .row").count() > 8
-    assert wrong == []
-
-
 def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json):
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)> &amp; \u2028 é"
     for number in range(2):
@@ -222,35 +176,6 @@ def test_the_lines_that_a_report_trains_with_train(folder, page):
     found["loader"].close()
 
 
-def test_source_files_are_listed_the_largest_first_and_the_rest_behind_a_click(tmp_path, tokenizer_json):
-    for number in range(30):
-        write_parquet(tmp_path / "corpus" / f"{number:02}.parquet", make_text(2 + number, seed=number))
-    flags = ("--source", "corpus", "--val-file", "last", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1000)
-    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
-    files = source_files(TokenSet(folder))
-    tokens = [file[-1] for file in files]
-    assert sum(tokens) == TokenSet(folder).manifest["tokens"]
-    assert tokens == sorted(tokens, reverse=True)
-    assert cli.main(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
-    text = (tmp_path / "page.html").read_text()
-    assert all(f'class="name">{number:02}.parquet</th>' in text for number in range(30))
-    assert "<details><summary>10 more</summary>" in text
-
-
-def test_the_short_form_is_printed_with_the_page_s_path_last(folder, page, capsys):
-    status, printed, _ = run(capsys, folder, "--seq-len", SEQ_LEN)
-    token_set = TokenSet(folder)
-    assert status == 0
-    assert printed.splitlines()[-1] == str(page)
-    assert f"{token_set.manifest['tokens']:,} tokens" in printed
-    assert "best_fit" in printed
-
-
-def test_the_page_may_be_made_again_of_all_sets_that_a_pattern_names(folder, page):
-    done = warm.run("-m", "tokenmill", "report", *sorted(folder.parent.glob("*")), cwd=ROOT)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, str(page))
-
-
 def test_the_verdict_says_what_the_lengths_and_the_packings_do():
     lengths = np.array([10] * 61 + [100] * 39)
     tallies = {name: tally(name, [lengths], 21) for name in variants()}
@@ -266,18 +191,6 @@ def test_the_verdict_says_what_the_lengths_and_the_packings_do():
     assert [percent(share) for share in shares] == told
 
 
-def test_what_was_left_out_is_said(tmp_path, tokenizer_json, capsys):
-    for number in range(2):
-        write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b c", None, "", "", "d e f"] * 9)
-    done = run_prepare("--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
-    folder = tmp_path / done.stdout.splitlines()[-1]
-    printed = run(capsys, folder)[1]
-    html = (folder / "report.html").read_text()
-    for text in (printed, html):
-        assert "18 null documents (the first in 0.parquet)" in text
-        assert "36 empty documents (the first in 0.parquet)" in text
-
-
 def test_the_statistics_are_counted(folder):
     token_set = TokenSet(folder)
     shards = [token_set.open(entry) for entry in token_set.split("train")]
@@ -290,33 +203,6 @@ def test_the_statistics_are_counted(folder):
     ]
     assert all(a.last + 1 == b.first for a, b in zip(bins, bins[1:], strict=False))
     assert sum(one.documents for one in bins) == len(lengths)
-
-
-@pytest.mark.parametrize("lengths", [[1], [1, 2, 3, 4, 5, 6, 7, 8, 9], [5], [1 << 40], [2, 100_000]])
-def test_every_length_has_its_bin(lengths):
-    bins = histogram(np.array(lengths))
-    assert all(one.first <= one.last for one in bins)
-    assert sum(one.documents for one in bins) == len(lengths)
-    assert all(any(one.first <= length <= one.last for one in bins) for length in lengths)
-
-
-def test_of_a_large_set_some_shards_are_looked_at_evenly_spread(token_set, monkeypatch):
-    token_set = TokenSet(token_set)
-    (entry, *_) = token_set.split("train")
-
-    def sampled(tokens, documents=1):
-        entries = [
-            replace(entry, name=str(number), tokens=size, documents=documents) for number, size in enumerate(tokens)
-        ]
-        monkeypatch.setattr(token_set, "entries", entries)
-        return [int(entry.name) for entry in sample(token_set, "train")]
-
-    numbers = sampled([50_000_000] * 20_000)
-    assert 15 < len(numbers) < 30
-    assert np.ptp(np.diff(numbers)) <= 1
-    assert sampled([5, 0, 5, 5]) == [0, 2, 3]
-    assert len(sampled([1 << 40] * 3)) == 1
-    assert sampled([5_000_000] * 100, documents=1_000_000)[:3] == [0, 12, 25]
 
 
 # ---------------------------------------------------------------------------- text that was not prepared
@@ -411,25 +297,6 @@ def test_a_missing_tokenizer_is_named(copy, capsys):
     refused(capsys, copy, "tokenizer.json", "expected")
 
 
-def test_a_truncated_shard_is_named(copy, capsys):
-    path = sorted(copy.glob("shards/*.bin"))[0]
-    path.write_bytes(path.read_bytes()[:-2])
-    refused(capsys, copy, str(path), "expected", "found")
-
-
-def test_an_id_that_stands_for_nothing_is_damage(copy, capsys):
-    whole = json.loads((copy / "tokenizer.json").read_text())
-    tokens = {token: rank for token, rank in whole["ranks"].items() if rank != 300}
-    holed = Tokenizer("holed", whole["pattern"], {}, whole["special_tokens"], whole["bos_token"])
-    holed.ranks.update({base64.b64decode(token): rank for token, rank in tokens.items()})
-    give_tokenizer(copy, holed)
-    path = sorted(copy.glob("shards/*.bin"))[0]
-    tokens = np.fromfile(path, np.uint16)
-    tokens[1] = 300
-    tokens.tofile(path)
-    refused(capsys, copy, "id 300 stands for nothing in tokenizer holed")
-
-
 def test_a_set_without_documents_is_refused(tmp_path, tokenizer, capsys):
     folder = make_token_set(tmp_path / "set", train=[[]], val=[[3]])
     give_tokenizer(folder, tokenizer)
@@ -439,36 +306,6 @@ def test_a_set_without_documents_is_refused(tmp_path, tokenizer, capsys):
 def test_a_page_that_cannot_be_written_leaves_nothing(folder, tmp_path, capsys):
     status, _, error = run(capsys, folder, "--out", tmp_path / "nowhere" / "page.html")
     assert (status, "page.html: cannot be written (" in error) == (1, True)
-
-
-def test_a_disk_that_is_full_leaves_nothing(folder, tmp_path):
-    command = [sys.executable, "-m", "tokenmill", "report", str(folder), "--out", str(tmp_path / "page.html")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, **full_after(10_000))
-    assert done.returncode == 1
-    assert "error: " in done.stderr
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "lengths", [[[1]], [[2], [1], [3]], [[5000]], [[1] * 500], [[3] * 40, [], [900, 2]], [[90_000, 9]]]
-)
-def test_sets_of_every_shape_are_reported(browser, tmp_path, tokenizer, capsys, lengths):
-    folder = make_token_set(tmp_path / "set", train=lengths, val=[[]], vocab=tokenizer.vocab_size)
-    for path in folder.glob("shards/train*.bin"):  # its BOS is 0, and the tokenizer's another id
-        tokens = np.fromfile(path, np.uint16)
-        np.where(tokens == BOS, tokenizer.bos_id, np.where(tokens == tokenizer.bos_id, 1, tokens)).astype(
-            np.uint16
-        ).tofile(path)
-    tokenizer.save(folder / "tokenizer.json")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"tokenizer": tokenizer.facts()}))
-    assert run(capsys, folder, "--seq-len", 16)[0] == 0
-    tab, wrong = opened(browser, folder / "report.html")
-    if tab.locator(".panel:visible .row").count():
-        tab.locator(".panel:visible .row").first.click()
-        assert tab.locator("#text").evaluate("text => text.textContent").startswith("<|bos|>")
-    assert wrong == []
 
 
 # ---------------------------------------------------------------------------- views and metadata

@@ -7,14 +7,11 @@ import re
 
 import numpy as np
 import pytest
-from browser import opened
 from conversing import random_messages
 from making import make_chat_set, run_prepare
 
-from tokenmill import RowLoader, Tokenizer, TokenSet, cli
+from tokenmill import RowLoader, TokenSet, cli
 from tokenmill.look.packing_stats import tally, variants
-from tokenmill.look.report_rows import stripes
-from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.set_statistics import MOST_STRETCHES, histogram, look_at_loss, sample
 
 CHOICES = ("crop", "drop")
@@ -71,13 +68,6 @@ def test_targets_and_stretches_are_counted_by_conversation(chats):
     assert all(one.targets == found.targets[(lengths >= one.first) & (lengths <= one.last)].sum() for one in bins)
 
 
-def test_stripes_are_where_loss_is():
-    bears = np.array([0, 1, 1, 0, 0, 0, 1, 0, 0, 1], bool)
-    assert stripes(bears) == [(10, 30), (60, 70), (90, 100)]
-    assert stripes(np.zeros(5, bool)) == []
-    assert stripes(np.arange(1000) % 2 == 0) == [(0, 99.9)], "what is too fine to see is one"
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, tokenizer_json):
     """The report of conversations, some longer than a row."""
@@ -120,38 +110,3 @@ def test_the_page_has_what_each_choice_loses(page, capsys):
     assert re.search(rf"targets lost .* {found.lost['crop'][256]:.2%} .* {found.lost['drop'][256]:.2%}", printed)
     assert "concat" not in html, "a packing that chat sets do not have"
     assert list(variants(chat=True)) == list(CHOICES)
-
-
-def read(folder, choice, number):
-    """The text of a row of the specimen, and of those of its tokens that bear loss, from the token set."""
-    token_set, tokenizer = TokenSet(folder), Tokenizer.load(folder / "tokenizer.json")
-    specimen, ids, learned = make_specimen(token_set, "train", 257), [], []
-    for part in specimen.rows[choice][number]:
-        if part.document < len(specimen.documents):
-            shard, document = specimen.documents[part.document]
-            begin = int(shard.offsets[document]) + part.start
-            tokens = shard.tokens[begin : begin + part.length].tolist()
-            bits = np.unpackbits(shard.column("mask"), bitorder="little")[begin : begin + part.length].tolist()
-            ids += [tokenizer.bos_id] * part.bos + tokens
-            learned += [token for token, bears in zip(tokens, bits, strict=True) if bears]
-    return tokenizer.decode(ids), tokenizer.decode(learned)
-
-
-def test_the_reader_underlines_what_bears_loss(browser, page):
-    tab, wrong = opened(browser, page)
-    for index, choice in enumerate(CHOICES):
-        tab.locator(f"label[for=packing-{index}]").click()
-        tab.locator(".panel:visible .row").first.click()
-        assert tab.locator("#reader-title").text_content() == f"{choice}, row 0"
-        text = tab.locator("#text").evaluate("text => text.textContent")
-        learned = tab.locator("#text .l").evaluate_all("all => all.map(one => one.textContent).join('')")
-        assert (text, learned) == read(page.parent, choice, 0)
-        assert 0 < len(learned) < len(text)
-        assert tab.locator(".panel:visible .row s").count() > 3
-        tab.locator("#close").click()
-    assert tab.locator(".panel .row .p").count() > 0
-    tab.locator("label[for=packing-1]").click()
-    padded = tab.locator(".panel:visible .row", has=tab.locator(".p")).first
-    padded.click()
-    assert re.search(r"padding: [\d,]+ tokens", tab.locator("#pieces").text_content())
-    assert wrong == []

@@ -9,8 +9,6 @@ import random
 import re
 import shutil
 import warnings
-import zlib
-from base64 import b85decode, b85encode
 
 import numpy as np
 import pyarrow as pa
@@ -378,29 +376,6 @@ def test_a_file_without_one_position_says_what_it_has(sets, tmp_path, capsys):
     assert "found JSONDecodeError" in refused(capsys, web, "--checkpoint", path, "--step", 1)
 
 
-def test_a_position_that_is_damaged_is_one_line_of_error(sets, tmp_path, capsys):
-    """Whatever value a part of it has: rows, or a sentence, and never a traceback."""
-    web, rng, path = sets["small", "web"], random.Random(99), tmp_path / "checkpoint.json"
-    loop = Loop().go_on(web, 2, batch_size=2, seq_len=T).go_on(web, 2, batch_size=3, seq_len=24)
-    position, refusals = json.loads(loop.state["tokenmill"]), 0
-    position["legs"] = json.loads(zlib.decompress(b85decode(position["legs"])))
-    for number in range(300):
-        damaged = json.loads(json.dumps(position))
-        inner, key = damaged, rng.choice([*damaged])
-        while isinstance(inner[key], dict | list) and inner[key] and rng.random() < 0.85:
-            inner = inner[key]
-            key = rng.choice([*inner] if isinstance(inner, dict) else range(len(inner)))
-        inner[key] = rng.choice([None, [], {}, "x", -1, 0, 3, 1.5, True, [[1]], {"web": 5}])
-        if rng.random() < 0.1:
-            del inner[key]
-        legs = b85encode(zlib.compress(json.dumps(damaged.get("legs")).encode())).decode()
-        path.write_text(json.dumps({"tokenmill": json.dumps(damaged | {"legs": legs})}))
-        asked = ["--step", str(number % 6)] if number % 3 else ["--document", "0"]
-        refusals += cli.main(["show", str(web), "--checkpoint", str(path), *asked])
-        assert re.fullmatch("(error: [^\n]+\n)?", capsys.readouterr().err)
-    assert refusals > 100
-
-
 # ---------------------------------------------------------------------------- documents
 
 
@@ -423,15 +398,6 @@ def require_found(found, rows, epoch):
 def test_a_document_is_in_the_rows_that_a_search_of_all_rows_finds(sets, name, settings):
     found = run_of(sets["grown", name], batch_size=1000, **settings)
     require_found(found, found.step(0), epoch=1)
-
-
-@pytest.mark.parametrize("changes", [{"seq_len": 7}, {"view": "b"}])
-def test_a_document_of_a_run_that_changed_is_in_the_rows_that_it_had(sets, changes):
-    web, settings = sets["grown", "web"], {"seq_len": T, "view": "a"}
-    loop = Loop().go_on(web, 13, batch_size=1, **settings).go_on(web, 3, batch_size=250, **settings | changes)
-    found = RunRows.of_position(loop.state, {"": TokenSet(web)})
-    for epoch in (0, 1):
-        require_found(found, [row for step in range(len(loop.log)) for row in found.step(step)], epoch)
 
 
 def test_a_document_is_printed_whole_with_what_is_known_of_it_and_its_rows(sets, tmp_path, capsys):
@@ -482,25 +448,6 @@ def test_a_row_is_printed_with_its_text_and_where_each_document_is_from(sets, ca
     for row, (*_, bar) in zip(shown, bars, strict=True):
         letters = [chr(ord("a" if piece.filler else "A") + number) for number, piece in enumerate(row.pieces)]
         assert re.fullmatch("".join(f"{letter}*" for letter in letters), bar), "lowercase letters are filler"
-
-
-def test_the_table_of_columns_has_a_line_for_each_piece_that_is_no_filler(sets, capsys):
-    web, flags = sets["grown", "web"], ["--batch-size", 4, "--world-size", 1, "--seq-len", 40]
-    rows = run_of(web, view="a", batch_size=4, seq_len=40).step(2)
-    pieces = [(row.place, piece) for row in rows for piece in row.pieces if not piece.filler]
-    for columns in ("score,meta.note", "all"):
-        out = show(capsys, web, *flags, "--view", "a", "--step", 2, "--columns", columns)[1]
-        table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.split("\n") if line.startswith("│")]
-        for (place, document, tokens, score, note), (row, piece) in zip(table, pieces, strict=True):
-            assert (place, int(tokens)) == (row, piece.length)
-            assert re.fullmatch(rf"\w\.parquet row {score}", document), "its row in the source file"
-            assert "[31m:fire:" in note, "neither an escape sequence nor an emoji"
-        assert "\x1b" not in out
-    assert "has 'scor'; there are score, meta" in refused(capsys, web, *flags, "--step", 2, "--columns", "scor")
-    flags += ["--long-documents", "drop", "--step", 20, "--columns", "score"]
-    out = show(capsys, sets["grown", "all"], *flags)[1]
-    assert re.search(r"│ (?:web|code)/\d:\S+ +│ \w\.parquet row (\d+) +│ \d+ +│ \1 +│", out)
-    assert re.search(r"│ math/\d:\S+ +│ \w\.jsonl line \d+ +│ \d+ +│ +│", out), "which has no such column"
 
 
 def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):

@@ -111,12 +111,6 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
     assert bins[4].stem not in done.stdout
 
 
-def test_a_quick_look_reads_no_tokens(own_prepared):
-    flip(next(own_prepared.glob("shards/*.bin")), 0)
-    assert run_verify(own_prepared, "--quick").returncode == 0
-    assert run_verify(own_prepared).returncode == 1
-
-
 def test_bad_shards_are_made_again_byte_for_byte_after_the_command_that_is_printed(prepared, tokenizer_json, tmp_path):
     corpus, path = prepared
     shutil.copytree(path.parents[2], tmp_path / "cwd")
@@ -132,9 +126,3 @@ def test_bad_shards_are_made_again_byte_for_byte_after_the_command_that_is_print
     done = run_prepare(*flags, cwd=tmp_path / "cwd")
     assert "made " in done.stderr
     assert tree(own) == whole
-
-
-def test_a_path_without_a_token_set_is_an_error(tmp_path):
-    done = run_verify(tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "expected a finished token set, found a folder without manifest.json" in done.stderr

@@ -1,9 +1,7 @@
 """Preparing into a bucket: the same set as in a folder, by any number of machines, and nothing of it stays here."""
 
-import random
 import subprocess
 import sys
-import time
 
 import boto3
 import pytest
@@ -51,16 +49,6 @@ def test_a_bucket_gets_what_a_folder_gets(flags, bucket, tmp_path, cache):
         assert torch.equal(one, other)
 
 
-def test_parts_see_by_the_records_there_what_is_done(flags, bucket, tmp_path, monkeypatch):
-    here = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
-    root = ("--tokens-root", f"s3://{bucket}/tokens")
-    for part in ("1/2", "2/2"):  # each a machine with a cache of its own
-        monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / part.replace("/", "of")))
-        done = run_prepare(*flags, *root, "--part", part, cwd=tmp_path)
-    assert done.stdout.splitlines()[-1].startswith("s3://")
-    assert objects(bucket) == tree(here)
-
-
 def test_two_runs_at_once_write_the_same_bytes(flags, bucket, tmp_path):
     """As a doubled task of Slurm: the same command, twice, on one machine."""
     here = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
@@ -89,36 +77,6 @@ def test_names_in_a_bucket_lead_nowhere_else(flags, bucket, tmp_path, cache):
     before = set(tmp_path.rglob("*"))
     assert "all shards are made" in run_prepare(*words, cwd=tmp_path).stderr
     assert not [path for path in set(tmp_path.rglob("*")) - before if path.suffix == ".json"]
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "shards/shard_0.001.json"])
-def test_a_damaged_object_in_a_bucket_is_named(flags, bucket, tmp_path, cache, name):
-    words = [*flags, "--tokens-root", f"s3://{bucket}/tokens"]
-    address = run_prepare(*words, cwd=tmp_path).stdout.splitlines()[-1]
-    boto3.client("s3").put_object(Bucket=bucket, Key=f"tokens/{address.rpartition('/')[2]}/{name}", Body=b"<html>")
-    done = run_prepare(*words, cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    assert f"{address}/{name}: expected" in done.stderr
-    assert "delete it and prepare again" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_and_nothing_is_made_twice(flags, bucket, tmp_path, cache):
-    here = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
-    rng = random.Random(4)
-    command = [sys.executable, str(ROOT / "prepare_data.py"), *flags, "--tokens-root", f"s3://{bucket}/tokens"]
-    for _ in range(4):
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(1.0, 3.0))
-        process.kill()
-        process.wait()
-        records = [name for name in objects(bucket) if name.endswith(".json") and name.startswith("shards")]
-        assert all(name.replace(".json", ".bin") in objects(bucket) for name in records), "a record comes last"
-    done = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", cwd=tmp_path)
-    assert objects(bucket) == tree(here)
-    again = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", cwd=tmp_path)
-    assert "all shards are made" in again.stderr
-    assert again.stdout == done.stdout
 
 
 def test_a_set_in_a_bucket_grows(source, tokenizer_json, bucket, tmp_path, cache):

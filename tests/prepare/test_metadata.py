@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from making import make_text, run_prepare
 
-from tokenmill import cli
 from tokenmill.look.verify import verify
 from tokenmill.store.tables import metadata_of
 from tokenmill.store.token_sets import TokenSet
@@ -99,25 +98,6 @@ def test_a_column_that_is_not_there_is_an_error_unless_it_may_be_missing(source,
     assert {row["meta"]["nothing"] for row in kept_of(folder)} == {None}
 
 
-@pytest.mark.parametrize("named", ["", "a,,b", "a,a?"])
-def test_names_that_cannot_be_are_refused(tmp_path, tokenizer_json, named):
-    write_parquet_source(tmp_path / "corpus")
-    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", named), cwd=tmp_path, check=False)
-    assert "--keep-columns must be names, separated" in " ".join(done.stderr.replace("│", " ").split())
-
-
-def test_a_file_without_documents_has_the_columns_too(tmp_path, tokenizer_json):
-    (tmp_path / "corpus").mkdir()
-    for number, rows in enumerate((3, 0, 3)):
-        table = pa.table({"text": pa.array(["a"] * rows, pa.string()), "id": pa.array(list(range(rows)), pa.int64())})
-        pq.write_table(table, tmp_path / "corpus" / f"{number}.parquet")
-    folder = prepared(
-        tmp_path, tokenizer_json, "--shard-text-bytes", "1000", "--keep-columns", "id", "--val-file", "2.parquet"
-    )
-    assert [row["id"] for row in kept_of(folder)] == [0, 1, 2] * 2
-    assert verify(folder) == {}
-
-
 def columns_of(folder, columns):
     folder.mkdir()
     for number, column in enumerate(columns):
@@ -140,11 +120,3 @@ def test_a_column_of_two_types_over_files_is_an_error_that_names_both(tmp_path, 
         "column 'it' to keep is (number|text) in [012].parquet and (number|text) in [012].parquet", done.stderr
     )
     assert not list(tmp_path.rglob("manifest.json"))
-
-
-def test_show_prints_what_is_kept(source, tokenizer_json, capsys):
-    folder = prepared(source.parent, tokenizer_json, "--keep-columns", "score,id")
-    assert cli.main(["show", str(folder), "--document", "0", "--seq-len", "128"]) == 0
-    out = capsys.readouterr().out
-    assert re.search("id: urn:[0-9]:[0-9]+", out)
-    assert "score: " in out

@@ -1,6 +1,5 @@
 """Parts on many machines make, in any order and side by side, the token set that one machine makes."""
 
-import re
 import subprocess
 import sys
 
@@ -19,16 +18,6 @@ def whole(flags, tmp_path):
     return tree(tmp_path / done.stdout.splitlines()[-1])
 
 
-def test_parts_in_any_order_are_finished_by_the_last(flags, whole, tmp_path):
-    for part in ("3/4", "1/4", "4/4", "1/4"):
-        done = run_prepare(*flags, "--part", part, cwd=tmp_path)
-        assert re.search(r"of other parts \d+ units? not there yet", done.stderr)
-        assert not list(tmp_path.glob("data/tokens/*/manifest.json"))
-    assert "all shards are made" in done.stderr, "a part that is done is not done again"
-    done = run_prepare(*flags, "--part", "2/4", cwd=tmp_path)
-    assert tree(tmp_path / done.stdout.splitlines()[-1]) == whole
-
-
 def test_parts_side_by_side_are_finished_by_the_last(flags, whole, tmp_path):
     command = [sys.executable, ROOT / "prepare_data.py", *map(str, flags)]
     parts = [
@@ -44,13 +33,6 @@ def test_parts_side_by_side_are_finished_by_the_last(flags, whole, tmp_path):
     done = run_prepare(*flags, cwd=tmp_path)
     assert "all shards are made" in done.stderr
     assert tree(tmp_path / done.stdout.splitlines()[-1]) == whole
-
-
-@pytest.mark.parametrize("part", ["0/2", "3/2", "2", "a/b", "1/0"])
-def test_a_part_that_is_none_is_refused(flags, tmp_path, part):
-    done = run_prepare(*flags, "--part", part, cwd=tmp_path, check=False)
-    assert done.returncode != 0
-    assert "part must be I/N" in done.stderr
 
 
 def test_parts_do_not_each_train_a_tokenizer(source, tmp_path):

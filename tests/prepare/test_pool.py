@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import psutil
@@ -85,15 +84,6 @@ def test_tasks_that_may_not_begin_yet_wait_and_those_that_never_may_fail(tmp_pat
     outcomes, _, _ = run(["late", "never", "a"], tmp_path, state_of=lambda task: states[task[0]]())
     assert list(outcomes)[-1] == "late"
     assert outcomes["never"].reason == "not on the hub"
-
-
-def test_tasks_run_from_another_thread_too(tmp_path):
-    """Other threads cannot set the signals of a process before it starts."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(run(["a", "b"], tmp_path)))
-    thread.start()
-    thread.join(60)
-    assert sorted(found[0][0]) == ["a", "b"]
 
 
 SCRIPT = """

@@ -122,20 +122,6 @@ def large_source(tmp_path):
     return folder
 
 
-def test_a_run_that_was_killed_goes_on_and_equals_an_undisturbed_one(large_source, tokenizer_json, tmp_path):
-    process, flags = start(large_source, tokenizer_json, tmp_path)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not list(tmp_path.glob("data/tokens/*/manifest.json")), "killed in the middle"
-    made = {path: path.stat().st_ino for path in tmp_path.glob("data/tokens/*/shards/*.json")}
-    again = run_prepare(*flags, cwd=tmp_path)
-    assert all(path.stat().st_ino == inode for path, inode in made.items()), "what was done is not done again"
-    whole = run_prepare(*flags, "--tokens-root", "undisturbed", cwd=tmp_path)
-    trees = [tree(tmp_path / run.stdout.splitlines()[-1]) for run in (again, whole)]
-    assert trees[0] == trees[1]
-    assert not [name for name in trees[0] if name.endswith(".tmp")]
-
-
 def test_ctrl_c_stops_promptly_and_leaves_nothing_half_written(large_source, tokenizer_json, tmp_path):
     process, flags = start(large_source, tokenizer_json, tmp_path)
     os.killpg(process.pid, signal.SIGINT)

@@ -60,17 +60,6 @@ def test_one_of_two_raylets_is_killed_midway(cluster, flags, tmp_path):
     assert tree(cwd / expected[-1]) == tree(alone / expected[-1])
 
 
-@pytest.mark.slow
-def test_what_fails_on_the_cluster_is_told_as_on_one_machine(cluster, flags, tmp_path):
-    good = write_parquet(tmp_path / "corpus" / "bad.parquet", make_text(documents=300, seed=0)).read_bytes()
-    (tmp_path / "corpus" / "bad.parquet").write_bytes(good[:1000] + bytes(2000) + good[3000:])
-    done = run_prepare(*flags, "--cluster", "ray", cwd=tmp_path, env=environment(cluster), check=False)
-    assert done.returncode == 1
-    assert "bad.parquet: expected a whole parquet file, found damage" in done.stderr
-    made = {path.name.partition(".")[0] for path in tmp_path.glob("data/tokens/*/shards/*.json")}
-    assert {f"shard_{number:02d}" for number in range(30)} <= made
-
-
 def test_no_cluster_is_a_clear_error(flags, tmp_path):
     env = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9"}
     done = run_prepare(*flags, "--cluster", "ray", cwd=tmp_path, env=env, check=False)

@@ -218,20 +218,6 @@ def gen(path, word, count=50):
     path.write_text(jsonl([f"{word} {number} and more words" for number in range(count)]))
 
 
-def test_what_an_unfinished_run_made_is_made_again_if_it_is_in_another_split_now(tokenizer_json, tmp_path):
-    flags = ("--source", "c", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1000)
-    for name in "bc":
-        gen(tmp_path / "c" / f"{name}.jsonl", name)
-    (tmp_path / "c" / "a.jsonl").write_text("broken")
-    for rule in (["--val-file", "last"], ["--val-fraction", "0.5"]):
-        assert run_prepare(*flags, *rule, cwd=tmp_path, check=False).returncode == 1
-    for name in "ad":
-        gen(tmp_path / "c" / f"{name}.jsonl", name)
-    folder = tmp_path / run_prepare(*flags, "--val-file", "last", cwd=tmp_path).stdout.splitlines()[-1]
-    assert {text[0] for text in texts_of(folder, "val")} == {"d"}
-    assert len(texts_of(folder, "train")) == 150
-
-
 def test_a_shard_of_a_run_with_other_settings_is_not_taken_for_one_of_this(tokenizer_json, tmp_path):
     """As if the second run had been killed between the two shards of a unit."""
     flags = ("--source", "c", "--tokenizer", tokenizer_json, "--tokens-root")
@@ -247,22 +233,3 @@ def test_a_shard_of_a_run_with_other_settings_is_not_taken_for_one_of_this(token
     assert sorted(texts_of(first, "train") + texts_of(first, "val")) == sorted(
         f"a {n} and more words" for n in range(50)
     )
-
-
-def test_a_file_by_several_ways_is_read_once(tokenizer_json, tmp_path):
-    for name in "abc":
-        gen(tmp_path / "c" / f"{name}.jsonl", name)
-    (tmp_path / "link").symlink_to("c")
-    (tmp_path / "c" / "d.jsonl").symlink_to("a.jsonl")
-    ways = (
-        ["link", "--val-file", "c/c.jsonl"],
-        [f"file://{tmp_path}/c", "--val-file", "c/c.jsonl"],
-        ["c/*.jsonl"],
-        ["c", "link"],
-    )
-    for number, way in enumerate(ways):
-        flags = ("--tokenizer", tokenizer_json, "--name", f"n{number}")
-        folder = tmp_path / run_prepare("--source", *way, *flags, cwd=tmp_path).stdout.splitlines()[-1]
-        train, val = texts_of(folder, "train"), texts_of(folder, "val")
-        assert len({*train, *val}) == len(train) + len(val) == 150
-        assert "--val-file" not in way or {text[0] for text in val} == {"c"}

@@ -17,11 +17,10 @@ from file_server import FileServer
 from making import ROOT, give_small_files, make_token_set, read_manifest, tree, wait_until
 
 from tokenmill import TokenSet, cli
-from tokenmill.exchange.copy_commands import card_of
 from tokenmill.remote import copy, files
 from tokenmill.remote.copy import pull, push
-from tokenmill.remote.token_set import CacheConfig, open_set
-from tokenmill.store.files import locked, write_json
+from tokenmill.remote.token_set import open_set
+from tokenmill.store.files import locked
 
 
 @pytest.fixture
@@ -211,63 +210,6 @@ def test_what_cannot_be_is_said_before_anything_is_made(folder, bucket, hub, tmp
     assert "for a private repository set HF_TOKEN" in capsys.readouterr().err
 
 
-def test_a_card_tells_the_source_s_commit(folder):
-    token_set = TokenSet(folder)
-    token_set.manifest |= {"hub": {"repository": "karpathy/fine", "commit": "c0ffee"}}
-    said = card_of(token_set, "hf://datasets/o/n", "mit")
-    assert "| from | karpathy/fine on the hub, at commit `c0ffee` |" in said
-
-
-def test_a_former_manifest_is_the_one_that_it_is_called_after(folder, tmp_path):
-    """Or a position would continue over other shards than its run read."""
-    write_json(folder / "manifests" / ("0" * 16 + ".json"), read_manifest(folder))
-    with pytest.raises(ValueError, match="expected the manifest with this digest, found"):
-        push(TokenSet(folder), f"memory://former/{tmp_path.name}")
-    with FileServer.of(folder) as server:
-        token_set = open_set(f"{server.url}/set")
-        assert token_set.knows(token_set.digest)
-        with pytest.raises(ValueError, match="expected the manifest with this digest, found"):
-            token_set.knows("0" * 16)
-
-
-@pytest.mark.parametrize("kind", ["memory", "hf"])
-def test_kept_columns_that_are_there_are_not_lost_by_a_push_without_them(folder, kind, request, tmp_path):
-    name = f"web/shards/{TokenSet(folder).entries[0].name}.meta.parquet"
-    if kind == "hf":
-        request.getfixturevalue("hub").files[name] = b"PAR1"
-        address = "hf://datasets/o/n/web"
-    else:
-        fsspec.filesystem("memory").pipe_file(f"memory://kept/{tmp_path.name}/{name}", b"PAR1")
-        address = f"memory://kept/{tmp_path.name}/web"
-    with pytest.raises(FileExistsError, match="has kept columns that .* lacks; pull first"):
-        push(TokenSet(folder), address)
-
-
 def test_a_set_that_is_being_written_is_not_pushed(folder, tmp_path):
     with locked(folder), pytest.raises(OSError, match="another process is writing in this folder"):
         push(TokenSet(folder), f"memory://busy/{tmp_path.name}")
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_wrong_byte_on_the_way_is_asked_for_again(folder, tmp_path):
-    name = min(path.name for path in (folder / "shards").glob("*.bin"))
-    with FileServer.of(folder) as server:
-        server.faults[f"set/shards/{name}"] = ["flip"]
-        pull(f"{server.url}/set", tmp_path / "back")
-    assert (tmp_path / "back/shards" / name).read_bytes() == (folder / "shards" / name).read_bytes()
-
-
-def test_a_record_comes_again_if_the_cache_is_deleted(folder, tmp_path):
-    with FileServer.of(folder) as server:
-        token_set = open_set(f"{server.url}/set", CacheConfig(tmp_path / "cache"))
-        entry = token_set.entries[0]
-        record = token_set.record(entry)
-        shutil.rmtree(tmp_path / "cache")
-        assert token_set.record(entry) == record
-
-
-def test_a_view_is_the_one_that_its_file_is_called_after(folder):
-    one, other = sorted(path for path in (folder / "views").glob("*.json") if path.stem != "long")
-    shutil.copy(other, one)
-    with pytest.raises(ValueError, match=f"views/{one.stem}.json: expected this view, found {other.stem}"):
-        TokenSet(folder).viewed(one.stem)

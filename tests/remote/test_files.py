@@ -1,9 +1,5 @@
 """Objects are read through every fault that a server can have, and what does not pass is one clear error."""
 
-import json
-import shutil
-import threading
-import time
 import traceback
 
 import fsspec
@@ -11,7 +7,7 @@ import pytest
 from elsewhere import batches, same
 from file_server import FileServer
 
-from tokenmill import RowLoader, cli
+from tokenmill import RowLoader
 from tokenmill.addresses import named
 from tokenmill.remote import files
 from tokenmill.remote.files import WrongBytes, read, sizes, write
@@ -58,14 +54,6 @@ def test_wrong_bytes_are_asked_for_three_times(plain):
         read(f"{plain.url}/set", "a.bin", 1000, 51_000, short)
 
 
-def test_retry_after_is_waited_for(plain, monkeypatch):
-    slept = []
-    monkeypatch.setattr(files.time, "sleep", slept.append)
-    plain.faults["set/a.bin"], plain.retry_after = ["429", "503"], "1"
-    assert ask(plain) == DATA[1000:51_000]
-    assert slept.count(1.0) == 2
-
-
 @pytest.mark.parametrize("location", [None, "file:///etc/passwd", "ftp://host/a.bin", "itself"])
 def test_a_redirect_to_nowhere_is_an_error_at_once(plain, location):
     plain.always["a.bin"] = "redirect"
@@ -90,21 +78,6 @@ def test_what_is_missing_forbidden_or_not_supported_is_final(plain):
     with pytest.raises(ConnectionError, match=r"cannot be read: .*SSL"):
         read(f"https://127.0.0.1:{plain.server_port}/set", "a.bin", 0, 10)
     assert len(plain.asked) == 5, "none was tried twice"
-
-
-def test_a_server_that_does_not_say_a_size_is_read(plain):
-    plain.always["a.bin"] = "chunked"
-    assert ask(plain) == DATA[1000:51_000]
-    assert read(f"{plain.url}/set", "a.bin") == DATA
-    with pytest.raises(ValueError, match="expected at most 10 bytes, found more"):
-        read(f"{plain.url}/set", "a.bin", most=10)
-
-
-def test_what_is_tried_for_seconds_is_told(plain, monkeypatch, caplog):
-    monkeypatch.setattr(files, "WARN_SECONDS", 0.05)
-    plain.faults["set/a.bin"] = ["stall", "503"]
-    assert ask(plain) == DATA[1000:51_000]
-    assert "/set/a.bin: not read yet; trying for up to 2 s: " in caplog.text
 
 
 @pytest.mark.parametrize("fault", [None, "403", "503", "flip", "drop", "redirect"])
@@ -252,46 +225,3 @@ def test_what_is_not_the_set_s_is_an_error_and_no_row(folder, server, tmp_path, 
         server.files.update(right)
         found += [next(loader)[0] for _ in range(len(here) - loader.step)]
     assert same(found, here)
-
-
-def test_close_does_not_wait_for_a_server_that_stalls(folder, tmp_path):
-    """Whatever it is that the server does not give: here the counts of a view."""
-    there = shutil.copytree(folder, tmp_path / "set")
-    assert cli.main(["view", str(there), "--name", "long", "--where", "tokens >= 30"]) == 0
-    with FileServer.of(there) as server:
-        loader = RowLoader(f"{server.url}/set", batch_size=2, seq_len=64, view="long", cache_dir=tmp_path / "c")
-        server.always[".slices"] = "stall"
-        reading = threading.Thread(target=lambda: pytest.raises(ValueError, next, loader), daemon=True)
-        reading.start()
-        time.sleep(0.2)
-        began = time.monotonic()
-        loader.close()
-        reading.join(5)
-        assert not reading.is_alive()
-        assert time.monotonic() - began < 5
-
-
-def test_what_a_manifest_says_of_a_shard_is_what_its_record_says(folder, server, tmp_path):
-    """Or rows would be cut short where the tokens end."""
-    manifest = json.loads(server.files["set/manifest.json"])
-    manifest["shards"][0]["tokens"] += 10
-    manifest["tokens"] += 10
-    server.files["set/manifest.json"] = json.dumps(manifest).encode()
-    with pytest.raises(ValueError, match="the record of shard train_0.000 is not of the shard that the manifest lists"):
-        batches(f"{server.url}/set", packing="random", cache_dir=tmp_path, epochs=None, count=3)
-
-
-@pytest.mark.parametrize("name", ["a#1", "a?x", "100%25", "a b", "水"])
-def test_any_plain_name_can_be_read(name):
-    with FileServer({f"set/shards/{name}.bin": DATA}) as server:
-        assert read(f"{server.url}/set", f"shards/{name}.bin", 0, 10) == DATA[:10]
-
-
-def test_an_object_that_is_replaced_midway_is_noticed(server, tmp_path):
-    with RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
-        next(loader)
-        for path, data in server.files.items():
-            if path.endswith(".bin"):
-                server.files[path] = data[::-1]
-        with pytest.raises(ValueError, match="damaged there, or replaced"):
-            list(loader)

@@ -2,23 +2,19 @@
 
 import os
 import random
-import signal
 import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 import warm
 from elsewhere import MIB, READ, WINDOW, batches, digest_of, lengths, parts, read_code, same, size
 from file_server import FileServer
-from making import make_token_set, wait_until
+from making import make_token_set
 
 from tokenmill import RowLoader
-from tokenmill.remote import part_cache
-from tokenmill.remote.part_cache import Cache, PartFolder
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user, and mount disks")
 
@@ -111,47 +107,6 @@ def test_where_locks_do_nothing_rows_are_right(folder, server, tmp_path):
     assert {process.done(240).stdout.strip() for process in running} == {digest_of(folder)}
 
 
-def test_a_stopped_process_holds_nobody_up_for_good(folder, server, tmp_path):
-    server.delay = 0.05
-    stopped = warm.Command("-c", read_code(f"{server.url}/set", tmp_path))
-    wait_until(lambda: server.tokens_served() > MIB)
-    stopped.send_signal(signal.SIGSTOP)
-    faster = "from tokenmill.remote import part_cache\npart_cache.LOCK_SECONDS = 1.0\n"
-    code = read_code(f"{server.url}/set", tmp_path)
-    done = warm.run("-c", code.replace("from tokenmill import RowLoader", f"{faster}from tokenmill import RowLoader"))
-    stopped.kill()
-    assert done.stdout.strip() == digest_of(folder), done.stderr
-
-
-def test_other_sets_parts_go_first_then_done_windows(tmp_path):
-    cache = Cache(tmp_path, 10 * MIB)
-
-    def put(folder: str, numbers, age: float) -> None:
-        (tmp_path / "parts" / folder).mkdir(parents=True, exist_ok=True)
-        for number in numbers:
-            path = tmp_path / "parts" / folder / str(number)
-            path.write_bytes(b"")
-            os.utime(path, (time.time() - age + number,) * 2)
-
-    put("mine", range(6), 1000)
-    put("other", range(6), 10)
-    cache.reads.add("mine")
-    cache.evict(5 * MIB)
-    assert {str(path.relative_to(tmp_path / "parts")) for path in parts(tmp_path)} == {f"mine/{n}" for n in range(6)}
-    cache.evict(2 * MIB)
-    assert {path.name for path in parts(tmp_path)} == {"0", "1", "2"}, "of windows that are done, the last first"
-
-
-def test_processes_that_write_little_keep_the_limit_too(tmp_path):
-    folder = tmp_path / "parts" / "set"
-    for number in range(100):
-        cache = Cache(tmp_path, 20 * MIB)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / str(number)).touch()
-        cache.wrote(MIB)
-    assert len(parts(tmp_path)) <= 21
-
-
 def test_a_cache_belongs_to_its_user(server, tmp_path):
     batches(f"{server.url}/set", 1, cache_dir=tmp_path / "mine")
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700
@@ -194,15 +149,3 @@ def test_two_sets_of_one_name_share_no_part(tmp_path):
         for folder in (sets[0], sets[1], sets[0]):
             server.files = FileServer.of(folder).files
             assert same(batches(f"{server.url}/set", cache_dir=tmp_path / "c"), batches(folder))
-
-
-def test_a_part_is_loaded_with_its_bytes_or_not_at_all(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("tokenmill.remote.files.FIRST_PAUSE", 0.01)
-    data = Path(part_cache.__file__).read_bytes()
-    server.files["set/x.bin"] = data
-    folder = PartFolder(Cache(tmp_path), "k" * 64, f"{server.url}/set", "x.bin", len(data), (0,))
-    with pytest.raises(
-        ValueError, match=r"x.bin: cannot be read, 3 tries over .* with CRC-32 \[0\], found .*: damaged there"
-    ):
-        folder.load(0)
-    assert not parts(tmp_path)

@@ -1,24 +1,12 @@
 """Rows of a set at an address are the local set's: every packing, views, chats, mixtures, positions, processes."""
 
-import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import numpy as np
 import pytest
-import torch
 import warm
-from elsewhere import MIB, batches, digest_of, lengths, parts, read_code, same, size
+from elsewhere import MIB, batches, digest_of, lengths, read_code, same, size
 from file_server import FileServer
-from making import ROOT, give_small_files, make_chat_set, make_token_set, of_shards, read_manifest, tree
+from making import make_chat_set, make_token_set, tree
 
-from tokenmill import Documents, Mixture, PackedRows, RowLoader, TokenSet, cli, get_batch
-from tokenmill.remote.copy import push
-from tokenmill.remote.token_set import open_set
-from tokenmill.store.files import write_json
-from tokenmill.store.token_sets import digest_of as digest
+from tokenmill import Documents, Mixture, RowLoader, cli
 
 PACKINGS = [
     {},
@@ -88,75 +76,11 @@ def test_a_position_is_continued_there_and_here(folder, server, tmp_path):
             assert same([next(loader)[0] for _ in range(20)], after)
 
 
-def test_a_set_that_grew_keeps_its_parts_and_knows_the_positions_of_before(prepared, tmp_path):
-    """Also a pulled one."""
-    grown = make_token_set(tmp_path / "grown", train=[lengths(MIB, n) for n in range(3)], val=[[300] * 20])
-    give_small_files(grown, prepared[1])
-    manifest, small = read_manifest(grown), tmp_path / "small"
-    subprocess.run(["cp", "-r", grown, small], check=True)
-    for path in [*(small / "manifests").iterdir(), *(small / "shards").glob("train_2*")]:
-        path.unlink()
-    shards = [shard for shard in manifest["shards"] if not shard["name"].startswith("train_2")]
-    former = of_shards(manifest, shards)
-    for path in (small / "manifest.json", *(f / "manifests" / f"{digest(former)}.json" for f in (small, grown))):
-        write_json(path, former)
-    address = f"memory://grows/{tmp_path.name}"
-    assert push(TokenSet(small), address) == 3
-    with RowLoader(address, batch_size=4, seq_len=128, cache_dir=tmp_path / "c") as loader:
-        next(loader)
-        state = loader.state_dict()
-        after = [next(loader)[0].clone() for _ in range(5)]
-    assert push(TokenSet(grown), address) == 1
-    assert cli.main(["pull", address, str(tmp_path / "back")]) == 0
-    before = {path: path.stat().st_ino for path in parts(tmp_path / "c")}
-    for there in (address, tmp_path / "back"):
-        with RowLoader(there, batch_size=4, seq_len=128, cache_dir=tmp_path / "c") as loader:
-            loader.load_state_dict(state)
-            assert all(torch.equal(next(loader)[0], inputs) for inputs in after)
-            assert same([next(loader)[0]], [next(loader)[0]]) is False, "it goes on"
-    assert before.items() <= {path: path.stat().st_ino for path in parts(tmp_path / "c")}.items()
-
-
-def test_get_batch_and_packed_rows_take_addresses(folder, server, tmp_path):
-    from torch.utils.data import DataLoader
-
-    here = [inputs for inputs, _ in batches(folder, 6)]
-    more = {"tokens": f"{server.url}/set", "cache_dir": tmp_path}
-    assert same([get_batch("train", 8, 512, **more)[0] for _ in range(3)], here[:3])
-    more["tokens"] = f"{server.url}//set/"  # the same, spelled otherwise
-    assert same([get_batch("train", 8, 512, **more)[0] for _ in range(3)], here[3:]), "one loader"
-    rows = PackedRows(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path)
-    found = list(itertools.islice(DataLoader(rows, batch_size=None, num_workers=1), 6))
-    assert same([inputs for inputs, _ in found], here)
-
-
-def test_a_fork_reads_on(folder, server, tmp_path):
-    here = [inputs for inputs, _ in batches(folder, 60)]
-    loader = RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path)
-    assert all(torch.equal(next(loader)[0], rows) for rows in here[:20])
-    child = os.fork()
-    if not child:
-        right = all(torch.equal(next(loader)[0], rows) for rows in here[20:60])
-        os._exit(0 if right else 1)
-    assert all(torch.equal(next(loader)[0], rows) for rows in here[20:60])
-    assert os.waitpid(child, 0)[1] == 0
-    loader.close()
-
-
 def test_eight_processes_share_a_cache_and_each_part_comes_once(folder, server, tmp_path):
     running = [warm.Command("-c", read_code(f"{server.url}/set", tmp_path)) for _ in range(8)]
     found = [process.done(240) for process in running]
     assert {done.stdout.strip() for done in found} == {digest_of(folder)}, [done.stderr for done in found]
     assert server.tokens_served() == size(folder)
-
-
-def test_nothing_that_lies_elsewhere_is_loaded_for_a_local_set(folder):
-    code = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\nfrom tokenmill import RowLoader\n"
-        f"next(RowLoader({str(folder)!r}, batch_size=2, seq_len=64))\n"
-        "assert not {'urllib3', 'botocore', 'fsspec'} & set(sys.modules), 'training loads numpy and torch alone'\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 # ---------------------------------------------------------------------------- looking at it
@@ -198,8 +122,3 @@ def test_report_convert_and_documents_read_what_lies_there(whole, tmp_path, caps
     assert [one.text for one in Documents(address)[:5]] == [one.text for one in Documents(folder)[:5]]
     assert cli.main(["verify", address]) == 1
     assert "verify reads sets on this disk; pull it, which compares every checksum" in capsys.readouterr().err
-
-
-def test_a_path_that_an_address_was_made_to_is_that_address(server):
-    assert open_set(Path(f"{server.url}/set")).display_name == f"{server.url}/set"
-    assert np.array_equal(open_set(f"{server.url}/set").view_names(), [])

@@ -34,10 +34,6 @@ def size(piece):
     return piece[2] + (piece[1] > 0)
 
 
-def filler_of(plan):
-    return int(plan.length[plan.filler].sum())
-
-
 def like_fineweb(documents, seed=0):
     """Lengths like FineWeb-Edu's."""
     rng = np.random.default_rng(seed)
@@ -193,40 +189,7 @@ def test_whole_documents_are_the_slow_best_fit_with_or_without_bundles(lengths, 
     assert sorted(found) == sorted(map(sum, expected))
 
 
-def slow_best_fit_decreasing(lengths, row_len):
-    """The number of rows of best-fit decreasing, as TRL's `bfd` packs: each document into the fullest row it fits."""
-    free = []
-    for length in sorted(lengths, reverse=True):
-        fitting = [row for row, left in enumerate(free) if left >= length]
-        if fitting:
-            free[min(fitting, key=lambda row: free[row])] -= length
-        else:
-            free.append(row_len - length)
-    return len(free)
-
-
-@pytest.mark.parametrize("middle", [50, 250, 500])
-def test_there_is_no_more_padding_than_best_fit_decreasing_leaves(middle):
-    lengths = np.clip(np.random.default_rng(0).lognormal(np.log(middle), 0.6, 2_000), 5, 1_025).astype(int)
-    found = count_rows(lengths, 1_025, seed=(0,), whole=True)
-    assert found <= slow_best_fit_decreasing(lengths.tolist(), 1_025) * 1.005
-
-
 # ---------------------------------------------------------------------------- what it is for
-
-
-def test_hardly_any_filler_with_lengths_like_fineweb_edus():
-    plan = plan_rows(like_fineweb(60_000), 2049, seed=(0,))
-    assert filler_of(plan) < 0.001 * plan.num_rows * 2049
-
-
-@pytest.mark.parametrize(("lengths", "share"), [((1100, 1100), 0.45), ((1030, 1300), 0.42), ((700, 1000), 0.15)])
-def test_documents_of_just_over_half_a_row_make_little_filler_and_few_are_cut(lengths, share):
-    lengths = np.random.default_rng(0).integers(lengths[0], lengths[1] + 1, 20_000)
-    plan = plan_rows(lengths, 2049, seed=(0,))
-    assert filler_of(plan) <= 0.031 * plan.num_rows * 2049
-    cut = np.unique(plan.document[~plan.filler & (plan.length < lengths[plan.document])])
-    assert len(cut) < share * len(lengths), "no more than the tokens that the gaps have room for"
 
 
 @pytest.mark.parametrize("row_len", [2049, 8193])
@@ -239,15 +202,6 @@ def test_pairs_that_share_a_row_seldom_share_one_in_the_next_epoch(row_len):
     assert len(pairs[0] & pairs[1]) < 0.01 * len(pairs[0]), "without bundles 20 and 43%"
 
 
-@pytest.mark.parametrize("lengths", [[4] * 100, like_fineweb(1_000).tolist()])
-def test_neighbors_do_not_meet_again_however_few_or_equal_documents_are(lengths):
-    row_len = 8 if lengths[0] == 4 else 2049
-    plans = [rows_of(plan_rows(lengths, row_len, seed=(1337, epoch, 0))) for epoch in (0, 1)]
-    one, two = ({frozenset(p[:2] for p in row if not p[3]) for row in rows} for rows in plans)
-    one = {row for row in one if len(row) > 1}
-    assert len(one & two) < max(0.02 * len(one), 10)
-
-
 def test_length_says_nothing_about_the_place_of_a_row_or_a_piece():
     lengths = (20 + np.random.default_rng(0).lognormal(4, 1, 20_000)).astype(int)
     plan = plan_rows(lengths, 513, seed=(0,))
@@ -257,13 +211,6 @@ def test_length_says_nothing_about_the_place_of_a_row_or_a_piece():
     of_four = np.isin(row, np.flatnonzero(np.bincount(row[kept]) == 4)) & kept
     assert abs(np.corrcoef(row[kept], lengths[plan.document[kept]])[0, 1]) < 0.02
     assert abs(np.corrcoef(place[of_four], plan.length[of_four])[0, 1]) < 0.05
-
-
-def test_lengths_are_searched_a_few_times_whatever_the_number_of_rows(monkeypatch):
-    searched, search = [], np.searchsorted
-    monkeypatch.setattr(np, "searchsorted", lambda a, *more: searched.append(len(a)) or search(a, *more))
-    assert plan_rows([5] * 100_000, 2049, seed=(0,)).num_rows > 200
-    assert len(searched) < 20, "a search for each gap copied all lengths: 10^7 documents took minutes"
 
 
 def test_the_order_is_the_same_in_every_numpy():

@@ -83,24 +83,6 @@ def test_a_whole_document_is_used_once_if_it_fits_and_a_target_of_it_is_kept(lon
     assert all(found for found, fit in zip(times, fits, strict=True) if fit), "what fits at the end is not lost"
 
 
-def test_what_is_left_is_packed_again_with_little_filler():
-    """Rows of 2,049 and then of 8,193 tokens: many documents are cut in the middle."""
-    lengths = (50 + np.random.default_rng(0).lognormal(6.25, 1.132, 4_000)).astype(int).tolist()
-    content = content_of(lengths)
-    used = int(count_window(SPLIT, content, 2048, (0,)) * 0.3)
-    left = sum(lengths) - used * 2049
-    assert left < count_window(SPLIT, content, 8192, (0,), [(2048, used)]) * 8193 < 1.02 * left
-
-
 def test_a_past_of_rows_that_do_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"no such row: a window of 2 rows of 7 \+ 1, row 2"):
         plan_window(SPLIT, content_of([5, 5]), 8, (0,), [(7, 3)])
-
-
-@pytest.mark.parametrize("name", ["concat", "random"])
-def test_other_packings_begin_anew_whatever_was_used(name):
-    """A loader lets their row length change at the first row of an epoch alone."""
-    content, packing = content_of([30, 40]), Packing(name)
-    before, after = (plan_window(packing, content, 7, (0,), past) for past in ((), [(3, 2)]))
-    assert all(np.array_equal(one, other) for one, other in zip(before[1:], after[1:], strict=True))
-    assert count_window(packing, content, 7, (0,), [(3, 2)]) == before.num_rows

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, WindowSize, cut_slices, epoch_of_shards, epoch_of_view
+from tokenmill.rows.windows import WindowSize, cut_slices, epoch_of_shards, epoch_of_view
 
 shard_tokens = st.lists(st.integers(0, 60), min_size=1, max_size=8)
 sizes = st.tuples(st.integers(1, 20), st.integers(1, 6)).map(lambda g: WindowSize(slice=g[0], window=g[0] * g[1]))
@@ -51,14 +51,6 @@ def test_the_sample_is_systematic(groups, windows, seed):
         assert [begin // 5 // windows for _, begin, _ in window] == list(range(groups))
 
 
-def test_a_window_has_slices_from_all_over_the_split_and_thousands_of_tiny_shards_are_one():
-    epoch = epoch_of_shards([20_000_000] * 100, (1337, "", 0), DEFAULT_WINDOW_SIZE)
-    assert len(epoch) == 7
-    for number in range(7):
-        assert len(set(epoch.window(number).shard.tolist())) > 85
-    assert len(epoch_of_shards([3_000] * 5_000, (0, "", 0), DEFAULT_WINDOW_SIZE)) == 1
-
-
 def test_another_seed_name_or_epoch_is_another_order_and_without_a_key_it_is_that_of_the_shards():
     tokens, size = [100] * 5, WindowSize(slice=10, window=100)
     orders = [
@@ -89,16 +81,6 @@ def view_of(shards, size):
     counts = [np.array([count for _, count in shard], np.uint8) for shard in shards]
     slices = [cut_slices(n, *shard, size.slice) for n, shard in enumerate(zip(offsets, counts, strict=True))]
     return np.concatenate(slices), offsets
-
-
-def test_the_example_of_the_docstring():
-    slices, _ = view_of([[(4, 1), (4, 0), (2, 3), (6, 1), (2, 2)]], WindowSize(8, 64))
-    assert [(s["copy"], s["first"], s["last"], s["tokens"]) for s in slices] == [
-        (0, 0, 4, 8),
-        (1, 2, 5, 4),
-        (2, 2, 3, 2),
-        (0, 4, 5, 6),
-    ]
 
 
 @given(st.lists(documents, min_size=1, max_size=4), sizes, keys)

@@ -46,22 +46,6 @@ def test_a_map_stays_as_long_as_anything_of_it(path):
     assert mapped(path) == 0
 
 
-def test_maps_that_are_dropped_are_given_back_when_others_are_made(path):
-    for _ in range(100):
-        map_file(path, UINT16)
-    assert mapped(path) <= 1
-
-
-def test_an_empty_file_is_no_numbers(tmp_path):
-    (tmp_path / "empty").touch()
-    assert map_file(tmp_path / "empty", UINT16).tolist() == []
-
-
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        map_file(tmp_path / "nowhere", UINT16)
-
-
 def test_where_there_are_no_more_maps_a_file_is_read(path, monkeypatch):
     class NoMore:
         munmap = madvise = staticmethod(lambda *_: 0)
@@ -84,10 +68,3 @@ def test_a_process_leaves_half_of_the_maps_to_its_program(path, monkeypatch):
     assert (mapped(path), numbers.data.readonly) == (before, True)
     assert np.array_equal(numbers, held)
     read_ahead(numbers[4:9])
-
-
-def test_reading_ahead_changes_nothing_that_is_read(path):
-    numbers = map_file(path, UINT16)
-    for part in (numbers, numbers[1:2], numbers[4_000:9_000], numbers[:0], numbers[-1:]):
-        read_ahead(part)
-    assert np.array_equal(numbers, np.arange(50_000))

@@ -84,13 +84,6 @@ def test_loaders_of_one_set_by_several_names_are_one(tokens):
     assert [os.path.basename(path) for path in mixture.paths.values()] == [*mixture.names]
 
 
-def test_commands_take_names(tokens):
-    assert cli.main(["show", "web", "--row", "0", "--seq-len", "4"]) == 0
-    bad = tokens / "web-bpe-11111111/shards" / f"{TokenSet('web').entries[0].name}.bin"
-    bad.write_bytes(bytes(bad.stat().st_size))
-    assert cli.main(["verify", "web"]) == 1
-
-
 def test_list_prints_every_set_with_its_short_name_and_what_is_not_finished(tokens, capsys, tmp_path):
     (tokens / "code-bpe-44444444/shards").mkdir(parents=True)
     (tokens / "code-bpe-44444444/shards/a.000.json").write_text("{}")

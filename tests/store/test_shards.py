@@ -7,11 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 from file_server import FileServer
-from making import BOS, make_token_set, of_shards, read_manifest, tree
+from making import make_token_set, of_shards, read_manifest, tree
 
 from tokenmill import RowLoader
 from tokenmill.store.files import AtomicFile, write_json
-from tokenmill.store.schema import dtype_name
 from tokenmill.store.set_names import find_token_set
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS, finished_record
@@ -42,13 +41,6 @@ def test_a_shard_is_plain_uint16_ids_and_uint64_offsets(tmp_path):
     assert finished_record(tmp_path, "a.000") == record
 
 
-def test_a_writer_that_is_left_before_finish_leaves_nothing(tmp_path):
-    with ShardWriter(tmp_path, "a.000", "uint16") as writer:
-        writer.write(np.array([1]), [1])
-    assert tree(tmp_path) == {}
-    assert finished_record(tmp_path, "a.000") is None
-
-
 def test_a_shard_whose_files_are_gone_or_of_another_size_is_not_finished(tmp_path):
     with ShardWriter(tmp_path, "a.000", "uint16") as writer:
         writer.write(np.array([1, 2]), [2])
@@ -72,67 +64,11 @@ def test_an_atomic_file_leaves_the_old_one_until_it_is_committed(tmp_path):
     assert tree(tmp_path) == {"file": b"new"}
 
 
-def test_json_that_says_the_same_is_not_written_again(tmp_path):
-    write_json(tmp_path / "a.json", {"a": 1})
-    before = (tmp_path / "a.json").stat().st_ino
-    write_json(tmp_path / "a.json", {"a": 1})
-    assert (tmp_path / "a.json").stat().st_ino == before
-
-
-def test_a_token_set_maps_its_documents(tmp_path):
-    path = make_token_set(tmp_path / "set", train=[[3, 5]], val=[[2]])
-    token_set = TokenSet(path)
-    shard = token_set.open(token_set.split("train")[0])
-    assert shard.lengths.tolist() == [3, 5]
-    assert shard.tokens[shard.offsets[:-1].astype(int)].tolist() == [BOS, BOS]
-    assert np.array_equal(np.memmap(shard.path, np.uint16, mode="r"), shard.tokens)  # just works
-    assert [entry.split for entry in token_set.entries] == ["train", "val"]
-
-
-def test_vocabularies_over_65536_are_stored_as_uint32(tmp_path):
-    assert (dtype_name(65_536), dtype_name(65_537)) == ("uint16", "uint32")
-    token_set = TokenSet(make_token_set(tmp_path / "set", train=[[50]], val=[[50]], vocab=200_000))
-    shard = token_set.open(token_set.entries[0])
-    assert shard.tokens.dtype == np.uint32
-    assert shard.tokens.max() > 65_535
-
-
-def test_a_shard_without_documents_is_a_shard(tmp_path):
-    token_set = TokenSet(make_token_set(tmp_path / "set", train=[[]], val=[[2]]))
-    shard = token_set.open(token_set.entries[0])
-    assert (len(shard.tokens), shard.lengths.tolist()) == (0, [])
-
-
 def test_a_folder_without_manifest_is_no_token_set(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder; run `tokenmill prepare`, or prepare_data"):
         TokenSet(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"a folder without manifest\.json; run `tokenmill prepare`"):
         TokenSet(tmp_path)
-
-
-@pytest.mark.parametrize("damage", ["{", '{"format": "tokenmill-tokens", "version": 2}', "[]"])
-def test_a_manifest_that_is_broken_or_of_another_version_is_refused(tmp_path, damage):
-    path = make_token_set(tmp_path / "set", train=[[3]], val=[[2]])
-    (path / "manifest.json").write_text(damage)
-    with pytest.raises(ValueError, match=r"manifest\.json: expected .* found"):
-        TokenSet(path)
-
-
-def test_files_that_are_not_what_the_manifest_says_are_named(tmp_path):
-    token_set = TokenSet(make_token_set(tmp_path / "set", train=[[3, 4]], val=[[2]]))
-    entry = token_set.entries[0]
-    path = token_set.path / "shards" / f"{entry.name}.bin"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-2])
-    with pytest.raises(ValueError, match=r"train_0\.000\.bin: expected 14 bytes, found 12; .*prepare again"):
-        token_set.open(entry)
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"train_0\.000\.bin: no such file"):
-        token_set.open(entry)
-    path.write_bytes(whole)
-    path.with_suffix(".idx").write_bytes(np.array([0, 9, 7], "<u8").tobytes())
-    with pytest.raises(ValueError, match=r"train_0\.000\.idx: expected offsets increasing from 0 to 7"):
-        token_set.open(entry).lengths  # noqa: B018
 
 
 def test_the_one_token_set_is_found_and_several_are_listed(tmp_path, monkeypatch):
@@ -190,14 +126,6 @@ def test_a_set_is_had_as_it_was_or_it_is_said_what_of_it_is_gone(tmp_path):
     (folder / "manifests" / f"{was.digest}.json").write_bytes((folder / "manifest.json").read_bytes())
     with pytest.raises(ValueError, match=f"expected the manifest with this digest, found {less.digest}"):
         less.as_it_was(was.digest, "train")
-
-
-def test_a_set_is_found_from_whatever_folder_the_process_goes_to(tmp_path, monkeypatch):
-    make_token_set(tmp_path / "set", train=[[3]], val=[[2]])
-    monkeypatch.chdir(tmp_path)
-    token_set = TokenSet("set")
-    monkeypatch.chdir("/")
-    assert token_set.open(token_set.entries[0]).tokens.tolist()[0] == 0
 
 
 @pytest.mark.parametrize("tokens", [1 << 34, 1 << 40, 1 << 60])

@@ -1,8 +1,6 @@
 """parquet and Arrow: every row is in one part, whatever the file, the column's type and the parts are."""
 
-import base64
 import json
-import random
 import subprocess
 import sys
 
@@ -31,10 +29,10 @@ def column_of(kind, texts=TEXTS):
 
 
 def check(path):
-    for size in (1 << 40, 20_000, 300):
+    for size in (1 << 40, 20_000, path.stat().st_size // 30):
         assert texts_of(path, size=size) == [text for text in TEXTS if text]
         assert counts_of(path, size=size) == {"null_documents": 1, "empty_documents": 1}
-    assert len(units_of(path, size=300)) > 9
+    assert len(units_of(path, size=size)) > 9
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -129,44 +127,6 @@ def test_damage_is_an_error_that_names_the_file(tmp_path):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=rf"a\.arrow: expected a whole arrow file, .*{said}"):
             texts_of(path)
-
-
-@pytest.mark.parametrize("open_writer", [pa.ipc.new_stream, pa.ipc.new_file])
-def test_an_arrow_file_that_was_cut_off_is_an_error(tmp_path, open_writer):
-    path = write_arrow(tmp_path / "a.arrow", pa.table({"text": make_text(40, seed=1)}), 10, open_writer)
-    data, rng = path.read_bytes(), random.Random(0)
-    for size in [len(data) - 1, *(rng.randrange(len(data)) for _ in range(40))]:
-        path.write_bytes(data[:size])
-        with pytest.raises(ValueError, match=r"a\.arrow: expected a whole arrow file, found damage"):
-            read(path)
-
-
-def test_an_encrypted_column_is_an_error_and_no_crash(tmp_path):
-    encryption = pytest.importorskip("pyarrow.parquet.encryption")
-
-    class Keys(encryption.KmsClient):
-        def __init__(self, _):
-            super().__init__()
-
-        def wrap_key(self, key, master):
-            return base64.b64encode(key).decode()
-
-        def unwrap_key(self, wrapped, master):
-            return base64.b64decode(wrapped)
-
-    settings = {"footer_key": "f", "column_keys": {"c": ["text"]}, "plaintext_footer": True, "double_wrapping": False}
-    properties = encryption.CryptoFactory(Keys).file_encryption_properties(
-        encryption.KmsConnectionConfig(), encryption.EncryptionConfiguration(**settings)
-    )
-    table = pa.table({"text": ["one", "two"], "other": ["three", "four"]})
-    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema, encryption_properties=properties) as writer:
-        writer.write_table(table)
-    code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n"
-    code += f"from reading import *\npath = Path({str(tmp_path / 'a.parquet')!r})\n"
-    code += "print(texts_of(path, ReadOptions('other')))\ntry: texts_of(path)\nexcept ValueError as e: print(e)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith("['three', 'four']\n"), done.stderr
-    assert "a.parquet: expected a whole parquet file, found damage" in done.stdout
 
 
 def test_a_row_group_of_any_size_is_streamed(tmp_path):

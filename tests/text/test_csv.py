@@ -6,10 +6,8 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import run_prepare
 from reading import counts_of, read, texts_of
 
-from tokenmill import Documents, TokenSet
 from tokenmill.text.formats import ReadOptions
 
 PARTS = ['"', '""', "\n", "\r\n", "\r", ",", "a", "é水", " ", "b c", "\ufeff"]
@@ -82,25 +80,3 @@ def test_columns_are_joined_and_kept_as_the_texts_that_they_are(tmp_path):
     }
     with pytest.raises(ValueError, match="expected one column 'score2'.*by --keep-columns"):
         texts_of(path, ReadOptions(keep_columns=("score2",)))
-
-
-def test_a_header_alone_has_no_documents_and_conversations_are_refused(tmp_path):
-    path = tmp_path / "a.csv"
-    for data in (b"text", b"text\n", b"\xef\xbb\xbftext,n\r\n"):
-        path.write_bytes(data)
-        assert texts_of(path) == []
-    with pytest.raises(ValueError, match="csv has no conversations; write them as jsonl, parquet or arrow"):
-        texts_of(path, ReadOptions(conversations=True))
-
-
-def test_a_csv_file_is_made_into_several_shards_by_one_worker_and_shown_by_its_rows(tmp_path, tokenizer_json):
-    rows = [(f'document "{n}",\n' * 90, n) for n in range(300)]
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "a.csv").write_bytes(written([("text", "n"), *rows]))
-    (tmp_path / "corpus" / "val.csv").write_bytes(written([("text", "n"), *rows[:2]]))
-    flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", 1 << 19)
-    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
-    assert len(TokenSet(folder).split("train")) == 1
-    found = Documents(folder, "train")
-    assert [document.text for document in found] == [text for text, _ in rows]
-    assert found[200].source == "a.csv row 201"

@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 
 import pytest
 from hub_server import Hub, environment
@@ -105,18 +104,6 @@ def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, f
     assert hub.fetched == [NAMES[2]]
 
 
-def test_tokenizing_begins_with_the_first_file_that_is_there(hub, env, flags, tmp_path):
-    def wait(name):
-        deadline = time.monotonic() + 60
-        while name != NAMES[0] and not list(tmp_path.glob("data/tokens/*/shards/shard_0.*.json")):
-            assert time.monotonic() < deadline, "no shard before all files were there"
-            time.sleep(0.01)
-
-    hub.wait_before = wait
-    run_prepare(*flags, 4, cwd=tmp_path, env=env)
-    assert sorted(hub.fetched) == NAMES
-
-
 def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_fetched(hub, env, flags, tmp_path):
     large = random.Random(0).randbytes(24_000_000).hex()  # the client writes 10 MB at a time
     path = write_parquet(tmp_path / "large.parquet", [large[at : at + 100_000] for at in range(0, len(large), 100_000)])
@@ -151,20 +138,6 @@ def test_no_keep_raw_deletes_files_once_their_shards_are_made_and_asks_for_none_
     assert hub.fetched == [NAMES[1]]
 
 
-def test_parts_fetch_each_its_own_files(hub, env, flags, tmp_path):
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    for folder in (whole, parted):
-        folder.mkdir()
-    expected = token_set(run_prepare(*flags, 4, cwd=whole, env=env), whole)
-    fetched = []
-    for part in ("2/2", "1/2"):
-        hub.fetched.clear()
-        done = run_prepare(*flags, 4, "--part", part, "--no-keep-raw", cwd=parted, env=env)
-        fetched.append(sorted(hub.fetched))
-    assert fetched == [NAMES[1::2], NAMES[::2]]
-    assert token_set(done, parted) == expected
-
-
 def test_a_set_stays_of_the_commit_that_it_was_made_from(hub, env, flags, tmp_path):
     first = token_set(run_prepare(*flags, 3, cwd=tmp_path, env=env), tmp_path)
     assert json.loads(first["manifest.json"])["hub"]["commit"] == "a" * 40
@@ -181,22 +154,6 @@ def test_a_set_stays_of_the_commit_that_it_was_made_from(hub, env, flags, tmp_pa
     assert bins(newer) != bins(more)
     gone = run_prepare(*flags, 4, "--revision", "v9", cwd=tmp_path, env=env, check=False)
     assert "owner/corpus: has no revision 'v9'; check --revision" in gone.stderr
-
-
-def test_a_repository_with_several_formats_asks_and_says_what_it_leaves_out(hub, env, flags, tmp_path):
-    files = hub.commits[hub.main]
-    files["extra.jsonl"] = b'{"text": "a"}\n' * 5_000
-    done = run_prepare(*flags, 2, cwd=tmp_path, env=env, check=False)
-    assert done.returncode == 1
-    assert "owner/corpus: expected files of one format, found " in done.stderr
-    assert (
-        "as --source 'owner/corpus/**/*.parquet'" in done.stderr
-        or "as --source 'owner/corpus/**/*.jsonl'" in done.stderr
-    )
-    files["extra.jsonl"] = b'{"text": "a"}\n'
-    done = run_prepare(*flags, 2, cwd=tmp_path, env=env)
-    assert "left out 1 jsonl file: extra.jsonl" in done.stderr
-    assert "left out 1 md file: README.md" in done.stderr
 
 
 def test_a_repository_of_several_configs_is_an_error_that_lists_them(tokenizer_json, tmp_path):
@@ -221,14 +178,6 @@ def test_a_repository_of_several_configs_is_an_error_that_lists_them(tokenizer_j
             assert "about " in found.stdout
 
 
-def test_a_fraction_replaces_the_validation_file_of_a_preset(hub, env, tokenizer_json, tmp_path):
-    hub.repository = "karpathy/climbmix-400b-shuffle"
-    flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--val-fraction", 0.2)
-    done = run_prepare("climbmix", *flags, cwd=tmp_path, env=env)
-    assert "validates: 0.2 of the documents" in done.stderr
-    assert sorted(hub.fetched) == NAMES[:2]
-
-
 def test_the_climbmix_preset_validates_on_the_repository_s_last_file(hub, env, tokenizer_json, tmp_path):
     hub.repository = "karpathy/climbmix-400b-shuffle"
     flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--shard-text-bytes", 500_000)
@@ -240,12 +189,6 @@ def test_the_climbmix_preset_validates_on_the_repository_s_last_file(hub, env, t
         (NAMES[3], "val"),
     }
     assert sorted(hub.fetched) == [NAMES[0], NAMES[1], NAMES[3]]
-
-
-def test_a_trained_tokenizer_reads_files_as_they_come(hub, env, tmp_path):
-    done = run_prepare("--source", REPOSITORY, "--num-shards", 3, "--tokenizer", "train:300", cwd=tmp_path, env=env)
-    assert "training a tokenizer of 300 tokens" in done.stderr
-    assert sorted(hub.fetched) == NAMES[:3]
 
 
 def test_a_private_repository_takes_the_usual_token(hub, env, flags, tmp_path):
@@ -274,36 +217,3 @@ def test_a_hub_that_does_not_answer_is_an_error_that_says_what_to_do(flags, tmp_
     assert "could not be reached" in done.stderr
     assert "--source data/raw" not in done.stderr, "nothing was fetched"
     assert "Traceback" not in done.stderr
-
-
-def test_an_hf_url_is_read_in_place_to_the_same_tokens(env, flags, tmp_path):
-    fetched, in_place = tmp_path / "fetched", tmp_path / "in_place"
-    for folder in (fetched, in_place):
-        folder.mkdir()
-    expected = token_set(run_prepare(*flags, 4, cwd=fetched, env=env), fetched)
-    done = run_prepare("--source", f"hf://datasets/{REPOSITORY}", *flags[2:-1], cwd=in_place, env=env)
-    assert bins(token_set(done, in_place)) == bins(expected)
-    assert not (in_place / "data" / "raw").exists()
-
-
-def test_an_hf_url_of_a_folder_takes_that_part_of_a_repository(tokenizer_json, tmp_path):
-    data = write_parquet(tmp_path / "there.parquet", make_text(documents=60, seed=1)).read_bytes()
-    with Hub(REPOSITORY, {"sample/10BT/a.parquet": data, "sample/10BT/b.parquet": data, "c.parquet": data}) as server:
-        source = f"hf://datasets/{REPOSITORY}/sample/10BT"
-        env = environment(server.url, tmp_path)
-        done = run_prepare("--source", source, "--tokenizer", tokenizer_json, cwd=tmp_path, env=env)
-        server.shutdown()
-    manifest = json.loads((tmp_path / done.stdout.splitlines()[-1] / "manifest.json").read_text())
-    assert {name for shard in manifest["shards"] for name in shard["sources"]} == {"a.parquet", "b.parquet"}
-
-
-def test_a_file_without_a_byte_that_comes_first_stops_nothing(tokenizer_json, tmp_path):
-    lines = b"".join(b'{"text": "%s"}\n' % word.encode() for word in make_text(50, seed=1)[0].split()[:50])
-    server = Hub(REPOSITORY, {"a.jsonl": b"", "b.jsonl": lines, "c.jsonl": lines.partition(b"\n")[0]})
-    try:
-        flags = ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--num-shards", 3, "--shard-text-bytes", 3000]
-        done = run_prepare(*flags, cwd=tmp_path, env=environment(server.url, tmp_path))
-        assert "documents" in done.stdout
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import ROOT, make_text
-from reading import BY_DEFAULT, counts_of, read, texts_of, units_of
+from reading import counts_of, read, texts_of, units_of
 
 from tokenmill.text import lines
 from tokenmill.text.formats import ReadOptions
@@ -66,14 +66,6 @@ def test_txt_is_split_as_python_splits_it_wherever_it_is_cut(text, separator, si
         pieces = text.split(separator)
         assert texts_of(path, options, size) == [piece for piece in pieces if 0 < len(piece) <= most]
         assert counts_of(path, options, size).get("oversized_documents", 0) == sum(len(p) > most for p in pieces)
-
-
-def test_a_txt_file_is_one_document_without_a_separator(tmp_path):
-    path = tmp_path / "book.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\n\ntwo\n")
-    assert texts_of(path, size=1) == ["one\n\ntwo\n"]
-    path.write_bytes(b"")
-    assert (texts_of(path), counts_of(path)) == ([], {"empty_documents": 1})
 
 
 def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
@@ -165,12 +157,6 @@ def test_conversations_stay_json_and_their_lines_are_known(tmp_path):
     assert [n for documents in found for n in documents.kept["id"].to_pylist()] == list(range(200))
     places = [documents.place(n) for documents in found for n in range(len(documents.texts))]
     assert places == [f"line {2 * n + 1}" for n in range(200)]
-
-
-def test_a_batch_is_a_few_mb_however_large_the_file_is(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(as_jsonl(["x" * 1000] * 30_000))
-    assert max(documents.texts.nbytes for documents in read(path, BY_DEFAULT)) < 6 << 20
 
 
 def test_a_line_of_any_length_costs_no_memory(tmp_path):

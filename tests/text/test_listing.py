@@ -71,20 +71,6 @@ def test_only_regular_files_are_sources(make, tmp_path):
     assert left_out(tmp_path) == ["1 other file: control"]
 
 
-def test_a_folder_that_cannot_be_read_is_refused_and_not_left_out(tmp_path, monkeypatch):
-    write(tmp_path, "a.jsonl", "closed/b.jsonl")
-    scandir = os.scandir
-
-    def refuse(path):
-        if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(OSError, match=r"Permission denied: '.*closed'"):
-        names_of(tmp_path)
-
-
 def test_files_of_other_formats_and_unknown_ones_are_told(tmp_path):
     write_parquet(tmp_path / "a.PARQUET", [chr(33 + number % 90) * 99 + str(number) for number in range(3000)])
     write(tmp_path, "b.jsonl", "c.ndjson", "d.txt", "data.bin", "README.md", "_SUCCESS", ".cache/e.jsonl")
@@ -95,22 +81,6 @@ def test_files_of_other_formats_and_unknown_ones_are_told(tmp_path):
         "1 txt file: d.txt",
         "2 other files: _SUCCESS, data.bin",
     ]
-
-
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        (["a.jsonl", "b.NDJSON", "c.json.gz", "d.ndjson.zst"], 4),
-        (["e.txt", "g.TXT.GZ"], 2),
-        (["f.json", "g.json"], 2),
-        (["a.md", "README.md"], 2),
-        (["README.md", "dataset_infos.json", "web/LICENSE.txt", "web/a.jsonl"], 1),
-        (["data-00000-of-00001.arrow", "cache-0123456789abcdef.arrow", "state.json", "dataset_info.json"], 1),
-    ],
-)
-def test_formats_go_by_many_names_and_files_that_describe_others_are_not_text(tmp_path, names, chosen):
-    write(tmp_path, *names)
-    assert len(names_of(tmp_path)) == chosen
 
 
 @pytest.mark.parametrize("folder", ["corpus", "it's"])
@@ -134,13 +104,6 @@ def test_several_sources_are_listed_side_by_side_and_a_file_that_two_name_is_rea
     write(tmp_path, "one/data/a.jsonl", "two/data/a.jsonl")
     with pytest.raises(ValueError, match=r"both would be named a\.jsonl in the token set; rename one"):
         names_of(tmp_path / "one" / "data", tmp_path / "two" / "data")
-
-
-def test_names_below_a_pattern_stay_when_files_come(tmp_path):
-    write(tmp_path, "corpus/web/a.jsonl")
-    assert names_of(f"{tmp_path}/corpus/*/*.jsonl") == ["web/a.jsonl"]
-    write(tmp_path, "corpus/books/b.jsonl")
-    assert names_of(f"{tmp_path}/corpus/*/*.jsonl") == ["books/b.jsonl", "web/a.jsonl"]
 
 
 def test_names_that_cannot_be_written_are_refused(tmp_path):

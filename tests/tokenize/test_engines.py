@@ -11,7 +11,7 @@ import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import make_text, run_prepare, tree, write_parquet
+from making import make_text, run_prepare, tree
 from tables import SHIPPED, as_ranges, differing_code_points
 
 from tokenmill.tokenize import encoder as encoders
@@ -52,11 +52,6 @@ def encoded(encoder, column):
 @given(st.lists(st.lists(ODD | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)).map("".join), max_size=6))
 def test_documents_are_bos_and_then_tiktoken_s_ids(encoder, texts):
     assert encoded(encoder, documents(texts)) == expected(encoder, texts)
-
-
-def test_a_slice_of_a_longer_column_is_its_own_documents(encoder):
-    texts = ["one", EXCEPTIONAL, "two", "three " + EXCEPTIONAL, "four"]
-    assert encoded(encoder, documents(texts)[1:4]) == expected(encoder, texts[1:4])
 
 
 def test_an_engine_that_has_taken_too_much_memory_is_made_anew_and_gives_the_same(encoder, monkeypatch):
@@ -175,12 +170,6 @@ def test_special_tokens_at_id_0_and_holes_cost_no_engine(tokenizer):
         assert encoded(encoder, documents(texts)) == expected(encoder, texts)
 
 
-def test_a_vocabulary_that_an_engine_cannot_load_goes_to_another(tokenizer):
-    without = {token: rank for token, rank in tokenizer.ranks.items() if token != b"\x00"}
-    with pytest.raises(ValueError, match=r"the gigatoken library cannot run tokenizer bpe400|differently"):
-        choose_encoder("gigatoken", replace(tokenizer, ranks=without, pattern=GPT2_PATTERN))
-
-
 def test_the_engine_changes_no_byte_of_the_token_set(source, tokenizer_json, tmp_path):
     trees, said = {}, {}
     for engine in ("tiktoken", "gigatoken"):
@@ -193,25 +182,3 @@ def test_the_engine_changes_no_byte_of_the_token_set(source, tokenizer_json, tmp
     assert trees["tiktoken"] == trees["gigatoken"]
     assert "tokenizing with tiktoken" in said["tiktoken"]
     assert "tokenizing with gigatoken" in said["gigatoken"]
-
-
-def test_auto_makes_a_faster_engine_only_for_more_than_a_little_text(tokenizer_json, tmp_path):
-    for name, documents, engine in (("little", 10, "tiktoken"), ("more", 700, "gigatoken")):
-        source = tmp_path / name
-        for number in range(2):
-            write_parquet(source / f"{number}.parquet", make_text(documents, seed=number, words=400))
-        done = run_prepare("--source", source, "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
-        assert f"tokenizing with {engine}" in done.stderr
-        assert "which is slower" not in done.stderr
-
-
-def test_an_engine_that_cannot_be_used_is_refused_by_name(source, tokenizer, tokenizer_json, tmp_path):
-    flags = ("--source", source, "--val-file", "last", "--tokenizer", tokenizer_json)
-    odd = replace(tokenizer, pattern=r"\w+|\W+")
-    odd.save(tmp_path / "odd.json")
-    done = run_prepare(*flags[:-1], tmp_path / "odd.json", "--engine", "gigatoken", cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    assert "--engine gigatoken: gigatoken is not proven with the split pattern of tokenizer bpe400" in done.stderr
-    done = run_prepare(*flags, "--engine", "fastokens", cwd=tmp_path, check=False)
-    assert done.returncode != 0
-    assert all(name in done.stderr for name in ("auto", "tiktoken", "gigatoken"))

@@ -57,15 +57,6 @@ def test_what_the_hub_lacks_is_an_error_that_says_so(hub, tmp_path, monkeypatch,
         find_tokenizer_file(spec)
 
 
-@pytest.mark.slow  # huggingface_hub tries for 20 seconds
-def test_without_a_network_the_error_says_what_was_looked_for(tmp_path):
-    write_parquet(tmp_path / "corpus" / "a.parquet", ["x"])
-    env = environment("http://127.0.0.1:9", tmp_path)
-    done = run_prepare("--source", "corpus", "--tokenizer", "owner/model", cwd=tmp_path, env=env, check=False)
-    assert done.returncode == 1
-    assert "owner/model@main: no such folder is here, and the hub could not be asked" in done.stderr
-
-
 def test_other_names_are_no_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert [find_tokenizer_file(spec) for spec in ("gpt2", "a/b.json", "a/b.pkl", "train:400")] == [None] * 4

@@ -110,14 +110,6 @@ def test_the_library_s_ids_of_random_sequences_in_every_normalizer_form(kind, tm
     require_same(theirs, encoder, random_texts(3000, seed=len(kind)))
 
 
-def test_the_engine_alone_orders_newer_marks_otherwise(tmp_path):
-    theirs, encoder, _ = encoder_of(BY_AN_ENGINE["neox"], tmp_path)
-    encoder._refers = lambda documents: np.zeros(len(documents), bool)
-    for text in NEWER_MARKS:
-        with pytest.raises(AssertionError):
-            require_same(theirs, encoder, [text])
-
-
 def test_a_kind_that_an_engine_gets_wrong_is_left_to_the_library(tmp_path, monkeypatch):
     """The fault is in texts that only the random ones have."""
     wrong = partial(re.sub, "[\u1101-\u1112][\u1161-\u1175]", "a")
@@ -146,7 +138,3 @@ def test_documents_with_a_character_that_an_engine_gets_wrong_go_to_the_library(
     theirs, encoder, _ = encoder_of(BY_AN_ENGINE["prefix space, joins"], tmp_path)
     assert encoder.engine == "gigatoken"
     require_same(theirs, encoder, [f"x{character}y", "plain", character])
-
-
-def test_random_texts_are_the_same_for_a_seed():
-    assert random_texts(50, 1) == random_texts(50, 1) != random_texts(50, 2)

@@ -136,17 +136,3 @@ def test_the_tokenizer_of_another_set_is_told(tmp_path, prepared, capsys):
     for command in (["show", str(folder), "--row", "0", "--seq-len", "64"], ["report", str(folder)], out):
         assert cli.main(command) == 1
         assert "tokenizer.json: expected the tokenizer of this token set" in capsys.readouterr().err
-
-
-def test_a_tokenizer_that_is_not_there_and_a_folder_in_place_of_a_file(tmp_path, prepared, capsys):
-    with pytest.raises(FileNotFoundError, match=r"nothere.json: expected a tokenizer.json, found no such file"):
-        load_any(str(tmp_path / "nothere.json"))
-    folder = tmp_path / "set"
-    shutil.copytree(prepared[1], folder)
-    (folder / "manifest.json").unlink()
-    (folder / "manifest.json").mkdir()
-    assert cli.main(["show", str(folder), "--row", "0", "--seq-len", "64"]) == 1
-    assert (
-        "manifest.json: expected the manifest of a token set, found a pipe, a device or a folder"
-        in capsys.readouterr().err
-    )

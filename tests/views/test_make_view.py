@@ -100,22 +100,6 @@ def test_a_rule_counts_what_the_same_rule_in_python_counts(made, rule, expected)
     assert counts_of(folder, "one") == [int(expected(document)) for document in documents_of(folder)]
 
 
-def test_the_facts_of_a_view_add_up(made):
-    _, folder = made
-    facts = make_view(TokenSet(folder), "half", Rule(repeat="case when score > 2 then 1.5 else 0.25 end"))
-    counts, documents = counts_of(folder, "half"), list(documents_of(folder))
-    for split, sums in facts["splits"].items():
-        own = [
-            (times, document) for times, document in zip(counts, documents, strict=True) if document["split"] == split
-        ]
-        assert all(times in ((1, 2) if (document["score"] or 0) > 2 else (0, 1)) for times, document in own)
-        assert sums["documents"] == sum(times > 0 for times, _ in own)
-        assert sums["copies"] == sum(times for times, _ in own)
-        assert sums["tokens"] == sum(times * document["tokens"] for times, document in own)
-    assert facts["times"] == {str(t): counts.count(t) for t in sorted(set(counts))}
-    assert verify(folder, quick=True) == {}
-
-
 def test_fractions_are_coins_that_stay_when_the_rule_changes():
     times = np.repeat([0.0, 0.1, 0.5, 0.9, 2.5, 255.0], 20_000)
     counts = rounded("a", times)
@@ -196,18 +180,6 @@ def prepare_columns(cwd, tokenizer_json, columns, keep):
         pq.write_table(table, cwd / "corpus" / f"{number}.parquet")
     flags = ("--source", "corpus", "--val-file", "last", "--tokenizer", tokenizer_json, "--keep-columns", keep)
     return cwd / run_prepare(*flags, cwd=cwd).stdout.splitlines()[-1]
-
-
-def test_columns_that_differ_in_case_are_told_apart_or_refused(tokenizer_json, tmp_path):
-    columns = {"Score": [1, 1, 5], "score": [5, 5, 1], "ToKens": [7, 8, 9]}
-    folder = prepare_columns(tmp_path, tokenizer_json, columns, "Score,score,ToKens")
-    for rule in ("score = 5", '"Score" = 5'):
-        with pytest.raises(ValueError, match="expected one column '[Ss]core' in any case, found 2 among"):
-            make_view(TokenSet(folder), "one", Rule(where=rule))
-    make_view(TokenSet(folder), "one", Rule(where="kept_tokens = 8"))
-    assert counts_of(folder, "one") == [0, 1, 0] * 3
-    make_view(TokenSet(folder), "one", Rule(where="tokens < 1000"))
-    assert counts_of(folder, "one") == [1, 1, 1] * 3, "tokens is the length, as in every set"
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
