@@ -1,17 +1,17 @@
-"""A web server on loopback that serves files by ranges, with faults to order: as a plain server and as a hub's."""
+"""Servers on loopback with faults to order: a web server that serves files by ranges, and a Hugging Face hub."""
 
 import base64
 import contextlib
+import hashlib
 import json
+import os
 import re
 import threading
 import time
 import uuid
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
-
-COMMIT = "c" * 40
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 
 class FileServer(ThreadingHTTPServer):
@@ -19,8 +19,7 @@ class FileServer(ThreadingHTTPServer):
 
     `faults` has, by path, what goes wrong at the next times that it is asked for: "drop" (in the middle), "flip" (a
     bit), "503", "429" (with Retry-After), "stall", "trickle", "short", "whole" (200 for a range), "403", "redirect".
-    `always` has what goes wrong every time, by a part of the path. Under /hub/ it is a hub with one repository, o/n,
-    whose files are redirected to URLs that expire when `renew` is called.
+    `always` has what goes wrong every time, by a part of the path.
     """
 
     daemon_threads = True
@@ -34,33 +33,27 @@ class FileServer(ThreadingHTTPServer):
         self.always: dict[str, str] = {}
         self.location: str | None = None  # where "redirect" sends
         self.sig: str | None = None  # what a plain address must say behind `?sig=`
-        self.token, self.signature = None, uuid.uuid4().hex
-        self.objects: dict[str, bytes] = {}  # that were pushed to the hub, by their SHA-256
-        self.commits, self.resolved = 0, 0  # on the hub: commits, and addresses of files that were asked for
         self.lock, self.ended = threading.Lock(), threading.Event()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @classmethod
     def of(cls, folder, under: str = "set", **more) -> "FileServer":
         """All files of a folder, under a name."""
-        files = {
-            f"{under}/{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()
-        }
-        return cls(files, **more)
+        there = [path for path in folder.rglob("*") if path.is_file()]
+        return cls({f"{under}/{path.relative_to(folder)}": path.read_bytes() for path in there}, **more)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def renew(self) -> None:
-        """From now on the URLs that the hub has signed are no longer good."""
-        self.signature = uuid.uuid4().hex
-
     def tokens_served(self) -> int:
         """Bytes of shards' tokens that were served."""
         return sum(count for path, count in self.served.items() if path.endswith(".bin"))
 
-    def __enter__(self) -> "FileServer":
+    def answer(self, handler, path: str, body: bytes) -> None:
+        handler.serve(path, self.files.get(path))
+
+    def __enter__(self):
         return self
 
     def __exit__(self, *_) -> None:
@@ -69,155 +62,187 @@ class FileServer(ThreadingHTTPServer):
         self.server_close()
 
 
+class Hub(FileServer):
+    """A hub with one repository, whose files are redirected to URLs that expire when `renew` is called.
+
+    `commits` has the files of each commit, `main` is one of them. `fetched` and `ranges` say what was asked for of
+    them, in order; `resolved` counts the addresses of files that were asked for, and `pushes` the commits that came.
+    """
+
+    PATH = re.compile(
+        r"(?:api/)?(?:datasets/|models/)?(?P<repository>[^/]+/[^/]+?)(?:\.git/info)?"
+        r"(?:/(?P<verb>revision|tree|resolve|paths-info|preupload|commit|lfs)/(?P<revision>[^/]+))?(?:/(?P<name>.*))?"
+    )
+
+    def __init__(self, repository: str, files: dict[str, bytes]):
+        self.repository, self.commits, self.main, self.token = repository, {"a" * 40: files}, "a" * 40, None
+        self.objects: dict[str, bytes] = {}  # large files that were pushed, by their SHA-256
+        self.pushes, self.resolved, self.signature = 0, 0, uuid.uuid4().hex
+        super().__init__(files)
+
+    @property
+    def fetched(self) -> list[str]:
+        return [path for path, _ in self.asked]
+
+    @property
+    def ranges(self) -> list[tuple[str, int]]:
+        return [(path, int(found[1])) for path, asked in self.asked if (found := re.match(r"bytes=(\d+)", asked))]
+
+    def renew(self) -> None:
+        """From now on the URLs that the hub has signed are no longer good."""
+        self.signature = uuid.uuid4().hex
+
+    def answer(self, handler, path: str, body: bytes) -> None:
+        if path.startswith("cdn/"):
+            return self.of_cdn(handler, path.removeprefix("cdn/"))
+        if path.startswith("lfs/"):
+            self.objects[path.removeprefix("lfs/")] = body
+            return handler.reply(200)
+        if path in ("api/repos/create", "api/validate-yaml"):
+            return handler.reply_json({"url": f"{self.url}/datasets/{self.repository}"})
+        asked = self.PATH.fullmatch(path)
+        if asked and asked["repository"] == "o/renamed":
+            return handler.reply(307, headers={"Location": f"/{path.replace('o/renamed', self.repository)}"})
+        if asked is None or asked["repository"] != self.repository:
+            return handler.reply(404, headers={"X-Error-Code": "RepoNotFound"})
+        if self.token and handler.headers.get("Authorization") != f"Bearer {self.token}":
+            return handler.reply(401, headers={"X-Error-Code": "RepoNotFound"})
+        return self.of_repository(handler, asked["verb"], asked["revision"], asked["name"] or "", body)
+
+    def of_repository(self, handler, verb, revision, name: str, body: bytes) -> None:
+        commit = self.main if revision in ("main", "objects", None) else revision
+        if commit not in self.commits:
+            return handler.reply(404, headers={"X-Error-Code": "RevisionNotFound"})
+        files = self.commits[commit]
+        if verb in ("revision", None):
+            return handler.reply_json({"id": self.repository, "sha": commit, "siblings": [], "tags": []})
+        if verb == "tree":
+            below = [_entry(one, data) for one, data in files.items() if one.startswith(f"{name}/" if name else "")]
+            return handler.reply_json(below) if below else handler.reply(404, headers={"X-Error-Code": "EntryNotFound"})
+        if verb == "paths-info":
+            wanted = parse_qs(body.decode())["paths"]
+            return handler.reply_json([_entry(one, files[one]) for one in wanted if one in files])
+        if verb == "resolve":
+            self.resolved += 1
+            if name not in files:
+                return handler.reply(404, headers={"X-Error-Code": "EntryNotFound"})
+            # another host, as the hub's is: a token must not follow
+            there = f"http://localhost:{self.server_port}/cdn/{commit}/{quote(name)}?signature={self.signature}"
+            told = {"X-Linked-ETag": f'"{hashlib.sha256(files[name]).hexdigest()}"', "X-Repo-Commit": commit}
+            return handler.reply(302, headers={"Location": there, "X-Linked-Size": str(len(files[name])), **told})
+        return self.of_push(handler, verb, body)
+
+    def of_push(self, handler, verb: str, body: bytes) -> None:
+        """What huggingface_hub asks to push: which files are large, where to, and a commit of them."""
+        if verb == "preupload":
+            kinds = [(one["path"], one["path"].endswith((".bin", ".idx"))) for one in json.loads(body)["files"]]
+            more = {"shouldIgnore": False, "oid": None}
+            told = [{"path": path, "uploadMode": "lfs" if large else "regular", **more} for path, large in kinds]
+            return handler.reply_json({"files": told})
+        if verb == "lfs":
+            objects = [{"oid": one["oid"], "size": one["size"]} for one in json.loads(body)["objects"]]
+            for one in objects:
+                if one["oid"] not in self.objects:
+                    one["actions"] = {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}}
+            return handler.reply_json({"transfer": "basic", "objects": objects})
+        self.pushes += 1
+        for line in map(json.loads, body.splitlines()):
+            if line["key"] == "file":
+                self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            if line["key"] == "lfsFile":
+                self.files[line["value"]["path"]] = self.objects[line["value"]["oid"]]
+        found = {"commitUrl": f"{self.url}/datasets/{self.repository}/commit/{self.main}", "commitOid": self.main}
+        return handler.reply_json({**found, "hookOutput": "", "pullRequestUrl": None})
+
+    def of_cdn(self, handler, path: str) -> None:
+        if parse_qs(urlsplit(handler.path).query)["signature"] != [self.signature]:
+            return handler.reply(403)
+        if handler.headers.get("Authorization"):
+            return handler.reply(400)  # a token was sent to another host
+        commit, _, name = path.partition("/")
+        return handler.serve(name, self.commits[commit].get(name))
+
+
+def environment(url, tmp_path) -> dict[str, str]:
+    """In which the real client talks to the hub at this address, and keeps what it keeps below tmp_path."""
+    more = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    more |= {"no_proxy": "127.0.0.1,localhost"}
+    return {**{key: value for key, value in os.environ.items() if key != "HF_TOKEN"}, **more}
+
+
+def _entry(name: str, data: bytes) -> dict:
+    entry = {"type": "file", "path": name, "size": len(data)}
+    if name.endswith(".md"):
+        return entry | {"oid": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()}
+    lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+    return entry | {"oid": "f" * 40, "lfs": lfs}
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        server, url = self.server, urlsplit(self.path)
-        path = unquote(url.path).lstrip("/")
-        time.sleep(server.delay)
-        if path.startswith("hub/"):
-            return self.as_hub(path.removeprefix("hub/"))
-        if path.startswith("cdn/"):
-            path = path.removeprefix("cdn/")
-            if parse_qs(url.query)["signature"] != [server.signature]:
-                return self.reply(403, b"expired")
-            if self.headers.get("Authorization"):
-                return self.reply(400, b"a token was sent to another host")
-        return self.serve(path)
+        time.sleep(self.server.delay)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.answer(self, unquote(urlsplit(self.path).path).lstrip("/"), body)
 
-    do_HEAD = do_GET
+    do_HEAD = do_POST = do_PUT = do_GET
 
-    def do_POST(self):
-        """What huggingface_hub asks to push: a repository, which files are large, where to, and a commit of them."""
-        server, path = self.server, urlsplit(self.path).path.lstrip("/").removeprefix("hub/")
-        told = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if server.token and self.headers.get("Authorization") != f"Bearer {server.token}":
-            return self.reply(401, b"")
-        if path == "api/repos/create":
-            return self.reply(200, json.dumps({"url": f"{server.url}/hub/datasets/o/n"}).encode())
-        if path == "api/validate-yaml":
-            return self.reply(200, b"{}")
-        if path.startswith("api/datasets/o/n/preupload/"):
-            modes = [
-                (f["path"], "lfs" if f["path"].endswith((".bin", ".idx")) else "regular")
-                for f in json.loads(told)["files"]
-            ]
-            files = [{"path": p, "uploadMode": mode, "shouldIgnore": False, "oid": None} for p, mode in modes]
-            return self.reply(200, json.dumps({"files": files}).encode())
-        if path == "datasets/o/n.git/info/lfs/objects/batch":
-            objects = [
-                {"oid": o["oid"], "size": o["size"]}
-                | (
-                    {}
-                    if o["oid"] in server.objects
-                    else {"actions": {"upload": {"href": f"{server.url}/lfs/{o['oid']}"}}}
-                )
-                for o in json.loads(told)["objects"]
-            ]
-            return self.reply(200, json.dumps({"transfer": "basic", "objects": objects}).encode())
-        if path.startswith("api/datasets/o/n/commit/"):
-            server.commits += 1
-            for line in map(json.loads, told.splitlines()):
-                if line["key"] == "file":
-                    server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-                if line["key"] == "lfsFile":
-                    server.files[line["value"]["path"]] = server.objects[line["value"]["oid"]]
-            found = {"commitUrl": f"{server.url}/hub/datasets/o/n/commit/{COMMIT}", "commitOid": COMMIT}
-            return self.reply(200, json.dumps({**found, "hookOutput": "", "pullRequestUrl": None}).encode())
-        return self.reply(404, b"")
-
-    def do_PUT(self):
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.objects[urlsplit(self.path).path.removeprefix("/lfs/")] = data
-        self.reply(200, b"")
-
-    def as_hub(self, path):
-        server = self.server
-        if server.token and self.headers.get("Authorization") != f"Bearer {server.token}":
-            return self.reply(401, b"")
-        if found := re.fullmatch(r"api/datasets/o/n/revision/(\w+)", path):
-            known = found[1] in ("main", COMMIT)
-            return self.reply(200 if known else 404, json.dumps({"sha": COMMIT}).encode())
-        if found := re.fullmatch(r"api/datasets/o/n/tree/main(?:/(.+?))?/?", path):
-            below = f"{found[1]}/" if found[1] else ""
-            there = [name for name in server.files if name.startswith(below)]
-            listed = [{"type": "file", "path": p, "size": len(server.files[p]), "oid": "0" * 40} for p in there]
-            headers = {"Content-Type": "application/json"} | ({} if there else {"X-Error-Code": "EntryNotFound"})
-            return self.reply(200 if there else 404, json.dumps(listed).encode() if there else b"", headers)
-        if found := re.fullmatch(r"datasets/o/renamed/resolve/(.+)", path):
-            return self.reply(307, b"", {"Location": f"/hub/datasets/o/n/resolve/{found[1]}"})
-        if found := re.fullmatch(rf"datasets/o/n/resolve/(?:main|{COMMIT})/(.+)", path):
-            server.resolved += 1
-            if found[1] not in server.files:
-                return self.reply(404, b"")
-            # another host, as the hub's is: a token must not follow
-            there = f"http://localhost:{server.server_port}/cdn/{found[1]}?signature={server.signature}"
-            return self.reply(302, b"", {"Location": there})
-        return self.reply(404, b"")
-
-    def serve(self, path):
+    def serve(self, path: str, data: bytes | None) -> None:
+        """Serves a file, or the fault that was ordered."""
         server = self.server
         with server.lock:
             server.asked.append((path, self.headers.get("Range", "")))
             waiting = server.faults.get(path)
             fault = waiting.pop(0) if waiting else None
         fault = fault or next((what for part, what in server.always.items() if part in path), None)
-        data = server.files.get(path)
         if data is None:
-            return self.reply(404, b"")
+            return self.reply(404)
         if server.sig is not None and parse_qs(urlsplit(self.path).query).get("sig") != [server.sig]:
-            return self.reply(403, b"expired")
+            return self.reply(403)
         if fault == "redirect":
-            return self.reply(302, b"", {"Location": server.location} if server.location else {})
+            return self.reply(302, headers={"Location": server.location} if server.location else {})
         if fault in ("503", "429", "403", "301"):
-            return self.reply(int(fault), b"", {"Retry-After": "0"})
-        status, headers = 200, {}
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            return self.reply(int(fault), headers={"Retry-After": "0"})
+        status, headers = 200, {"Accept-Ranges": "bytes"}
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked and fault != "whole":
-            first, last = int(asked[1]), int(asked[2])
+            first, last = int(asked[1]), int(asked[2] or len(data) - 1)
             if first >= len(data):
-                return self.reply(416, b"")
+                return self.reply(416)
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
             status, data = 206, data[first : last + 1]
         if fault == "flip":
             data = bytes([data[0] ^ 1]) + data[1:]
         if fault == "short":
             data = data[: len(data) // 2]
-        return self.send(status, path, data, headers, fault)
-
-    def send(self, status, path, data, headers, fault):
-        self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(data))}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if fault in ("drop", "stall"):
-            self.wfile.write(data[: len(data) // 2])
+        half = data[: len(data) // 2] if fault in ("drop", "stall") else b"" if fault == "trickle" else data
+        self.reply(status, data, headers, half)
+        if fault == "stall":
             self.wfile.flush()
-            if fault == "stall":
-                self.server.ended.wait(30)
+            server.ended.wait(30)
+        for byte in data[:600] if fault == "trickle" else b"":
+            self.wfile.write(bytes([byte]))
+            self.wfile.flush()
+            time.sleep(0.02)
+        if half is not data:
             self.close_connection = True
-            return
-        if fault == "trickle":
-            for byte in data[:600]:
-                self.wfile.write(bytes([byte]))
-                self.wfile.flush()
-                time.sleep(0.02)
-            self.close_connection = True
-            return
-        if self.command == "HEAD":
-            return
-        with self.server.lock:
-            self.server.served[path] += len(data)
-        self.wfile.write(data)
+        elif self.command != "HEAD":
+            with server.lock:
+                server.served[path] += len(data)
+        return None
 
-    def reply(self, status, data, headers=None):
+    def reply_json(self, value) -> None:
+        self.reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def reply(self, status: int, data: bytes = b"", headers=None, sent: bytes | None = None) -> None:
+        """Says that `data` comes; `sent` of it does."""
         self.send_response(status)
         for key, value in {**(headers or {}), "Content-Length": str(len(data))}.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data)
+            self.wfile.write(data if sent is None else sent)
 
     def log_message(self, *_):
         pass

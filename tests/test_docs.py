@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import tokenizers
 import warm
-from hub_server import Hub, environment
+from file_server import Hub, environment
 from making import ROOT, make_text, run_prepare, write_parquet
 
 import tokenmill

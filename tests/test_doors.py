@@ -6,8 +6,7 @@ import re
 import shutil
 
 import pytest
-from file_server import FileServer
-from hub_server import Hub, environment
+from file_server import FileServer, Hub, environment
 from making import make_text, read_manifest, run_prepare, tree, write_parquet
 
 from tokenmill import cli
@@ -95,10 +94,8 @@ def test_a_folder_of_a_set_that_is_a_link(home, token_set, folder):
 @pytest.fixture
 def hub(tmp_path):
     path = write_parquet(tmp_path / "there" / "a.parquet", make_text(documents=30, seed=1))
-    server = Hub("owner/corpus", {"a.parquet": path.read_bytes(), "b.parquet": path.read_bytes()})
-    yield server
-    server.shutdown()
-    server.server_close()
+    with Hub("owner/corpus", {"a.parquet": path.read_bytes(), "b.parquet": path.read_bytes()}) as server:
+        yield server
 
 
 @pytest.mark.parametrize("trick", ["../../../../home/model.txt", "a/../../../../../home/model.txt", "x\x1b[31m.txt"])

@@ -11,8 +11,7 @@ import traceback
 
 import pytest
 import warm
-from file_server import FileServer
-from hub_server import Hub, environment
+from file_server import FileServer, Hub, environment
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill import RowLoader, TokenSet, cli
@@ -72,14 +71,10 @@ def in_a_terminal(command, **more) -> tuple[int, str]:
 
 def test_a_file_of_the_hub_that_is_called_like_markup(tokenizer_json, tmp_path):
     path = write_parquet(tmp_path / "there" / "a.parquet", make_text(documents=30, seed=1))
-    server = Hub("owner/corpus", {"a[/b].parquet": path.read_bytes(), "a[/[red]b.parquet": path.read_bytes()})
-    try:
+    with Hub("owner/corpus", dict.fromkeys(("a[/b].parquet", "a[/[red]b.parquet"), path.read_bytes())) as server:
         command = [sys.executable, str(ROOT / "prepare_data.py"), "--source", "owner/corpus", "--num-shards", "2"]
         more = {"cwd": tmp_path, "env": environment(server.url, tmp_path) | {"TERM": "xterm", "COLUMNS": "200"}}
         status, told = in_a_terminal([*command, "--tokenizer", tokenizer_json], **more)
-    finally:
-        server.shutdown()
-        server.server_close()
     assert status == 0, told
     assert "a[/b].parquet" in told
     assert "[red]b.parquet" in told

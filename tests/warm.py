@@ -11,8 +11,8 @@ one server, which imports them once and forks for every command:
     tests  --a socket-->  server: imports  --fork-->  a command: its own folder, environment, output, signals, status
 
 The server runs nothing itself, so it has no threads that a fork would miss. Left out are the options of Python, its
-environment variables but PYTHONPATH, and, unless `to_the_end` is asked for, the tidying of modules when it ends, which
-takes 0.2 s once torch is imported. Each area also has tests that start a Python of their own.
+environment variables but PYTHONPATH, and the tidying of modules when it ends, which takes 0.2 s once torch is imported.
+Each area also has tests that start a Python of their own.
 """
 
 import atexit
@@ -62,11 +62,11 @@ def run_ranks(ranks: int, *words, cwd=None, env=None, timeout: float = 180) -> l
 class Command:
     """A command that runs, in a process of its own. One must wait until it is `done`."""
 
-    def __init__(self, *words, cwd=None, env=None, to_the_end: bool = False):
+    def __init__(self, *words, cwd=None, env=None):
         self.words, self._output = [*map(str, words)], tempfile.TemporaryDirectory()
         environment = {key: os.fspath(value) for key, value in (os.environ if env is None else env).items()}
         request = {"words": self.words, "cwd": os.fspath(cwd or os.getcwd()), "env": environment}
-        self.pid = _ask(request | {"output": self._output.name, "to_the_end": to_the_end})
+        self.pid = _ask(request | {"output": self._output.name})
 
     def printed(self) -> str:
         """What it has written to its standard output by now."""
@@ -249,12 +249,11 @@ if __name__ == "__main__":
     gc.freeze()
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    to_the_end, status = asked["to_the_end"], 0
+    status = 0
     try:
         become(asked["words"], asked["cwd"], asked["env"])
     except SystemExit as left:
-        if to_the_end or not isinstance(left.code, int | None):
+        if not isinstance(left.code, int | None):
             raise
         status = left.code or 0
-    if not to_the_end:
-        end(status)
+    end(status)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from elsewhere import SMALL, lengths
-from file_server import FileServer
+from file_server import FileServer, Hub
 from making import make_token_set
 
 from tokenmill.remote import files, ranges
@@ -28,10 +28,10 @@ def server(folder):
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """A hub with one repository, o/n, that is empty."""
-    with FileServer({}) as server:
+    with Hub("o/n", {}) as server:
         server.token = "hf_S3CRET"
         for key, value in {
-            "HF_ENDPOINT": f"{server.url}/hub",
+            "HF_ENDPOINT": server.url,
             "HF_HOME": str(tmp_path / "hf"),
             "HF_TOKEN": server.token,
             "HF_HUB_DISABLE_XET": "1",

@@ -50,7 +50,7 @@ def test_a_set_is_there_and_back_byte_for_byte(folder, kind, request, tmp_path, 
     assert cli.main(words) == 0, capsys.readouterr().err
     assert cli.main([*words[:2], address + "/", *words[3:]]) == 0, "and again, spelled otherwise"
     if kind == "hf":
-        assert hub.commits == 2, "one each"
+        assert hub.pushes == 2, "one each"
         card = hub.files["web/README.md"].decode()
         assert 'license: "odc-by"' in card
         assert f'RowLoader("{address}"' in card

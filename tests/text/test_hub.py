@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hub_server import Hub, environment
+from file_server import Hub, environment
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
 from tokenmill.messages import in_bytes
@@ -25,10 +25,8 @@ def make_files(folder, first_seed=0):
 
 @pytest.fixture
 def hub(tmp_path):
-    server = Hub(REPOSITORY, make_files(tmp_path / "there"))
-    yield server
-    server.shutdown()
-    server.server_close()
+    with Hub(REPOSITORY, make_files(tmp_path / "there")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -80,9 +78,9 @@ def test_the_first_files_in_name_order_are_fetched_once_and_more_later(hub, env,
     assert found == {name: data for name, data in expected.items() if "shard_3" not in name}
 
 
-@pytest.mark.parametrize("trouble", ["503", "drop", "truncated", "wrong"])
+@pytest.mark.parametrize("trouble", ["503", "drop", "short", "flip"])
 def test_what_goes_wrong_on_the_way_is_tried_again(hub, env, flags, tmp_path, trouble):
-    hub.troubles = {NAMES[0]: [trouble], NAMES[1]: [trouble]}
+    hub.faults = {NAMES[0]: [trouble], NAMES[1]: [trouble]}
     run_prepare(*flags, 2, cwd=tmp_path, env=env)
     for name in NAMES[:2]:
         assert (tmp_path / "data/raw/owner--corpus" / name).read_bytes() == hub.commits[hub.main][name]
@@ -90,7 +88,7 @@ def test_what_goes_wrong_on_the_way_is_tried_again(hub, env, flags, tmp_path, tr
 
 
 def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, flags, tmp_path):
-    hub.troubles = {NAMES[2]: ["wrong"] * 100}
+    hub.faults = {NAMES[2]: ["flip"] * 100}
     done = run_prepare(*flags, 3, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 1
     assert "failed: " in done.stderr
@@ -98,8 +96,8 @@ def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, f
     assert "Traceback" not in done.stderr
     raw = tmp_path / "data/raw/owner--corpus"
     assert sorted(path.name for path in raw.glob("*.parquet")) == NAMES[:2]
-    hub.troubles = {}
-    hub.fetched.clear()
+    hub.faults = {}
+    hub.asked.clear()
     run_prepare(*flags, 3, cwd=tmp_path, env=env)
     assert hub.fetched == [NAMES[2]]
 
@@ -108,7 +106,7 @@ def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_f
     large = random.Random(0).randbytes(24_000_000).hex()  # the client writes 10 MB at a time
     path = write_parquet(tmp_path / "large.parquet", [large[at : at + 100_000] for at in range(0, len(large), 100_000)])
     hub.commits[hub.main][NAMES[0]] = path.read_bytes()
-    hub.troubles = {NAMES[0]: ["stall"]}
+    hub.faults = {NAMES[0]: ["stall"]}
     command = [sys.executable, ROOT / "prepare_data.py", *flags, "2"]
     process = subprocess.Popen([*map(str, command)], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
     incoming = tmp_path / "data/raw/owner--corpus/.cache"
@@ -116,7 +114,7 @@ def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_f
     wait_until(lambda: [p for p in incoming.rglob("*.incomplete") if 0 < p.stat().st_size < size])
     process.kill()
     process.wait()
-    hub.troubles = {NAMES[0]: ["drop"]}
+    hub.faults = {NAMES[0]: ["drop"]}
     run_prepare(*flags, 2, cwd=tmp_path, env=env)
     assert hub.ranges == [(NAMES[0], 10 << 20)], "the second request is for the rest only"
     assert (tmp_path / "data/raw/owner--corpus" / NAMES[0]).read_bytes() == hub.commits[hub.main][NAMES[0]]
@@ -130,7 +128,7 @@ def test_no_keep_raw_deletes_files_once_their_shards_are_made_and_asks_for_none_
     done = run_prepare(*flags, 3, "--no-keep-raw", cwd=other, env=env)
     assert token_set(done, other) == expected
     assert list((other / "data/raw").rglob("*.parquet")) == []
-    hub.fetched.clear()
+    hub.asked.clear()
     again = run_prepare(*flags, 3, "--no-keep-raw", cwd=other, env=env)
     assert (hub.fetched, token_set(again, other)) == ([], expected)
     next((other / again.stdout.splitlines()[-1]).glob("shards/shard_1.*.bin")).unlink()

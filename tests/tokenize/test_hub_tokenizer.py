@@ -1,7 +1,7 @@
 """--tokenizer owner/name: the tokenizer.json of a model on the hub, or in a folder."""
 
 import pytest
-from hub_server import Hub, environment
+from file_server import Hub, environment
 from making import make_text, run_prepare, write_parquet
 
 from tokenmill import TokenSet
@@ -21,11 +21,9 @@ def hugging_face(folder, texts):
 @pytest.fixture
 def hub(tmp_path):
     data = hugging_face(tmp_path / "MyModel-1B", make_text(50, seed=0))
-    server = Hub("owner/MyModel-1B", {"tokenizer.json": data})
-    server.commits["b" * 40] = {"config.json": b"{}"}
-    yield server
-    server.shutdown()
-    server.server_close()
+    with Hub("owner/MyModel-1B", {"tokenizer.json": data}) as server:
+        server.commits["b" * 40] = {"config.json": b"{}"}
+        yield server
 
 
 def test_a_model_on_the_hub_gives_its_tokenizer_and_its_name_and_works_offline_afterwards(hub, tmp_path):
