@@ -389,7 +389,6 @@ def npy(array):
         ("npy", npy(np.zeros((2, 2), np.uint16)), "a.bin: expected an array of ids, found"),
         ("npy", npy(np.array(["a"])), "a.bin: expected an array of ids, found"),
         ("megatron", b"x", "a.idx: expected Megatron's index"),
-        ("datatrove", b"x", "datatrove: is written only"),
     ],
 )
 def test_a_file_that_is_not_of_its_layout_is_named(take, tmp_path, layout, data, message):

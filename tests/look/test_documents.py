@@ -64,7 +64,9 @@ def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_wa
     done = run_prepare("--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
     found = [document.source for document in Documents(tmp_path / done.stdout.splitlines()[-1], "train")]
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert found == [f"0.parquet row group {g}, document {nth} of those that are kept in train" for g, nth in places]
+    assert found == [
+        f"0.parquet row group {g}, document {nth} in train, not counting those left out" for g, nth in places
+    ]
 
 
 def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer_json):

@@ -22,7 +22,7 @@ import tyro
 from tokenmill.addresses import is_address
 from tokenmill.exchange.convert_out import new_folder
 from tokenmill.exchange.flat_files import BLOCK_TOKENS
-from tokenmill.exchange.layouts import LAYOUTS, Name
+from tokenmill.exchange.layouts import LAYOUTS, Readable
 from tokenmill.store.names import plain
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shard_writer import ShardWriter
@@ -39,7 +39,7 @@ SHOWN = 20  # tokens of the first document
 class In:
     """Makes a token set from token files of another program."""
 
-    layout: tyro.conf.Positional[Name]  # whose; all but datatrove
+    layout: tyro.conf.Positional[Readable]  # the program that wrote the files, or their format
     # token files on this disk, of megatron the .bin; a document may continue in the next one by name
     files: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE...")]]
     tokenizer: str  # theirs: a tiktoken encoding, a tokenizer.json, or nanochat's tokenizer.pkl
@@ -145,7 +145,8 @@ def pieces_of(files: list[Path], read: Callable, tokenizer: Tokenizer, val_from:
         before += size
     if not has_bos:
         between = f"{tokenizer.bos_token}, token {tokenizer.bos_id}, between documents"
-        raise ValueError(f"{files[0]}: expected {between}, found none; check --tokenizer and --bos-token")
+        hint = "name the tokenizer that made these ids as --tokenizer, or the token between documents as --bos-token"
+        raise ValueError(f"{files[0]}: expected {between}, found none; {hint}")
     if rest is not None and rest.tokens.tolist() != [tokenizer.bos_id]:  # an EOT that nothing follows
         yield rest
 

@@ -34,7 +34,7 @@ GPT2_FINGERPRINT = "1bd489c3451db650cbb889f159c3743dab8096869899541dbc5c77cf60ee
 class Out:
     """Writes a token set as token files of another program."""
 
-    layout: tyro.conf.Positional[Name]  # whose
+    layout: tyro.conf.Positional[Name]  # the program that reads the files, or their format
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FOLDER")]]  # a new folder
     # of raw, llm.c and npy, about so many a file; by default 100M. Files are of even size, at least two to train on

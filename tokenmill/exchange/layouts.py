@@ -12,6 +12,7 @@ from tokenmill.exchange import indexed_files as indexed
 from tokenmill.exchange.flat_files import SplitFiles
 
 Name = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove"]
+Readable = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet"]
 
 
 class Layout(NamedTuple):

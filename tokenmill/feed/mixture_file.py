@@ -55,8 +55,12 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         found["weights"].append(
             (stage["begin"], weights := _table(f"the weights of stages[{number}]", stage["weights"]))
         )
-        bare = [name for name in weights if name not in found["sources"]]
-        found["sources"] |= {name: folder_of(name, folder) for name in bare}
+        bare = {name: folder_of(name, folder) for name in weights if name not in found["sources"]}
+        for name, path in bare.items():
+            is_named = name in content.get("sources", (name,))
+            if not is_named and isinstance(path, Path) and not path.exists():
+                raise ValueError(f"source {name!r} has a weight, but no [sources.{name}] and no folder {path}")
+        found["sources"] |= bare
     return found | {"removed": content.get("removed", ())}
 
 

@@ -65,13 +65,12 @@ class SourceLocator:
         if is_whole and known is not None:
             return f"{file} {known.document} {before + document + known.first:,}"
         if "row_groups" not in source:
-            return f"{file}, document {before + document:,} of those that are kept in {entry.split}"
+            return f"{file}, document {before + document:,} in {entry.split}, not counting those left out"
         ends = np.cumsum(source["row_group_documents"])
         group = int(np.searchsorted(ends, document, side="right"))
         nth = document - (int(ends[group - 1]) if group else 0)
-        return (
-            f"{file} row group {source['row_groups'][group]}, document {nth:,} of those that are kept in {entry.split}"
-        )
+        place = f"{file} row group {source['row_groups'][group]}, document {nth:,} in {entry.split}"
+        return f"{place}, not counting those left out"
 
     def metadata(self, entry: ShardEntry, document: int) -> dict[str, Any]:
         """What the publisher says of a shard's document, as far as it was kept: by column."""

@@ -93,7 +93,11 @@ def print_text(config: Report, console: Console) -> None:
     """Prints what packings would do to text, from a sample of it. Raises what `sample_text` raises."""
     from tokenmill.look.text_sample import sample_text  # and the packages of prepare
 
-    found = sample_text(config.source, config.tokenizer, config.text_column, console.print)
+    try:
+        found = sample_text(config.source, config.tokenizer, config.text_column, console.print)
+    except ValueError as error:
+        hint = "report takes --tokenizer and --text-column alone; other flags are those of tokenmill prepare"
+        raise ValueError(f"{error} ({hint})" if "--" in str(error) else str(error)) from error
     whole, lengths = found.whole_bytes / found.text_bytes, found.lengths
     tokens = int(lengths.sum() * whole)
     part = "all" if whole == 1 else f"{in_bytes(found.text_bytes)} of about {in_bytes(found.whole_bytes)}"

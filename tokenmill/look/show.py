@@ -203,7 +203,8 @@ def _show_document(config: Show, run: RunRows, printer: RowPrinter) -> None:
         return
     with printer.console.status("looking for it in the windows that may have it"):
         rows = list(run.with_document(source, entry, document, config.epoch))
-    printer.print(f"epoch {config.epoch}: {counted(len(rows), 'row')} with it")
+    is_out = token_set.view is not None and not token_set.times_of(entry)[document]
+    printer.print(f"epoch {config.epoch}: {counted(len(rows), 'row')} with it{', as the view leaves it out' * is_out}")
     for row in rows[:MOST_ROWS]:
         printer.print(f"  {row.place}" + " (only a copy, as filler)" * row.filler)
     printer.print("  and more" * (len(rows) > MOST_ROWS))

@@ -126,6 +126,7 @@ class TokenSet:
                     f"one of them, as {below[0].parent}"
                 )
             found = "a folder without manifest.json" if self.path.is_dir() else "no such folder"
+            found = "a file" if self.path.is_file() else found
             raise FileNotFoundError(
                 f"{self.path}: expected a finished token set, found {found}; run `tokenmill prepare`, or "
                 "prepare_data.py, first (again, if it was interrupted); `tokenmill list` prints the sets that are there"

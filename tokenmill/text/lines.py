@@ -184,7 +184,8 @@ def _texts_of(value: dict[str, Any], options: ReadOptions) -> list[bytes | None]
     if wrong := [text for text in found if not isinstance(text, str | None)]:
         raise BrokenLine(f"a {type(wrong[0]).__name__} there")
     if lacking := [name for name in options.required if _at(value, name) is MISSING]:
-        raise BrokenLine(f"no {lacking[0]!r}, which --keep-columns names (write {lacking[0]}? if lines may lack it)")
+        optional = f"write {lacking[0]}? if lines may lack it"
+        raise BrokenLine(f"keys {', '.join(value)}, and no {lacking[0]!r}, which --keep-columns names ({optional})")
     return [text if text is None else _as_bytes(text) for text in found]
 
 

@@ -56,9 +56,10 @@ class Evaluator:
             for name in self._columns(f"{flag} {expression}", expression) if expression is not None else ():
                 same = [column for column in columns if column.lower() == name.lower()]
                 if len(same) != 1:
+                    said = f"there is no column {name!r}" if not same else f"{' and '.join(same)} differ in case alone"
                     raise ValueError(
-                        f"{flag} {expression}: expected one column {name!r} in any case, found {len(same)} among "
-                        f"{', '.join(columns)}; write texts in single quotes, or prepare with other --keep-columns"
+                        f"{flag} {expression}: {said}; the columns are {', '.join(columns)}; write texts in single "
+                        "quotes, or prepare with other --keep-columns"
                     )
                 named[same[0]] = None
         self.columns = list(named)
@@ -69,7 +70,8 @@ class Evaluator:
         ((text,),) = self._database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
         tree = json.loads(text)
         if tree.get("error"):
-            raise ValueError(f"{shown}: expected an SQL expression, found {tree['error_message']}")
+            found = tree["error_message"].replace('at or near "FROM"', "at its end")  # that is ours
+            raise ValueError(f"{shown}: expected an SQL expression, found {found}")
         node, *others = [statement["node"] for statement in tree["statements"]]
         selected, table = node.get("select_list", []), node.get("from_table", {}).get("table_name")
         if others or len(selected) != 1 or selected[0].get("alias") or any(map(node.get, MORE)) or table != "documents":
@@ -114,7 +116,8 @@ class Evaluator:
             found = self._database.execute(f"SELECT CAST({times} AS DOUBLE) AS times FROM documents")
             column = found.fetchnumpy()["times"]
         except duckdb.Error as error:
-            raise ValueError(f"{where}: the rule cannot be evaluated: {str(error).splitlines()[0]}") from error
+            said = str(error).partition("\nLINE ")[0].split()
+            raise ValueError(f"{where}: the rule cannot be evaluated: {' '.join(said)[:300]}") from error
         if len(column) != len(rows):
             raise ValueError(f"the rule gave {len(column):,} numbers for {len(rows):,} documents; {ONE_BY_ONE}")
         if nulls := int(np.ma.count_masked(column)):
