@@ -121,7 +121,7 @@ SENSELESS_TOML = [
     ("tokens = '1T'\n[weights]\na = 1", "unknown key tokens"),
     ("[sources.a]\npath = 3\n[weights]\na = 1", "sources.a.path must be a string that is not empty, not 3"),
     ("[sources.a]\nmax_epochs = 1.5\n[weights]\na = 1", "max_epochs of 'a' must be a whole number"),
-    ("[sources.b]\nmax_epochs = 3\n[weights]\na = 1", "max_epochs names 'b', which is not a source of the mixture"),
+    ("[sources]\na = {path = 'a'}\nb = {max_epochs = 3}\n[weights]\na = 1", "max_epochs names 'b', which is not a source of the mixture"),
     (
         "[sources.web]\npath = 'web'\n[weights]\nwebb = 1",
         r"source 'webb' has a weight, but no \[sources.webb\] and no fo",
