@@ -168,7 +168,7 @@ def serve(control: socket.socket) -> dict:
 
 
 def lend_a_child() -> None:
-    """Forks a child that becomes the first process that `multiprocess` spawns: that of a preparation's workers.
+    """Forks a child that becomes the server that forks a preparation's workers.
 
     The child waits, and is told the arguments and the open files that a new Python would have been given.
     """
@@ -188,14 +188,14 @@ def lend_a_child() -> None:
             os.close(file)  # whoever has the other end is to see this one closed
         os.environ.clear()
         os.environ.update(request["env"])
-        sys.argv = ["-c", *request["arguments"][-1:]]
-        exec(request["arguments"][-2])
+        sys.argv = ["-c"]
+        exec(request["arguments"][-1])
         os._exit(0)
     theirs.close()
 
     def lend(path, arguments, files):
         arguments = [os.fsdecode(argument) for argument in arguments]
-        if "spawn_main" not in arguments[-2]:  # multiprocess's resource tracker
+        if "forkserver" not in arguments[-1]:  # multiprocess's resource tracker
             return spawn(path, arguments, files)
         util.spawnv_passfds = spawn
         request = {"arguments": arguments, "files": list(files), "env": dict(os.environ)}
@@ -246,6 +246,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the tests' own
     for name in IMPORTED.split():
         importlib.import_module(name)
+    importlib.import_module("pyarrow").array([])  # imports pandas, where it is installed
     gc.freeze()
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGINT, signal.default_int_handler)
