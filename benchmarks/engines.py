@@ -57,8 +57,8 @@ def row(name: str, documents: pa.LargeStringArray) -> str:
     ours, theirs = (statistics.median(column) for column in zip(*taken, strict=True))
     left = 1 if why else encoder.encode(documents)[2] / len(documents)
     reason = why.replace("|", "\\|").partition("\n")[0][:90]
-    facts = f"{encoder.engine} | {ours:.1f} | {theirs:.1f} | {ours / theirs:.1f} | {left:.2%} | {proving:.1f}"
-    return f"| {tokenizer.name} | {facts} | {reason} |"
+    facts = (f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.1f}", f"{left:.2%}", f"{proving:.1f}", reason)
+    return f"| {tokenizer.name} | {encoder.engine} | {' | '.join(facts)} |"
 
 
 def main(source: str, tokenizers: list[str]) -> None:

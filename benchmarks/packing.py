@@ -19,12 +19,8 @@ from tokenmill.rows.packing import RowPlan, plan_rows
 from tokenmill.store.token_sets import TokenSet
 
 ROW_LEN = 2049
-NAMES = {
-    "nanochat": "nanochat's loader",
-    "concat": "concat (build-nanogpt, llm.c)",
-    "random": "random (nanoGPT)",
-    "best_fit": "**tokenmill** `best_fit`",
-}
+NAMES = {"nanochat": "nanochat's loader", "concat": "concat (build-nanogpt, llm.c)", "random": "random (nanoGPT)"}
+NAMES |= {"best_fit": "**tokenmill** `best_fit`"}
 
 
 def fineweb_edu_lengths(count: int = 64_000, seed: int = 0) -> np.ndarray:
@@ -41,10 +37,7 @@ def table(name: str, shards: list[np.ndarray]) -> None:
 
 def table_lines(shards: list[np.ndarray]) -> list[str]:
     """What each packing does to shards of documents of these lengths, as Markdown."""
-    lines = [
-        f"| packing | {' | '.join(MEASURES)} |",
-        f"| --- |{' --- |' * len(MEASURES)}",
-    ]
+    lines = [f"| packing | {' | '.join(MEASURES)} |", f"| --- |{' --- |' * len(MEASURES)}"]
     for packing, shown in NAMES.items():
         shares = tally(packing, shards, ROW_LEN).shares()
         lines.append(f"| {shown} | {' | '.join(f'{share:.2%}' for share in shares)} |")

@@ -2,14 +2,9 @@
 
     python benchmarks/steps.py [TOKENS] --device cuda --batch-size 32 --seq-len 2048 --step-ms 20
 
-Megatron's --mock-data trains on batches that cost nothing, which is the most that any loader can reach. Here both loops
-take turns, and each turn runs many steps and then waits once for the device:
-
-    constant batch   step step step ... wait      20.01 ms a step
-    loader           step step step ... wait      20.03 ms a step: 0.1% longer
-
-Before each turn of the loader, the batches that its thread has made ahead are taken and not counted. Otherwise a slow
-loader would use in its own turn what it made in the other's.
+A constant batch costs nothing, as with Megatron's --mock-data. Both loops take turns, and each turn runs many steps and
+then waits once for the device. Before each turn of the loader, the batches that its thread has made ahead are taken and
+not counted. Otherwise a slow loader would use in its own turn what it made in the other's.
 
 A step is a chain of matrix products that takes about --step-ms; the first one depends on every token of the batch. Your
 model is not run, so pass the step time of your own training. Nothing else should run on the machine meanwhile.

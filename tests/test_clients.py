@@ -20,10 +20,7 @@ EXPECTED = {  # what each rank tells, and what the first alone
     "nanogpt": (["best_fit", "nanochat"], {}),
     "lightning": (["the recipe", "at an epoch's end", "accumulating", "with a worker", "epochs"], {}),
     "accelerate": (["register_for_checkpointing"], {1: ["prepared"]}),
-    "trainer": (
-        ["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"],
-        {1: ["loss"]},
-    ),
+    "trainer": (["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"], {1: ["loss"]}),
     "chat-trainer": (["Trainer", "SFTTrainer"], {1: ["loss"]}),
     "chat-nanochat": (["nanochat", "an epoch"], {1: ["rows"]}),
 }

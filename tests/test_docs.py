@@ -135,11 +135,8 @@ def started(gpt2, tmp_path_factory):
     return cwd
 
 
-OTHER_FOLDERS = {
-    "mixtures.md": "mixture",
-    "views.md": "viewed",
-    "quickstart.md": "started",
-}  # of pages whose blocks do not run after the demo
+# of pages whose blocks do not run after the demo
+OTHER_FOLDERS = {"mixtures.md": "mixture", "views.md": "viewed", "quickstart.md": "started"}
 
 
 @pytest.mark.parametrize(("page", "number"), PYTHON, ids=[f"{page.name} {number}" for page, number in PYTHON])
@@ -220,10 +217,8 @@ def test_the_commands_run(workshop, hubs, tmp_path, command):
         words += ["--sample", "0", "--device", "cpu"]
     if "convert out" in command:
         shutil.rmtree(cwd / words[-1], ignore_errors=True)
-    repository = next(
-        (name for name in hubs for word in words if word.startswith(name)), *PRESETS["fineweb-edu"].source
-    )
-    repository = PRESETS["climbmix"].source[0] if "climbmix" in words else repository
+    (preset,) = PRESETS["climbmix" if "climbmix" in words else "fineweb-edu"].source
+    repository = next((name for name in hubs for word in words if word.startswith(name)), preset)
     assert run(words, cwd, environment(hubs[repository], tmp_path)).strip(), "it says something"
 
 

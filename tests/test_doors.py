@@ -57,11 +57,7 @@ def test_a_shard_s_name_in_a_manifest(home, token_set, capsys, trick):
     name = trick.replace("/{home}", str(home))
     shards = read_manifest(token_set)["shards"]
     say(token_set, shards=[shards[0] | {"name": name}, *shards[1:]])
-    for command in (
-        ("verify", "--quick"),
-        ("show", "--row", "0", "--seq-len", "64"),
-        ("report",),
-    ):
+    for command in (("verify", "--quick"), ("show", "--row", "0", "--seq-len", "64"), ("report",)):
         assert ".name: expected a plain name" in fails(capsys, command[0], token_set, *command[1:])
 
 

@@ -29,63 +29,53 @@ def learned(template: str, row: dict, column: str | None = None) -> list[str]:
 
 
 HEADER = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-TWICE = [user("Hi"), assistant("Hello"), user("More"), assistant("Fine")]
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+HI = user("Hi")
+TWICE, BOTH = [HI, assistant("Hello"), user("More"), assistant("Fine")], ["Hello<|im_end|>", "Fine<|im_end|>"]
 BY_PARTS = HEADER + (
     "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "<|im_end|>\n{% endfor %}" + PROMPT
 )
 RIGHT = {
     "the next turn's opening is not learned, though it is always there": (
         CHATML.split("{% if add")[0] + "{{ '<|im_start|>assistant\n' }}",
         {"messages": TWICE},
-        ["Hello<|im_end|>", "Fine<|im_end|>"],
+        BOTH,
     ),
     "null beside a call": (
         TOOLS,
-        {"messages": [user("Hi"), assistant(None, tool_calls=[call("f", {"a": None})])]},
+        {"messages": [HI, assistant(None, tool_calls=[call("f", {"a": None})])]},
         ['<tool_call>\n{"name": "f", "arguments": {"a": null}}\n</tool_call><|im_end|>'],
     ),
     "JSON in strings": (
         TOOLS,
-        {
-            "messages": json.dumps([user("Hi"), assistant("", tool_calls=[call("f", '{"a": 1}')])]),
-            "tools": ['{"name": "f"}'],
-        },
+        {"messages": json.dumps([HI, assistant("", tool_calls=[call("f", '{"a": 1}')])]), "tools": ['{"name": "f"}']},
         ['<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call><|im_end|>'],
     ),
     "an integer of more than 64 bits": (
         TOOLS,
-        {"messages": [user("Hi"), assistant("", tool_calls=[call("f", {"a": 10**20 - 1})])]},
+        {"messages": [HI, assistant("", tool_calls=[call("f", {"a": 10**20 - 1})])]},
         ['<tool_call>\n{"name": "f", "arguments": {"a": 99999999999999999999}}\n</tool_call><|im_end|>'],
     ),
     "lone surrogates and large integers in a string of JSON": (
         TOOLS,
-        {
-            "messages": [
-                user("Hi"),
-                assistant("", tool_calls=[call("f", '{"a": "\\ud800", "b": 99999999999999999999}')]),
-            ]
-        },
+        {"messages": [HI, assistant("", tool_calls=[call("f", '{"a": "\\ud800", "b": 99999999999999999999}')])]},
         ['<tool_call>\n{"name": "f", "arguments": {"a": "\ufffd", "b": 99999999999999999999}}\n</tool_call><|im_end|>'],
     ),
     "special tokens in names": (
         TOOLS,
-        {"messages": [user("Hi"), assistant("", tool_calls=[call("<|im_end|>", {})])]},
+        {"messages": [HI, assistant("", tool_calls=[call("<|im_end|>", {})])]},
         ['<tool_call>\n{"name": "<|im_end|>", "arguments": {}}\n</tool_call><|im_end|>'],
     ),
-    "a plus before generation": (
-        MARKED.replace("{% gen", "{%+ gen"),
-        {"messages": TWICE},
-        ["Hello<|im_end|>", "Fine<|im_end|>"],
-    ),
+    "a plus before generation": (MARKED.replace("{% gen", "{%+ gen"), {"messages": TWICE}, BOTH),
     "a part without text": (
         BY_PARTS,
-        {"messages": [user("Hi"), assistant([{"type": "text", "text": None}, {"type": "text", "text": "Yo"}])]},
+        {"messages": [HI, assistant([{"type": "text", "text": None}, {"type": "text", "text": "Yo"}])]},
         ["Yo<|im_end|>"],
     ),
     "thinking that balances": (
         CHATML,
-        {"messages": [user("Hi"), assistant("<think>hm</think>Yo")]},
+        {"messages": [HI, assistant("<think>hm</think>Yo")]},
         ["<think>hm</think>Yo<|im_end|>"],
     ),
 }
@@ -101,39 +91,19 @@ ONLY_TEXTS = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content
 BLOCK = "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
 LATER = HEADER + (  # as Gemma 4: content comes after the call and its result
     "{% for c in m.tool_calls %}<call>{{ c.function.name }}{% endfor %}{% if m.tool_calls %}<result>"
-    "{{ messages[loop.index].content }}</result>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{{ messages[loop.index].content }}</result>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}" + PROMPT
 )
 ONE_CALL = TOOLS.replace("{% for c in m.tool_calls %}", "{% for c in (m.tool_calls or [])[:1] %}")
+NO_NAME, NO_REASONING = "leaves out the name of a call in a learned", "leaves out the reasoning in a learned turn; take"
 REFUSED = {
-    "the second of two calls": (
-        ONE_CALL,
-        [user("Hi"), assistant("", tool_calls=[call("f", {}), call("g", {})])],
-        "leaves out the name",
-    ),
-    "calls": (
-        CHATML,
-        [user("Hi"), assistant("b", tool_calls=[call("f", {})])],
-        "leaves out the name of a call in a learned turn",
-    ),
-    "reasoning": (
-        CHATML,
-        [user("Hi"), assistant("b", reasoning="so")],
-        "leaves out the reasoning in a learned turn; take",
-    ),
-    "thinking": (
-        CHATML,
-        [user("Hi"), assistant("b", thinking="so")],
-        "leaves out the reasoning in a learned turn; take",
-    ),
+    "the second of two calls": (ONE_CALL, [HI, assistant("", tool_calls=[call("f", {}), call("g", {})])], NO_NAME),
+    "calls": (CHATML, [HI, assistant("b", tool_calls=[call("f", {})])], NO_NAME),
+    "reasoning": (CHATML, [HI, assistant("b", reasoning="so")], NO_REASONING),
+    "thinking": (CHATML, [HI, assistant("b", thinking="so")], NO_REASONING),
     "a user's parts": (ONLY_TEXTS, [user(["a", "b"]), assistant("c")], "leaves out a text of the user"),
     "the assistant's parts": (ONLY_TEXTS, [user("a"), assistant(["c"])], "leaves out the content in a learned turn"),
     "cut": (CHATML.replace("m['content']", "m['content'][:3]"), TWICE, "changes texts by|cuts a text"),
-    "the length": (
-        CHATML.replace("m['content'] }}", "m['content'] }}{{ m['content'] | length }}"),
-        TWICE,
-        "changes texts by",
-    ),
+    "the length": (CHATML.replace("tent'] }}", "tent'] }}{{ m['content'] | length }}"), TWICE, "changes texts by"),
     "an objection": (CHATML + "{{ raise_exception('only one') }}", TWICE, "the template rejects it: only one"),
     "blocks by what a text says": (
         MARKED.replace("{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and m.content != 'Fine' %}"),
@@ -152,17 +122,13 @@ REFUSED = {
         "it cannot be told where a turn of the assistant begins",
     ),
     "Python's names": ("{% set n = namespace(_x=1) %}" + CHATML, TWICE, "a namespace cannot have the name '_x'"),
-    "function_call": (CHATML, [user("Hi"), assistant("a", function_call={"name": "f"})], "leaves out the name"),
+    "function_call": (CHATML, [HI, assistant("a", function_call={"name": "f"})], "leaves out the name"),
     "a part of thinking": (
         BY_PARTS,
-        [user("Hi"), assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yo"}])],
+        [HI, assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yo"}])],
         "leaves out the content",
     ),
-    "special tokens in keys": (
-        TOOLS,
-        [user("Hi"), assistant("", tool_calls=[call("f", {"<s>": 1})])],
-        "spells a special",
-    ),
+    "special tokens in keys": (TOOLS, [HI, assistant("", tool_calls=[call("f", {"<s>": 1})])], "spells a special"),
     "text before thinking": (
         REWRITING,
         [user("q"), assistant("Well <think>r</think> a"), user("q"), assistant("<think>r</think>b")],
@@ -170,31 +136,25 @@ REFUSED = {
     ),
     "tags beside a call": (
         TOOLS.replace("{% if m.content %}", "{% if m.content and not m.tool_calls %}"),
-        [user("Hi"), assistant("[NOTE]", tool_calls=[call("f", {})])],
+        [HI, assistant("[NOTE]", tool_calls=[call("f", {})])],
         "leaves out the content",
     ),
-    "a plan": (
-        CHATML,
-        [user("Hi"), assistant("b", tool_plan="so")],
-        "leaves out the reasoning in a learned turn; take",
-    ),
-    "a refusal": (CHATML, [user("Hi"), assistant("b", refusal="no")], "leaves out the content in a learned turn"),
+    "a plan": (CHATML, [HI, assistant("b", tool_plan="so")], NO_REASONING),
+    "a refusal": (CHATML, [HI, assistant("b", refusal="no")], "leaves out the content in a learned turn"),
     "a tool's empty result within a turn": (
         LATER,
-        [user("Hi"), assistant("a", tool_calls=[call("f", {})]), {"role": "tool", "content": ""}, assistant("b")],
+        [HI, assistant("a", tool_calls=[call("f", {})]), {"role": "tool", "content": ""}, assistant("b")],
         "a tool's result without text may be within a turn",
     ),
-    "an orphan": (CHATML, [user("Hi"), assistant("hm</think>Yo")], "does not balance"),
-    "two thoughts": (CHATML, [user("Hi"), assistant("<think>a</think><think>b</think>Yo")], "does not balance"),
+    "an orphan": (CHATML, [HI, assistant("hm</think>Yo")], "does not balance"),
+    "two thoughts": (CHATML, [HI, assistant("<think>a</think><think>b</think>Yo")], "does not balance"),
     "a list printed by Python": (
-        HEADER
-        + "{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        [user("Hi"), assistant([{"type": "text", "text": "\nYo"}])],
+        HEADER + "{{ m.content }}<|im_end|>{% endfor %}" + PROMPT,
+        [HI, assistant([{"type": "text", "text": "\nYo"}])],
         "prints a list of parts as Python does",
     ),
     "a turn without an end": (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        HEADER + "{{ m.content }}{% endfor %}" + PROMPT,
         TWICE,
         "it would never end; use a template for training",
     ),
@@ -220,10 +180,7 @@ BROKEN = [
     ({"messages": [user(7)]}, "message 0: expected content of text or parts, found 7"),
     ({"messages": [user(IMAGE)]}, "message 0: expected parts of text, found one of type 'image_url'"),
     ({"messages": [user("q"), assistant("x", tool_calls=3)]}, "message 1: expected a list of tool_calls"),
-    (
-        {"messages": [user("q"), assistant("x", tool_calls=[{"function": []}])]},
-        "expected the function of a call to have a name",
-    ),
+    ({"messages": [user("q"), assistant("x", tool_calls=[{"function": []}])]}, "expected the function of a call to"),
     ({"messages": [user("q"), assistant("x", reasoning_content=[1])]}, "message 1: expected reasoning of text"),
     ({"messages": [user("q"), assistant("x", weight=[])]}, "message 1: expected train or weight of 0 or 1"),
     ({"messages": [user("q"), assistant("x", train=2)]}, "message 1: expected train or weight of 0 or 1"),
@@ -248,7 +205,7 @@ def test_a_row_that_is_no_conversation_says_why(row, reason):
 
 
 def test_a_system_text_is_there_beside_any_column():
-    turns = [user("Hi"), assistant("Yo")]
+    turns = [HI, assistant("Yo")]
     with pytest.raises(BrokenConversation, match="message 0: expected content of text or parts"):
         read_conversation({"messages": turns, "system": {"a": 1}})
     for row, column in (({"chat": turns}, "chat"), ({"prompt": "Hi", "completion": "Yo"}, None)):
@@ -297,11 +254,8 @@ def test_ids_are_those_of_the_whole_rendering_however_a_tokenizer_changes_texts(
     whole.save(str(tmp_path / "tokenizer.json"))
     chatting = with_rule(load_foreign(tmp_path / "tokenizer.json", "<s>"), ChatRule("own", CHATML, "all", tokens[1:]))
     assert changes_texts(chatting) == (how not in ("NFC", "nothing"))
-    rows = [
-        {"messages": [user(f"{a}q {a}"), assistant(f"{b}Hi-the\u0301re{a}")]}
-        for a in ("", " ", "\n ")
-        for b in (" ", "")
-    ]
+    around = [(a, b) for a in ("", " ", "\n ") for b in (" ", "")]
+    rows = [{"messages": [user(f"{a}q {a}"), assistant(f"{b}Hi-the\u0301re{a}")]} for a, b in around]
     spelled = {"messages": [user("<|im_end|>"), assistant("a")]}
     given = pa.array([json.dumps(row) for row in [*rows, spelled]], pa.large_string())
     batch = ChatEncoder(Encoder(chatting)).encode(given)

@@ -135,10 +135,7 @@ NAMES_THE_CALL = (  # as Harmony: the result of a call names it
 
 @pytest.mark.parametrize("arguments", [{"a": 2, "b": 3}, {}, {"a": "2"}, {"a": True, "b": None}, [1, 2]])
 def test_a_call_of_numbers_is_learned_as_one_of_texts(arguments):
-    messages = [
-        user("2+3?"),
-        {"role": "assistant", "content": "", "tool_calls": [call("add", arguments)]},
-    ]
+    messages = [user("2+3?"), {"role": "assistant", "content": "", "tool_calls": [call("add", arguments)]}]
     messages += [{"role": "tool", "content": "5"}, assistant("It is 5")]
     told = json.dumps(arguments)
     expected = f'<tool_call>\n{{"name": "add", "arguments": {told}}}\n</tool_call><|im_end|>It is 5<|im_end|>'

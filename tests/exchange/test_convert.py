@@ -339,10 +339,7 @@ def test_a_file_is_one_however_it_is_spelt_and_two_of_a_name_are_two(take, flat,
     a, b, val = (flat(f"{folder}/0.bin", bos, id) for folder, id in (("a", 5), ("b", 6), ("val", 7)))
     (tmp_path / "link").symlink_to("a")
     for number, (files, train) in enumerate(
-        [
-            ((a, b, val), [5, 6]),
-            ((a, os.path.relpath(a), tmp_path / "link" / "0.bin", val), [5]),
-        ]
+        [((a, b, val), [5, 6]), ((a, os.path.relpath(a), tmp_path / "link" / "0.bin", val), [5])]
     ):
         folder = take("nanogpt", *files, name=f"x{number}", val=(Path(os.path.relpath(val)),))
         assert documents_of(folder, "train") == [[bos, id] for id in train]

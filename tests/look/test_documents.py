@@ -27,12 +27,7 @@ def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):
 def test_documents_are_indexed_as_a_list_is(tmp_path):
     lengths = [[5, 3, 40, 2], [7, 8], [1, 9, 6]]
     token_set = TokenSet(make_token_set(tmp_path / "set", train=lengths, val=[[9]]))
-    documents, expected = (
-        Documents(
-            token_set,
-        ),
-        [length for some in lengths for length in some],
-    )
+    documents, expected = (Documents(token_set), [length for some in lengths for length in some])
     for part in (slice(None), slice(2, 7), slice(None, None, -1), slice(-4, None), slice(1, 8, 3), slice(20, 30)):
         assert [len(document) for document in documents[part]] == expected[part]
         assert [document.number for document in documents[part][1:]] == list(range(9))[part][1:]

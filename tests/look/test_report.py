@@ -70,14 +70,8 @@ def decoded(folder, packing, number):
 # ---------------------------------------------------------------------------- in a browser
 
 
-SIZES, SCHEMES = [(1440, 900), (820, 1180), (390, 844)], ["light", "dark"]
-LOOKS = [
-    pytest.param(
-        size, scheme, marks=() if (size, scheme) in ((SIZES[0], "light"), (SIZES[2], "dark")) else pytest.mark.slow
-    )
-    for size in SIZES
-    for scheme in SCHEMES
-]
+SIZES = [(1440, 900), (820, 1180), (390, 844)]
+LOOKS = [(SIZES[0], "light"), (SIZES[2], "dark"), (SIZES[1], "light")]
 
 
 @pytest.mark.parametrize(("size", "scheme"), LOOKS)
@@ -122,9 +116,8 @@ def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)> &amp; \u2028 é"
     for number in range(2):
         write_parquet(tmp_path / "<b>in" / f"{number}.parquet", [evil] * 40)
-    done = run_prepare(
-        "--source", "<b>in", "--name", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path
-    )
+    flags = ["--source", "<b>in", "--name", "in", "--val-file", "last", "--tokenizer", tokenizer_json]
+    done = run_prepare(*flags, cwd=tmp_path)
     folder = tmp_path / done.stdout.splitlines()[-1]
     assert cli.main(["report", str(folder), "--seq-len", "512", "--out", str(tmp_path / "page.html")]) == 0
     tab, wrong = opened(browser, tmp_path / "page.html")

@@ -69,18 +69,8 @@ def sets(tmp_path_factory, tokenizer_json):
             write_corpus(cwd / name, file, random.Random(f"{name} {file}"))
         if root == "grown":
             shutil.copytree(cwd / "small", cwd / "grown")
-        flags = [
-            "--source",
-            name,
-            "--val-file",
-            "last",
-            "--name",
-            name,
-            "--tokens-root",
-            root,
-            "--tokenizer",
-            tokenizer_json,
-        ]
+        flags = ["--source", name, "--val-file", "last", "--name", name, "--tokens-root", root]
+        flags += ["--tokenizer", tokenizer_json]
         flags += ["--chat", "chatml"] if name == "chat" else ["--keep-columns", "score,meta"] * (name != "math")
         folder = cwd / run_prepare(*flags, "--workers", 1, cwd=cwd).stdout.splitlines()[-1]
         found[root, name] = found["grown", name] = folder
@@ -410,11 +400,8 @@ def test_a_document_is_printed_whole_with_what_is_known_of_it_and_its_rows(sets,
         assert "\n".join(expected) in out
     mixture = Mixture({"web": 1, "code": 1}, sources={name: sets["small", name] for name in ("web", "code")})
     path = save(Loop().go_on(mixture, 2, batch_size=2, seq_len=T).state, tmp_path, "torch")
-    out, place = (
-        run(capsys, sets["grown", "all"], "--document", "web/9", "--checkpoint", path),
-        "document 9 of shard b.000, ",
-    )
-    known = rf"b.parquet row 9\n<\|bos\|>{re.escape(texts[9].as_py())}\nscore: 9\nmeta: .*31m:fire:b"
+    out, place = run(capsys, sets["grown", "all"], "--document", "web/9", "--checkpoint", path), "document 9 of shard b"
+    known = rf".000, b.parquet row 9\n<\|bos\|>{re.escape(texts[9].as_py())}\nscore: 9\nmeta: .*31m:fire:b"
     assert re.search(rf"{place}{known}.*\n(.*\n)*  web/0:\d+:\d+\n", out)
     assert "\x1b" not in out
     path = save(Loop().go_on(web, 2, batch_size=2, seq_len=T, split="val").state, tmp_path, "json")

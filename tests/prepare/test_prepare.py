@@ -150,10 +150,7 @@ def test_two_preparations_of_one_set_at_once_write_the_same_bytes(large_source, 
     ("flags", "message"),
     [
         (("--source", "nowhere.parquet"), "nowhere.parquet: no such file or folder; expected"),
-        (
-            ("--source", "empty"),
-            "empty: expected parquet/arrow/jsonl/json/csv/txt/md files in this folder, found none",
-        ),
+        (("--source", "empty"), "empty: expected parquet/arrow/jsonl/json/csv/txt/md files in this folder, found none"),
         (("--source", "corpus", "--tokenizer", "gpt7"), "unknown tokenizer 'gpt7'"),
         (("--source", "corpus", "--tokenizer", "train:many"), "expected train:N of up to"),
         (("--source", "corpus", "--tokenizer", "train:5"), "expected at least 265"),
