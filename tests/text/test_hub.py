@@ -5,6 +5,8 @@ import random
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from file_server import Hub, environment
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
@@ -103,10 +105,11 @@ def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, f
 
 
 def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_fetched(hub, env, flags, tmp_path):
-    large = random.Random(0).randbytes(24_000_000).hex()  # the client writes 10 MB at a time
-    path = write_parquet(tmp_path / "large.parquet", [large[at : at + 100_000] for at in range(0, len(large), 100_000)])
-    hub.commits[hub.main][NAMES[0]] = path.read_bytes()
-    hub.faults = {NAMES[0]: ["stall"]}
+    texts, rng = make_text(240, seed=0), random.Random(0)
+    columns = {"text": texts, "image": [rng.randbytes(50_000) for _ in texts]}  # the client writes 10 MB at a time
+    pq.write_table(pa.table(columns), tmp_path / "large.parquet")
+    hub.commits[hub.main][NAMES[0]] = (tmp_path / "large.parquet").read_bytes()
+    hub.faults, flags[5] = {NAMES[0]: ["stall"]}, 100_000_000  # few shards
     command = [sys.executable, ROOT / "prepare_data.py", *flags, "2"]
     process = subprocess.Popen([*map(str, command)], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
     incoming = tmp_path / "data/raw/owner--corpus/.cache"

@@ -12,3 +12,5 @@ Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set kee
 
 It must never know where text comes from, or where ids go.
 """
+
+from tokenmill.tokenize import huggingface as huggingface  # so that Tokenizer.load knows this kind
