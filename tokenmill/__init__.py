@@ -3,7 +3,7 @@
     from tokenmill import get_batch, RowLoader      training: numpy and torch, nothing else
     from tokenmill.numpy import RowLoader           the same rows as NumPy arrays, without torch
     from tokenmill.jax import RowLoader             and as global jax.Arrays
-    tokenmill prepare --source my/files             once, before: pip install 'tokenmill[prepare]'
+    tokenmill prepare --source my/files             once, before: pip install '.[prepare]' in a clone
 
 The package has wings. The `__init__.py` of each says what lives in it. Imports point downwards:
 

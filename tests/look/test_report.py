@@ -256,7 +256,7 @@ def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys):
         ((tmp_path / "nowhere",), "or name files of text, which need not be prepared"),
         ((folder, folder), "expected one token set, found 2"),
         ((), "expected a token set, or files of text"),
-        ((tmp_path / "a.jsonl", "--tokenizer", "train:400"), "--tokenizer train:400: is not trained yet"),
+        ((tmp_path / "a.jsonl", "--tokenizer", "train:400"), "--tokenizer train:400: report trains none; name one"),
         ((tmp_path / "a.jsonl", "--text-column", "body"), "report takes --tokenizer and --text-column alone"),
     ):
         status, _, error = run(capsys, *arguments)

@@ -122,8 +122,10 @@ ADDED = {
 }
 
 
-@pytest.mark.parametrize("kind", ["digits", "nfc", "llama2"])
-@pytest.mark.parametrize("how", ADDED)
+PAIRS = [(how, "digits") for how in ADDED] + [(how, "nfc") for how in ("normalized", "not composed", "beyond ASCII")]
+
+
+@pytest.mark.parametrize(("how", "kind"), [*PAIRS, ("single_word", "llama2"), ("normalized", "llama2")])
 def test_documents_with_added_tokens_that_only_the_library_matches_are_left_to_it(tmp_path, how, kind):
     theirs = KINDS[kind]()
     theirs.add_tokens([tokenizers.AddedToken(**ADDED[how])])

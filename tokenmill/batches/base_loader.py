@@ -367,10 +367,12 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         found = source.count(0, up_to=needed) if entries else 0
         if found * (config.epochs or 1) < needed:
             view = "" if one.view is None else f", view {one.view.name!r}"
+            remedy = "lower batch_size or seq_len, pass drop_last=False, or prepare more text"
+            remedy = remedy if found else "no document is in it; see --val-fraction and --val-file of prepare"
             raise ValueError(
                 f"{f'source {name!r}, ' if name else ''}{one.display_name}{view}: split {config.split!r} has {found} "
                 f"rows of {config.seq_len} + 1 tokens, fewer than a batch of {config.batch_size} on {self.world_size} "
-                "ranks; lower batch_size or seq_len, pass drop_last=False, or prepare more text"
+                f"ranks; {remedy}"
             )
 
 

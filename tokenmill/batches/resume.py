@@ -63,8 +63,9 @@ def resumed(state: Any, config: LoaderConfig, setting: Setting, sets: Sets, orde
             mine.setdefault(LONG_CHATS, others[LONG_CHATS])
     for key in {**own, **found}:
         if found.get(key) != own.get(key):
+            what = "the tokenizer's fingerprint" if key == "fingerprint" else key
             raise ValueError(
-                f"this position does not fit: {key} is {found.get(key)!r} in the position, {own.get(key)!r} here; "
+                f"this position does not fit: {what} is {found.get(key)!r} in the position, {own.get(key)!r} here; "
                 "load it with the settings and token sets that it was saved with"
             )
     run = _with_our_names(run, config, sets)

@@ -49,7 +49,9 @@ def send(arguments: list[str], prog: str) -> None:
     """Sends what the command line names, and prints where it is."""
     config = tyro.cli(Push, prog=prog, args=arguments)
     if is_address(config.tokens) or not is_address(config.address):
-        raise ValueError("expected a folder and then an address: tokenmill push data/tokens/NAME s3://bucket/NAME")
+        raise ValueError(
+            f"{config.address}: expected a folder, and then an address as s3://bucket/NAME; copy a folder by cp -r"
+        )
     token_set, address, card = TokenSet(config.tokens), str(named(config.address)), b""
     if address.startswith("hf://"):
         parse_address(address)
@@ -135,7 +137,7 @@ def fetch(arguments: list[str], prog: str) -> None:
     """Fetches what the command line asks for, and prints where it is."""
     config = tyro.cli(Pull, prog=prog, args=arguments)
     if not is_address(config.address):
-        raise ValueError(f"{config.address}: expected an address, as s3://bucket/NAME; a folder is there already")
+        raise ValueError(f"{config.address}: expected an address, as s3://bucket/NAME; copy a folder by cp -r")
     address = str(named(config.address))
     require_folder("the folder", config.folder)
     folder, (_, manifest) = config.folder or TOKENS_ROOT / name_of(address), read_manifest(address)

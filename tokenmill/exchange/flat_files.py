@@ -154,7 +154,9 @@ def _read_numpy(path: Path, dtype: np.dtype) -> tuple[int, np.dtype]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # whatever Python's own parser says of the header
-        raise ValueError(f"{path}: expected an array of NumPy's, found damage ({error})") from error
+        raise ValueError(
+            f"{path}: expected an array of NumPy's, found another or a damaged file; check the layout"
+        ) from error
     if array.ndim != 1 or array.dtype.kind not in "ui":
         raise ValueError(f"{path}: expected an array of ids, found {array.dtype} of shape {array.shape}")
     return array.offset, array.dtype

@@ -198,7 +198,8 @@ class Source:
         if is_few or (filler > MUCH_FILLER and not self._packing.whole):
             told = f"of {self.seq_len:,} + 1 tokens, {filler:.0%} of them filler; a global batch takes"
             has = f"{self.token_set.display_name}: an epoch of {self._order.split} has {counted(plan.num_rows, 'row')}"
-            warnings.warn(f"{has} {told} {setting.global_batch:,}", stacklevel=2)
+            remedy = "use shorter rows, smaller batches or more text"
+            warnings.warn(f"{has} {told} {setting.global_batch:,}; {remedy}", stacklevel=2)
 
     def _key(self, epoch: int, window: int) -> tuple[int, ...]:
         """The seed of a window's plan."""

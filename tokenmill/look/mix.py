@@ -97,4 +97,5 @@ def _print(heads: Sequence[str], rows: Sequence[Sequence[Any]], console: Console
     table = Table(*(Column(head, justify="right", no_wrap=True) for head in heads))
     for row in rows:
         table.add_row(*map(str, row))
+    console.width = max(console.width, 110)  # figures are not cut
     console.print(table)

@@ -81,7 +81,7 @@ class Tally:
 
     @property
     def cut(self) -> float:
-        """Share of the documents that would fit into a row but are whole in none."""
+        """Of the documents that fit in a row, the share that is whole in none."""
         return self.broken / max(1, self.short)
 
     def shares(self) -> tuple[float, ...]:

@@ -40,11 +40,11 @@ class Report:
 
     # a token set's folder or address; or files of text, or a folder of them
     source: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOKENS|FILES")]]
-    seq_len: int = 2048  # tokens of an input, in the rows that the page draws
+    seq_len: int = 2048  # tokens of an input, in the rows that the page draws; of text, in one more table
     out: Path | None = None  # the page; by default report.html in the folder, or NAME.html here for a remote set
     view: str | None = None  # report on the documents of this view, each as often as it counts
     cache_dir: str | None = None  # where to cache files of a remote set; by default TOKENMILL_CACHE
-    tokenizer: str = "gpt2"  # of text that was not prepared, as for prepare
+    tokenizer: str = "gpt2"  # of text that was not prepared: as for prepare, but not train:N
     text_column: str = "text"  # of text that was not prepared
 
     def __post_init__(self) -> None:
@@ -134,6 +134,8 @@ def main(arguments: list[str], prog: str) -> None:
             raise ValueError("--out and --view are for token sets, and these are files of text; prepare them first")
         print_text(config, console)
         return
+    if (config.tokenizer, config.text_column) != (Report.tokenizer, Report.text_column):
+        raise ValueError("--tokenizer and --text-column are for text that was not prepared, and this is a token set")
     try:
         place, found = set_folder(config.source[0]), find(config)
     except FileNotFoundError as error:

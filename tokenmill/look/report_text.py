@@ -12,11 +12,11 @@ from tokenmill.store.token_sets import TokenSet
 _OF_ROWS = ("rows that begin a document", "rows with an inserted BOS", "rows that begin without BOS")
 MEASURES = ("tokens dropped", "short documents cut", "filler", *_OF_ROWS, "beginning in view")
 MEASURES_IN_WORDS = (
-    "Dropped: share of the tokens that are in no row. Short documents cut: share of the documents that would fit in a "
-    "row but are whole in none. Filler: share of the rows' tokens that are copies. Inserted BOS: the row begins within "
-    "a document that is longer than a row. Beginning in view: share of the rows' tokens whose row also holds their "
-    "document's beginning. nanochat's loader is run on one rank, these documents again and again, until what it drops "
-    "has settled."
+    "Dropped: share of the tokens that are in no row. Short documents cut: of the documents that fit in a row, the "
+    "share that is whole in none. Filler: share of the rows' tokens that are copies. Inserted BOS: the row begins "
+    "within a document that is longer than a row. Beginning in view: share of the rows' tokens whose row also holds "
+    "their document's beginning. nanochat's loader is run on one rank, these documents again and again, until what it "
+    "drops has settled."
 )
 CHAT_MEASURES = ("targets lost", "tokens dropped", "padding")
 CHAT_MEASURES_IN_WORDS = (

@@ -66,7 +66,7 @@ class Show:
     shuffle: bool | None = None  # as in training, by default shuffled
     seed: int | None = None  # as in training, by default 1337
     columns: str | None = None  # also print a table of these columns of the rows' documents, as score,language; or all
-    cache_dir: str | None = None  # where to cache blocks of a remote set; by default TOKENMILL_CACHE
+    cache_dir: str | None = None  # where to cache parts of a remote set; by default TOKENMILL_CACHE
     ids: bool = False  # also print token ids
     full: bool = False  # print whole texts, even for many rows
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.prepare.choose_tokenizer import find_tokenizer
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.run import LITTLE_TEXT
 from tokenmill.text.documents import read_unit, text_lengths
 from tokenmill.text.listing import list_sources
 from tokenmill.text.plan import plan, shard_size
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
+from tokenmill.tokenize.load import load_any
 
 SAMPLE_BYTES = 64 << 20  # of text
 
@@ -42,9 +42,10 @@ def sample_text(source: Sequence[str], tokenizer: str, text_column: str, say: Ca
         say(f"left out {line}")
     if elsewhere := [file.shown for file in listing.files if not file.is_there]:
         raise ValueError(f"{elsewhere[0]}: report samples files that are here; fetch some, or prepare first")
-    found = find_tokenizer(config, listing.files, say)
-    if found is None:
-        raise ValueError(f"--tokenizer {tokenizer}: is not trained yet; name another, or prepare first")
+    if config.train_size is not None:
+        trained = f"data/tokenizers/NAME-bpe{config.train_size}.json, which `prepare` has trained"
+        raise ValueError(f"--tokenizer {tokenizer}: report trains none; name one, or {trained}")
+    found = load_any(tokenizer)
     size, every = sum(file.text_bytes for file in listing.files), plan(listing.files, config.options, shard_size([]))
     encoder = Encoder(found) if size < LITTLE_TEXT else choose_encoder("auto", found)[0]
     step = max(1, round(size / SAMPLE_BYTES))  # evenly spaced units first

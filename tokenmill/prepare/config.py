@@ -60,7 +60,7 @@ class PrepareConfig:
     keep_raw: bool = True  # keep files from the hub; otherwise each is deleted once its shards are made
     workers: int = available_cores()  # processes; by default as many as this process has cores
     cluster: Literal["ray"] | None = None  # make shards on the Ray cluster that RAY_ADDRESS names
-    part: str | None = None  # I/N: make only every N-th shard, as one of N machines; the last one finishes
+    part: str | None = None  # I/N: make only every N-th unit, as one of N machines; the last one finishes
     dry_run: bool = False  # say what would be fetched and written, and stop
     shard_text_bytes: int | None = None  # bytes of text in a shard; by default a 512th of all, 8 to 256 MiB
     # fmt: on

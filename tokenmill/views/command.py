@@ -79,6 +79,9 @@ def _told(token_set: TokenSet, facts: dict[str, Any]) -> str:
     """What a view keeps, split by split."""
     rule = facts["rule"]
     lines = [f"{facts['name']}: " + " ".join(f"--{flag} {value!r}" for flag, value in rule.items())]
+    if facts["manifest"] != token_set.digest:
+        lines.append(f"  the set has changed since; run `tokenmill view {token_set.display_name} --update`")
+        return sanitize("\n".join(lines))
     for split, counts in facts["splits"].items():
         entries, kept = token_set.split(split), counts["documents"]
         documents, tokens = sum(e.documents for e in entries), sum(e.tokens for e in entries)
@@ -89,8 +92,6 @@ def _told(token_set: TokenSet, facts: dict[str, Any]) -> str:
         )
     if (most := max(map(int, facts["times"]))) > 1:
         lines.append(f"  a document counts up to {most} times in an epoch")
-    if facts["manifest"] != token_set.digest:
-        lines.append(f"  the set has changed since; run `tokenmill view {token_set.display_name} --update`")
     return sanitize("\n".join(lines))
 
 
