@@ -247,8 +247,9 @@ def test_a_sample_of_files_with_much_beside_their_text_tells_the_text(tmp_path, 
     assert "1 document, and tokenized" in run(capsys, tmp_path / "one.txt", "--tokenizer", tokenizer_json)[1]
 
 
-def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys, tokenizer_json):
+    for name, text in (("a", "one"), ("empty", "")):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n")
     for arguments, said in (
         ((tmp_path / "a.jsonl", "--view", "x"), "--out and --view are for token sets"),
         ((tmp_path / "none.jsonl",), "none.jsonl"),
@@ -256,8 +257,13 @@ def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys):
         ((tmp_path / "nowhere",), "or name files of text, which need not be prepared"),
         ((folder, folder), "expected one token set, found 2"),
         ((), "expected a token set, or files of text"),
+        ((folder, "--tokenizer", "cl100k_base"), "are for text that was not prepared, and this is a token set"),
+        ((tmp_path / "empty.jsonl", "--tokenizer", tokenizer_json), "found no documents to report on"),
         ((tmp_path / "a.jsonl", "--tokenizer", "train:400"), "--tokenizer train:400: report trains none; name one"),
-        ((tmp_path / "a.jsonl", "--text-column", "body"), "report takes --tokenizer and --text-column alone"),
+        (
+            (tmp_path / "a.jsonl", "--text-column", "body", "--tokenizer", tokenizer_json),
+            "report takes --tokenizer and --text-column alone",
+        ),
     ):
         status, _, error = run(capsys, *arguments)
         assert (status, said in error) == (1, True), error

@@ -2,16 +2,39 @@
 
 import sys
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from by_trainer import GLUE, make_model, resumes_exactly, sft_needs
-from conversations import conversations, whole_ones
 from record import say
 from transformers import TrainingArguments
 from trl import SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from tokenmill import RowLoader
+from tokenmill import RowLoader, TokenSet, document_ids
+from tokenmill.store.set_names import find_token_set
+
+
+def conversations(ignore_index=-100):
+    """Every conversation of the training split: its first tokens -> (ids, labels), which are not shifted."""
+    token_set, found = TokenSet(find_token_set("data/tokens")), {}
+    for entry in token_set.split("train"):
+        shard = token_set.open(entry)
+        bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
+        for first, last in zip(shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True):
+            ids = shard.tokens[first:last].tolist()
+            labels = [token if bears else ignore_index for token, bears in zip(ids, bits[first:last], strict=True)]
+            assert found.setdefault(tuple(ids[:5]), (ids, labels)) == (ids, labels)
+    return found
+
+
+def whole_ones(inputs, known, bos_id):
+    """The (ids, labels) of the conversations in the inputs of a batch, row by row."""
+    for row, of_token in zip(inputs.tolist(), document_ids(inputs, bos_id).tolist(), strict=True):
+        for document in dict.fromkeys(of_token):
+            tokens = [token for token, of in zip(row, of_token, strict=True) if of == document]
+            if tuple(tokens[:5]) in known:  # else it is padding
+                yield known[tuple(tokens[:5])]
 
 
 def loss_is_that_of_trl_s_batch():

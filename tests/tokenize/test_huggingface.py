@@ -170,21 +170,13 @@ def test_the_model_says_what_begins_a_document(tmp_path):
     assert load_any(str(path)).bos_token == "<bos>"
 
 
-@pytest.mark.parametrize(
-    ("step", "bos"),
-    [
-        ({"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<ordinary>", 5]}, "<ordinary>"),
-        (
-            {
-                "type": "TemplateProcessing",
-                "single": [{"SpecialToken": {"id": "BOS", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-                "special_tokens": {"BOS": {"id": "BOS", "ids": [2], "tokens": ["<bos>"]}},
-            },
-            "<bos>",
-        ),
-    ],
-)
+A, B = ({"Sequence": {"id": letter, "type_id": 0}} for letter in "AB")
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "BOS", "type_id": 0}}, A], "pair": [A, B]}
+TEMPLATE["special_tokens"] = {"BOS": {"id": "BOS", "ids": [2], "tokens": ["<bos>"]}}
+BERT = {"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<ordinary>", 5]}
+
+
+@pytest.mark.parametrize(("step", "bos"), [(BERT, "<ordinary>"), (TEMPLATE, "<bos>")])
 def test_a_post_processor_puts_it_first(tmp_path, step, bos):
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
     theirs.add_special_tokens(["<|endoftext|>", "<bos>", "<eos>", "<cls>"])
@@ -202,14 +194,11 @@ def test_a_post_processor_puts_it_first(tmp_path, step, bos):
         load_any(str(path))
 
 
+SPLIT = {"type": "Split", "invert": False}
 DOUBTFUL = {
-    "a literal": {
-        "pre_tokenizer": [{"type": "Split", "pattern": {"String": "the"}, "behavior": "Isolated", "invert": False}]
-    },
+    "a literal": {"pre_tokenizer": [SPLIT | {"pattern": {"String": "the"}, "behavior": "Isolated"}]},
     "a delimiter": {"pre_tokenizer": [{"type": "CharDelimiterSplit", "delimiter": "|"}]},
-    "what is removed": {
-        "pre_tokenizer": [{"type": "Split", "pattern": {"Regex": "the"}, "behavior": "Removed", "invert": False}]
-    },
+    "what is removed": {"pre_tokenizer": [SPLIT | {"pattern": {"Regex": "the"}, "behavior": "Removed"}]},
     "merges twice": {"merges": 1},
 }
 
