@@ -1,7 +1,5 @@
 """Random histories of a run, against an oracle that knows what was dealt, and nothing of legs and cursors.
 
-    PYTHONPATH=.:tests python tests/loader_histories.py 0 100        the histories of seeds 0 to 99
-
 In a history, loaders are made again and again with other ranks, batch sizes, row lengths, weights, sources, stages and
 caps, over sets that grow and change their view; batches are skipped, and runs go back to an earlier position. All
 tokens of text are different numbers, so what was dealt says where it is from. At the end:
@@ -12,8 +10,6 @@ tokens of text are different numbers, so what was dealt says where it is from. A
 """
 
 import random
-import sys
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -266,22 +262,3 @@ def tokens_of(piece: Piece) -> list[int]:
     """The tokens of a piece as in its row."""
     tokens = piece.shard.tokens[: piece.length] if piece.is_padding else piece.tokens(BOS)
     return [*map(int, tokens)]
-
-
-def main(first: int, count: int) -> Counter[str]:
-    """Some histories. Prints the seed of one that fails."""
-    found, longest = Counter[str](), 0
-    for seed in range(first, first + count):
-        with tempfile.TemporaryDirectory() as folder, small_windows():
-            try:
-                facts = History(Path(folder), seed).happen(25)
-            except BaseException:
-                print(f"seed {seed}", flush=True)
-                raise
-            longest = max(longest, facts.pop("bytes", 0))
-            found += facts
-    return found + Counter({"bytes of the longest position": longest})
-
-
-if __name__ == "__main__":
-    print(dict(main(int(sys.argv[1]), int(sys.argv[2]))))

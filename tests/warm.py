@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IMPORTED = """
     tokenmill tokenmill.cli tokenmill.prepare.command tokenmill.prepare.make tokenmill.look.show tokenmill.look.report
     tokenmill.look.verify tokenmill.look.mix tokenmill.exchange.convert tokenmill.batches.packed_rows
-    tokenmill.batches.get_batch tokenmill.tokenize.tokenizer torch.distributed torch.utils.data
+    tokenmill.batches.get_batch tokenmill.tokenize.tokenizer torch.distributed torch.utils.data s3fs
 """
 
 

@@ -122,6 +122,15 @@ def test_what_is_no_state_is_refused_and_changes_nothing(token_set, wrong):
     assert state_dict() == before
 
 
+def test_calls_that_a_state_could_not_tell_apart_are_an_error(token_set):
+    for view in (None, ""):
+        get_batch("train", 2, SEQ_LEN, tokens=token_set, view=view)
+    assert len(loaders_in(state_dict())) == 1
+    get_batch("train", 2, SEQ_LEN, tokens=token_set, prefetch=0)
+    with pytest.raises(ValueError, match=r"differ in device, rank or prefetch alone: get_batch\(split='train'"):
+        state_dict()
+
+
 # ---------------------------------------------------------------------------- evaluation
 
 

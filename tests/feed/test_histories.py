@@ -1,12 +1,18 @@
 """Whatever a run goes through, every token comes as often as it should, and a position tells what each step had."""
 
-import loader_histories
+from collections import Counter
+
 import pytest
+from loader_histories import History, small_windows
 
 
 @pytest.mark.filterwarnings("ignore:.*these are left out:UserWarning")
 @pytest.mark.parametrize("first", [0, 4, 8])
-def test_random_histories_lose_nothing_and_repeat_nothing(first):
-    found = loader_histories.main(first, 4)
+def test_random_histories_lose_nothing_and_repeat_nothing(first, tmp_path):
+    found = Counter()
+    for seed in range(first, first + 4):
+        (tmp_path / str(seed)).mkdir()
+        with small_windows():
+            found += History(tmp_path / str(seed), seed).happen(25)
     assert found["rows"] > 500
     assert found["windows packed again"] > 10

@@ -97,6 +97,8 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
     records[2].write_text(json.dumps(record | {"tokens": record["tokens"] + 1}))
     records[3].write_text("{")
     (own_prepared / "token_bytes.npy").unlink()
+    manifest = (own_prepared / "manifest.json").read_text()
+    (own_prepared / "manifest.json").write_text(manifest.replace('"split": "val"', '"split": "train"'))
     done = run_verify(own_prepared, *flags)
     assert done.returncode == 1
     for expected in (
@@ -104,7 +106,7 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
         f"{bins[1].stem}: .idx: expected",
         f"{bins[2].stem}.json: bin.bytes: expected",
         f"{bins[3].stem}: ",
-        "the set: ",
+        "the set: manifest.json: it was changed, or manifests/",
         "8 shards, 4 bad",
     ):
         assert expected in done.stdout

@@ -80,6 +80,9 @@ class LoaderCache:
                 "at its first row: call get_batch with the arguments and token set of the position"
             )
         saved = {id(one): [_arguments(one, of), one.state_dict()] for (_, of, _), one in self._loaders.items()}
+        every = [arguments for arguments, _ in saved.values()]
+        if twice := [one for n, one in enumerate(every) if one in every[:n]]:
+            raise ValueError(f"two calls of get_batch differ in device, rank or prefetch alone: {_call(twice[0])}")
         return {"get_batch": json.dumps([*saved.values(), *self._waiting])}
 
     def load_state_dict(self, state: Any) -> None:

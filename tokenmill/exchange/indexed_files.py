@@ -84,15 +84,16 @@ def write_parquet(split: SplitFiles, folder: Path) -> None:
 def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     table = pq.ParquetFile(path)
     kinds = dict(zip(table.schema_arrow.names, table.schema_arrow.types, strict=True))
-    lists = [name for name, kind in kinds.items() if pa.types.is_list(kind) or pa.types.is_large_list(kind)]
-    if "input_ids" not in lists or not pa.types.is_integer(kinds["input_ids"].value_type):
+    is_list = {name: pa.types.is_list(kind) or pa.types.is_large_list(kind) for name, kind in kinds.items()}
+    if not is_list.get("input_ids") or not pa.types.is_integer(kinds["input_ids"].value_type):
         raise ValueError(f"{path}: expected a column input_ids, of lists of ids, found {kinds.get('input_ids')}")
-    if lost := [name for name in lists if name not in ("input_ids", *OF_THE_TOKENIZER)]:
+    many = [name for name, kind in kinds.items() if pa.types.is_nested(kind) or "binary" in str(kind)]
+    if lost := [name for name in many if not is_list[name] or name not in ("input_ids", *OF_THE_TOKENIZER)]:
         raise ValueError(
             f"{path}: has {', '.join(lost)} beside input_ids, which would be lost here, and all tokens learned; take "
             "conversations in by `tokenmill prepare --chat`, which keeps their mask (docs/chat.md), or leave it out"
         )
-    if "attention_mask" in lists and 0 in table.read(["attention_mask"])[0].combine_chunks().flatten().to_numpy():
+    if "attention_mask" in many and 0 in table.read(["attention_mask"])[0].combine_chunks().flatten().to_numpy():
         raise ValueError(f"{path}: attention_mask has zeros, so input_ids has padding, no text; save it without")
     column = table.read(["input_ids"])[0].combine_chunks()
     if column.null_count or column.flatten().null_count:

@@ -75,6 +75,7 @@ class LoaderConfig:
         for field in ("shuffle", "drop_last"):
             self._set(field, truth(field, getattr(self, field)))
         self._set("split", str(self.split))
+        self._set("view", self.view or None)
         if self.cache_bytes is not None:
             self._set("cache_bytes", bytes_of("cache_bytes", self.cache_bytes))
         if self.cache_dir is not None:

@@ -179,7 +179,7 @@ class Mixture:
 
     def open(self, cache: CacheConfig = DEFAULT_CACHE) -> dict[str, TokenSet]:
         """The token sets, with their views, by name. `cache` says where remote ones are cached. ValueError if two have
-        other tokenizers, or the same documents as often.
+        other tokenizers, or are one set with equal views.
         """
         sets = {name: open_set(path, cache).viewed(self.views.get(name)) for name, path in self.paths.items()}
         _require_compatible(sets)

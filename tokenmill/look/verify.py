@@ -28,7 +28,7 @@ from tokenmill.store.columns import MASK, OFFSETS, TARGETS, TOKENS, columns_of
 from tokenmill.store.files import BLOCK_BYTES, Checksums, read_json, sha256_of_file
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import OFFSET, ShardEntry, in_blocks, shard_path
-from tokenmill.store.token_sets import SMALL_FILES, TokenSet, checksums_of_files, require_kept_manifests
+from tokenmill.store.token_sets import SMALL_FILES, TokenSet, checksums_of_files, kept_manifest, require_kept_manifests
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -43,13 +43,20 @@ def of_the_set(token_set: TokenSet) -> list[str]:
         others = [key for key in {**facts, **found} if facts.get(key) != found.get(key)]
         problems += [f"tokenizer.json: expected {key} {facts.get(key)!r}, found {found.get(key)!r}" for key in others]
         listed, sums = token_set.manifest["files"], checksums_of_files(token_set.path)
-        problems += [f"{name}: its SHA-256 is not the manifest's" for name in SMALL_FILES if sums[name] != listed[name]]
+        changed = [name for name in SMALL_FILES if sums.get(name) != listed.get(name)]
+        problems += [f"{name}: it is missing, or its SHA-256 is not the manifest's" for name in changed]
         require_kept_manifests(token_set.path)
-    except (OSError, ValueError, KeyError) as error:
+        if not kept_manifest(token_set.path, token_set.digest).exists():
+            copy = f"manifests/{token_set.digest}.json"
+            problems.append(f"manifest.json: it was changed, or {copy} is gone, its copy; put the right one back")
+    except (OSError, ValueError) as error:
         problems.append(str(error))
     for stem in token_set.view_stems():
         try:
             view = read_json(token_set.view_file(f"{stem}.json"), "view")
+            same = read_json(token_set.view_file(f"{view['digest']}.json"), "view")
+            if others := [key for key in view if view[key] != same[key] and key not in ("name", "rule")]:
+                problems.append(f"{FOLDER}/{stem}: {', '.join(others)} is not as when it was made; make the view again")
             for kind in VIEW_ARRAYS:
                 if sha256_of_file(token_set.view_file(f"{view['digest']}.{kind}", view[kind])) != view[kind]["sha256"]:
                     problems.append(f"{FOLDER}/{stem}: {kind}: its SHA-256 is not the view's; make the view again")

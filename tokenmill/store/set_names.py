@@ -5,7 +5,7 @@
     set_folder("web")                             the one set under data/tokens whose data set is called web
     find_token_set("data/tokens")                 the one set in there, whatever its name is
 
-A short name that fits two sets is an error that lists them, so no run trains on another set than you meant.
+A data set's name that fits two sets is an error that lists them; a folder of this name comes first.
 """
 
 import contextlib

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.checks import whole_number
 from tokenmill.extras import naming_the_extra
 from tokenmill.messages import counted
 from tokenmill.store.views import MOST
@@ -40,8 +41,8 @@ class Rule:
     def __post_init__(self) -> None:
         if (self.where, self.repeat) == (None, None):
             raise ValueError("a view needs a rule: pass --where, --repeat, or both")
-        if self.cap is not None and not 1 <= self.cap <= MOST:
-            raise ValueError(f"--cap must be from 1 to {MOST}, not {self.cap}")
+        if self.cap is not None:
+            object.__setattr__(self, "cap", whole_number("--cap", self.cap, 1, MOST))
 
 
 class Evaluator:
