@@ -93,8 +93,6 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         """What makes the arrays of a batch (arrays.py). Raises ValueError if they cannot hold these rows."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------------ iterating
-
     def __iter__(self) -> Self:
         if self.config.epochs is not None and (self._begun or self.run.has_ended) and not self._stays:
             self._move(self.run.next_iteration())
@@ -329,8 +327,6 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             f"{config.packing}; rank {self.rank} of {self.world_size}; {now.step:,} steps and {now.tokens:,} tokens on)"
         )
 
-    # ------------------------------------------------------------------------ checks
-
     def _require_supported(self) -> None:
         """ValueError if the packing cannot make rows of these sets, or `ignore_index` is a token."""
         config = self.config
@@ -367,12 +363,10 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         found = source.count(0, up_to=needed) if entries else 0
         if found * (config.epochs or 1) < needed:
             view = "" if one.view is None else f", view {one.view.name!r}"
-            remedy = "lower batch_size or seq_len, pass drop_last=False, or prepare more text"
-            remedy = remedy if found else "no document is in it; see --val-fraction and --val-file of prepare"
             raise ValueError(
                 f"{f'source {name!r}, ' if name else ''}{one.display_name}{view}: split {config.split!r} has {found} "
                 f"rows of {config.seq_len} + 1 tokens, fewer than a batch of {config.batch_size} on {self.world_size} "
-                f"ranks; {remedy}"
+                "ranks; lower batch_size or seq_len, pass drop_last=False, or prepare more text (val: --val-fraction)"
             )
 
 

@@ -41,7 +41,7 @@ def setting_of(config: LoaderConfig, sets: Sets, world_size: int) -> Setting:
 def identity_of(config: LoaderConfig, setting: Setting, sets: Sets, order: Order) -> dict[str, Any]:
     """What must match for a position to mean the same row."""
     name, long_documents, shuffle, _ = order.packing
-    identity: dict[str, Any] = {"fingerprint": ids_fingerprint(next(iter(sets.values()))), "split": config.split}
+    identity: dict[str, Any] = {"tokenizer": ids_fingerprint(next(iter(sets.values()))), "split": config.split}
     identity |= {"packing": name, "long_documents": long_documents, "shuffle": shuffle}
     identity |= {"seed": order.seed, "loss": order.loss}
     if any(one.is_chat for one in sets.values()):
@@ -63,9 +63,8 @@ def resumed(state: Any, config: LoaderConfig, setting: Setting, sets: Sets, orde
             mine.setdefault(LONG_CHATS, others[LONG_CHATS])
     for key in {**own, **found}:
         if found.get(key) != own.get(key):
-            what = "the tokenizer's fingerprint" if key == "fingerprint" else key
             raise ValueError(
-                f"this position does not fit: {what} is {found.get(key)!r} in the position, {own.get(key)!r} here; "
+                f"this position does not fit: {key} is {found.get(key)!r} in the position, {own.get(key)!r} here; "
                 "load it with the settings and token sets that it was saved with"
             )
     run = _with_our_names(run, config, sets)
