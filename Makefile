@@ -25,7 +25,7 @@ test: .venv/tools
 
 # what CI runs: other people's frameworks, Ray, another Python, a type checker, kills and damage at random too
 test-all: .venv/tools
-	$(PYTEST) --numprocesses 2
+	$(PYTEST) --numprocesses 3
 
 # a few million parameters, for two or three minutes, on what `make demo` makes; again: goes on where it ended
 train: .venv/installed

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from tokenmill.feed.forecast import forecast
     from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.look.documents import Documents
-    from tokenmill.prepare.config import PRESETS, PrepareConfig
-    from tokenmill.prepare.pool import PreparationError
+    from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
     from tokenmill.store.set_names import find_token_set
     from tokenmill.store.token_sets import TokenSet
     from tokenmill.tokenize.tokenizer import Tokenizer
@@ -71,7 +70,7 @@ _HOMES = {
     "Documents": "look.documents",
     "Mixture": "feed.mixture",
     "PackedRows": "batches.packed_rows",
-    "PreparationError": "prepare.pool",
+    "PreparationError": "prepare.config",
     "PrepareConfig": "prepare.config",
     "RowLoader": "batches.loader",
     "TokenSet": "store.token_sets",

@@ -236,7 +236,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("flags", "message"), FLAGS)
-def test_what_does_not_go_together_is_refused(source, flags, message, tmp_path):
-    done = run_prepare("--source", source, *flags, cwd=tmp_path, check=False)
+def test_what_does_not_go_together_is_refused(source, flags, message, tokenizer_json, tmp_path):
+    done = run_prepare("--source", source, "--tokenizer", tokenizer_json, *flags, cwd=tmp_path, check=False)
     assert done.returncode in (1, 2)
     assert message in " ".join(re.sub("[│\n]", " ", done.stderr).split())

@@ -106,7 +106,7 @@ def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, f
 
 def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_fetched(hub, env, flags, tmp_path):
     texts, rng = make_text(240, seed=0), random.Random(0)
-    columns = {"text": texts, "image": [rng.randbytes(50_000) for _ in texts]}  # the client writes 10 MB at a time
+    columns = {"text": texts, "image": [rng.randbytes(100_000) for _ in texts]}  # the client writes 10 MB at a time
     pq.write_table(pa.table(columns), tmp_path / "large.parquet")
     hub.commits[hub.main][NAMES[0]] = (tmp_path / "large.parquet").read_bytes()
     hub.faults, flags[5] = {NAMES[0]: ["stall"]}, 100_000_000  # few shards

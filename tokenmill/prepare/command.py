@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 import tyro
 
 from tokenmill.messages import counted, in_bytes, sanitize
-from tokenmill.prepare.config import PRESETS, PrepareConfig
+from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
 from tokenmill.prepare.made import left_out
-from tokenmill.prepare.pool import PreparationError
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import TARGETS

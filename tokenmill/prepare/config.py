@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tokenmill.addresses import has_scheme, named, require_no_password
 from tokenmill.checks import whole_number
@@ -162,3 +162,13 @@ PRESETS = {
     "climbmix": replace(FINEWEB, source="karpathy/climbmix-400b-shuffle", num_shards=170, val_file="last"),
     "demo": PrepareConfig(source="stdlib", tokenizer="train:8192"),
 }
+
+
+class PreparationError(Exception):
+    """Some units could not be made; the others are done. `failures` (pool.Failure) says which, `folder` has the others."""
+
+    def __init__(self, failures: list[Any], folder: Path | str):
+        reasons = "; ".join(dict.fromkeys(failure.reason for failure in failures))
+        others = ", all others are done" * (not any(failure.is_for_all for failure in failures))
+        super().__init__(f"{len(failures)} failed{others}: {reasons}")
+        self.failures, self.folder = failures, folder

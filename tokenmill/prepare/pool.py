@@ -52,16 +52,6 @@ def failure_of(task: Any, error: BaseException) -> Failure:
     return Failure(task, reason, "" if expected else "".join(traceback.format_exception(error)), is_for_all)
 
 
-class PreparationError(Exception):
-    """Some units could not be made; the others are done. `failures` says which; `folder` has what is done."""
-
-    def __init__(self, failures: list[Failure], folder: Path | str):
-        reasons = "; ".join(dict.fromkeys(failure.reason for failure in failures))
-        others = ", all others are done" * (not any(failure.is_for_all for failure in failures))
-        super().__init__(f"{len(failures)} failed{others}: {reasons}")
-        self.failures, self.folder = failures, folder
-
-
 PACKAGES = str(Path(__file__).resolve().parents[2])  # where this package is, if it is not installed
 TRIES = 2
 SILENT_SECONDS = 600  # after which a worker is taken for dead; it reports something every few MB

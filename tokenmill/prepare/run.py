@@ -18,12 +18,12 @@ from tokenmill.addresses import has_scheme
 from tokenmill.messages import counted, in_bytes
 from tokenmill.prepare import cluster
 from tokenmill.prepare.choose_tokenizer import find_tokenizer
-from tokenmill.prepare.config import PrepareConfig
+from tokenmill.prepare.config import PreparationError, PrepareConfig
 from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.input_files import Fetching, list_files
 from tokenmill.prepare.made import Types, Work, add_types, left_out, made, shards_of
 from tokenmill.prepare.make import make
-from tokenmill.prepare.pool import Failure, Pool, PreparationError
+from tokenmill.prepare.pool import Failure, Pool
 from tokenmill.prepare.progress import Progress
 from tokenmill.prepare.validation import divide, find_rule
 from tokenmill.store.schema import dtype_name
