@@ -27,7 +27,7 @@ test: .venv/tools
 test-all: .venv/tools
 	$(PYTEST) --numprocesses 3
 
-# a few million parameters, for two or three minutes, on what `make demo` makes; again: goes on where it ended
+# a few million parameters, for some minutes, on what `make demo` makes; again: goes on where it ended
 train: .venv/installed
 	@[ -e .venv/demo.txt ] || $(MAKE) demo
 	@AGAIN="make train" $(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)" --checkpoint data/checkpoints/demo.pt
