@@ -48,7 +48,7 @@ class FileServer(ThreadingHTTPServer):
 
     def tokens_served(self) -> int:
         """Bytes of shards' tokens that were served."""
-        return sum(count for path, count in self.served.items() if path.endswith(".bin"))
+        return sum(count for path, count in list(self.served.items()) if path.endswith(".bin"))
 
     def answer(self, handler, path: str, body: bytes) -> None:
         handler.serve(path, self.files.get(path))
