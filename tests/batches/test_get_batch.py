@@ -127,7 +127,9 @@ def test_calls_that_a_state_could_not_tell_apart_are_an_error(token_set):
         get_batch("train", 2, SEQ_LEN, tokens=token_set, view=view)
     assert len(loaders_in(state_dict())) == 1
     get_batch("train", 2, SEQ_LEN, tokens=token_set, prefetch=0)
-    with pytest.raises(ValueError, match=r"differ in device, rank or prefetch alone: get_batch\(split='train'"):
+    with pytest.raises(
+        ValueError, match=r"cannot tell two calls apart that agree in all of this: get_batch\(split='train'"
+    ):
         state_dict()
 
 

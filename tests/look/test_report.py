@@ -257,7 +257,7 @@ def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys, tokenizer_
         ((tmp_path / "nowhere",), "or name files of text, which need not be prepared"),
         ((folder, folder), "expected one token set, found 2"),
         ((), "expected a token set, or files of text"),
-        ((folder, "--tokenizer", "cl100k_base"), "are for text that was not prepared, and this is a token set"),
+        ((folder, "--tokenizer", "gpt2"), "are for text that was not prepared, and this is a token set"),
         ((tmp_path / "empty.jsonl", "--tokenizer", tokenizer_json), "found no documents to report on"),
         ((tmp_path / "a.jsonl", "--tokenizer", "train:400"), "--tokenizer train:400: report trains none; name one"),
         (

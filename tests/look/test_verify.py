@@ -106,7 +106,7 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
         f"{bins[1].stem}: .idx: expected",
         f"{bins[2].stem}.json: bin.bytes: expected",
         f"{bins[3].stem}: ",
-        "the set: manifest.json: it was changed, or manifests/",
+        "the set: manifest.json: expected its copy manifests/",
         "8 shards, 4 bad",
     ):
         assert expected in done.stdout

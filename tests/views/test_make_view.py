@@ -261,4 +261,4 @@ def test_a_view_that_is_damaged_is_found(made, tmp_path):
     assert any("slices: its SHA-256 is not the view's" in problem for problem in verify(folder, quick=True)[""])
     path = folder / "views" / "good.json"
     path.write_text(path.read_text().replace('"tokens": ', '"tokens": 9'))
-    assert any("good: splits is not as when it was made" in problem for problem in verify(folder, quick=True)[""])
+    assert any("good: splits changed since it was made" in problem for problem in verify(folder, quick=True)[""])

@@ -75,14 +75,14 @@ class LoaderCache:
         """See tokenmill.state_dict."""
         waiting = [arguments for arguments, _ in self._waiting if arguments["purpose"] == "train"]
         if waiting and self._anew:
-            told = (
-                f"no call has continued the loaded position of {_call(waiting[0])}, while {_call(self._anew[0])} began"
+            raise ValueError(
+                f"no call has continued the loaded position of {_call(waiting[0])}, while {_call(self._anew[0])} began "
+                "at its first row: call get_batch with the arguments and token set of the position"
             )
-            raise ValueError(f"{told} at its first row: call get_batch with the arguments and set of the position")
         saved = {id(one): [_arguments(one, of), one.state_dict()] for (_, of, _), one in self._loaders.items()}
         every = [arguments for arguments, _ in saved.values()]
-        for one in [one for one in every if every.count(one) > 1]:
-            raise ValueError(f"two calls of get_batch differ in device, rank or prefetch alone: {_call(one)}")
+        if twice := [one for one in every if every.count(one) > 1]:
+            raise ValueError(f"a state cannot tell two calls apart that agree in all of this: {_call(twice[0])}")
         return {"get_batch": json.dumps([*saved.values(), *self._waiting])}
 
     def load_state_dict(self, state: Any) -> None:

@@ -44,8 +44,8 @@ class Report:
     out: Path | None = None  # the page; by default report.html in the folder, or NAME.html here for a remote set
     view: str | None = None  # report on the documents of this view, each as often as it counts
     cache_dir: str | None = None  # where to cache files of a remote set; by default TOKENMILL_CACHE
-    tokenizer: str = "gpt2"  # of text that was not prepared: as for prepare, but not train:N
-    text_column: str = "text"  # of text that was not prepared
+    tokenizer: str | None = None  # of text that was not prepared: as for prepare, but not train:N; by default gpt2
+    text_column: str | None = None  # of text that was not prepared; by default text
 
     def __post_init__(self) -> None:
         if self.seq_len < 1:
@@ -134,7 +134,7 @@ def main(arguments: list[str], prog: str) -> None:
             raise ValueError("--out and --view are for token sets, and these are files of text; prepare them first")
         print_text(config, console)
         return
-    if (config.tokenizer, config.text_column) != (Report.tokenizer, Report.text_column):
+    if (config.tokenizer, config.text_column) != (None, None):
         raise ValueError("--tokenizer and --text-column are for text that was not prepared, and this is a token set")
     try:
         place, found = set_folder(config.source[0]), find(config)

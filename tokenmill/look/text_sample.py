@@ -34,9 +34,12 @@ class TextSample(NamedTuple):
     encoder: Encoder
 
 
-def sample_text(source: Sequence[str], tokenizer: str, text_column: str, say: Callable[[str], None]) -> TextSample:
+def sample_text(
+    source: Sequence[str], tokenizer: str | None, text_column: str | None, say: Callable[[str], None]
+) -> TextSample:
     """Reads and tokenizes a sample. Raises what `prepare` raises, and ValueError for files that are not here."""
-    config = PrepareConfig(tuple(source), name="sample", tokenizer=tokenizer, text_column=text_column, dry_run=True)
+    column = PrepareConfig.text_column if text_column is None else text_column
+    config = PrepareConfig(tuple(source), name="sample", tokenizer=tokenizer, text_column=column)
     listing = list_sources(config.source)
     for line in listing.left_out:
         say(f"left out {line}")
@@ -45,7 +48,7 @@ def sample_text(source: Sequence[str], tokenizer: str, text_column: str, say: Ca
     if config.train_size is not None:
         trained = f"data/tokenizers/NAME-bpe{config.train_size}.json, which `prepare` has trained"
         raise ValueError(f"--tokenizer {tokenizer}: report trains none; name one, or {trained}")
-    found = load_any(tokenizer)
+    found = load_any(config.tokenizer_name)
     size, every = sum(file.text_bytes for file in listing.files), plan(listing.files, config.options, shard_size([]))
     encoder = Encoder(found) if size < LITTLE_TEXT else choose_encoder("auto", found)[0]
     step = max(1, round(size / SAMPLE_BYTES))  # evenly spaced units first

@@ -47,8 +47,8 @@ def of_the_set(token_set: TokenSet) -> list[str]:
         problems += [f"{name}: it is missing, or its SHA-256 is not the manifest's" for name in changed]
         require_kept_manifests(token_set.path)
         if not kept_manifest(token_set.path, token_set.digest).exists():
-            copy = f"manifests/{token_set.digest}.json"
-            problems.append(f"manifest.json: it was changed, or {copy} is gone, its copy; put the right one back")
+            told = f"expected its copy manifests/{token_set.digest}.json, found none"
+            problems.append(f"manifest.json: {told}: one of the two was changed or deleted; put it back")
     except (OSError, ValueError) as error:
         problems.append(str(error))
     for stem in token_set.view_stems():
@@ -56,7 +56,7 @@ def of_the_set(token_set: TokenSet) -> list[str]:
             view = read_json(token_set.view_file(f"{stem}.json"), "view")
             same = read_json(token_set.view_file(f"{view['digest']}.json"), "view")
             if others := [key for key in view if view[key] != same[key] and key not in ("name", "rule")]:
-                problems.append(f"{FOLDER}/{stem}: {', '.join(others)} is not as when it was made; make the view again")
+                problems.append(f"{FOLDER}/{stem}: {', '.join(others)} changed since it was made; make the view again")
             for kind in VIEW_ARRAYS:
                 if sha256_of_file(token_set.view_file(f"{view['digest']}.{kind}", view[kind])) != view[kind]["sha256"]:
                     problems.append(f"{FOLDER}/{stem}: {kind}: its SHA-256 is not the view's; make the view again")

@@ -83,7 +83,9 @@ def _listed(presets: Mapping[str, PrepareConfig]) -> str:
         given = vars(preset) | {"source": shlex.join(preset.source)}
         given = {key: value for key, value in given.items() if value != getattr(PrepareConfig, key, None)}
         lines.append(f"  {name}: " + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items()))
-    return "\n".join([*lines, f"\nA preset has a --source. Without both, {next(iter(presets))} is prepared."])
+    return "\n".join(
+        [*lines, f"\nA preset names its own source. Without a preset and --source, {next(iter(presets))} is prepared."]
+    )
 
 
 def _report(error: PreparationError) -> None:

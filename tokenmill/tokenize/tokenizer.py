@@ -58,10 +58,6 @@ class Tokenizer:
 
     library: ClassVar[str] = "tiktoken"  # the reference, which decides which ids are right
     may_make_bos: ClassVar[bool] = False  # of ordinary text
-    _kinds: ClassVar[dict[str, "type[Tokenizer]"]] = {}  # the subclasses, by what `save` calls them
-
-    def __init_subclass__(cls) -> None:
-        Tokenizer._kinds[cls.__name__.lower()] = cls
 
     def __post_init__(self) -> None:
         for token in (self.bos_token, self.eot_token):
@@ -180,7 +176,8 @@ class Tokenizer:
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
         """Reads what `save` wrote. ValueError if it is another file, or its fingerprint is wrong."""
         whole = read_json(Path(path), "tokenizer")
-        kind = cls._kinds.get(whole.get("kind", ""), cls)
+        kinds = {kind.__name__.lower(): kind for kind in Tokenizer.__subclasses__()}
+        kind = kinds.get(whole.get("kind", ""), cls)
         facts: dict[str, Any] = {key: whole[key] for key in ("name", "special_tokens", "bos_token")}
         chat = ChatRule.of_dict(whole["chat"]) if "chat" in whole else None
         tokenizer = kind(**facts, **kind._of_saved(whole), eot_token=whole.get("eot_token"), chat=chat)
