@@ -12,8 +12,8 @@ from tokenmill import RowLoader
 from tokenmill.rows.windows import WindowSize
 
 MIB = 1 << 20
-SMALL = WindowSize(slice=MIB // 2, window=MIB * 2)  # slices of a part, windows of four
-WINDOW = 14 * MIB  # of parts that a window may need: four slices and the cuts, with a part more at each end
+SMALL = WindowSize(slice=MIB // 4, window=MIB // 2)  # windows of a part, of two slices
+WINDOW = 7 * MIB  # of parts that a window may need: two slices and the cut, with a part more at each end
 
 
 def lengths(total: int, seed: int) -> list[int]:

@@ -30,11 +30,11 @@ ELSEWHERE = {  # what is not run here, and what runs it
     ". .venv/bin/activate": "nothing: the tests' Python is that one",
     "pip install '.[torch,prepare,report]'": "tests/test_package.py, of a wheel",
     "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/test_train.py",
-    "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_sources.py reads URLs",
+    "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_listing.py has URLs",
     "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_copy.py, into a bucket of moto's",
     "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by": "remote/test_copy.py, to a small hub",
     "tokenmill pull s3://bucket/tokens/NAME": "remote/test_copy.py",
-    "tokenmill prepare --source my/files --tokens-root s3://bucket/tokens": "prepare/test_elsewhere.py",
+    "tokenmill prepare --source my/files --tokens-root s3://bucket/tokens": "prepare/test_destination.py",
     "tokenmill show mine --step 2 --checkpoint checkpoint.pt": "test_the_quickstart_s_checkpoint_says_its_steps",
     "python prepare_data.py --source my/parquet/files --cluster ray": "test_ray.py, on a cluster of its own",
 }
@@ -136,7 +136,7 @@ def started(gpt2, tmp_path_factory):
 
 
 # of pages whose blocks do not run after the demo
-OTHER_FOLDERS = {"mixtures.md": "mixture", "views.md": "viewed", "quickstart.md": "started"}
+OTHER_FOLDERS = {"mixtures.md": "mixture", "views.md": "viewed", "quickstart.md": "started", "preparing.md": "started"}
 
 
 @pytest.mark.parametrize(("page", "number"), PYTHON, ids=[f"{page.name} {number}" for page, number in PYTHON])

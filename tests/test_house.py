@@ -29,7 +29,7 @@ KNOWN = {  # what each part of the package may import of it
     "batches": {"store", "rows", "feed"},
     "views": {"store", "rows", "remote"},
     "look": {"store", "rows", "text", "tokenize", "prepare", "feed", "batches", "remote", "views"},
-    "exchange": {"store", "rows", "text", "tokenize", "remote", "feed"},
+    "exchange": {"store", "tokenize", "remote"},
     "numpy": {"store", "rows", "feed", "batches"},
     "jax": {"store", "rows", "feed", "batches"},
     "cli": set(),  # its verbs are imported by name, when they are asked for

@@ -16,14 +16,14 @@ ray = pytest.importorskip("ray", reason="no ray: pip install -r requirements-tes
 def cluster():
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args=NODE)
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
     yield cluster
     cluster.shutdown()
 
 
 @pytest.fixture
 def flags(tokenizer_json, tmp_path):
-    for number in range(30):
+    for number in range(16):
         write_parquet(tmp_path / "corpus" / f"shard_{number:02d}.parquet", make_text(documents=700, seed=number))
     fixed = ["--source", str(tmp_path / "corpus"), "--tokenizer", tokenizer_json, "--engine", "tiktoken"]
     return [*fixed, "--shard-text-bytes", "100000"]  # a shard a file
@@ -51,7 +51,7 @@ def test_one_of_two_raylets_is_killed_midway(cluster, flags, tmp_path):
     done = len(list(cwd.glob("data/tokens/*/shards/*.json")))
     printed, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
-    assert 0 < done < 30, "it was killed midway"
+    assert 0 < done < 16, "it was killed midway"
     assert "tokenizing with tiktoken" in errors
     alone = tmp_path / "alone"
     alone.mkdir()

@@ -1,4 +1,4 @@
-"""A set of 28 MB, and a server of it."""
+"""A set of 17 MB, and a server of it."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from tokenmill.rows import windows
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """A set of 28 MB in 5 training shards, one of less than a part, and one for validation."""
-    sizes = (4_900_000, 300_000, 3_000_000, 4_300_000, 1_600_000)
+    """A set of 17 MB in 5 training shards, one of less than a part, and one for validation."""
+    sizes = (3_000_000, 300_000, 1_900_000, 2_500_000, 900_000)
     train = [lengths(size, seed) for seed, size in enumerate(sizes)]
     return make_token_set(tmp_path_factory.mktemp("elsewhere") / "web", train=train, val=[lengths(200_000, 9)])
 

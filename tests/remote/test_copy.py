@@ -168,7 +168,7 @@ def test_a_copy_that_is_killed_continues_and_shows_the_old_set_or_the_new_one(pr
         server = FileServer.of(whole, delay=0.02)
         words, done = ["pull", f"{server.url}/set", tmp_path / "back"], lambda: server.tokens_served() / size(whole)
     command = [sys.executable, "-m", "tokenmill", *map(str, words)]
-    for share in (0.2, 0.4, 0.6):
+    for share in (0.3, 0.6):
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         wait_until(partial(lambda share, process: done() > share or process.poll() is not None, share, process))
         process.send_signal(signal.SIGKILL)

@@ -2,9 +2,9 @@
 
 import os
 import random
+import signal
 import stat
 import subprocess
-import sys
 import time
 
 import pytest
@@ -78,22 +78,20 @@ with RowLoader({server.url + "/set"!r}, batch_size=8, seq_len=512, epochs=1, ran
 print("whole" if number + 1 == len(right) else "WRONG", flush=True)
 """
     )
-    rng, running, kills, end = random.Random(5), {}, 0, time.monotonic() + 12
-    with open(tmp_path / "told", "a+") as told:
-        while time.monotonic() < end or running:
-            for rank in range(4) if time.monotonic() < end else ():
-                if rank not in running:
-                    command = [sys.executable, "-c", code, str(rank)]
-                    running[rank] = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)
-            time.sleep(rng.random() * 0.4)
-            if rng.random() < 0.2 and running and time.monotonic() < end:
-                running[rng.choice(list(running))].kill()
-                kills += 1
-            for path in rng.sample(there := parts(tmp_path / "cache"), min(len(there), 3)):
-                path.unlink(missing_ok=True)
-            running = {rank: process for rank, process in running.items() if process.poll() is None}
-        told.seek(0)
-        told = told.read()
+    rng, running, told, kills, end = random.Random(5), {}, "", 0, time.monotonic() + 4
+    while time.monotonic() < end or running:
+        for rank in range(4) if time.monotonic() < end else ():
+            if rank not in running:
+                running[rank] = warm.Command("-c", code, rank)
+        time.sleep(rng.random() * 0.2)
+        for path in rng.sample(there := parts(tmp_path / "cache"), min(len(there), 3)):
+            path.unlink(missing_ok=True)
+        for rank, command in list(running.items()):
+            if killed := rng.random() < 0.1 and time.monotonic() < end:
+                command.send_signal(signal.SIGKILL)
+            if killed or time.monotonic() > end or "whole" in command.printed():
+                done, kills = running.pop(rank).done(), kills + killed
+                told += done.stdout + done.stderr
     assert kills > 3
     assert told.count("right") > 300
     assert "whole" in told
@@ -122,9 +120,9 @@ def test_a_cache_of_another_user_is_refused(server, tmp_path):
 
 @pytest.fixture
 def disk(tmp_path):
-    """A disk of 8 MiB."""
+    """A disk of 4 MiB."""
     (folder := tmp_path / "disk").mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode:
         pytest.skip("no tmpfs may be mounted here")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
@@ -134,7 +132,7 @@ def disk(tmp_path):
 def test_a_full_disk_is_an_error_that_says_how_much_is_needed(server, disk):
     other = disk / "parts" / ("0" * 64)  # of a set that nobody reads: it goes first
     other.mkdir(parents=True)
-    for number in range(7):
+    for number in range(3):
         (other / str(number)).write_bytes(bytes(MIB))
     with pytest.raises(OSError, match=rf"{disk}: no room for 1,048,576 more bytes, and nothing to evict. Make room"):
         batches(f"{server.url}/set", cache_dir=disk, cache_bytes=100 * MIB)

@@ -1,8 +1,8 @@
 """nanochat's rows of a token set, token for token, for one rank: reads the rank's documents and copies their tokens.
 
 Rank r of W reads the row groups r, r + W, r + 2W ..., file by file in name order and epoch after epoch. It reads them
-in refills of up to 128 documents that never cross a row group (nanochat, `dataloader.py`). rows/nanochat.py picks from
-these. The place of a document is a whole number that grows: visit of a shard << 32 | document in the shard.
+in refills of up to 128 documents that never cross a row group (nanochat, `dataloader.py`). rows/other_packings.py picks
+from these. The place of a document is a whole number that grows: visit of a shard << 32 | document in the shard.
 
 The cursor of such a run counts the rows of each rank. Resuming picks these rows again from document lengths, without
 copying. A position is valid for one number of ranks. Token sets have no empty texts, of which nanochat makes BOS alone.

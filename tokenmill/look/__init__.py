@@ -3,7 +3,7 @@
 Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of damage.
 
     list_sets       `tokenmill list`: the sets on this disk
-    documents       TokenSet.documents: the documents of a split as a sequence, and where each is in its source file
+    documents       Documents: the documents of a split as a sequence, and where each is in its source file
     show            `tokenmill show`: rows, batches, steps, documents
     steps           which rows a run had in a step, and where a document is
     terminal        prints rows

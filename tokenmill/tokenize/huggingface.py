@@ -84,7 +84,7 @@ class HuggingFace(Tokenizer):
     @cached_property
     def encoding_of_texts(self) -> "tokenizers.Tokenizer":
         loaded = _load(unspelled(self), self.name)
-        if self.code_points not in ("", _digest_of_code_points(loaded)):
+        if self.code_points and self.code_points != _digest_of_code_points(loaded):
             raise ValueError(f"{self.name}: this release of tokenizers gives other ids than that which it was saved by")
         return loaded
 
