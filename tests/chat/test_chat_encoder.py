@@ -82,7 +82,7 @@ def test_nanochat_s_rendering_token_for_token(tokenizer):
         assert (ids, [int(bears) for bears in mask]) == reference_of_nanochat(tokenizer, row["messages"])
 
 
-@pytest.mark.parametrize("kind", ["digits", "llama2", "unigram", "word_piece", "added"])
+@pytest.mark.parametrize("kind", ["digits", "llama2", "unigram", "word_piece"])
 def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
     """Where no content spells a special token, the library's own encoding of the whole text is the reference."""
     whole = json.loads(KINDS[kind]().to_str())

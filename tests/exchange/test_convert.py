@@ -195,7 +195,7 @@ def test_a_tokenizer_s_own_end_of_text_is_taken_and_else_what_stands_between_doc
         assert special[convert_out._eos_id(Tokenizer("one", ".", {b"a": 99}, ids, special[0]), None)] == eos
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 500), st.booleans())
 def test_files_are_even_and_end_where_documents_do_unless_that_is_uneven(lengths, most, trains):
     """There are two files at least to train on, and none is a remnant."""

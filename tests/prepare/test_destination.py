@@ -11,7 +11,7 @@ from making import ROOT, run_prepare, tree
 from tokenmill import PrepareConfig, RowLoader
 from tokenmill.remote.token_set import CacheConfig, open_set
 
-SHARDS = ("--shard-text-bytes", "30000", "--workers", "2", "--val-file", "shard_3.parquet")
+SHARDS = ("--shard-text-bytes", "60000", "--workers", "2", "--val-file", "shard_3.parquet")
 
 
 @pytest.fixture

@@ -25,13 +25,13 @@ def flags(tokenizer_json, tmp_path):
     return ("--source", "corpus", "--tokenizer", tokenizer_json, "--workers", 2, "--shard-text-bytes", 200_000)
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("KILLED_SETS", "2"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("KILLED_SETS", "1"))))
 def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(flags, tmp_path, seed):
     """The parent, a worker, the server that forks workers, or all of them, some times before it ends."""
     rng, began = random.Random(seed), time.monotonic()
     expected = tree(tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1])
     whole = time.monotonic() - began
-    for victim in rng.choices(("parent", "worker", "server", "group"), k=rng.randint(1, 4)):
+    for victim in rng.sample(("parent", "worker", "server", "group"), 3):
         run_and_kill([*flags, "--tokens-root", "killed"], tmp_path, victim, rng.uniform(0.2, 1) * whole)
     made = {path: path.stat().st_ino for path in tmp_path.glob("killed/*/shards/*.json")}
     done = run_prepare(*flags, "--tokens-root", "killed", cwd=tmp_path)

@@ -3,18 +3,16 @@
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import boto3
 import fsspec
 import pytest
+import warm
 from elsewhere import lengths, size
 from file_server import FileServer
-from making import ROOT, give_small_files, make_token_set, read_manifest, tree, wait_until
+from making import give_small_files, make_token_set, read_manifest, tree, wait_until
 
 from tokenmill import TokenSet, cli
 from tokenmill.remote import copy, files
@@ -167,17 +165,16 @@ def test_a_copy_that_is_killed_continues_and_shows_the_old_set_or_the_new_one(pr
     else:
         server = FileServer.of(whole, delay=0.02)
         words, done = ["pull", f"{server.url}/set", tmp_path / "back"], lambda: server.tokens_served() / size(whole)
-    command = [sys.executable, "-m", "tokenmill", *map(str, words)]
+    command = ["-m", "tokenmill", *words]
     for share in (0.3, 0.6):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        wait_until(partial(lambda share, process: done() > share or process.poll() is not None, share, process))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process = warm.Command(*command)
+        wait_until(partial(lambda share: done() > share, share))
+        process.kill()
         if verb == "push":
             assert "manifest.json" not in files.sizes(address)
         else:
             assert not (tmp_path / "back" / "manifest.json").exists()
-    last = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    last = warm.run(*command)
     assert last.returncode == 0, last.stderr
     assert int(last.stdout.split()[1]) < 41, "what was there was not copied again"
     if verb == "push":

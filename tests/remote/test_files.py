@@ -1,6 +1,7 @@
 """Objects are read through every fault that a server can have, and what does not pass is one clear error."""
 
 import traceback
+from functools import cache
 
 import fsspec
 import pytest
@@ -207,11 +208,16 @@ NO_ROWS = {
 }
 
 
+@cache
+def rows_of(folder):
+    return [inputs for inputs, _ in batches(folder)]
+
+
 @pytest.mark.parametrize("fault", NO_ROWS)
 def test_what_is_not_the_set_s_is_an_error_and_no_row(folder, server, tmp_path, fault):
     """And once it has passed, the same loader continues."""
     order, told = NO_ROWS[fault]
-    here, found, right = [inputs for inputs, _ in batches(folder)], [], dict(server.files)
+    here, found, right = rows_of(folder), [], dict(server.files)
     order(server)
     if fault in ("no set", "as the manifest"):
         with pytest.raises((OSError, ValueError), match=told):

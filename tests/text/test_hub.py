@@ -39,7 +39,7 @@ def env(hub, tmp_path):
 @pytest.fixture
 def flags(tokenizer_json):
     # shards of one file each
-    fixed = ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--shard-text-bytes", 5_000]
+    fixed = ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--shard-text-bytes", 100_000]
     return [*fixed, "--val-file", NAMES[1], "--num-shards"]
 
 

@@ -22,7 +22,7 @@ from tokenmill.tokenize.load import load_any, load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[kind for kind in KINDS if kind != "nfc"])  # which "cut" has too
 def both(request, tmp_path_factory):
     """A tokenizer.json, the library's own tokenizer of it, and ours."""
     path = tmp_path_factory.mktemp(request.param, numbered=False) / "tokenizer.json"
@@ -92,7 +92,7 @@ def test_token_bytes_add_up_to_the_text_of_byte_level_and_sentencepiece_tokenize
     assert lengths[ours.bos_id] == 0
     text = "the mill grinds 水 grain"
     total = int(lengths[ours.encode(text)].sum())
-    if ours.name in ("nfc", "digits", "splits", "added", "cut"):
+    if ours.name in ("digits", "splits", "added", "cut"):
         assert total == len(text.encode())
     if ours.name == "llama2":
         assert total == len(text.encode()) + 1, "a space is put before it"
