@@ -26,6 +26,7 @@ MODULES = sorted((ROOT / "tokenmill").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {  # what is not run here, and what runs it
     "make demo": ".ci/run",
+    "python examples/mixture.py": "the fixture `mixture`",
     "make train": "tests/test_train.py, in fewer steps",
     ". .venv/bin/activate": "nothing: the tests' Python is that one",
     "pip install '.[torch,prepare,report]'": "tests/test_package.py, of a wheel",
@@ -40,9 +41,9 @@ ELSEWHERE = {  # what is not run here, and what runs it
 }
 SMALLER = {
     "files --tokenizer train:8192": "files --tokenizer train:400",
-    "examples/mixture.py": "examples/mixture.py --vocab 400",
     "mixture.toml --steps 30": "mixture.toml --steps 2 --val-batches 1 --layers 1 --width 32 --heads 2",
     "--nproc-per-node 8": "--nproc-per-node 2",
+    "prepare_data.py climbmix": "prepare_data.py climbmix --num-shards 4",
     "--step 12345": "--step 45",  # thousands of epochs of a small set
     "--layers 12 --width 768 --heads 12": "--layers 1 --width 32 --heads 2",
     "--batch-size 32 --total-rows 512": "--batch-size 2 --total-rows 4",

@@ -32,7 +32,7 @@ from making import ROOT, make_text, run_prepare, tree, write_parquet
 from tokenmill import cli
 from tokenmill.tokenize.tokenizer import train_tokenizer
 
-FIRST, CASES, SEED = (int(os.environ.get(name, least)) for name, least in (("FIRST", 0), ("CASES", 40), ("SEED", 16)))
+FIRST, CASES, SEED = (int(os.environ.get(name, least)) for name, least in (("FIRST", 0), ("CASES", 30), ("SEED", 16)))
 WEIRD = [
     *(None, True, -1, 0, 1, 2, 255, 1 << 31, 10**9, 1 << 63, 10**30, 0.5, math.inf, math.nan),
     *("", "../../home/diary", "/etc/hostname", "a\x1b[31m\n", "\ud800", "Train", "9" * 5000, "x" * 100_000),

@@ -104,7 +104,7 @@ def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a
 def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
     expected, mixture = list(islice(reference(sets, weights, caps), 200)), mix(sets, weights, max_epochs=caps)
     loader = make(mixture)
-    for step in range(50):
+    for step in range(90):
         assert loader.tokens_seen == 2 * step * SEQ_LEN
         again = make(mixture, 3, loader.state_dict(), prefetch=step % 2)
         assert take(again, 4) == expected[2 * step : 2 * step + 12]

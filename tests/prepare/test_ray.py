@@ -40,6 +40,7 @@ def at_work(node) -> list[psutil.Process]:
     return [child for child in children if "_make" in " ".join(child.cmdline())]
 
 
+@pytest.mark.slow
 def test_one_of_two_raylets_is_killed_midway(cluster, flags, tmp_path):
     doomed = cluster.add_node(**NODE)
     cwd = tmp_path / "cluster"

@@ -113,6 +113,7 @@ def test_show_shows_the_same(whole, tmp_path, capsys, asked):
 def test_report_convert_and_documents_read_what_lies_there(whole, tmp_path, capsys, monkeypatch):
     folder, server = whole
     monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokenmill.look.packing_stats.NANOCHAT_SETTLED", 3000)
     address, page = f"{server.url}/set", tmp_path / "page.html"
     here = says(capsys, "report", folder, "--out", page).replace(folder.name, "set")
     assert says(capsys, "report", address, "--out", page) == here

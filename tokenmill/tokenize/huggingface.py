@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
 FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token, by which it takes or needs what is beside it
 CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
-CODE_POINTS = [range(a, a + 256) for a in (*range(0x100, 0xD800, 256), *range(0xE000, 0x32400, 256), 0xE0000)]
+OLD = (range(0x3400, 0x9F00), range(0xAC00, 0xD700), range(0xD800, 0xF900), range(0x20000, 0x2A600))  # of any Unicode
+CODE_POINTS = [range(a, a + 256) for a in (*range(0x100, 0x32400, 256), 0xE0000) if not any(a in old for old in OLD)]
 HIDDEN = "\ufdd0"  # a code point that no text should have, by which special tokens are called
 BATCH = 256  # documents that the library encodes at a time
 
