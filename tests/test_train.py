@@ -105,6 +105,7 @@ def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared
     assert column(printed, "rows") + column(rest, "rows") == column(straight, "rows")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_from_its_last_validation(prepared, straight, tmp_path):
     flags = ["--tokens", str(prepared[1]), *SMALL, "--checkpoint", "at.pt"]
     code = KILLED.format(folder=str(ROOT / "examples"))

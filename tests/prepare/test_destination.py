@@ -1,11 +1,9 @@
 """Preparing into a bucket: the same set as in a folder, by any number of machines, and nothing of it stays here."""
 
-import subprocess
-import sys
-
 import boto3
 import pytest
 import torch
+import warm
 from making import ROOT, run_prepare, tree
 
 from tokenmill import PrepareConfig, RowLoader
@@ -53,11 +51,10 @@ def test_two_runs_at_once_write_the_same_bytes(flags, bucket, tmp_path):
     """As a doubled task of Slurm: the same command, twice, on one machine."""
     here = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     words = [*flags, "--tokens-root", f"s3://{bucket}/tokens"]
-    command = [sys.executable, str(ROOT / "prepare_data.py"), *words]
-    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = warm.Command(ROOT / "prepare_data.py", *words, cwd=tmp_path)
     run_prepare(*words, cwd=tmp_path)
-    _, told = first.communicate()
-    assert first.returncode == 0, told
+    done = first.done()
+    assert done.returncode == 0, done.stderr
     assert objects(bucket) == tree(here)
 
 

@@ -1,9 +1,7 @@
 """Parts on many machines make, in any order and side by side, the token set that one machine makes."""
 
-import subprocess
-import sys
-
 import pytest
+import warm
 from making import ROOT, run_prepare, tree
 
 
@@ -19,16 +17,11 @@ def whole(flags, tmp_path):
 
 
 def test_parts_side_by_side_are_finished_by_the_last(flags, whole, tmp_path):
-    command = [sys.executable, ROOT / "prepare_data.py", *map(str, flags)]
-    parts = [
-        subprocess.Popen(
-            [*command, "--part", f"{part}/3"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        for part in (1, 2, 3)
-    ]
+    command = [ROOT / "prepare_data.py", *flags]
+    parts = [warm.Command(*command, "--part", f"{part}/3", cwd=tmp_path) for part in (1, 2, 3)]
     for process in parts:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+        done = process.done()
+        assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("data/tokens/*/manifest.json"))) == 1, "the part that ended last has written it"
     done = run_prepare(*flags, cwd=tmp_path)
     assert "all shards are made" in done.stderr

@@ -2,12 +2,11 @@
 
 import json
 import random
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from file_server import Hub, environment
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
@@ -110,13 +109,11 @@ def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_f
     pq.write_table(pa.table(columns), tmp_path / "large.parquet")
     hub.commits[hub.main][NAMES[0]] = (tmp_path / "large.parquet").read_bytes()
     hub.faults, flags[5] = {NAMES[0]: ["stall"]}, 100_000_000  # few shards
-    command = [sys.executable, ROOT / "prepare_data.py", *flags, "2"]
-    process = subprocess.Popen([*map(str, command)], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+    process = warm.Command(ROOT / "prepare_data.py", *flags, "2", cwd=tmp_path, env=env)
     incoming = tmp_path / "data/raw/owner--corpus/.cache"
     size = len(hub.commits[hub.main][NAMES[0]])
     wait_until(lambda: [p for p in incoming.rglob("*.incomplete") if 0 < p.stat().st_size < size])
     process.kill()
-    process.wait()
     hub.faults = {NAMES[0]: ["drop"]}
     run_prepare(*flags, 2, cwd=tmp_path, env=env)
     assert hub.ranges == [(NAMES[0], 10 << 20)], "the second request is for the rest only"
