@@ -29,7 +29,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 # Files in the order in which they begin; all others follow. DataLoaders fork in test_packed_rows.py, before other tests
 # have started the thread pools of their libraries. Then those that take longest, so that both processes end together.
 FIRST = ("packed_rows", "clients", "ray", "train", "package", "types", "notebook", "docs", "hub", "show", "fuzz")
-FIRST += ("huggingface", "files", "prepare", "torture", "part_cache", "row_sums")
+FIRST += ("files", "huggingface", "prepare", "torture", "part_cache", "row_sums", "copy", "destination", "positions")
+FIRST += ("mixed_rows", "convert", "normalizers", "report", "jax_arrays", "lifetime", "engines")
 
 
 def pytest_collection_modifyitems(items):

@@ -1,4 +1,4 @@
-"""Every command and every Python block of the README and of docs/ runs."""
+"""Every command and every Python block of README and docs/ runs: in `make test`, those of the first two pages."""
 
 import importlib
 import json
@@ -22,8 +22,8 @@ import tokenmill
 from tokenmill import PRESETS
 from tokenmill.prepare.command import _parse
 
-MODULES = sorted((ROOT / "tokenmill").rglob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+FIRST = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
+PAGES = [*FIRST, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted({*(ROOT / "docs").glob("*.md")} - {*FIRST})]
 ELSEWHERE = {  # what is not run here, and what runs it
     "make demo": ".ci/run",
     "python examples/mixture.py": "the fixture `mixture`",
@@ -57,12 +57,18 @@ def blocks(page, language):
 
 
 def commands():
-    lines = [(page.name, line) for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
-    return [(page, shlex.join(shlex.split(line, comments=True))) for page, line in lines]
+    lines = [(page, line) for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    return [(shlex.join(shlex.split(line, comments=True)), page) for page, line in lines]
 
 
-COMMANDS = list(dict.fromkeys(command for _, command in commands()))
-PYTHON = [(page, number) for page in PAGES for number in range(len(blocks(page, "python")))]
+def marked(page, *values):
+    return pytest.param(*values, marks=() if page in FIRST else pytest.mark.slow)
+
+
+COMMANDS = {}  # each with the first page that has it
+for some, page in commands():
+    COMMANDS.setdefault(some, page)
+PYTHON = [marked(page, page, number) for page in PAGES for number in range(len(blocks(page, "python")))]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +146,7 @@ def started(gpt2, tmp_path_factory):
 OTHER_FOLDERS = {"mixtures.md": "mixture", "views.md": "viewed", "quickstart.md": "started", "preparing.md": "started"}
 
 
-@pytest.mark.parametrize(("page", "number"), PYTHON, ids=[f"{page.name} {number}" for page, number in PYTHON])
+@pytest.mark.parametrize(("page", "number"), PYTHON, ids=lambda value: getattr(value, "name", value))
 def test_the_python_blocks_run_after_the_demo(request, page, number):
     folder = request.getfixturevalue(OTHER_FOLDERS.get(page.name, "demo"))
     run([sys.executable, "-c", blocks(page, "python")[number]], folder)
@@ -205,7 +211,7 @@ def hubs(tmp_path_factory):
         hub.server_close()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [marked(page, command) for command, page in COMMANDS.items()])
 def test_the_commands_run(workshop, hubs, tmp_path, command):
     if command in ELSEWHERE:
         pytest.skip(f"run by {ELSEWHERE[command]}")
@@ -301,23 +307,16 @@ def test_links_lead_somewhere():
 
 def test_the_figures_are_those_that_were_measured():
     """Every line of a table of speeds is one of the benchmarks' own; the packings' are computed here."""
-    measured = [line for name in ("loader", "prepare") for line in lines(ROOT / "benchmarks" / f"{name}.md")]
-    speed, packing = lines(ROOT / "docs" / "speed.md"), lines(ROOT / "docs" / "packing.md")
+    pages = ("benchmarks/loader.md", "benchmarks/prepare.md", "docs/speed.md", "docs/packing.md")
+    *measured, speed, packing = [(ROOT / page).read_text().splitlines() for page in pages]
     speeds = [line for line in speed if re.search(r"\| [\d.,]+M? \| [\d.]+ \|", line)]
     assert len(speeds) > 8
-    assert set(speeds) <= set(measured)
+    assert set(speeds) <= {*measured[0], *measured[1]}
 
-    simulated = benchmark("packing").table_lines([benchmark("packing").fineweb_edu_lengths()])
+    benchmark = beside("benchmarks", "packing")
+    simulated = benchmark.table_lines([benchmark.fineweb_edu_lengths()])
     first = packing.index(simulated[0])
     assert packing[first : first + len(simulated)] == simulated
-
-
-def lines(path):
-    return path.read_text().splitlines()
-
-
-def benchmark(name):
-    return beside("benchmarks", name)
 
 
 def beside(folder, name):

@@ -257,7 +257,6 @@ def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
 def test_the_ids_of_a_saved_tokenizer_are_those_of_this_release_or_an_error(tmp_path):
     KINDS["digits"]().save(str(tmp_path / "tokenizer.json"))
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
-    assert replace(ours, name="other").encode("a").tolist() == ours.encode("a").tolist()
     with pytest.raises(ValueError, match="this release of tokenizers gives other ids than that which it was saved by"):
         replace(ours, code_points="0" * 64).encode("a")
 
