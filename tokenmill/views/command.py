@@ -106,7 +106,7 @@ def _list_columns(token_set: TokenSet, console: Console) -> None:
 
 def _show(token_set: TokenSet, name: str, console: Console) -> None:
     for column, lines in distributions(token_set, read_view(token_set, name)):
-        names = ("documents", "tokens", "", "in the view", "tokens", "")
+        names = ("documents", "tokens", "share", "in the view", "tokens", "share")
         table = Table(sanitize(column), *(Column(name, justify="right") for name in names))
         tokens, kept = sum(line.tokens for line in lines), sum(line.view_tokens for line in lines)
         for label, *counts in lines:
