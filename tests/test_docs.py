@@ -29,7 +29,7 @@ ELSEWHERE = {  # what is not run here, and what runs it
     "python examples/mixture.py": "the fixture `mixture`",
     "make train": "tests/test_train.py, in fewer steps",
     ". .venv/bin/activate": "nothing: the tests' Python is that one",
-    "pip install '.[torch,prepare,report]'": "tests/test_package.py, of a wheel",
+    "pip install '.[torch,prepare,report,view]'": "tests/test_package.py, of a wheel",
     "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/test_train.py",
     "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_listing.py has URLs",
     "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_copy.py, into a bucket of moto's",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tokenmill import __version__
-from tokenmill.extras import MissingExtra, naming_the_extra
+from tokenmill.extras import naming_the_extra
 from tokenmill.messages import sanitize
 
 
@@ -96,7 +96,7 @@ def _exit_status(command: Callable[[], int]) -> int:
     except BrokenPipeError:  # for example `tokenmill verify ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it exits
         return 128 + signal.SIGPIPE
-    except (ValueError, OSError, MissingExtra) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(sanitize(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -69,6 +69,14 @@ def test_a_state_covers_all_loaders_whichever_is_asked_for_first(token_set, tmp_
         assert [[call(number) for _ in range(3)] for number in order] == [then[number] for number in order]
 
 
+def test_a_call_whose_position_another_one_has_continued_is_refused(token_set):
+    get_batch("train", 2, SEQ_LEN, tokens=token_set)
+    load_state_dict(state_dict())
+    get_batch("train", 2, 8, tokens=token_set)
+    with pytest.raises(ValueError, match=r"another call came first and continued the position of get_batch\("):
+        get_batch("train", 2, SEQ_LEN, tokens=token_set)
+
+
 @pytest.mark.parametrize("change", [{"batch_size": 5}, {"seq_len": 8}, {"batch_size": 1, "seq_len": 20}])
 def test_the_only_position_of_its_kind_is_continued_with_other_sizes(token_set, change):
     how = {"batch_size": 2, "seq_len": SEQ_LEN, "tokens": token_set}

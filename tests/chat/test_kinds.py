@@ -194,6 +194,8 @@ BROKEN = [
     ({"messages": None}, "found no values"),
     ({"text": "a"}, "expected messages, conversations, prompt and completion, or input_ids, found keys text"),
     ({"input_ids": [5, 6], "assistant_masks": [1, -100]}, "expected assistant_masks of 0 and 1, found 1"),
+    ({"input_ids": [0, 6], "loss_mask": [0, 1], "attention_mask": [0, 1]}, "zeros, so input_ids has padding"),
+    ({"messages": [{"from": "gpt", "value": "x", "content": "y"}]}, "message 0: has both value and content"),
     ({"input_ids": [1, 2], "loss_mask": [0, 1], "labels": [1, 2]}, "say differently what is in the loss"),
 ]
 

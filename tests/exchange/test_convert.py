@@ -457,15 +457,15 @@ def test_masks_and_padding_beside_the_ids_are_refused(take, bos, tmp_path):
         with pytest.raises(ValueError, match="has mask beside input_ids|has zeros"):
             take_columns({"mask": mask})
     with pytest.raises(ValueError, match=r"a.parquet: attention_mask has zeros, so input_ids has padding"):
-        take_columns({"attention_mask": [[0, 1], [1]]})
+        take_columns({"attention_mask": [[False, True], [True]]})
     folder = take_columns({"attention_mask": [[1, 1], [1]], "url": ["a", "b"]})
     assert documents_of(folder, "train") == [[bos, 5, 6], [bos, 7]]
 
 
 @pytest.mark.parametrize("layout", ["raw", "datatrove"])
 def test_documents_that_end_with_eos_get_no_second_one(take, flat, bos, tmp_path, layout):
-    folder = take("nanogpt", *(flat(name, *[bos, 5, bos + 1] * 2) for name in ("a.bin", "val.bin")))
+    folder = take("nanogpt", *(flat(name, bos, 5, bos, 6, bos + 1) for name in ("a.bin", "val.bin")))
     how = {"eos": True, "eos_token": "<|user_start|>"}
-    with pytest.raises(ValueError, match=f"its documents end with token {bos + 1} already, and would end with two"):
+    with pytest.raises(ValueError, match=f"documents end with token {bos + 1} already, and would end with two"):
         convert.export(convert.Out(layout, str(folder), tmp_path / "out", **how))
     assert convert.export(convert.Out("raw", str(folder), tmp_path / "out")).exists()

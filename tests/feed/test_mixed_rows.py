@@ -114,6 +114,7 @@ def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
     assert {name: usage.rows for name, usage in loader.seen().items()} == counts
     assert sum(usage.tokens for usage in loader.seen().values()) == loader.tokens_seen == 180 * SEQ_LEN
     assert loader.epoch == min(int(usage.epochs) for usage in loader.seen().values())
+    assert make(mixture, 2, loader.state_dict(), seq_len=9).seen() == loader.seen()
 
 
 def test_validation_has_the_weights_and_one_order_whatever_the_seed(sets):

@@ -122,7 +122,7 @@ def test_the_command_prints_a_run_from_its_checkpoint(paths, tmp_path, capsys):
 def test_what_is_missing_is_said(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words, said in (
-        ("", "expected a mixture's file or --checkpoint"),
+        ("", "expected either a mixture's file or --checkpoint"),
         ("a.toml", "a mixture's file needs --tokens, those of the whole run"),
         ("a.toml --tokens 5K", "a.toml"),
         ("--checkpoint a.pt --tokens 5K", "a checkpoint says them"),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import unicodedata
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from making import ROOT, make_text, run_prepare
 from tokenmill.extras import MissingExtra
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
-from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.huggingface import OLD, HuggingFace
 from tokenmill.tokenize.load import load_any, load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -259,6 +260,8 @@ def test_the_ids_of_a_saved_tokenizer_are_those_of_this_release_or_an_error(tmp_
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
     with pytest.raises(ValueError, match="this release of tokenizers gives other ids than that which it was saved by"):
         replace(ours, code_points="0" * 64).encode("a")
+    old = [chr(code) for first, last in OLD for code in range(256 * first, 256 * last)]
+    assert [unicodedata.category(c) for c in old] == [unicodedata.ucd_3_2_0.category(c) for c in old]
 
 
 def test_the_code_point_that_hides_special_tokens_is_none_of_a_text(both):

@@ -29,7 +29,7 @@ from tokenmill.feed.prefetch import CLOSED, Prefetch, Stop
 from tokenmill.feed.source import Source
 from tokenmill.feed.table import read_batch
 from tokenmill.feed.token_files import require_room
-from tokenmill.rows.run import Run, write_position
+from tokenmill.rows.run import Run, past_of, write_position
 from tokenmill.store.maps import unmap_dropped
 from tokenmill.store.token_sets import TokenSet
 
@@ -267,9 +267,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         return found
 
     def seen(self) -> dict[str, SourceUsage]:
-        """How much of each source of a mixture all ranks have used in all: (tokens, rows, epochs) by name. Epochs are
-        about right. ValueError if the loader reads one token set.
-        """
+        """(tokens, rows, about how many epochs) that all ranks have used, by source. ValueError for one token set."""
         if not self.sources:
             raise ValueError("seen() is for a mixture; for one token set, use tokens_seen and epoch")
         found, points = dict[str, SourceUsage](), [*(leg.begin.rows for leg in self.run.legs), self.run.now.rows]
@@ -278,7 +276,9 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             tokens = sum(rows * leg.setting.seq_len for rows, leg in zip(given, self.run.legs, strict=True))
             epoch, window, row = self.run.now.cursors[name]
             windows = source.documents(epoch).windows.tokens.tolist()  # of this one, as many as its rows have inputs
-            done = sum(windows[:window]) + min(windows[window], row * self.config.seq_len)
+            past, before = past_of(self.run.legs, name, epoch, window)
+            inputs = (row - before) * self.config.seq_len + sum(seq_len * rows for seq_len, rows in past)
+            done = sum(windows[:window]) + min(windows[window], inputs)
             found[name] = SourceUsage(tokens, self.run.now.rows[name], epoch + done / max(1, sum(windows)))
         return found
 
@@ -294,9 +294,7 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
 
     @property
     def rows(self) -> int | None:
-        """Rows of the current epoch, of all ranks; None with nanochat and for a mixture. It changes by a few rows from
-        epoch to epoch, and takes about 10 ms to count for 60,000 documents.
-        """
+        """Rows of this epoch, of all ranks; others may have a few more or fewer. None with nanochat, or a mixture."""
         has_epochs = self.config.is_one_set and self.config.packing != "nanochat"
         return self._rows_of(self.run.now.cursors[""].epoch) if has_epochs else None
 

@@ -62,11 +62,13 @@ class LoaderCache:
         arguments = _arguments(loader, purpose)
         kind = [one for one in self._loaded if (one[0]["split"], one[0]["purpose"]) == (config.split, purpose)]
         for saved in [one for one in kind if one[0] == arguments or len(kind) == 1]:
-            with suppress(ValueError):  # another loader has it, or it is of another token set
-                place = self._waiting.index(saved)
-                loader.load_state_dict(saved[1])
-                del self._waiting[place]
-                return loader
+            if saved in self._waiting:
+                with suppress(ValueError):  # it is of another token set
+                    loader.load_state_dict(saved[1])
+                    self._waiting.remove(saved)
+                    return loader
+            elif saved[0] == arguments:
+                raise ValueError(f"another call came first and continued the position of {_call(arguments)}")
         if purpose == "train":
             self._anew.append(arguments)
         return loader

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from tokenmill.text.formats import MASK_COLUMNS, MESSAGES_COLUMNS, UNREADABLE
+from tokenmill.text.lines import ZEROS
 
 MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is not text
-ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
 SHAREGPT = dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "function_call"), "assistant")
@@ -125,6 +125,7 @@ def _message(given: Any) -> tuple[dict[str, Any], bool]:
     _need(all(flag in (0, 1) for flag in flags), "expected train or weight of 0 or 1")
     if "role" not in message and isinstance(message.get("from"), str):
         sender, value = message.pop("from"), message.pop("value", None)
+        _need(value is None or "content" not in message, "has both value and content")
         message = _without_none({"role": SHAREGPT.get(sender, sender), "content": value, **message})
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
@@ -162,6 +163,7 @@ def _call(call: Any) -> dict[str, Any]:
 def _tokenized(row: Mapping[str, Any]) -> Tokenized:
     ids, given = row["input_ids"], {name: row[name] for name in MASK_COLUMNS if row.get(name) is not None}
     _need(bool(given), f"expected {' or '.join(MASK_COLUMNS)} beside input_ids, found keys {', '.join(map(str, row))}")
+    _need(0 not in (row.get("attention_mask") or ()), "attention_mask has zeros, so input_ids has padding, no text")
     for name, values in given.items():
         are_ids = all(isinstance(some, list) and {int, bool} >= set(map(type, some)) for some in (ids, values))
         _need(are_ids and len(ids) == len(values), f"expected input_ids and {name}, two lists of numbers of one length")

@@ -15,7 +15,7 @@ import tyro
 
 from tokenmill.addresses import require_folder
 from tokenmill.checks import whole_number
-from tokenmill.exchange.flat_files import FILE_TOKENS, SplitFiles, write_flat
+from tokenmill.exchange.flat_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles, write_flat
 from tokenmill.exchange.layouts import LAYOUTS, Name
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import columns_of
@@ -112,12 +112,15 @@ def _eos_id(tokenizer: Tokenizer, eos_token: str | None) -> int:
 def _require_no_eos(token_set: TokenSet, shards: list[ShardDocuments], eos_id: int) -> None:
     """ValueError if documents end with EOS already: with two, readers would find an empty document after each."""
     for shard in shards:
-        begin, end = shard.offsets[:2].tolist()  # of the first
-        if end - begin > 1 and shard.read(end - 1, end)[0] == eos_id:
-            raise ValueError(
-                f"{token_set.display_name}: its documents end with token {eos_id} already, and would end with two; "
-                "leave out --eos, or convert a set that was prepared without --eot-token"
-            )
+        ends = shard.offsets[1:][shard.lengths > 1] - 1
+        for first in range(0, shard.tokens, BLOCK_TOKENS):
+            ids = shard.read(first, first + BLOCK_TOKENS)
+            here = ends[(first <= ends) & (ends < first + len(ids))]
+            if (ids[here - first] == eos_id).any():
+                raise ValueError(
+                    f"{token_set.display_name}: documents end with token {eos_id} already, and would end with two; "
+                    "leave out --eos, or convert a set that was prepared without --eot-token"
+                )
 
 
 def write_meta(folder: Path, tokenizer: Tokenizer) -> None:

@@ -7,6 +7,7 @@ layout.
 
 import os
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,8 +94,10 @@ def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
             f"{path}: has {', '.join(lost)} beside input_ids, which would be lost here, and all tokens learned; take "
             "conversations in by `tokenmill prepare --chat`, which keeps their mask (docs/chat.md), or leave it out"
         )
-    if "attention_mask" in many and 0 in table.read(["attention_mask"])[0].combine_chunks().flatten().to_numpy():
+    if "attention_mask" in many and 0 in table.read(["attention_mask"])[0].combine_chunks().flatten().to_numpy(False):
         raise ValueError(f"{path}: attention_mask has zeros, so input_ids has padding, no text; save it without")
+    if others := [name for name in kinds if name not in many]:
+        print(f"{path}: left out {', '.join(others)}", file=sys.stderr)
     column = table.read(["input_ids"])[0].combine_chunks()
     if column.null_count or column.flatten().null_count:
         raise ValueError(f"{path}: expected ids in every row of input_ids, found nulls")

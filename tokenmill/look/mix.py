@@ -39,7 +39,7 @@ class Mix:
 
     def __post_init__(self) -> None:
         if (self.mixture is None) == (self.checkpoint is None):
-            raise ValueError("expected a mixture's file or --checkpoint")
+            raise ValueError("expected either a mixture's file or --checkpoint")
         if (self.mixture is None) != (self.tokens is None):
             raise ValueError("a mixture's file needs --tokens, those of the whole run; a checkpoint says them")
 

@@ -179,6 +179,7 @@ def _set_of(name: str, run: Run, sets: Sets) -> TokenSet:
         what = f"source {name!r}" if name else "a token set"
         raise ValueError(
             f"the run read {what} with manifest {manifest}, which none of these is: "
-            f"{', '.join(one.display_name for one in sets.values())}; name the set, or a mixture file that has it"
+            f"{', '.join(f'{key} {one.display_name}'.strip() for key, one in sets.items())}; name the set, or a "
+            "mixture file that has it under this source's name"
         )
     return known[0]

@@ -19,7 +19,7 @@ MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "completion_mask", "labels")
 UNREADABLE = "tokenmill: unreadable"  # the key of why a row of Arrow is no JSON
-BESIDE = ("system", "tools", "chat_template_kwargs")  # columns beside the messages
+BESIDE = ("system", "tools", "chat_template_kwargs", "attention_mask")  # columns beside the messages or ids
 CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, *BESIDE, "prompt", "completion", "input_ids", *MASK_COLUMNS)
 
 

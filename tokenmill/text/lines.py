@@ -23,6 +23,7 @@ import pyarrow as pa
 from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
 from tokenmill.text.source_file import SourceFile
 
+ZEROS = bytes.maketrans(b"123456789", b"0" * 9)  # with it, 19 zeros in a row may be an integer over 64 bits
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LOOK_BACK = 1 << 12
 STEP = 1 << 16  # bytes that are read at a time beyond a part's end, to where its last document ends
@@ -116,6 +117,8 @@ def read_jsonl(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterat
 
 def _rows(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
     try:
+        if options.kept and any(b"0" * 19 in line.translate(ZEROS) for line in lines.texts):
+            return _one_by_one(file, lines, options)  # orjson makes an integer over 64 bits a float
         objects, key = list(map(orjson.loads, lines.texts)), options.text_column
         texts = [pa.array([None if one[key] is None else one[key].encode() for one in objects], pa.large_binary())]
         return Rows(texts, _kept(file, objects, options), lines.bytes, oversized=lines.oversized)

@@ -31,8 +31,14 @@ if TYPE_CHECKING:
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
 FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token, by which it takes or needs what is beside it
 CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
-OLD = (range(0x3400, 0x9F00), range(0xAC00, 0xD700), range(0xD800, 0xF900), range(0x20000, 0x2A600))  # of any Unicode
-CODE_POINTS = [range(a, a + 256) for a in (*range(0x100, 0x32400, 256), 0xE0000) if not any(a in old for old in OLD)]
+OLD = (
+    (0x34, 0x4D),
+    (0x4E, 0x9F),
+    (0xAC, 0xD7),
+    (0xD8, 0xF9),
+    (0x200, 0x2A6),
+)  # 256s that no Unicode since 3.2 changed
+CODE_POINTS = [range(256 * n, 256 * n + 256) for n in (*range(1, 0x324), 0xE00) if not any(a <= n < b for a, b in OLD)]
 HIDDEN = "\ufdd0"  # a code point that no text should have, by which special tokens are called
 BATCH = 256  # documents that the library encodes at a time
 

@@ -88,7 +88,7 @@ def _told(token_set: TokenSet, facts: dict[str, Any]) -> str:
         more = f", {counts['copies']:,} with repeats" if counts["copies"] != kept else ""
         lines.append(
             f"  {split:5} {kept:,} of {counted(documents, 'document')} ({kept / max(1, documents):.1%}){more}: "
-            f"{counts['tokens']:,} of {tokens:,} tokens ({counts['tokens'] / max(1, tokens):.1%})"
+            f"{counted(counts['tokens'], 'token')} an epoch; the set has {tokens:,}"
         )
     if (most := max(map(int, facts["times"]))) > 1:
         lines.append(f"  a document counts up to {most} times in an epoch")
