@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 
+import pytest
 from jax_processes import global_array, on_jax
 from making import make_chat_set
 from reference import SEQ_LEN
@@ -164,6 +165,7 @@ tell(told)
 """
 
 
+@pytest.mark.slow
 def test_ranks_parameters_document_ids_and_the_end(token_set, tmp_path):
     told = on_jax(MISCELLANY.replace("TOKENS", repr(str(token_set))), tmp_path, 2)
     ((inputs, _),), _ = torch_batches(token_set, 2, 1)
