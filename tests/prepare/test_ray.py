@@ -53,7 +53,6 @@ def test_one_of_two_raylets_is_killed_midway(cluster, flags, tmp_path):
     printed, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     assert 0 < done < 16, "it was killed midway"
-    assert "tokenizing with tiktoken" in errors
     alone = tmp_path / "alone"
     alone.mkdir()
     expected = run_prepare(*flags, cwd=alone).stdout.splitlines()

@@ -50,7 +50,7 @@ def send(arguments: list[str], prog: str) -> None:
     config = tyro.cli(Push, prog=prog, args=arguments)
     if is_address(config.tokens) or not is_address(config.address):
         raise ValueError(
-            f"{config.address}: expected a folder, then s3://bucket/NAME or hf://datasets/OWNER/NAME; copy folders by cp"
+            f"{config.address}: expected a folder, then s3://bucket/NAME or hf://datasets/OWNER/NAME (to a folder: cp)"
         )
     token_set, address, card = TokenSet(config.tokens), str(named(config.address)), b""
     if address.startswith("hf://"):
