@@ -86,12 +86,11 @@ CASES = [(WEIGHTS, None), (STAGES, None), (WEIGHTS, {"code": 1}), (STAGES, {"cod
 
 
 @pytest.mark.parametrize(("weights", "caps"), CASES)
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a_batch(sets, weights, caps, prefetch):
+def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a_batch(sets, weights, caps):
     expected = list(islice(reference(sets, weights, caps), 300))
     for batch_size, world_size in [(1, 1), (2, 4), (5, 3), (64, 1)]:
         ranks = [
-            make(mix(sets, weights, max_epochs=caps), batch_size, rank=rank, world_size=world_size, prefetch=prefetch)
+            make(mix(sets, weights, max_epochs=caps), batch_size, rank=rank, world_size=world_size, prefetch=rank % 3)
             for rank in range(world_size)
         ]
         found = []
