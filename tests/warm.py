@@ -39,8 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # not huggingface_hub, which reads the environment while it is imported
 IMPORTED = """
     tokenmill tokenmill.cli tokenmill.prepare.command tokenmill.prepare.make tokenmill.look.show tokenmill.look.report
-    tokenmill.look.verify tokenmill.look.mix tokenmill.exchange.convert tokenmill.batches.packed_rows filelock yaml
-    tokenmill.batches.get_batch tokenmill.tokenize.tokenizer torch.distributed torch.utils.data s3fs httpx2
+    tokenmill.look.verify tokenmill.look.mix tokenmill.exchange.convert tokenmill.batches.packed_rows
+    tokenmill.batches.get_batch tokenmill.tokenize.tokenizer torch.distributed torch.utils.data s3fs
 """
 
 

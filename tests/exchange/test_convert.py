@@ -456,8 +456,9 @@ def test_masks_and_padding_beside_the_ids_are_refused(take, bos, tmp_path):
     for mask in (pa.array([[0, 1], [1, 1]], pa.list_(pa.int32(), 2)), [b"\0\1", b"\1"], [{"of": [0, 1]}, {"of": [1]}]):
         with pytest.raises(ValueError, match="has mask beside input_ids|has zeros"):
             take_columns({"mask": mask})
-    with pytest.raises(ValueError, match=r"a.parquet: attention_mask has zeros, so input_ids has padding"):
-        take_columns({"attention_mask": [[False, True], [True]]})
+    for mask in ([[0, 1], [1]], [[False, True], [True]]):
+        with pytest.raises(ValueError, match=r"a.parquet: attention_mask has zeros, so input_ids has padding"):
+            take_columns({"attention_mask": mask})
     folder = take_columns({"attention_mask": [[1, 1], [1]], "url": ["a", "b"]})
     assert documents_of(folder, "train") == [[bos, 5, 6], [bos, 7]]
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from tokenmill.text.formats import MASK_COLUMNS, MESSAGES_COLUMNS, UNREADABLE
-from tokenmill.text.lines import ZEROS
 
 MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is not text
+ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
 SHAREGPT = dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "function_call"), "assistant")

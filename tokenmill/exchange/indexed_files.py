@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.exchange.flat_files import BLOCK_TOKENS, SplitFiles, require_size, write_flat
+from tokenmill.messages import sanitize
 from tokenmill.store.maps import map_file
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -97,7 +98,7 @@ def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     if "attention_mask" in many and 0 in table.read(["attention_mask"])[0].combine_chunks().flatten().to_numpy(False):
         raise ValueError(f"{path}: attention_mask has zeros, so input_ids has padding, no text; save it without")
     if others := [name for name in kinds if name not in many]:
-        print(f"{path}: left out {', '.join(others)}", file=sys.stderr)
+        print(sanitize(f"{path}: left out {', '.join(others)}"), file=sys.stderr)
     column = table.read(["input_ids"])[0].combine_chunks()
     if column.null_count or column.flatten().null_count:
         raise ValueError(f"{path}: expected ids in every row of input_ids, found nulls")

@@ -15,15 +15,16 @@ conversations stay JSON.
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
 from tokenmill.text.source_file import SourceFile
 
-ZEROS = bytes.maketrans(b"123456789", b"0" * 9)  # with it, 19 zeros in a row may be an integer over 64 bits
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LOOK_BACK = 1 << 12
 STEP = 1 << 16  # bytes that are read at a time beyond a part's end, to where its last document ends
@@ -116,15 +117,19 @@ def read_jsonl(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterat
 
 
 def _rows(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
-    try:
-        if options.kept and any(b"0" * 19 in line.translate(ZEROS) for line in lines.texts):
-            return _one_by_one(file, lines, options)  # orjson makes an integer over 64 bits a float
+    with suppress(ValueError, LookupError, TypeError, AttributeError):
         objects, key = list(map(orjson.loads, lines.texts)), options.text_column
         texts = [pa.array([None if one[key] is None else one[key].encode() for one in objects], pa.large_binary())]
-        return Rows(texts, _kept(file, objects, options), lines.bytes, oversized=lines.oversized)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        # one of them is blank, broken, not UTF-8, or has its text in another place
-        return _one_by_one(file, lines, options)
+        kept = _kept(file, objects, options)
+        if not any(map(_may_be_integers, kept.values())):
+            return Rows(texts, kept, lines.bytes, oversized=lines.oversized)
+    return _one_by_one(file, lines, options)  # a line is blank, broken, not UTF-8, or has its text in another place
+
+
+def _may_be_integers(column: pa.Array) -> bool:
+    """Whether floats of a column may be integers over 64 bits, of which orjson makes floats."""
+    is_large = pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0) >= 1 << 63
+    return is_large or (pa.types.is_nested(column.type) and "double" in str(column.type))
 
 
 def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:

@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how byte fallback spells a byte
 FLAGS = ("lstrip", "rstrip", "single_word")  # of an added token, by which it takes or needs what is beside it
 CHANGES_IDS = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # the parts that ids follow from
-OLD = (
-    (0x34, 0x4D),
-    (0x4E, 0x9F),
-    (0xAC, 0xD7),
-    (0xD8, 0xF9),
-    (0x200, 0x2A6),
-)  # 256s that no Unicode since 3.2 changed
+# blocks of 256 code points that no Unicode since 3.2 has changed: ideographs, Hangul, surrogates and private ones
+OLD = ((0x34, 0x4D), (0x4E, 0x9F), (0xAC, 0xD7), (0xD8, 0xF9), (0x200, 0x2A6))
 CODE_POINTS = [range(256 * n, 256 * n + 256) for n in (*range(1, 0x324), 0xE00) if not any(a <= n < b for a, b in OLD)]
 HIDDEN = "\ufdd0"  # a code point that no text should have, by which special tokens are called
 BATCH = 256  # documents that the library encodes at a time
