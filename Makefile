@@ -90,6 +90,7 @@ tables: .venv/tools
 
 .venv/installed: requirements.txt
 	$(PYTHON) -m venv .venv
+	-$(PIP) --upgrade pip  # that of an older Python takes half a minute longer to choose versions
 	$(PIP) --requirement requirements.txt
 	$(PIP) --no-deps --editable .  # the command `tokenmill`, and `import tokenmill` in any folder
 	touch $@

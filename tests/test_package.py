@@ -1,6 +1,6 @@
 """The wheel in clean environments, used from a folder with a data.py, a data/ and a config.py of its own.
 
-The Python of the tests gets all extras; the others that the package is for get numpy alone.
+The Python of the tests gets the extras of README's line; the others that the package is for get numpy alone.
 """
 
 import os
@@ -18,6 +18,7 @@ from making import ROOT, make_text, write_parquet
 from tokenmill import __version__
 
 README = (ROOT / "README.md").read_text()
+README_EXTRAS = re.search(r"pip install '\.\[(.*?)\]'", README)[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = [extra for extra in PROJECT["project"]["optional-dependencies"] if extra != "all"]
 OTHERS = [shutil.which(f"python{version}") for version in ("3.12", "3.13")]  # a pyenv's are no programs of their own
@@ -115,9 +116,9 @@ class Environment:
         (folder / "pinned.txt").write_text("\n".join(lines))
         self.cwd, self.bin = folder / "project", folder / "venv" / "bin"
         self.cwd.mkdir()
-        run([python, "-m", "venv", folder / "venv"], cwd=folder)
-        pip = [self.bin / "python", "-m", "pip", "install", "--quiet", "--no-compile", "-c", folder / "pinned.txt"]
-        run([*pip, *requirements], cwd=folder)
+        run([python, "-m", "venv", "--without-pip", folder / "venv"], cwd=folder)
+        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "install", "--quiet", "--no-compile"]
+        run([*pip, "-c", folder / "pinned.txt", *requirements], cwd=folder)
 
     def lacks(self, module):
         return self.run("python", "-c", f"import {module}", check=False).returncode == 1
@@ -140,7 +141,7 @@ def run(command, cwd, env=None, check=True):
     return done
 
 
-@pytest.fixture(scope="module", params=[pytest.param("all", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(README_EXTRAS, marks=pytest.mark.slow)])
 def stranger(request, tmp_path_factory, wheel):
     """Somebody's machine, and their project."""
     made = Environment(tmp_path_factory.mktemp("stranger"), f"{wheel}[{request.param}]")

@@ -83,15 +83,15 @@ def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
     assert encoder.encode(documents(["plain", f"x{chr(first)}", "水 é", chr(first)]))[2] == 2
 
 
-# the planes that have characters, and the first of the private ones; `make tables` takes all
+# the planes that have characters, and the first of the private ones; `make tables` takes all, of every pattern
 PLANES = [*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF1000)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS[::2] + PATTERNS[-1:], ids=IDS[::2] + IDS[-1:])
 def test_the_shipped_table_is_what_the_engines_differ_in(pattern):
-    """o200k's pattern, which asks for cases and marks, shows all of them."""
-    found = differing_code_points(pattern, PLANES)
+    """o200k's pattern, which asks for cases and marks, shows all of them; of others, each sixth code point is tried."""
+    found = differing_code_points(pattern, PLANES if pattern == PATTERNS[-1] else PLANES[::6])
     assert found == SHIPPED if pattern == PATTERNS[-1] else set(found) <= set(SHIPPED)
     assert as_ranges(SHIPPED) == gigatoken.DIFFERING
 
