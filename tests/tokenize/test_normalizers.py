@@ -60,9 +60,7 @@ def metaspace():
 
 
 BY_AN_ENGINE = {
-    "neox": lambda: bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),
     "neox, joins": lambda: showing_joins(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),
-    "qwen2": lambda: bpe(split("qwen2"), normalizers.NFC()),
     "qwen2, joins": lambda: showing_joins(split("qwen2"), normalizers.Sequence([normalizers.NFC()])),
     "llama3 with NFC, joins": lambda: showing_joins(split("llama3"), normalizers.NFC()),
     "prefix space, joins": lambda: showing_joins(pre_tokenizers.ByteLevel(add_prefix_space=True), None),
