@@ -172,4 +172,4 @@ print(texts_of(Path({str(path)!r})), counts_of(Path({str(path)!r})), peak() - be
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.startswith("['b'] {'oversized_documents': 1} ")
-    assert float(done.stdout.split()[-1]) < 100, "MB"
+    assert float(done.stdout.split()[-1]) < 150, "MB"
