@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import tokenizers
 from conversing import CHATML, MARKED, REWRITING, SPECIAL, TOOLS, assistant, call, user
+from making import some_slow
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split, WhitespaceSplit
 
 from tokenmill.chat.chat_encoder import ChatEncoder, Renderer, changes_texts
@@ -243,7 +244,10 @@ CHANGES_TEXTS = {
 }
 
 
-@pytest.mark.parametrize("how", ["lstrip", "rstrip", "single_word", "normalized", *CHANGES_TEXTS, "NFC", "nothing"])
+HOW = ["lstrip", "rstrip", "single_word", "normalized", *CHANGES_TEXTS, "NFC", "nothing"]
+
+
+@pytest.mark.parametrize("how", some_slow(HOW, quick=["lstrip", "normalized", "taken out", "NFC", "nothing"]))
 def test_ids_are_those_of_the_whole_rendering_however_a_tokenizer_changes_texts(how, tmp_path):
     """And texts are encoded alone only where that is the same. As many bytes may be taken out as are put in."""
     model = tokenizers.models.BPE({letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}, [])

@@ -278,7 +278,7 @@ def test_what_was_written_comes_back_with_the_same_documents(prepared, take, tmp
         take(layout, *files)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=5), st.integers(1, 7))
 def test_documents_are_what_is_between_bos_tokens_wherever_the_files_are_cut(
     tokenizer_json, flat, bos, tmp_path_factory, files, block

@@ -13,7 +13,7 @@ import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_kinds import KINDS
-from making import ROOT, make_text, run_prepare
+from making import ROOT, make_text, run_prepare, some_slow
 
 from tokenmill.extras import MissingExtra
 from tokenmill.store.token_sets import TokenSet
@@ -130,7 +130,7 @@ ADDED = {  # of one tokenizer each
 }
 
 
-@pytest.mark.parametrize("kind", ADDED)
+@pytest.mark.parametrize("kind", some_slow(ADDED, quick=["digits"]))
 def test_documents_with_added_tokens_that_only_the_library_matches_are_left_to_it(tmp_path, kind):
     theirs = KINDS[kind]()
     theirs.add_tokens([tokenizers.AddedToken(**token) for token in ADDED[kind]])
