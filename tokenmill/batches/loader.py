@@ -55,7 +55,7 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     | rank, world_size | by default those of torch.distributed or jax.distributed, else of torchrun, else 0 of 1 |
     | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]; ranks with the same place in it get the same rows |
     | cache_dir | where to cache parts of remote token sets: by default TOKENMILL_CACHE, or ~/.cache/tokenmill/remote |
-    | cache_bytes | the size limit of that cache, as 50_000_000_000 or "50G"; by default 90% of the free space |
+    | cache_bytes | the limit of that cache, as 50_000_000_000 or "50G"; by default 90% of what is free or used by it |
 
     With drop_last=False, the last batch of some ranks may be one row shorter than that of others, or even empty, so
     that all ranks make the same number of calls.

@@ -8,7 +8,7 @@ split and takes them in windows of about 2^28 tokens, whose documents are packed
 
 So a batch is a sample of all places of a window, and a window is a sample of all places of the split. The sample is
 systematic: with 37 windows, each gets one of the first 37 slices of the split, one of the next 37, and so on. A domain
-that takes 1% of the split in one place then has 0.8 to 1.2% of every window; if slices were drawn without regard to
+that takes 1% of the split in one place then has 0.6 to 1.4% of most windows; if slices were drawn without regard to
 their place, 0 to 2.5%. (Levanter measured what taking neighboring slices costs: marin issue 2917.)
 
 A view says how often each document counts (store/views.py). Copy c of a shard is the stream of its documents that count
