@@ -142,6 +142,9 @@ def test_chats_may_join_a_run_of_text_and_then_keep_what_is_said_of_long_ones(tm
 def test_what_is_no_position_is_refused(token_set, wrong):
     with pytest.raises(ValueError, match="expected a position, the dict that state_dict made, found"):
         make_loader(token_set).load_state_dict(wrong)
+    other = json.dumps(json.loads(make_loader(token_set).state_dict()["tokenmill"]) | {"version": 0})
+    with pytest.raises(ValueError, match="expected a position of version .*, found 0: start again"):
+        make_loader(token_set).load_state_dict({"tokenmill": other})
 
 
 WRONG = [None, True, -1, 1 << 80, "0", [], {}, {"a": 1}, 0.5, float("nan"), "9" * 5000]
