@@ -42,9 +42,6 @@ def packages_of(extra):
     return names(PROJECT["project"]["optional-dependencies"][extra])
 
 
-# ---------------------------------------------------------------------------- what is declared
-
-
 def test_the_package_needs_numpy_alone_and_training_torch_or_jax_beside_it():
     extras = PROJECT["project"]["optional-dependencies"]
     assert names(PROJECT["project"]["dependencies"]) == {"numpy"}
@@ -71,8 +68,6 @@ def pins(file):
     assert all("==" in line for line in lines if line), f"{file} pins every version"
     return {next(iter(names([line]))): line for line in lines if line}
 
-
-# ---------------------------------------------------------------------------- installed
 
 MISSING = """
 import sys
@@ -197,8 +192,6 @@ def test_a_stranger_looks_verifies_and_converts(stranger, tokens):
     assert (stranger.cwd / "as-nanogpt" / "train.bin").stat().st_size > 1000
 
 
-# ---------------------------------------------------------------------------- a missing extra
-
 PIP = "pip install 'tokenmill[{}]' (in a clone: pip install '.[{}]')"
 
 
@@ -231,9 +224,6 @@ def test_a_missing_extra_is_named_where_a_script_needs_it(stranger, tokens):
     for asked, module in ((code, "pyarrow"), (encode, "tiktoken")):
         done = stranger.run("python", "-c", asked, check=False, absent={module})
         assert f"{module} is not installed; {PIP.format('prepare', 'prepare')}" in done.stderr.splitlines()[-1]
-
-
-# ---------------------------------------------------------------------------- environments with a few packages
 
 
 @pytest.mark.slow

@@ -38,9 +38,6 @@ def test_the_last_rows_are_dropped_or_shared_among_the_ranks(token_set, world_si
     assert dealt == (expected[: len(expected) // (4 * world_size) * 4 * world_size] if drop_last else expected)
 
 
-# ---------------------------------------------------------------------------- what iterating means
-
-
 def test_each_for_is_the_next_epoch_also_after_a_break(token_set, windows):
     loader, epochs = make_loader(token_set, batch_size=1, epochs=1), epochs_of(token_set, 4)
     assert epochs[0] != epochs[1]
@@ -115,9 +112,6 @@ def test_an_ended_loader_stays_ended_until_it_is_iterated_over_again(token_set, 
     more = make_loader(token_set, split="val", batch_size=1, epochs=2)
     more.load_state_dict(end)
     assert (more.epoch, all_of(more)[: len(first)]) == (1, first), "where an iteration has two epochs, the second"
-
-
-# ---------------------------------------------------------------------------- skip
 
 
 def test_within_an_iteration_what_is_skipped_is_not_counted_and_no_more_is_than_there_is(token_set):
