@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import multiprocess
-from multiprocess import connection, forkserver
+from multiprocess import connection, forkserver, resource_tracker
 
 from tokenmill.checks import whole_number
 
@@ -80,6 +80,7 @@ class Pool:
         before = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGES, *filter(None, sys.path)])  # not passed on by 3.11
         self._context.set_forkserver_preload(list(preload))
+        resource_tracker.ensure_running()  # before: it unblocks SIGINT
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the server and its workers inherit:
         try:  # the parent ends them
             forkserver.ensure_running()
