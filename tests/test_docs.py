@@ -181,7 +181,7 @@ def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     name = run_prepare("--source", "my/parquet/files", "--name", "first", cwd=cwd).stdout.splitlines()[-1]
     for made in (demo, mixture):
         shutil.copytree(made, cwd, dirs_exist_ok=True)  # for commands before its own
-    theirs = {"nanogpt": "openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
+    theirs = {"nanogpt": "data/openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
     for layout, folder in theirs.items():
         run([sys.executable, "-m", "tokenmill", "convert", "out", layout, name, folder], cwd)
     save = (
