@@ -170,7 +170,9 @@ def test_what_is_written_is_what_a_reader_of_the_format_finds(tmp_path, monkeypa
         assert rows is None or rows == expected
 
 
-def test_documents_end_with_eos_where_that_is_asked_for(small_set, tmp_path, bos):
+def test_documents_end_with_eos_where_that_is_asked_for(small_set, tmp_path, bos, monkeypatch):
+    for module in (flat_files, indexed_files):
+        monkeypatch.setattr(module, "BLOCK_TOKENS", 7)
     for eos_token, eos in ((None, bos), ("<|user_start|>", bos + 1)):
         more = {"eos": True, "eos_token": eos_token}
         out = convert.export(convert.Out("raw", small_set, tmp_path / str(eos), file_tokens=9, **more))
