@@ -61,6 +61,8 @@ def test_set_epoch_goes_to_the_beginning_of_any_epoch(token_set, windows):
     next(loader)
     loader.set_epoch(1)
     assert all_of(loader) == epochs[1], "again from its beginning"
+    loader.set_epoch(2)
+    assert next(loader, None) is not None, "next too, at the end of the epoch before"
     endless = make_loader(token_set, batch_size=1)
     endless.skip(3)
     endless.set_epoch(0)
