@@ -101,7 +101,7 @@ def load_state_dict(state: dict[str, Any]) -> None:
     """Makes get_batch continue from `state_dict`, on any number of ranks. ValueError for a state of something else.
 
     Each position goes to the next call of the arguments that it was saved with, or, if it is the only one of its split
-    and purpose, of another batch_size or seq_len. Whether it fits is checked then.
+    and purpose, of other arguments. Whether it fits is checked then.
     """
     import_module("tokenmill.batches.get_batch")._loaders.load_state_dict(state)
 

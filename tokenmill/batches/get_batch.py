@@ -5,7 +5,7 @@
 
 Arguments that mean the same share one loader: 32 and np.int64(32), "a" and Path("a"), or a default that you write out.
 A loaded position goes to the call with the same arguments, or else, if it is the only one of its split and purpose, to
-a call with another batch_size or seq_len.
+a call with other arguments that a position may change.
 """
 
 import json

@@ -60,8 +60,8 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     With drop_last=False, the last batch of some ranks may be one row shorter than that of others, or even empty, so
     that all ranks make the same number of calls.
 
-    A mixture ends when all of its sources are used up, if all have max_epochs. If it has chat sets, `long_documents` is
-    about these alone.
+    A mixture ends when the sources of its last stage are used up, if all of these have max_epochs. If it has chat sets,
+    `long_documents` is about these alone.
 
     `loader.targets` is the number of targets of the global batch that was returned last that are in the loss, the same
     on every rank: divide the sum of the losses of all ranks by it. `loader.row_sources` has the number of each of its
