@@ -249,7 +249,7 @@ def shape(config: TrainConfig, model: GPT) -> dict[str, int]:
 class Ending:
     """Whether Ctrl-C or a scheduler asked for the end: `signal` is 0 until then. To ask again ends at once, unsaved."""
 
-    AT_ONCE = 1.0  # seconds: what comes sooner is the same request, which torchrun passes on
+    AT_ONCE = 2.0  # seconds: what comes sooner is the same request, which torchrun passes on
 
     def __init__(self) -> None:
         self.signal, self._asked = 0, math.inf
