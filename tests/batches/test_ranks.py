@@ -82,8 +82,6 @@ def test_the_ranks_of_one_data_parallel_place_of_a_mesh_get_the_same_rows(token_
         make_loader(token_set, mesh=object(), rank=0, world_size=1)
 
 
-# ---------------------------------------------------------------------------- they agree
-
 TOGETHER = """
 from tokenmill import Mixture, PackedRows, get_batch, state_dict
 import tokenmill.numpy

@@ -24,7 +24,7 @@ from tokenmill.batches.torch_arrays import find_device
         ({"loss": "twice"}, "loss must be one of all, once"),
         ({"loss": "once", "ignore_index": 5}, "ignore_index=5 is a token id of"),
         ({"loss": "once", "packing": "concat"}, "loss='once' is not supported with packing='concat'"),
-        ({"rank": 2, "world_size": 2}, "rank must be from 0 to world_size - 1"),
+        ({"rank": 2, "world_size": 2}, "pass both, rank from 0 to world_size - 1, or none"),
         ({"rank": 1}, "rank=1, world_size=None"),
         ({"batch_size": 1000, "epochs": 1}, "has 22 rows .*fewer than .* batch of 1000 .* pass drop_last=False"),
         ({"seq_len": 111, "packing": "concat"}, "shard train_1.000.* fewer .*than a row.* 60; use packing='best_fit'"),

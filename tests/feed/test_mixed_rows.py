@@ -130,6 +130,8 @@ def test_when_all_sources_have_retired_it_ends(sets, drop_last):
     found = take(loader, None)
     assert found == (whole[: len(whole) // 4 * 4] if drop_last else whole)
     assert list(loader) == []
+    with pytest.raises(ValueError, match="the mixture has fewer rows than a global batch of 9,999; lower batch_size"):
+        next(make(mixture, 9999))
     more = make(mix(sets, weights, max_epochs={"web": 2, "math": 2}), 4, loader.state_dict())
     assert len(take(more, 3)) == 12, "with a larger max_epochs it continues"
     ranks = [[len(b[0]) for b in make(mixture, 4, drop_last=False, rank=r, world_size=3)] for r in range(3)]

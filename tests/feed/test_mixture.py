@@ -51,6 +51,7 @@ def test_a_source_in_toml_may_be_the_name_of_a_set_under_data_tokens(tmp_path, m
     folder = make_token_set(tmp_path / "data" / "tokens" / "web-gpt2-12345678", train=[[9] * 5], val=[[9]])
     beside = make_token_set(tmp_path / "conf" / "other", train=[[9] * 5], val=[[9]])
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "synthetic").mkdir()  # of text
     for name in ("synthetic", "web-gpt2-12345678"):
         text = f'[sources]\nweb = {{path = "{name}"}}\nother = {{path = "other"}}\n[weights]\nweb = 1\nother = 1\n'
         told = Mixture.load(written(tmp_path / "conf", text))

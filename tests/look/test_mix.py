@@ -70,6 +70,7 @@ def test_the_command_prints_the_forecast_and_says_that_a_run_ends_early(paths, t
     assert cli.main(["mix", str(path), "--tokens", "40K"]) == 1
     assert "error: all sources of stage 1 are used up after" in capsys.readouterr().out
     assert cli.main(["mix", str(path), "--tokens", "15K"]) == 0
+    assert cli.main(["mix", str(path), "--tokens", "0"]) == 1
 
 
 def go_on(state, tokens, calls, batch_size, world_size, seq_len, skip=0):

@@ -201,7 +201,7 @@ def test_the_statistics_are_counted(folder):
 # ---------------------------------------------------------------------------- text that was not prepared
 
 
-def test_text_that_was_not_prepared_is_what_a_set_of_it_is(tmp_path, tokenizer_json, capsys):
+def test_text_that_was_not_prepared_is_what_a_set_of_it_is(tmp_path, tokenizer_json, capsys, monkeypatch):
     for number in range(3):
         write_parquet(tmp_path / "corpus" / f"{number}.parquet", make_text(60, seed=number))
     flags = ("--tokenizer", tokenizer_json, "--seq-len", SEQ_LEN)
@@ -210,6 +210,9 @@ def test_text_that_was_not_prepared_is_what_a_set_of_it_is(tmp_path, tokenizer_j
     assert not list(tmp_path.rglob("*.html"))
     done = run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, "--val-file", "last", cwd=tmp_path)
     token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
+    monkeypatch.chdir(tmp_path)
+    named, text = (run(capsys, name, "--seq-len", SEQ_LEN)[1] for name in ("corpus", token_set.path))
+    assert named == text, "by its name, though its text is beside it"
     lengths = [token_set.open(entry).lengths for split in ("train", "val") for entry in token_set.split(split)]
     assert f"read all of the text, 180 documents, and tokenized it with {token_set.tokenizer['name']} (" in printed
     assert f"about {token_set.manifest['tokens']:,} tokens in all" in printed

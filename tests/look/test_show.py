@@ -255,6 +255,7 @@ def test_every_step_of_a_run_is_shown_as_its_loop_logged_it(sets, tmp_path, caps
     if kind not in ("nanochat", "iterations"):  # in which an epoch may come again, with other rows
         for row in found.step(rng.randrange(known)) if known else ():
             assert told(found.at(*row[:4])) == told(row), f"{row.place} is another row than the run had there"
+            assert sum(one.length + one.bos for one in row.pieces) == found.leg_at(*row[:4]).setting.seq_len + 1
     path = save(state, tmp_path, rng.choice(["json", "pickle", "torch", "dcp"]))
     for step in rng.sample(range(len(loop.log)), min(2, len(loop.log))):
         out = require_shown(capsys, loop.log[step], shown, "--checkpoint", path, "--step", step)

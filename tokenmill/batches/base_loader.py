@@ -364,8 +364,8 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             raise ValueError(
                 f"{f'source {name!r}, ' if name else ''}{one.display_name}{view}: split {config.split!r} has {found} "
                 f"rows of {config.seq_len} + 1 tokens, fewer than a batch of {config.batch_size} on {self.world_size} "
-                "ranks; lower batch_size or seq_len, pass drop_last=False, or prepare more text (for val, "
-                "with a larger --val-fraction)"
+                f"ranks; lower {'batch_size or seq_len, pass drop_last=False' if found else 'seq_len'}, or prepare "
+                "more text (for val, with a larger --val-fraction)"
             )
 
 

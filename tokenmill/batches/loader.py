@@ -48,7 +48,7 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     | shuffle | shuffle the slices of all shards; False: shards in order, the same in every epoch (docs/order.md) |
     | seed | seed of every random order, except validation's, which is fixed |
     | epochs | the number of epochs in an iteration; by default the loader is endless |
-    | drop_last | with epochs: drop the last rows if they are fewer than a global batch, or return shorter batches |
+    | drop_last | where epochs or a mixture end: drop rows fewer than a global batch, or return shorter batches |
     | loss | which tokens of text are in the loss: "all", or "once": not filler and BOS (docs/chat.md) |
     | ignore_index | the target that stands where a token is not in the loss: -100 as in torch, -1 in nanochat |
     | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |

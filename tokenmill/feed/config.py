@@ -110,7 +110,9 @@ class LoaderConfig:
         if self.mesh is not None and rank is not None:
             raise ValueError("mesh determines rank and world_size; leave these out")
         if (rank is None) != (world_size is None) or (rank is not None and rank >= (world_size or 0)):
-            raise ValueError(f"rank must be from 0 to world_size - 1, found rank={rank}, world_size={world_size}")
+            raise ValueError(
+                f"pass both, rank from 0 to world_size - 1, or none; found rank={rank}, world_size={world_size}"
+            )
 
     @property
     def mixture(self) -> Mixture:

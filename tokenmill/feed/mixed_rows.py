@@ -58,6 +58,11 @@ def mixed_rows(sources: Sources, run: Run, rank: int) -> Iterator[tuple[Batch, i
             if later and later[0].begin - run.now.tokens <= AHEAD:
                 _expect(sources, run.now.cursors, later.pop(0).weights)
             turns, run = next_batch(sources, run)
+            if not turns and run.now == run.legs[0].begin:
+                raise ValueError(
+                    f"the mixture has fewer rows than a global batch of {run.setting.global_batch:,}; lower "
+                    "batch_size, raise max_epochs, or pass drop_last=False"
+                )
             if not turns:
                 return
             total = sum(some.last - some.first for some in turns)

@@ -68,7 +68,7 @@ def _located(name: str, path: Any, folder: Path) -> str:
     """A path relative to the file's folder; an address, or the name of a set under data/tokens, as it is."""
     if not isinstance(path, str) or not path:
         raise ValueError(f"sources.{name}.path must be a string that is not empty, not {path!r}")
-    is_name = Path(path).name == path and not (folder / path).exists()
+    is_name = Path(path).name == path and not (folder / path / "manifest.json").exists()
     return path if is_address(path) or is_name else os.path.join(folder, path)
 
 

@@ -84,6 +84,8 @@ def main(arguments: list[str], prog: str) -> int:
             console.print(f"{name}: {tokens:,} tokens, {tokens / max(1, totals.total()):.3%} of the run")
         return 0
     found = forecast(Mixture.load(config.mixture or Path()), tokens=config.tokens or 0)
+    if not found.tokens:
+        raise ValueError(f"--tokens must be more than 0, found {config.tokens}")
     if found.lines:
         _print(HEADS, cells(found), console)
     for name, (tokens, epochs) in found.totals.items() if found.lines else ():

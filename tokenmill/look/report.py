@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tokenmill.addresses import is_address, name_of, require_folder
+from tokenmill.addresses import name_of, require_folder
 from tokenmill.look import report_text
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report_page import Findings, glance, render, view_in_words
@@ -38,7 +38,7 @@ OTHERS = "nanochat is its loader, concat that of llm.c and Megatron, random that
 class Report:
     """Report on a token set: write one HTML page and print a short form. Or print what packings would do to text."""
 
-    # a token set's folder or address; or files of text, or a folder of them
+    # a token set's folder, name or address; or files of text, or a folder of them (./web if a set is called web)
     source: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOKENS|FILES")]]
     seq_len: int = 2048  # tokens of an input, in the rows that the page draws; of text, in one more table
     out: Path | None = None  # the page; by default report.html in the folder, or NAME.html here for a remote set
@@ -54,8 +54,8 @@ class Report:
     @property
     def is_text(self) -> bool:
         """Whether the source is text: files, or a folder with files of text and no token sets in it."""
-        path = Path(self.source[0])
-        if is_address(self.source[0]) or any([*path.glob("shards"), *path.glob("*/shards")]):
+        path = set_folder(self.source[0])
+        if isinstance(path, str) or any([*path.glob("shards"), *path.glob("*/shards")]):
             return False
         return format_of(path.name) is not None or any(format_of(file.name) for file in path.rglob("*"))
 

@@ -153,7 +153,8 @@ def _rows(config: Show, run: RunRows) -> tuple[list[ShownRow], Run]:
                 "--row of a checkpoint must be a place, as 0:12:100 (epoch:window:row); or use --step, as its number "
                 "depends on what changed in the run"
             )
-        return [run.at(_source(run, source), *numbers)], run.run
+        name = _source(run, source)
+        return [run.at(name, *numbers)], run.leg_at(name, *numbers)
     step = config.step if config.batch is None else config.batch
     assert step is not None, "the command line names one"
     leg = run.leg_of(step)

@@ -102,10 +102,14 @@ class RunRows:
         """The run at the beginning of the leg of a step, or where it is now for one that is to come."""
         return self.run.back_to(step) if step < self.run.now.step else self.run
 
+    def leg_at(self, name: str, epoch: int, window: int, row: int) -> Run:
+        """The run at the beginning of the leg that dealt the row at a place, or will."""
+        (run,) = [run for run, first, end in self._legs_of(name) if first <= (epoch, window, row) < end]
+        return run
+
     def at(self, name: str, epoch: int, window: int, row: int) -> ShownRow:
         """The row at a place, of the length at which it was dealt, or will be. ValueError if there is none."""
-        (run,) = [run for run, first, end in self._legs_of(name) if first <= (epoch, window, row) < end]
-        source = self._source(run, name)
+        source = self._source(self.leg_at(name, epoch, window, row), name)
         windows = source.count_windows(epoch)
         if window >= windows:
             raise ValueError(f"no such window: {window} of epoch {epoch}, which has {windows:,}")

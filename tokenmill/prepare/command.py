@@ -66,6 +66,8 @@ def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]
         is_other = "--val-fraction" in flags and "--val-file" not in flags
         preset = presets[named or next(iter(presets))]
         how["default"] = replace(preset, val_file=None) if is_other else preset
+    elif "--source" not in flags:  # help
+        how["default"] = PrepareConfig(source=next(iter(presets.values())).source)
     described = f"{PrepareConfig.__doc__}\n\nYou may name a preset before the flags:\n{_listed(presets)}"
     prog, arguments = f"{prog} {named or '[PRESET]'}", arguments[named is not None :]
     return tyro.cli(PrepareConfig, args=arguments, prog=prog, description=described, **how)

@@ -120,7 +120,7 @@ def _rows(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
     with suppress(ValueError, LookupError, TypeError, AttributeError):
         objects, key = list(map(orjson.loads, lines.texts)), options.text_column
         texts = [pa.array([None if one[key] is None else one[key].encode() for one in objects], pa.large_binary())]
-        kept = _kept(file, objects, options)
+        kept = _kept(file, objects, options, str)
         if not any(map(_may_be_integers, kept.values())):
             return Rows(texts, kept, lines.bytes, oversized=lines.oversized)
     return _one_by_one(file, lines, options)  # a line is blank, broken, not UTF-8, or has its text in another place
@@ -136,9 +136,9 @@ def _conversations(file: SourceFile, lines: Pieces, options: ReadOptions) -> Row
     """Lines as they are: whoever reads the conversations judges them."""
     numbers = [number for number, line in enumerate(lines.texts) if line.strip()]
     texts = [lines.texts[number] for number in numbers]
-    kept = _kept(file, [_object_or_none(line) for line in texts] if options.kept else [], options)
-    rows = Rows([pa.array(texts, pa.large_binary())], kept, lines.bytes, oversized=lines.oversized)
-    return rows._replace(place=_placer(file, lines, numbers))
+    place = _placer(file, lines, numbers)
+    kept = _kept(file, [_object_or_none(line) for line in texts] if options.kept else [], options, place)
+    return Rows([pa.array(texts, pa.large_binary())], kept, lines.bytes, oversized=lines.oversized, place=place)
 
 
 def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
@@ -160,7 +160,8 @@ def _one_by_one(file: SourceFile, lines: Pieces, options: ReadOptions) -> Rows:
                 ) from error
             broken += 1
     columns = [pa.array(column, pa.large_binary()) for column in list(zip(*texts, strict=True)) or [()]]
-    return Rows(columns, _kept(file, objects, options), lines.bytes, broken=broken, oversized=lines.oversized)
+    kept = _kept(file, objects, options, _placer(file, lines, numbers))
+    return Rows(columns, kept, lines.bytes, broken=broken, oversized=lines.oversized)
 
 
 def _object_of(line: bytes) -> dict[str, Any]:
@@ -191,9 +192,6 @@ def _texts_of(value: dict[str, Any], options: ReadOptions) -> list[bytes | None]
         raise BrokenLine(f"keys {', '.join(value)}" if value else "no keys")
     if wrong := [text for text in found if not isinstance(text, str | None)]:
         raise BrokenLine(f"a {type(wrong[0]).__name__} there")
-    if lacking := [name for name in options.required if _at(value, name) is MISSING]:
-        optional = f"write {lacking[0]}? if lines may lack it"
-        raise BrokenLine(f"keys {', '.join(value)}, and no {lacking[0]!r}, which --keep-columns names ({optional})")
     return [text if text is None else _as_bytes(text) for text in found]
 
 
@@ -214,13 +212,16 @@ def _at(value: Any, name: str) -> Any:
     return value
 
 
-def _kept(file: SourceFile, objects: Sequence[dict[str, Any] | None], options: ReadOptions) -> dict[str, pa.Array]:
+def _kept(
+    file: SourceFile, objects: Sequence[dict[str, Any] | None], options: ReadOptions, place: Callable[[int], str]
+) -> dict[str, pa.Array]:
     """The columns to keep. ValueError if an object lacks one that it must have, or for several types in one."""
     found = {}
     for name in options.kept:
         cells = [None if one is None else _at(one, name) for one in objects]
         if MISSING in cells and name in options.required:
-            raise ValueError(f"{file.shown}: a line lacks {name!r}, to keep; write {name}? if lines may lack it")
+            where = f"{file.shown}: {place(cells.index(MISSING))}"
+            raise ValueError(f"{where} lacks {name!r}, which --keep-columns names; write {name}? if lines may lack it")
         cells = [None if cell is MISSING else cell for cell in cells]
         try:
             if len({isinstance(cell, bool) for cell in cells if cell is not None}) > 1:
