@@ -28,9 +28,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Files in the order in which they begin; all others follow. DataLoaders fork in test_packed_rows.py, before other tests
 # have started the thread pools of their libraries. Then those that take longest, so that both processes end together.
-FIRST = ("packed_rows", "clients", "ray", "train", "package", "types", "notebook", "docs", "hub", "show", "fuzz")
-FIRST += ("files", "huggingface", "prepare", "torture", "part_cache", "row_sums", "copy", "destination", "positions")
-FIRST += ("mixed_rows", "convert", "normalizers", "report", "jax_arrays", "lifetime", "engines")
+FIRST = ("packed_rows", "clients", "ray", "train", "package", "train_jax", "engines", "types", "notebook", "docs")
+FIRST += ("real_templates", "hub", "show", "fuzz", "files", "huggingface", "prepare", "torture", "part_cache", "copy")
+FIRST += ("row_sums", "destination", "positions", "mixed_rows", "convert", "normalizers", "report", "jax_arrays")
 
 
 def pytest_collection_modifyitems(items):

@@ -22,8 +22,10 @@ from tokenmill.tokenize.huggingface import OLD, HuggingFace
 from tokenmill.tokenize.load import load_any, load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer
 
+OTHERS = [kind for kind in KINDS if kind != "nfc"]  # which "cut" has too
 
-@pytest.fixture(scope="module", params=[kind for kind in KINDS if kind != "nfc"])  # which "cut" has too
+
+@pytest.fixture(scope="module", params=some_slow(OTHERS, quick=["digits", "llama2", "unigram", "cut"]))
 def both(request, tmp_path_factory):
     """A tokenizer.json, the library's own tokenizer of it, and ours."""
     path = tmp_path_factory.mktemp(request.param, numbered=False) / "tokenizer.json"
