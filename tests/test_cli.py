@@ -22,9 +22,6 @@ def flat(text):
     return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
 
 
-# ---------------------------------------------------------------------------- the command itself
-
-
 def test_help_lists_every_verb_and_each_verb_has_help_of_its_own(capsys):
     assert cli.main(["--help"]) == 0
     said = capsys.readouterr().out
@@ -73,9 +70,6 @@ def test_a_reader_that_stops_early_is_told_nothing(prepared, words):
     with subprocess.Popen([sys.executable, "-m", "tokenmill", *words], cwd=ROOT, **pipes) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
-
-
-# ---------------------------------------------------------------------------- presets
 
 
 def test_presets_are_named_in_the_help_with_what_they_set():

@@ -85,6 +85,11 @@ def test_a_resumed_iteration_has_the_rest_whether_its_epoch_is_set_or_not(token_
             resumed.set_epoch(epoch)
         seen.append(all_of(resumed))
     assert seen == ([epochs[1][step:], epochs[2]] if says or step == 5 else [epochs[2], epochs[3]])
+    for former in ({}, {"epochs": 1}):  # an endless run, or one of other epochs, becomes one of two
+        state = [state for _, state in islice(make_loader(token_set, batch_size=1, **former).with_state(), 5)][-1]
+        resumed = make_loader(token_set, batch_size=1, epochs=2)
+        resumed.load_state_dict(state)
+        assert all_of(resumed) == epochs[0][5:] + epochs[1]
 
 
 def test_set_epoch_of_what_is_no_beginning_is_refused_and_moves_nothing(token_set):

@@ -25,8 +25,8 @@ def random_bits(count: int, *key: int | str) -> np.ndarray:
 
 
 def number_of(name: str) -> int:
-    """A name as a number for a key; 0 for the empty name."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") if name else 0
+    """A name as a number for a key."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
 def random_digits(count: int, *key: int | str) -> np.ndarray:
