@@ -106,9 +106,6 @@ def test_a_clone_s_user_adds_presets_in_config_py(tmp_path):
     assert "mine: --source my/files --tokenizer train:32768" in flat(done.stdout)
 
 
-# ---------------------------------------------------------------------------- the faces, and Python's way
-
-
 def test_the_faces_give_what_the_package_has():
     import config
     import data

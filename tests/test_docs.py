@@ -162,9 +162,6 @@ def test_the_quickstart_s_checkpoint_says_its_steps(started):
     assert len(re.findall(r"^row 0:0:[45], rank 0$", shown, re.MULTILINE)) == 2, "the third batch of two rows"
 
 
-# ---------------------------------------------------------------------------- commands
-
-
 @pytest.fixture(scope="module")
 def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     """A folder with all that the commands name, and a token set for data/tokens/NAME."""

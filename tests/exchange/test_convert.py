@@ -348,8 +348,9 @@ def test_a_file_is_one_however_it_is_spelt_and_two_of_a_name_are_two(take, flat,
 
 def test_files_come_in_the_order_of_their_numbers(take, flat, bos):
     files = [flat("x_1.bin", bos, 1, 2), flat("x_10.bin", 4, bos, 9), flat("x_2.bin", 3, bos, 8)]
+    files += [flat("y/x_1.bin", bos, 5, 6), flat("y/x_2.bin", 7)]  # of another data set
     folder = take("nanogpt", *files, flat("val.bin", bos, 7))
-    assert documents_of(folder, "train") == [[bos, 1, 2, 3], [bos, 8, 4], [bos, 9]]
+    assert sorted(documents_of(folder, "train")) == [[bos, 1, 2, 3], [bos, 5, 6, 7], [bos, 8, 4], [bos, 9]]
 
 
 @pytest.mark.parametrize("name", ["retrieval", "constrained_train", "my_val_set"])

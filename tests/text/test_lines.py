@@ -136,7 +136,7 @@ def test_keys_are_kept_with_their_types_and_several_types_are_refused(tmp_path):
         "note": [None] * 3,
     }
     assert pa.types.is_float64(found.kept.schema.field("score").type)
-    with pytest.raises(ValueError, match="line 1 lacks 'note', which --keep-columns names; write note"):
+    with pytest.raises(ValueError, match="line 1 lacks 'note'; if lines may lack it, name note"):
         read(path, ReadOptions(keep_columns=("note",), skip_broken=True))
     for values in ([1, "two"], [1, True], [{"a": 1}, 2], [1, 1 << 64]):
         path.write_text("".join(json.dumps({"text": "a", "it": value}) + "\n" for value in values))
@@ -157,6 +157,9 @@ def test_conversations_stay_json_and_their_lines_are_known(tmp_path):
     assert [n for documents in found for n in documents.kept["id"].to_pylist()] == list(range(200))
     places = [documents.place(n) for documents in found for n in range(len(documents.texts))]
     assert places == [f"line {2 * n + 1}" for n in range(200)]
+    path.write_text("{}\n" + "x" * 999 + "\n{}\n")
+    found = read(path, ReadOptions(conversations=True, max_document_bytes=99))
+    assert [documents.place(0) for documents in found] == ["line 1", "line 3"], "a line that was left out counts"
 
 
 def test_a_line_of_any_length_costs_no_memory(tmp_path):

@@ -24,11 +24,13 @@ def left_out(*sources):
     return list_sources(list(map(str, sources))).left_out
 
 
-def test_files_of_a_folder_a_glob_and_a_url_come_in_name_order(tmp_path):
+def test_files_of_a_folder_a_glob_and_a_url_come_in_name_order(tmp_path, monkeypatch):
     write(tmp_path, "b.jsonl", "a.jsonl", "sub/c.jsonl", "sub/a.ndjson", ".cache/hidden.jsonl")
     for source in (tmp_path, f"{tmp_path}/**/*.*json*", f"file://{tmp_path}", f"file://{tmp_path}/**/*.*json*"):
         assert names_of(source) == ["a.jsonl", "b.jsonl", "sub/a.ndjson", "sub/c.jsonl"], source
     assert names_of(tmp_path / "a.jsonl") == names_of(f"file://{tmp_path}/a.jsonl") == ["a.jsonl"]
+    monkeypatch.chdir(tmp_path.parent)
+    assert names_of(f"{tmp_path.name}/sub/*.jsonl") == ["c.jsonl"], "no repository on the hub"
     (file,) = list_sources([str(tmp_path / "a.jsonl")]).files
     assert (file.path, file.bytes, file.is_local) == (os.path.realpath(tmp_path / "a.jsonl"), 14, True)
 

@@ -195,9 +195,6 @@ def test_times_are_compared_in_utc_on_every_machine(tokenizer_json, tmp_path, zo
     assert counts_of(folder, "hour") == [0, 1, 0] * 3
 
 
-# ---------------------------------------------------------------------------- the command
-
-
 def test_the_command_makes_lists_and_shows_views(made, capsys):
     _, folder = made
     rule = "case when score >= 4 then 3 when score >= 3 then 1.5 else 0 end"

@@ -106,8 +106,8 @@ def _splits(config: In) -> dict[Split, list[Path]]:
 
 
 def _in_order(path: Path) -> tuple[list[tuple[int, str]], Path]:
-    """By name, with numbers in it in order, 2 before 10, as a document may continue in the next file."""
-    parts = re.split(r"(\d+)", path.name)
+    """By path, with numbers in it in order, 2 before 10, as a document may continue in the next file of the folder."""
+    parts = re.split(r"(\d+)", str(path))
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], path
 
 

@@ -65,11 +65,12 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _located(name: str, path: Any, folder: Path) -> str:
-    """A path relative to the file's folder; an address, or the name of a set under data/tokens, as it is."""
+    """A path or name, seen from the file's folder; an address, or the name of a set that is not there, as it is."""
     if not isinstance(path, str) or not path:
         raise ValueError(f"sources.{name}.path must be a string that is not empty, not {path!r}")
-    is_name = Path(path).name == path and not (folder / path / "manifest.json").exists()
-    return path if is_address(path) or is_name else os.path.join(folder, path)
+    where, is_name = folder_of(path, folder), Path(path).name == path
+    is_elsewhere = is_name and not Path(where, "manifest.json").exists()
+    return path if is_address(path) or is_elsewhere else os.fspath(where)
 
 
 def folder_of(source: str | os.PathLike[str], here: Path) -> str | Path:

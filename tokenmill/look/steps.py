@@ -149,7 +149,11 @@ class RunRows:
                 yield ShownRow(source.name, epoch, window, before + row, table.pieces(row), filler=filler)
 
     def _legs_of(self, name: str) -> Iterator[tuple[Run, Cursor, Cursor]]:
-        """The run where each leg with a source begins, and the places that this leg dealt: the first, and the end."""
+        """The run where each leg with a source begins, and the places that this leg dealt: the first, and the end.
+        ValueError if epochs were begun anew.
+        """
+        if any(leg.restarts for leg in self.run.legs):
+            raise ValueError("set_epoch was called in this run, so a place may be of several rows; use --step")
         legs = [(n, leg.begin) for n, leg in enumerate(self.run.legs) if name in leg.setting.sets]
         for index, (number, begin) in enumerate(legs):
             first = begin.cursors[name] if index else Cursor()

@@ -71,16 +71,17 @@ def read_pieces(file: SourceFile, k: int, n: int, separator: bytes | None, most:
             for piece in pieces:
                 if begin <= at < end and gone + len(piece) > most:
                     oversized += 1
+                    if chosen:  # which the next one does not follow
+                        yield Pieces(first, chosen, 0, 0)
+                        chosen = []
                 elif begin <= at < end:
                     first = first if chosen else at
-                    chosen.append(piece)
+                    chosen.append(piece if at else piece.removeprefix(BYTE_ORDER_MARK))
                 at += gone + len(piece) + gap
                 gone = 0
             keep = max(0, gap - 1)  # a separator may begin in these
             if gone + len(rest) - keep > most:
                 gone, rest = gone + len(rest) - keep, rest[len(rest) - keep :]
-            if first == 0 and chosen:
-                chosen[0] = chosen[0].removeprefix(BYTE_ORDER_MARK)
             before, told = told, raw.tell() if file.compression else position
             if pieces or told > before:
                 yield Pieces(first, chosen, max(0, told - before), oversized)
@@ -221,7 +222,7 @@ def _kept(
         cells = [None if one is None else _at(one, name) for one in objects]
         if MISSING in cells and name in options.required:
             where = f"{file.shown}: {place(cells.index(MISSING))}"
-            raise ValueError(f"{where} lacks {name!r}, which --keep-columns names; write {name}? if lines may lack it")
+            raise ValueError(f"{where} lacks {name!r}; if lines may lack it, name {name}? in --keep-columns")
         cells = [None if cell is MISSING else cell for cell in cells]
         try:
             if len({isinstance(cell, bool) for cell in cells if cell is not None}) > 1:
@@ -230,8 +231,7 @@ def _kept(
         except (pa.ArrowException, UnicodeEncodeError, OverflowError, TypeError, ValueError) as error:
             if not all(isinstance(cell, str | None) for cell in cells):
                 raise ValueError(
-                    f"{file.shown}: column {name!r} to keep has values of several types ({error}); make it one type, "
-                    "or leave it out of --keep-columns"
+                    f"{file.shown}: column {name!r} to keep has values of several types ({error}); make it one type"
                 ) from error
             found[name] = pa.array([cell and SURROGATE.sub("\ufffd", cell) for cell in cells], pa.string())
     return found

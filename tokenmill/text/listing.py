@@ -103,7 +103,7 @@ def _list_source(source: str, raw_dir: Path, revision: str) -> Listing:
         is_folder, found = True, _below(path)
     elif os.path.exists(path):
         found = {os.path.basename(path): _local(os.path.basename(path), path)}
-    elif is_repository(source):
+    elif is_repository(source) and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
         is_folder, found = True, {file.name: file for file in list_hub(source, revision, raw_dir)}
     elif glob.has_magic(path):
         base = _folder_of(path)
