@@ -22,6 +22,13 @@ def flat(text):
     return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
 
 
+def test_a_missing_extra_is_named_with_the_line_for_pip():
+    code = "import sys; sys.modules['tyro'] = None; from tokenmill import cli; sys.exit(cli.main(['show', '--help']))"
+    said = "error: tyro is not installed; pip install 'tokenmill[report]' (in a clone: pip install '.[report]')\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 def test_help_lists_every_verb_and_each_verb_has_help_of_its_own(capsys):
     assert cli.main(["--help"]) == 0
     said = capsys.readouterr().out

@@ -44,9 +44,6 @@ def moved(run, steps=1, **cursors):
     return run._replace(now=now)
 
 
-# ---------------------------------------------------------------------------- what the legs say
-
-
 def test_what_was_used_of_a_window_at_other_lengths():
     run = moved(Run.start(setting(seq_len=2048)), a=(0, 2, 812))
     run = run.go_on(setting(seq_len=4096))
