@@ -15,6 +15,7 @@ import pytest
 import warm
 from conversing import TOOLS, random_messages, slow_encode
 from making import ROOT, run_prepare
+from making_views import make_view
 from rich.console import Console
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
@@ -147,6 +148,12 @@ def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokeni
     for row in rows:
         pairs = zip(row["input_ids"], row["assistant_masks"], strict=True)
         assert row["labels"] == [id if bears else -100 for id, bears in pairs]
+    entries, copy = TokenSet(chat_set).entries, shutil.copytree(chat_set, tmp_path / "copy")
+    make_view(copy, "odd", {entry.name: [n % 2 for n in range(entry.documents)] for entry in entries})
+    assert cli.main(["convert", "out", "parquet", str(copy), str(tmp_path / "odd"), "--view", "odd"]) == 0
+    rows = [row for path in (tmp_path / "odd").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert len(rows) == sum(entry.documents // 2 for entry in entries)
+    assert all((row["input_ids"], row["assistant_masks"]) in expected for row in rows)
     files = sorted(map(str, (tmp_path / "out").glob("*.parquet")))
     flags = ("--tokenizer", tokenizer_json, "--name", "back", "--val-fraction", "0.1")
     assert cli.main(["convert", "in", "parquet", *files, *flags]) == 1, "the mask would be lost"

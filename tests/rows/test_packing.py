@@ -40,9 +40,6 @@ def like_fineweb(documents, seed=0):
     return (50 + rng.lognormal(np.log(990) - 1.132**2 / 2, 1.132, documents)).astype(int)
 
 
-# ---------------------------------------------------------------------------- what holds of any rows
-
-
 @pytest.mark.parametrize(("long_documents", "whole"), WAYS)
 @given(some_lengths, row_lens, seeds)
 def test_every_token_that_is_kept_is_in_one_piece_and_rows_are_full(long_documents, whole, lengths, row_len, seed):
@@ -82,9 +79,6 @@ def test_whole_documents_are_cut_nowhere_and_padding_is_one_piece(lengths, row_l
             assert is_padding == (document == len(lengths))
             assert is_padding or (start, length) == (0, min(lengths[document], row_len))
         assert sum(piece[3] for piece in row) <= 1
-
-
-# ---------------------------------------------------------------------------- the rule, done slowly
 
 
 def slow_best_fit(pool, row_len, seed):
@@ -187,9 +181,6 @@ def test_whole_documents_are_the_slow_best_fit_with_or_without_bundles(lengths, 
     expected = min(bundled, alone, key=len)
     found = [sum(size(piece) for piece in row if not piece[3]) for row in rows_of(plan)]
     assert sorted(found) == sorted(map(sum, expected))
-
-
-# ---------------------------------------------------------------------------- what it is for
 
 
 @pytest.mark.parametrize("row_len", [2049, 8193])
