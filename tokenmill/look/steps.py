@@ -153,7 +153,9 @@ class RunRows:
         ValueError if epochs were begun anew.
         """
         if any(leg.restarts for leg in self.run.legs):
-            raise ValueError("set_epoch was called in this run, so a place may be of several rows; use --step")
+            raise ValueError(
+                "set_epoch was called in this run, so rows cannot be found by place or document; use --step"
+            )
         legs = [(n, leg.begin) for n, leg in enumerate(self.run.legs) if name in leg.setting.sets]
         for index, (number, begin) in enumerate(legs):
             first = begin.cursors[name] if index else Cursor()

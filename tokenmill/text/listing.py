@@ -93,6 +93,7 @@ def some(names: Sequence[str]) -> str:
 
 def _list_source(source: str, raw_dir: Path, revision: str) -> Listing:
     path, is_folder = os.path.expanduser(source.removeprefix("file://")), False
+    base, matched = _folder_of(path), glob.glob(path, recursive=True) if glob.has_magic(path) else []
     if has_scheme(path):
         is_folder, found = _at_url(source)
     elif source == STDLIB and not os.path.exists(source):
@@ -103,12 +104,11 @@ def _list_source(source: str, raw_dir: Path, revision: str) -> Listing:
         is_folder, found = True, _below(path)
     elif os.path.exists(path):
         found = {os.path.basename(path): _local(os.path.basename(path), path)}
-    elif is_repository(source) and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
+    elif is_repository(source) and not matched:
         is_folder, found = True, {file.name: file for file in list_hub(source, revision, raw_dir)}
     elif glob.has_magic(path):
-        base = _folder_of(path)
-        paths = [path for path in glob.glob(path, recursive=True) if not os.path.isdir(path)]
-        found = {name: _local(name, path) for path in paths for name in [os.path.relpath(path, base)]}
+        names = {os.path.relpath(at, base): at for at in matched if not os.path.isdir(at)}
+        found = {name: _local(name, at) for name, at in names.items()}
     else:
         raise FileNotFoundError(
             f"{source}: no such file or folder; expected a folder, file or glob of {FORMAT_NAMES} files, a URL, a "
