@@ -8,6 +8,7 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
     validation        decides which files, or documents, validate
     choose_tokenizer  finds or trains the tokenizer
     destination       where a set is made: a folder or an address
+    estimate          says what is ahead: files to fetch, text to tokenize, space on disks
     made              says whether a unit is made; make: makes it, in a worker
     encode            tokenizes a batch of texts, or of conversations
     pool              runs tasks in worker processes, and says why one failed; cluster: Ray's

@@ -7,7 +7,7 @@ Comes in: what a user names (a folder, a file, a glob, a URL, a repository on th
     listing       what a user names -> files; hub: those of a repository on the hub, and how they are fetched
     plan          files -> units of work, by names and sizes alone
     documents     a unit -> its documents: what all formats share
-    columnar      reads parquet and Arrow; lines: jsonl and text files; csv
+    columnar      reads parquet and Arrow; lines: text files; jsonl: objects, a line each; csv
     stdlib        text that every machine has
 
 It must never know tokens.

@@ -104,8 +104,8 @@ FORMATS: dict[str, TextFormat] = {
     for one in (
         TextFormat("parquet", (".parquet",), "columnar:read_parquet", text_per_byte=2.5),
         TextFormat("arrow", (".arrow",), "columnar:read_arrow"),
-        TextFormat("jsonl", JSONL, "lines:read_jsonl", (*JSONL, ".json"), document="line", first=1),
-        TextFormat("json", (".json",), "lines:read_jsonl", document="line", first=1),
+        TextFormat("jsonl", JSONL, "jsonl:read_jsonl", (*JSONL, ".json"), document="line", first=1),
+        TextFormat("json", (".json",), "jsonl:read_jsonl", document="line", first=1),
         TextFormat("csv", (".csv",), "csv:read", (".csv",), is_cut=False, first=1),
         TextFormat("txt", (".txt",), "lines:read_text", (".txt",), is_text=True, document="document"),
         TextFormat("md", (".md",), "lines:read_text", (".md",), is_text=True, document="document"),
