@@ -6,7 +6,9 @@ Both take turns with steps on one constant batch (benchmarks/steps.py). It also 
 those that the bus carries in plain copies of pinned memory.
 """
 
-if __name__ != "__main__":  # torch looks for a package of this name, and from this folder finds this
+if (
+    __name__ != "__main__"
+):  # torch looks for a package of this name, and from this folder finds this
     raise ImportError("this is a program, and not NVIDIA's package `cuda`")
 
 import argparse
@@ -41,21 +43,37 @@ def main(tokens: str | None) -> None:
     if not torch.cuda.is_available():
         raise SystemExit("this machine, or this build of torch, has no CUDA: nothing was measured")
     sizes = {"batch_size": BATCH_SIZE, "seq_len": SEQ_LEN}
-    on_cuda, on_cpu = RowLoader(tokens, **sizes, device="cuda"), RowLoader(tokens, **sizes, prefetch=0)
-    print(f"{torch.cuda.get_device_name()}\n\n| step | loader | plain .to('cuda') of int64 |\n| --- | --- | --- |")
+    on_cuda, on_cpu = (
+        RowLoader(tokens, **sizes, device="cuda"),
+        RowLoader(tokens, **sizes, prefetch=0),
+    )
+    print(
+        f"{torch.cuda.get_device_name()}\n\n| step | loader | plain .to('cuda') of int64 |\n| --- | --- | --- |"
+    )
     for milliseconds in (5, 20):
         step = make_step(on_cuda.device, milliseconds / 1e3)
         ours = longer(lambda: next(on_cuda), step)
         plain = longer(lambda: [x.to("cuda") for x in next(on_cpu)], step)
         print(f"| {milliseconds} ms | {ours:.2%} longer | {plain:.2%} longer |")
-    alone = statistics.median(seconds(lambda: [next(on_cuda) for _ in range(1000)]) for _ in range(ROUNDS))
+    alone = statistics.median(
+        seconds(lambda: [next(on_cuda) for _ in range(1000)]) for _ in range(ROUNDS)
+    )
     pinned = torch.zeros((BATCH_SIZE, SEQ_LEN + 1), dtype=torch.int16).pin_memory()
-    copies = [seconds(lambda: [pinned.to("cuda", non_blocking=True) for _ in range(1000)]) for _ in range(ROUNDS)]
+    copies = [
+        seconds(lambda: [pinned.to("cuda", non_blocking=True) for _ in range(1000)])
+        for _ in range(ROUNDS)
+    ]
     bus = 1000 * pinned.numel() / statistics.median(copies)
-    print(f"\nno steps: {1000 * TOKENS / alone / 1e6:,.0f}M tokens/s; bus: {bus / 1e6:,.0f}M tokens/s of 2 bytes")
+    print(
+        f"\nno steps: {1000 * TOKENS / alone / 1e6:,.0f}M tokens/s; bus: {bus / 1e6:,.0f}M tokens/s of 2 bytes"
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tokens", nargs="?", help="the token set's folder; by default the one under data/tokens")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "tokens", nargs="?", help="the token set's folder; by default the one under data/tokens"
+    )
     main(parser.parse_args().tokens)

@@ -57,20 +57,31 @@ def row(name: str, documents: pa.LargeStringArray) -> str:
     ours, theirs = (statistics.median(column) for column in zip(*taken, strict=True))
     left = 1 if why else encoder.encode(documents)[2] / len(documents)
     reason = why.replace("|", "\\|").partition("\n")[0][:90]
-    facts = (f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.1f}", f"{left:.2%}", f"{proving:.1f}", reason)
+    facts = (
+        f"{ours:.1f}",
+        f"{theirs:.1f}",
+        f"{ours / theirs:.1f}",
+        f"{left:.2%}",
+        f"{proving:.1f}",
+        reason,
+    )
     return f"| {tokenizer.name} | {encoder.engine} | {' | '.join(facts)} |"
 
 
 def main(source: str, tokenizers: list[str]) -> None:
     documents = texts(source)
-    print("| tokenizer | engine | MB/s | library's MB/s | ratio | documents left to it | seconds to prove | why |")
+    print(
+        "| tokenizer | engine | MB/s | library's MB/s | ratio | documents left to it | seconds to prove | why |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name in tokenizers:
         print(row(name, documents), flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", help="a folder of parquet files")
     parser.add_argument("tokenizers", nargs="+", help="as --tokenizer takes them")
     main(**vars(parser.parse_args()))

@@ -34,8 +34,12 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 
 BATCH_SIZE, SEQ_LEN = 32, ROW_LEN - 1
 TOKENS = BATCH_SIZE * SEQ_LEN
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; prints, and writes nothing")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--quick", action="store_true", help="fewer and shorter rounds; prints, and writes nothing"
+)
 QUICK = parser.parse_args().quick
 ROUNDS, SECONDS = (3, 0.2) if QUICK else (7, 0.5)
 STEP_SECONDS, STEPS = 0.02, 20 if QUICK else 100
@@ -76,7 +80,9 @@ def contenders(files: list[Path], path: Path) -> dict:
     tokenizer = Tokenizer.load(path / "tokenizer.json")
     steps = {"**tokenmill** `best_fit`, no thread (`prefetch=0`)": loader_steps(path, prefetch=0)}
     for packing in ("nanochat", "concat", "random"):
-        steps[f"**tokenmill** `{packing}`, no thread"] = loader_steps(path, packing=packing, prefetch=0)
+        steps[f"**tokenmill** `{packing}`, no thread"] = loader_steps(
+            path, packing=packing, prefetch=0
+        )
     for packing in ("best_fit", "nanochat", "concat", "random"):
         steps[f"**tokenmill** `{packing}`, prefetch 2"] = loader_steps(path, packing=packing)
     eight = {letter: path.parent / letter for letter in "abcdefgh"}
@@ -84,14 +90,21 @@ def contenders(files: list[Path], path: Path) -> dict:
         folder.mkdir()
         sets.random_set(folder, 1, 4_000_000, seed)
     of_eight = Mixture(dict.fromkeys(eight, 1), sources=eight)
-    steps["**tokenmill** `best_fit`, a mixture of 8 sources, no thread"] = loader_steps(of_eight, prefetch=0)
+    steps["**tokenmill** `best_fit`, a mixture of 8 sources, no thread"] = loader_steps(
+        of_eight, prefetch=0
+    )
     for kind in ("int32", "uint16"):
         arrays = ArrayLoader(path, batch_size=BATCH_SIZE, seq_len=SEQ_LEN, prefetch=0, dtype=kind)
-        steps[f"**tokenmill.numpy** `best_fit`, {kind}, no thread"] = lambda arrays=arrays: next(arrays)
+        steps[f"**tokenmill.numpy** `best_fit`, {kind}, no thread"] = lambda arrays=arrays: next(
+            arrays
+        )
     for name, batches in (
         ("nanoGPT's get_batch", rivals.nanogpt(bins[0], BATCH_SIZE, SEQ_LEN)),
         ("build-nanogpt's shard in a tensor", rivals.build_nanogpt(bins, BATCH_SIZE, SEQ_LEN)),
-        ("nanochat's, tokenizing on the fly", rivals.nanochat(files, tokenizer.encoding, 0, BATCH_SIZE, SEQ_LEN)),
+        (
+            "nanochat's, tokenizing on the fly",
+            rivals.nanochat(files, tokenizer.encoding, 0, BATCH_SIZE, SEQ_LEN),
+        ),
     ):
         steps[name] = lambda batches=batches: next(batches)
     steps["limit: widening uint16 to two int64 arrays, in cache"] = widening_steps(2 * TOKENS)
@@ -111,13 +124,21 @@ def speeds(files: list[Path], path: Path) -> list[str]:
     steps = contenders(files, path)
     for step in steps.values():
         step()
-    rounds = [{name: tokens_per_second(step) for name, step in steps.items()} for _ in range(ROUNDS)]
+    rounds = [
+        {name: tokens_per_second(step) for name, step in steps.items()} for _ in range(ROUNDS)
+    ]
     medians = {name: float(np.median([one[name] for one in rounds])) for name in steps}
     copy = memcpy_steps()
     memcpy = np.median([tokens_per_second(copy) for _ in range(ROUNDS)]) / TOKENS * (64 << 20)
     nanogpt = medians["nanoGPT's get_batch"]
-    lines = ["| int64 batches of 32 x 2,048 on the CPU | tokens/s | of nanoGPT's |", "| --- | --- | --- |"]
-    lines += [f"| {name} | {speed / 1e6:,.1f}M | {speed / nanogpt:.2f} |" for name, speed in medians.items()]
+    lines = [
+        "| int64 batches of 32 x 2,048 on the CPU | tokens/s | of nanoGPT's |",
+        "| --- | --- | --- |",
+    ]
+    lines += [
+        f"| {name} | {speed / 1e6:,.1f}M | {speed / nanogpt:.2f} |"
+        for name, speed in medians.items()
+    ]
     return [*lines, f"| limit: memcpy | {memcpy / 1e9:.1f} GB/s | |"]
 
 
@@ -157,7 +178,10 @@ def beside_steps(path: Path) -> list[str]:
         for name, step in steps.items():
             waited, whole = train(step)
             shares[name].append(waited / whole)
-    lines = ["| share waited for, beside steps of 20 ms of matrix products on all cores | |", "| --- | --- |"]
+    lines = [
+        "| share waited for, beside steps of 20 ms of matrix products on all cores | |",
+        "| --- | --- |",
+    ]
     return [*lines, *(f"| {name} | {np.median(own):.2%} |" for name, own in shares.items())]
 
 
@@ -224,18 +248,31 @@ print(imported, early, private())
 """
 
 
-def measure(tokens: Path, code: str, batch_size: int = BATCH_SIZE, seq_len: int = SEQ_LEN) -> list[float]:
-    program = MEASURE.format(root=str(sets.ROOT), tokens=str(tokens), code=code, batch_size=batch_size, seq_len=seq_len)
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+def measure(
+    tokens: Path, code: str, batch_size: int = BATCH_SIZE, seq_len: int = SEQ_LEN
+) -> list[float]:
+    program = MEASURE.format(
+        root=str(sets.ROOT), tokens=str(tokens), code=code, batch_size=batch_size, seq_len=seq_len
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
+    )
     return [float(number) for number in done.stdout.split()]
 
 
 def opening(folder: Path) -> list[str]:
-    lines = ["| after `import tokenmill`, best_fit | first batch | resume mid-window |", "| --- | --- | --- |"]
+    lines = [
+        "| after `import tokenmill`, best_fit | first batch | resume mid-window |",
+        "| --- | --- | --- |",
+    ]
     for num_shards in (10, 20_000):
         tokens = sets.sparse(folder / str(num_shards), num_shards)
-        first, resume = (np.median([measure(tokens, code) for _ in range(ROUNDS)]) for code in (FIRST, RESUME))
-        lines.append(f"| {num_shards:,} shards, {num_shards * 5e7:.0e} tokens | {first:.2f} s | {resume:.2f} s |")
+        first, resume = (
+            np.median([measure(tokens, code) for _ in range(ROUNDS)]) for code in (FIRST, RESUME)
+        )
+        lines.append(
+            f"| {num_shards:,} shards, {num_shards * 5e7:.0e} tokens | {first:.2f} s | {resume:.2f} s |"
+        )
     return lines
 
 

@@ -19,19 +19,27 @@ from tokenmill.rows.packing import RowPlan, plan_rows
 from tokenmill.store.token_sets import TokenSet
 
 ROW_LEN = 2049
-NAMES = {"nanochat": "nanochat's loader", "concat": "concat (build-nanogpt, llm.c)", "random": "random (nanoGPT)"}
+NAMES = {
+    "nanochat": "nanochat's loader",
+    "concat": "concat (build-nanogpt, llm.c)",
+    "random": "random (nanoGPT)",
+}
 NAMES |= {"best_fit": "**tokenmill** `best_fit`"}
 
 
 def fineweb_edu_lengths(count: int = 64_000, seed: int = 0) -> np.ndarray:
     """50 + lognormal, sigma 1.132, mean 1,040 in all."""
     sigma, mean = 1.132, 990
-    return (50 + np.random.default_rng(seed).lognormal(np.log(mean) - sigma**2 / 2, sigma, count)).astype(np.int64)
+    return (
+        50 + np.random.default_rng(seed).lognormal(np.log(mean) - sigma**2 / 2, sigma, count)
+    ).astype(np.int64)
 
 
 def table(name: str, shards: list[np.ndarray]) -> None:
     lengths = np.concatenate(shards)
-    print(f"\n{name}: {len(lengths):,} documents, mean {lengths.mean():,.0f} tokens, rows of {ROW_LEN:,}\n")
+    print(
+        f"\n{name}: {len(lengths):,} documents, mean {lengths.mean():,.0f} tokens, rows of {ROW_LEN:,}\n"
+    )
     print("\n".join(table_lines(shards)))
 
 
@@ -62,7 +70,9 @@ def filler(plan: RowPlan) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tokens", nargs="*", help="token sets whose lengths are packed too")
     simulated, arguments = fineweb_edu_lengths(), parser.parse_args()
     table("FineWeb-Edu-like lengths (simulated)", [simulated])

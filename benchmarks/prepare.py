@@ -44,7 +44,12 @@ def texts(source: str):
 
 def tokenmill(source: str, tokenizer: str, engine: str, workers: int) -> None:
     with tempfile.TemporaryDirectory() as root:
-        settings = {"name": "bench", "tokens_root": Path(root), "engine": engine, "workers": workers}
+        settings = {
+            "name": "bench",
+            "tokens_root": Path(root),
+            "engine": engine,
+            "workers": workers,
+        }
         prepare(PrepareConfig(source=source, tokenizer=tokenizer, **settings))
 
 
@@ -96,7 +101,9 @@ def nanogpt(source: str, tokenizer: str) -> None:
         out = np.memmap(Path(root) / "train.bin", np.uint16, "w+", shape=(sum(tokenized["len"]),))
         at = 0
         for number in range(100):
-            shard = tokenized.shard(num_shards=100, index=number, contiguous=True).with_format("numpy")
+            shard = tokenized.shard(num_shards=100, index=number, contiguous=True).with_format(
+                "numpy"
+            )
             if len(shard):
                 ids = np.concatenate(shard["ids"])
                 out[at : at + len(ids)] = ids
@@ -120,7 +127,9 @@ def gigatoken_written(source: str, tokenizer: str) -> None:
     with _rank_file(load_tokenizer(tokenizer).ranks) as file, tempfile.TemporaryFile() as out:
         engine = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer="gpt2")
         for path in (file.path for file in list_sources([source]).files):
-            layout = engine.encode_files(gigatoken.ParquetFileSource([path], column="text"), parallel=True).layout
+            layout = engine.encode_files(
+                gigatoken.ParquetFileSource([path], column="text"), parallel=True
+            ).layout
             out.write(np.asarray(layout.content.data).astype(np.uint16).data)
 
 
@@ -192,9 +201,15 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--method"]:
         METHODS[sys.argv[2]](*sys.argv[3:])
     else:
-        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = argparse.ArgumentParser(
+            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         parser.add_argument("source", help="a folder of parquet files")
         parser.add_argument("tokenizer", nargs="?", default="gpt2", help="as prepare's --tokenizer")
-        parser.add_argument("runs", nargs="?", type=int, default=5, help="of each method; medians are given")
-        parser.add_argument("only", nargs="*", metavar="METHOD", help=f"these alone: {', '.join(METHODS)}")
+        parser.add_argument(
+            "runs", nargs="?", type=int, default=5, help="of each method; medians are given"
+        )
+        parser.add_argument(
+            "only", nargs="*", metavar="METHOD", help=f"these alone: {', '.join(METHODS)}"
+        )
         main(**vars(parser.parse_args()))

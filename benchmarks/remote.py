@@ -27,8 +27,12 @@ from tokenmill.store.files import Checksums, header
 from tokenmill.store.shards import OFFSET, TEXT_COUNTS
 from tokenmill.store.token_sets import write_manifest
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--quick", action="store_true", help="smaller sets and shorter runs; prints, and writes nothing")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--quick", action="store_true", help="smaller sets and shorter runs; prints, and writes nothing"
+)
 QUICK = parser.parse_args().quick
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,11 +89,28 @@ def equal_shards(count):
         checksums = Checksums()
         checksums.update(data)
         facts.append(checksums.facts())
-    counts = {"documents": len(offsets) - 1, "tokens": SHARD_TOKENS, **dict.fromkeys(TEXT_COUNTS, 0)}
-    vocabulary = {"name": "bench", "fingerprint": "f" * 64, "vocab_size": 1000, "bos_token": "<|bos|>", "bos_id": 0}
+    counts = {
+        "documents": len(offsets) - 1,
+        "tokens": SHARD_TOKENS,
+        **dict.fromkeys(TEXT_COUNTS, 0),
+    }
+    vocabulary = {
+        "name": "bench",
+        "fingerprint": "f" * 64,
+        "vocab_size": 1000,
+        "bos_token": "<|bos|>",
+        "bos_id": 0,
+    }
 
     def record(name):
-        made = {"name": name, "dtype": "uint16", **counts, "bin": facts[0], "idx": facts[1], "fingerprint": "f" * 64}
+        made = {
+            "name": name,
+            "dtype": "uint16",
+            **counts,
+            "bin": facts[0],
+            "idx": facts[1],
+            "fingerprint": "f" * 64,
+        }
         return header("shard") | made | {"source": {"file": f"{name}.parquet", "shards": 1}}
 
     folder = Path(tempfile.mkdtemp(prefix="tokenmill-bench-"))
@@ -117,7 +138,13 @@ def start(tokens, cache, rest="", **more):
     for name, value in numbers.items():
         rest = rest.replace(f"{{{name}}}", str(value))
     code = LOADER.format(
-        root=str(ROOT), tokens=tokens, batch=BATCH, seq_len=SEQ_LEN, cache=str(cache), more=told, rest=rest
+        root=str(ROOT),
+        tokens=tokens,
+        batch=BATCH,
+        seq_len=SEQ_LEN,
+        cache=str(cache),
+        more=told,
+        rest=rest,
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
@@ -172,14 +199,20 @@ def ranks(work, folder):
     total = sum(path.stat().st_size for path in folder.rglob("*.bin"))
     with serving(files_of(folder)) as address:
         before = sent(address)
-        told = [start(address, work / "ranks", EPOCH, epochs=1, rank=r, world_size=8) for r in range(8)]
+        told = [
+            start(address, work / "ranks", EPOCH, epochs=1, rank=r, world_size=8) for r in range(8)
+        ]
         for process in told:
             told_by(process)
         small = sum(path.stat().st_size for path in folder.rglob("*.idx")) + sum(
             path.stat().st_size for path in folder.rglob("*.json")
         )
-        share = (sent(address) - before - 8 * (folder / "manifest.json").stat().st_size) / (total + small)
-    return [f"| bytes that 8 ranks of a machine fetch in an epoch, of the set's {total / 1e6:,.0f} MB | {share:.3f} |"]
+        share = (sent(address) - before - 8 * (folder / "manifest.json").stat().st_size) / (
+            total + small
+        )
+    return [
+        f"| bytes that 8 ranks of a machine fetch in an epoch, of the set's {total / 1e6:,.0f} MB | {share:.3f} |"
+    ]
 
 
 def paced(work):
@@ -201,7 +234,12 @@ def main():
         folder = work / "random"
         folder.mkdir()
         random_set(folder, *((4, 4_000_000) if QUICK else (20, 10_000_000)))
-        lines = [*first_batches(work), *throughput(work, folder), *ranks(work, folder), *paced(work)]
+        lines = [
+            *first_batches(work),
+            *throughput(work, folder),
+            *ranks(work, folder),
+            *paced(work),
+        ]
     finally:
         shutil.rmtree(work, ignore_errors=True)
     text = "\n".join(

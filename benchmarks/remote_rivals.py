@@ -98,14 +98,28 @@ class Reader:
         self.name, self.address, self.cache = name, address, work / f"cache-{name}"
         code = READ[name].format(cache=str(self.cache), root=str(ROOT), **numbers)
         (work / f"read_{name}.py").write_text(RUN.format(loader=code))
-        self._command = [str(sys.executable if name == "tokenmill" else python), str(work / f"read_{name}.py")]
-        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+        self._command = [
+            str(sys.executable if name == "tokenmill" else python),
+            str(work / f"read_{name}.py"),
+        ]
+        keys = {
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
         self._environment = os.environ | keys | {"AWS_ENDPOINT_URL": address.removesuffix("/set")}
-        self._environment |= {"S3_ENDPOINT_URL": address.removesuffix("/set"), "AWS_ALLOW_HTTP": "true"}
+        self._environment |= {
+            "S3_ENDPOINT_URL": address.removesuffix("/set"),
+            "AWS_ALLOW_HTTP": "true",
+        }
 
     def begin(self):
         return subprocess.Popen(
-            self._command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            self._command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def finish(self, process):
@@ -119,7 +133,11 @@ class Reader:
         told = {}
         for line in out.splitlines():
             told |= json.loads(line) if line.startswith("{") else {}
-        return told if "rows" in told else told | {"failed": (error.strip().splitlines() or ["?"])[-1][:160]}
+        return (
+            told
+            if "rows" in told
+            else told | {"failed": (error.strip().splitlines() or ["?"])[-1][:160]}
+        )
 
     def epoch(self):
         shutil.rmtree(self.cache, ignore_errors=True)
@@ -147,12 +165,16 @@ def write_all(work, python):
     (bucket / "tokenmill").mkdir(parents=True)
     random_set(bucket / "tokenmill", 8, 10_000_000)
     with RowLoader(bucket / "tokenmill", batch_size=BATCH, seq_len=SEQ_LEN, epochs=1) as loader:
-        rows = [np.concatenate([x.numpy(), y.numpy()[:, -1:]], 1).astype(np.uint16) for x, y in loader]
+        rows = [
+            np.concatenate([x.numpy(), y.numpy()[:, -1:]], 1).astype(np.uint16) for x, y in loader
+        ]
     np.save(work / "rows.npy", np.concatenate(rows))
     for name, code in WRITE.items():
         told = {"rows": str(work / "rows.npy"), "out": str(bucket / name), "row_len": SEQ_LEN + 1}
         (work / f"write_{name}.py").write_text(code.format(**told))
-        done = subprocess.run([python, str(work / f"write_{name}.py")], capture_output=True, text=True)
+        done = subprocess.run(
+            [python, str(work / f"write_{name}.py")], capture_output=True, text=True
+        )
         if done.returncode:
             sys.exit(f"{name}: {done.stderr[-2000:]}")
     return sum(map(len, rows))
@@ -163,7 +185,9 @@ def line_of(name, whole, killed, size, rows):
 
     def told(runs, value, unit=""):
         failed = [run["failed"] for run in runs if "failed" in run]
-        found = f"{statistics.median(value(run) for run in runs if value(run) is not None):.2f}{unit}"
+        found = (
+            f"{statistics.median(value(run) for run in runs if value(run) is not None):.2f}{unit}"
+        )
         return f"{len(failed)} of {ROUNDS} failed: {failed[-1]}" if failed else found
 
     seen = statistics.median(run.get("distinct", 0) for run in whole) / rows
@@ -175,7 +199,9 @@ def line_of(name, whole, killed, size, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("python", help="an interpreter that has litdata and mosaicml-streaming")
     python = parser.parse_args().python
     work = Path(tempfile.mkdtemp(prefix="tokenmill-rivals-"))
@@ -191,8 +217,16 @@ def main():
                     size = size_of(work / "bucket" / reader.name)
                     found[reader.name][0].append(reader.epoch())
                     found[reader.name][1].append(reader.killed(size))
-                    print(reader.name, found[reader.name][0][-1], found[reader.name][1][-1], flush=True)
-            lines += [line_of(name, *runs, size_of(work / "bucket" / name), rows) for name, runs in found.items()]
+                    print(
+                        reader.name,
+                        found[reader.name][0][-1],
+                        found[reader.name][1][-1],
+                        flush=True,
+                    )
+            lines += [
+                line_of(name, *runs, size_of(work / "bucket" / name), rows)
+                for name, runs in found.items()
+            ]
     finally:
         shutil.rmtree(work, ignore_errors=True)
     text = "\n".join(

@@ -19,10 +19,16 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 def nanogpt(path, batch_size: int, seq_len: int) -> Batches:
     """`path` is one .bin of uint16."""
     while True:
-        data = np.memmap(path, dtype=np.uint16, mode="r")  # anew each time, "to avoid a memory leak"
+        data = np.memmap(
+            path, dtype=np.uint16, mode="r"
+        )  # anew each time, "to avoid a memory leak"
         starts = torch.randint(len(data) - seq_len, (batch_size,))
-        inputs = torch.stack([torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in starts])
-        targets = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in starts])
+        inputs = torch.stack(
+            [torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in starts]
+        )
+        targets = torch.stack(
+            [torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in starts]
+        )
         yield inputs, targets
 
 
@@ -47,7 +53,9 @@ def nanochat(paths: list, encoding, bos_id: int, batch_size: int, seq_len: int) 
                 for group in range(file.num_row_groups):
                     texts = file.read_row_group(group, columns=["text"]).column("text").to_pylist()
                     for start in range(0, len(texts), 128):
-                        encoded = encoding.encode_ordinary_batch(texts[start : start + 128], num_threads=2)
+                        encoded = encoding.encode_ordinary_batch(
+                            texts[start : start + 128], num_threads=2
+                        )
                         yield [[bos_id, *ids] for ids in encoded]
 
     row_len, buffer, stream = seq_len + 1, [], refills()

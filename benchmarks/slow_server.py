@@ -58,7 +58,11 @@ class _Handler(BaseHTTPRequestHandler):
         for begin in range(0, len(part), 1 << 18):
             self.server.wait_for_room(len(part[begin : begin + (1 << 18)]))
             if not begin:
-                self.begin(206 if asked else 200, len(part), f"bytes {first}-{last}/{len(data)}" if asked else "")
+                self.begin(
+                    206 if asked else 200,
+                    len(part),
+                    f"bytes {first}-{last}/{len(data)}" if asked else "",
+                )
             self.wfile.write(part[begin : begin + (1 << 18)])
         return None
 

@@ -57,7 +57,10 @@ def make_step(device: torch.device, seconds: float):
     one = torch.ones((1, 1), dtype=torch.int64, device=device)
 
     def best(chain, products, runs):
-        return min(seconds_a_step(lambda x, y: chain(x, y, products), lambda: (one, one), 1) for _ in range(runs))
+        return min(
+            seconds_a_step(lambda x, y: chain(x, y, products), lambda: (one, one), 1)
+            for _ in range(runs)
+        )
 
     for size in SIZES:
         chain = make_chain(size, device)
@@ -66,11 +69,15 @@ def make_step(device: torch.device, seconds: float):
         if product * PRODUCTS >= seconds:
             break
     products = max(1, round(seconds / product))
-    products = max(1, round(products * seconds / best(chain, products, 5)))  # a chain is rarely as slow as its parts
+    products = max(
+        1, round(products * seconds / best(chain, products, 5))
+    )  # a chain is rarely as slow as its parts
     return lambda inputs, targets: chain(inputs, targets, products)
 
 
-def measure(loader: RowLoader, step_seconds: float, seconds: float) -> list[tuple[float, float, float, float]]:
+def measure(
+    loader: RowLoader, step_seconds: float, seconds: float
+) -> list[tuple[float, float, float, float]]:
     """(a batch alone, a step on one batch, a step on the loader's batches, its wait in `next`) in seconds, by round."""
     batch, ahead, started, found = next(loader), loader.config.prefetch, time.perf_counter(), []
     step, turn = make_step(batch[0].device, step_seconds), seconds / (3 * ROUNDS)
@@ -82,7 +89,9 @@ def measure(loader: RowLoader, step_seconds: float, seconds: float) -> list[tupl
         for _ in range(ahead):
             next(loader)
         before = loader.waited
-        return seconds_a_step(some_step, lambda: next(loader), steps), (loader.waited - before) / steps
+        return seconds_a_step(some_step, lambda: next(loader), steps), (
+            loader.waited - before
+        ) / steps
 
     fewest = 1 + 3 * ahead
     steps = max(fewest, round(turn / seconds_a_step(step, lambda: batch, 3)))
@@ -94,12 +103,21 @@ def measure(loader: RowLoader, step_seconds: float, seconds: float) -> list[tupl
 
 
 def main(given: argparse.Namespace) -> None:
-    sizes, tokens = {"batch_size": given.batch_size, "seq_len": given.seq_len}, given.batch_size * given.seq_len
+    sizes, tokens = (
+        {"batch_size": given.batch_size, "seq_len": given.seq_len},
+        given.batch_size * given.seq_len,
+    )
     with RowLoader(given.tokens, **sizes, device=given.device, prefetch=given.prefetch) as loader:
         print(f"{loader}, on {loader.device}, prefetch {given.prefetch}; {os.cpu_count()} cores")
         found = measure(loader, given.step_ms / 1e3, given.seconds)
-    alone, constant, fed, waited = (statistics.median(column) for column in zip(*found, strict=True))
-    names = ("loader alone, no training", "steps on one constant batch", "steps on batches of the loader")
+    alone, constant, fed, waited = (
+        statistics.median(column) for column in zip(*found, strict=True)
+    )
+    names = (
+        "loader alone, no training",
+        "steps on one constant batch",
+        "steps on batches of the loader",
+    )
     for name, seconds in zip(names, (alone, constant, fed), strict=True):
         print(f"{name:<32}{tokens / seconds / 1e6:>9,.3f}M tokens/s {seconds * 1e3:>11,.3f} ms")
     print(f"{'of which in next(loader)':<32}{'':>19} {waited * 1e3:>11,.3f} ms")
@@ -112,12 +130,22 @@ def main(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tokens", nargs="?", help="a token set or a mixture's TOML; by default the set in data/tokens")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "tokens",
+        nargs="?",
+        help="a token set or a mixture's TOML; by default the set in data/tokens",
+    )
     parser.add_argument("--device", default="cpu", help="[%(default)s]")
     parser.add_argument("--batch-size", type=int, default=32, help="[%(default)s]")
     parser.add_argument("--seq-len", type=int, default=2048, help="[%(default)s]")
-    parser.add_argument("--step-ms", type=float, default=20, help="how long a training step takes [%(default)s]")
+    parser.add_argument(
+        "--step-ms", type=float, default=20, help="how long a training step takes [%(default)s]"
+    )
     parser.add_argument("--prefetch", type=int, default=2, help="[%(default)s]")
-    parser.add_argument("--seconds", type=float, default=15, help="about how long to measure [%(default)s]")
+    parser.add_argument(
+        "--seconds", type=float, default=15, help="about how long to measure [%(default)s]"
+    )
     main(parser.parse_args())

@@ -23,7 +23,9 @@ def pages(nav: list | dict | str) -> list[str]:
     """The pages of a navigation, whatever its depth."""
     if isinstance(nav, str):
         return [nav]
-    return [page for below in (nav if isinstance(nav, list) else nav.values()) for page in pages(below)]
+    return [
+        page for below in (nav if isinstance(nav, list) else nav.values()) for page in pages(below)
+    ]
 
 
 def gather(folder: Path, named: list[str]) -> None:
@@ -43,10 +45,24 @@ def build(site: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         gather(folder / "pages", pages(settings["nav"]) + settings["extra_css"])
-        (mkdocstrings,) = (one["mkdocstrings"] for one in settings["plugins"] if isinstance(one, dict))
+        (mkdocstrings,) = (
+            one["mkdocstrings"] for one in settings["plugins"] if isinstance(one, dict)
+        )
         mkdocstrings["handlers"]["python"]["paths"] = [str(ROOT)]
-        (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings | {"docs_dir": str(folder / "pages")}))
-        cli(["build", "--strict", "--quiet", "--config-file", str(folder / "mkdocs.yml"), "--site-dir", str(site)])
+        (folder / "mkdocs.yml").write_text(
+            yaml.safe_dump(settings | {"docs_dir": str(folder / "pages")})
+        )
+        cli(
+            [
+                "build",
+                "--strict",
+                "--quiet",
+                "--config-file",
+                str(folder / "mkdocs.yml"),
+                "--site-dir",
+                str(site),
+            ]
+        )
 
 
 if __name__ == "__main__":

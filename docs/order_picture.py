@@ -28,9 +28,13 @@ class Picture:
         self._parts: list[str] = []
         self.y = 4
 
-    def text(self, x: float, words: str, size: int = 15, colour: str = "", anchor: str = "start") -> None:
+    def text(
+        self, x: float, words: str, size: int = 15, colour: str = "", anchor: str = "start"
+    ) -> None:
         colour = colour or self.ink
-        place = f'x="{x}" y="{self.y + 15}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
+        place = (
+            f'x="{x}" y="{self.y + 15}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
+        )
         self._parts.append(f"<text {place}>{words}</text>")
 
     def heading(self, *lines: str) -> None:
@@ -41,7 +45,9 @@ class Picture:
 
     def box(self, x: float, width: float, name: str, label: str) -> None:
         fill = f"hsl({HUES[name]} 60% {self._light}%)"
-        self._parts.append(f'<rect x="{x}" y="{self.y}" width="{width}" height="{CELL}" rx="3" fill="{fill}"/>')
+        self._parts.append(
+            f'<rect x="{x}" y="{self.y}" width="{width}" height="{CELL}" rx="3" fill="{fill}"/>'
+        )
         self.text(x + width / 2, label, 12, "#111", "middle")
 
     def cells(self, head: str, slices: list[tuple[str, int]]) -> None:
@@ -63,18 +69,24 @@ def draw(scheme: str) -> str:
     picture, names = Picture(scheme), list(FILES)
     epoch = epoch_of_shards(list(FILES.values()), (1337, "", 0), SIZE)
     shard, begin, *_ = epoch.slices
-    slices = [(names[s], b // SIZE.slice) for s, b in zip(shard.tolist(), begin.tolist(), strict=True)]
+    slices = [
+        (names[s], b // SIZE.slice) for s, b in zip(shard.tolist(), begin.tolist(), strict=True)
+    ]
     picture.heading("Files are cut into slices of 2^20 tokens.")
     for name in names:
         picture.cells(name, [one for one in slices if one[0] == name])
     picture.y += 14
-    picture.heading("An epoch deals all slices to windows,", "at random; neighbors to different ones.")
+    picture.heading(
+        "An epoch deals all slices to windows,", "at random; neighbors to different ones."
+    )
     for number in range(len(epoch)):
         inside = epoch._order[epoch._cuts[number] : epoch._cuts[number + 1]].tolist()
         picture.cells(f"window {number}", [slices[one] for one in inside])
     picture.y += 14
     picture.heading(
-        "The documents of a window are packed", "together, and the rows are shuffled.", "Ranks take consecutive rows."
+        "The documents of a window are packed",
+        "together, and the rows are shuffled.",
+        "Ranks take consecutive rows.",
     )
     mixed = [name for name, _ in (slices[one] for one in epoch._order[: epoch._cuts[1]].tolist())]
     for row, widths in enumerate(ROWS):

@@ -19,13 +19,18 @@ from tokenmill import cli
 
 DOCS = Path(__file__).resolve().parent
 WIDTH = 860
-PICTURES = {"rows": (8192, '[data-packing="0"], [data-packing="3"]'), "chat": (1024, '[data-packing="0"]')}
+PICTURES = {
+    "rows": (8192, '[data-packing="0"], [data-packing="3"]'),
+    "chat": (1024, '[data-packing="0"]'),
+}
 
 
 def take(page: Path, scheme: str, panels: str, picture: Path) -> None:
     """Photographs the first rows of these packings, one below the other, in "light" or "dark"."""
     with chromium() as browser:
-        tab = browser.new_context(viewport={"width": WIDTH, "height": 900}, color_scheme=scheme).new_page()
+        tab = browser.new_context(
+            viewport={"width": WIDTH, "height": 900}, color_scheme=scheme
+        ).new_page()
         tab.goto(page.as_uri())
         tab.add_style_tag(
             content=f"""

@@ -30,7 +30,9 @@ def checkpoint(token_set: str, folder: Path) -> Path:
     """A position of a run of 9 steps on two ranks, and 3 on one."""
     state = None
     for world_size, steps in ((2, 9), (1, 3)):
-        with RowLoader(token_set, batch_size=2, seq_len=8192, rank=0, world_size=world_size) as loader:
+        with RowLoader(
+            token_set, batch_size=2, seq_len=8192, rank=0, world_size=world_size
+        ) as loader:
             if state is not None:
                 loader.load_state_dict(state)
             for _ in range(steps):
@@ -43,7 +45,12 @@ def checkpoint(token_set: str, folder: Path) -> Path:
 
 def main(token_set: str) -> None:
     console = Console(
-        record=True, width=WIDTH, file=io.StringIO(), highlight=False, markup=False, color_system="truecolor"
+        record=True,
+        width=WIDTH,
+        file=io.StringIO(),
+        highlight=False,
+        markup=False,
+        color_system="truecolor",
     )
     with tempfile.TemporaryDirectory() as folder:
         console.print("$ tokenmill show stdlib --step 5 --checkpoint ckpt.pt", style="bold")
@@ -54,8 +61,12 @@ def main(token_set: str) -> None:
         shown.print(Text.from_ansi(line), overflow="ellipsis", no_wrap=True)
     for scheme, theme in THEMES.items():
         svg = shown.export_svg(title="tokenmill show", theme=theme, clear=False, unique_id="show")
-        svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # which GitHub does not load anyway
-        (DOCS / f"show-{scheme}.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+        svg = re.sub(
+            r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL
+        )  # which GitHub does not load anyway
+        (DOCS / f"show-{scheme}.svg").write_text(
+            "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,19 @@ from typing import Any
 
 import tyro
 
-WORDS = ("apple", "river", "stone", "garden", "window", "market", "copper", "summer", "yellow", "planet", "bridge")
+WORDS = (
+    "apple",
+    "river",
+    "stone",
+    "garden",
+    "window",
+    "market",
+    "copper",
+    "summer",
+    "yellow",
+    "planet",
+    "bridge",
+)
 GREETINGS = (
     "You are a calculator that explains itself.",
     "Answer in one sentence.",
@@ -37,7 +49,9 @@ def arithmetic(rng: random.Random) -> list[Message]:
     """A question, and an answer that calls Python."""
     a, b = rng.randint(2, 99), rng.randint(2, 99)
     sign, word = rng.choice([("+", "plus"), ("-", "minus"), ("*", "times")])
-    question = rng.choice([f"What is {a} {word} {b}?", f"Please compute {a} {sign} {b}.", f"{a} {sign} {b} = ?"])
+    question = rng.choice(
+        [f"What is {a} {word} {b}?", f"Please compute {a} {sign} {b}.", f"{a} {sign} {b} = ?"]
+    )
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
     parts = [
         {"type": "text", "text": "Let me compute that. "},
@@ -51,7 +65,9 @@ def arithmetic(rng: random.Random) -> list[Message]:
 def spelling(rng: random.Random) -> list[Message]:
     """A question for the letters of a word."""
     word = rng.choice(WORDS)
-    question = rng.choice([f"Spell the word {word}.", f"How do you spell {word}?", f"Which letters are in {word}?"])
+    question = rng.choice(
+        [f"Spell the word {word}.", f"How do you spell {word}?", f"Which letters are in {word}?"]
+    )
     answer = f"{word} is spelled {'-'.join(word)}, with {len(word)} letters."
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 

@@ -17,11 +17,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # in a clone, where tokenmill is not installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # in a clone, where tokenmill is not installed
 
 from tokenmill import RowLoader
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("tokens", help="a token set's folder")
 parser.add_argument("--tp", type=int, default=2, help="ranks that share a row")
 parser.add_argument("--steps", type=int, default=3)
@@ -30,7 +34,9 @@ parser.add_argument("--seq-len", type=int, default=64)
 
 
 def train(arguments: argparse.Namespace, device: str) -> None:
-    mesh = init_device_mesh(device, (dist.get_world_size() // arguments.tp, arguments.tp), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(
+        device, (dist.get_world_size() // arguments.tp, arguments.tp), mesh_dim_names=("dp", "tp")
+    )
     settings = {"batch_size": arguments.batch_size, "seq_len": arguments.seq_len, "device": device}
     loader = RowLoader(arguments.tokens, **settings, mesh=mesh["dp"])
     torch.manual_seed(0)
@@ -51,7 +57,9 @@ def train(arguments: argparse.Namespace, device: str) -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         told = f"step {step} rank {dist.get_rank()} place {mesh.get_coordinate()} rows {int(inputs.sum())}"
-        print(f"{told} loss {loss.item():.4f}\n", end="", flush=True)  # in one piece, as all ranks write here
+        print(
+            f"{told} loss {loss.item():.4f}\n", end="", flush=True
+        )  # in one piece, as all ranks write here
 
 
 if __name__ == "__main__":

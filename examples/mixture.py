@@ -18,7 +18,9 @@ from pathlib import Path
 
 import tyro
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a clone's tokenmill, where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # a clone's tokenmill, where none is installed
 
 from tokenmill import PrepareConfig, prepare
 
@@ -58,7 +60,11 @@ def texts() -> dict[str, list[Path]]:
     found = {
         "modules": [path for path in python if path.parent == library],
         "packages": [path for path in python if path.parent != library],
-        "docs": [path for suffix in ("METADATA", "*.md", "*.rst", "*.txt") for path in installed.rglob(suffix)],
+        "docs": [
+            path
+            for suffix in ("METADATA", "*.md", "*.rst", "*.txt")
+            for path in installed.rglob(suffix)
+        ],
     }
     drawn = lambda path: hashlib.sha256(str(path).encode()).digest()  # noqa: E731
     return {name: sorted(paths, key=drawn) for name, paths in found.items()}
@@ -85,11 +91,15 @@ def write_source(folder: Path, paths: list[Path]) -> None:
 
 def main(config: Sets) -> None:
     if config.out.exists() and ABOUT not in config.out.read_text(errors="replace"):
-        raise SystemExit(f"{config.out}: is there already, and not made by this script; name another file with --out")
+        raise SystemExit(
+            f"{config.out}: is there already, and not made by this script; name another file with --out"
+        )
     tokenizer, sources = f"train:{config.vocab}", []
     for name, paths in texts().items():
         write_source(Path("data/raw") / name, paths)
-        folder = prepare(PrepareConfig(source=f"data/raw/{name}", tokenizer=tokenizer, name=name)).folder
+        folder = prepare(
+            PrepareConfig(source=f"data/raw/{name}", tokenizer=tokenizer, name=name)
+        ).folder
         tokenizer = str(folder / "tokenizer.json")  # the first one's, for all
         cap = "max_epochs = 3\n" if name == "modules" else ""
         sources.append(f'[sources.{name}]\npath = "{folder}"\n{cap}')

@@ -35,7 +35,9 @@ import torch.nn.functional as F
 import tyro
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a clone's tokenmill, where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # a clone's tokenmill, where none is installed
 
 from tokenmill import Mixture, RowLoader, Tokenizer, find_token_set
 
@@ -45,7 +47,9 @@ class TrainConfig:
     """Trains a small GPT on a token set."""
 
     tokens: Path | None = None  # the token set's folder; by default the one under data/tokens
-    mixture: Path | None = None  # or a mixture's TOML file: several token sets, and how much of each when
+    mixture: Path | None = (
+        None  # or a mixture's TOML file: several token sets, and how much of each when
+    )
     layers: int = 4  # transformer blocks
     width: int = 192  # of the residual stream
     heads: int = 4  # of attention
@@ -58,11 +62,15 @@ class TrainConfig:
     val_every: int = 60  # steps between validations, which take val_batches batches
     val_batches: int = 8  # of one validation
     start_from: Path | None = None  # another run's checkpoint, whose weights are fine-tuned
-    checkpoint: Path | None = None  # a file; written with each validation and at the end, gone on from if there
+    checkpoint: Path | None = (
+        None  # a file; written with each validation and at the end, gone on from if there
+    )
     stop_at: int | None = None  # end after this step of all `steps`
     sample: int = 100  # tokens of text to write at the end; 0 writes none
     checksums: bool = False  # print a checksum of every step's rows, to compare runs by
-    device: str = "cuda" if torch.cuda.is_available() else "cpu"  # where it trains, as torch names it
+    device: str = (
+        "cuda" if torch.cuda.is_available() else "cpu"
+    )  # where it trains, as torch names it
     seed: int = 1337  # of the model's first weights
 
 
@@ -74,13 +82,23 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm_1, self.norm_2 = nn.RMSNorm(width), nn.RMSNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.qkv, self.out = (
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
+        self.up, self.down = (
+            nn.Linear(width, 4 * width, bias=False),
+            nn.Linear(4 * width, width, bias=False),
+        )
 
     def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm_1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(rotate(q, rotation), rotate(k, rotation), v, is_causal=True)
+        q, k, v = (
+            self.qkv(self.norm_1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
+        mixed = F.scaled_dot_product_attention(
+            rotate(q, rotation), rotate(k, rotation), v, is_causal=True
+        )
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(F.relu(self.up(self.norm_2(x))).square())
 
@@ -97,7 +115,10 @@ class GPT(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, config.width)
         self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.layers))
-        self.norm, self.head = nn.RMSNorm(config.width), nn.Linear(config.width, vocab_size, bias=False)
+        self.norm, self.head = (
+            nn.RMSNorm(config.width),
+            nn.Linear(config.width, vocab_size, bias=False),
+        )
         half = config.width // config.heads // 2
         angles = torch.outer(torch.arange(config.seq_len), 10_000.0 ** (-torch.arange(half) / half))
         self.register_buffer("cos", angles.cos(), persistent=False)
@@ -115,7 +136,9 @@ class GPT(nn.Module):
         logits = self.head(self.norm(x))
         if targets is None:
             return logits
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+        return F.cross_entropy(
+            logits.float().flatten(0, 1), targets.flatten(), reduction="none"
+        ).view_as(targets)
 
 
 # ---------------------------------------------------------------------------- training
@@ -129,7 +152,9 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+    return torch.optim.AdamW(
+        model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
+    )
 
 
 def precision(config: TrainConfig) -> torch.autocast:
@@ -139,14 +164,20 @@ def precision(config: TrainConfig) -> torch.autocast:
 @torch.no_grad()
 def bits_per_byte(model: nn.Module, config: TrainConfig, amp, tokens: Path | None) -> float:
     """The loss on a set's first validation batches, in bits a byte of text: comparable whatever the tokenizer."""
-    loader = RowLoader(tokens, "val", batch_size=config.batch_size, seq_len=config.seq_len, device=config.device)
-    token_bytes = torch.from_numpy(np.load(loader.token_set.path / "token_bytes.npy")).to(config.device)
+    loader = RowLoader(
+        tokens, "val", batch_size=config.batch_size, seq_len=config.seq_len, device=config.device
+    )
+    token_bytes = torch.from_numpy(np.load(loader.token_set.path / "token_bytes.npy")).to(
+        config.device
+    )
     sums = torch.zeros(2, dtype=torch.float64, device=config.device)  # nats, bytes
     for _ in range(config.val_batches):
         inputs, targets = next(loader)
         with amp:
             losses = model(inputs, targets)
-        counts = token_bytes[targets.clamp(min=0)] * (targets >= 0)  # 0 for special tokens, and what is not in the loss
+        counts = token_bytes[targets.clamp(min=0)] * (
+            targets >= 0
+        )  # 0 for special tokens, and what is not in the loss
         sums += torch.stack([(losses * (counts > 0)).sum(), counts.sum()])
     if dist.is_initialized():
         dist.all_reduce(sums)
@@ -208,7 +239,9 @@ def load(path: Path, config: TrainConfig, model: GPT) -> dict:
     return saved
 
 
-def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> int:
+def resume(
+    config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader
+) -> int:
     """Goes on from the checkpoint, if there is one, on any number of ranks; else starts from `start_from`'s weights.
     The steps that are done.
     """
@@ -226,7 +259,9 @@ def resume(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, lo
     return saved["step"]
 
 
-def save(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader, step: int) -> None:
+def save(
+    config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader, step: int
+) -> None:
     """Writes the checkpoint whole, or not at all, on the first rank: the position is the same on all."""
     if loader.rank:
         return
@@ -243,7 +278,12 @@ def save(config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, load
 def shape(config: TrainConfig, model: GPT) -> dict[str, int]:
     """What a checkpoint's model must have in common with the one that goes on from it."""
     vocab_size = model.embedding.num_embeddings
-    return {"layers": config.layers, "width": config.width, "heads": config.heads, "vocab_size": vocab_size}
+    return {
+        "layers": config.layers,
+        "width": config.width,
+        "heads": config.heads,
+        "vocab_size": vocab_size,
+    }
 
 
 class Ending:
@@ -259,8 +299,13 @@ class Ending:
     def _note(self, number: int, frame: object) -> None:
         if self.signal and time.monotonic() - self._asked > self.AT_ONCE:
             raise SystemExit("ended at once: the steps since the last checkpoint are lost")
-        if not self.signal and os.environ.get("RANK", "0") == "0":  # by write: a handler may interrupt a print
-            os.write(2, b"\nending after this step, with a checkpoint if there is to be one; again ends at once\n")
+        if (
+            not self.signal and os.environ.get("RANK", "0") == "0"
+        ):  # by write: a handler may interrupt a print
+            os.write(
+                2,
+                b"\nending after this step, with a checkpoint if there is to be one; again ends at once\n",
+            )
         self.signal, self._asked = number, min(self._asked, time.monotonic())
 
 
@@ -268,7 +313,12 @@ class Step:
     """One optimizer step after the other: `passes` batches of every rank each."""
 
     def __init__(
-        self, config: TrainConfig, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader, ranks: int
+        self,
+        config: TrainConfig,
+        model: GPT,
+        optimizer: torch.optim.Optimizer,
+        loader: RowLoader,
+        ranks: int,
     ):
         self.config, self.optimizer, self.batches, self.ranks = config, optimizer, loader, ranks
         self.model = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
@@ -316,7 +366,9 @@ def train(config: TrainConfig) -> None:
     """Trains as one of the ranks that torchrun started, or alone."""
     ending = Ending()
     with process_group(config) as (rank, ranks):
-        train_as(rank, ranks, config, ending)  # a function of its own: when it is left, nothing holds DDP
+        train_as(
+            rank, ranks, config, ending
+        )  # a function of its own: when it is left, nothing holds DDP
     if ending.signal:
         sys.exit(128 + ending.signal)
 
@@ -326,11 +378,15 @@ def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None
         raise SystemExit("give --tokens or --mixture, not both")
     if config.checkpoint:
         if config.checkpoint.is_dir():
-            raise SystemExit(f"--checkpoint {config.checkpoint}: expected the name of a file, found a folder")
+            raise SystemExit(
+                f"--checkpoint {config.checkpoint}: expected the name of a file, found a folder"
+            )
         try:
             config.checkpoint.parent.mkdir(parents=True, exist_ok=True)  # now, and not in an hour
         except OSError as error:
-            raise SystemExit(f"--checkpoint {config.checkpoint}: its folder cannot be made ({error})") from error
+            raise SystemExit(
+                f"--checkpoint {config.checkpoint}: its folder cannot be made ({error})"
+            ) from error
     settings = {"batch_size": config.batch_size, "seq_len": config.seq_len, "device": config.device}
     loader = RowLoader(config.mixture or config.tokens, "train", **settings)
     torch.manual_seed(config.seed)
@@ -344,21 +400,35 @@ def train_as(rank: int, ranks: int, config: TrainConfig, ending: Ending) -> None
     many = f"{ranks} rank{'s' * (ranks > 1)}, {steps.passes} pass{'es' * (steps.passes > 1)} a step"
     say(f"{size / 1e6:.1f}M parameters, {many}, from step {first} to {last}")
     if config.checkpoint and first >= last:
-        say(f"{config.checkpoint} has all of these steps; give more --steps, or another --checkpoint to begin anew")
+        say(
+            f"{config.checkpoint} has all of these steps; give more --steps, or another --checkpoint to begin anew"
+        )
     began, spent, to_end = time.perf_counter(), 0.0, False
     for step in range(first, last):
         started = time.perf_counter()
         loss, rows, to_end = steps.take(step, ending)
         spent += time.perf_counter() - started
         done = step + 1 - first
-        facts = [f"loss {loss:.6f}", f"{done * config.total_rows * config.seq_len / spent:,.0f} tokens/s"]
-        facts += [f"waited for data {loader.waited / spent:.2%}", f"{left(began, done, last - step - 1)} left"]
-        say("  ".join([f"step {step + 1:4}", *facts, *[f"rows {rows:08x}"] * config.checksums]), flush=True)
+        facts = [
+            f"loss {loss:.6f}",
+            f"{done * config.total_rows * config.seq_len / spent:,.0f} tokens/s",
+        ]
+        facts += [
+            f"waited for data {loader.waited / spent:.2%}",
+            f"{left(began, done, last - step - 1)} left",
+        ]
+        say(
+            "  ".join([f"step {step + 1:4}", *facts, *[f"rows {rows:08x}"] * config.checksums]),
+            flush=True,
+        )
         to_validate = (step + 1) % config.val_every == 0 or step + 1 == config.steps
         if to_validate and not to_end:
             say(f"step {step + 1:4}  validation {validate(model, config, steps.amp)}", flush=True)
             if config.mixture is not None:
-                seen = [f"{name} {one.tokens:,} tokens, {one.epochs:.2f} epochs" for name, one in loader.seen().items()]
+                seen = [
+                    f"{name} {one.tokens:,} tokens, {one.epochs:.2f} epochs"
+                    for name, one in loader.seen().items()
+                ]
                 say(f"step {step + 1:4}  seen {'; '.join(seen)}", flush=True)
         if config.checkpoint and (to_validate or to_end or step + 1 == last):
             save(config, model, optimizer, loader, step + 1)
@@ -385,9 +455,14 @@ def how_to_go_on(step: int, config: TrainConfig, ranks: int) -> str:
     told = f"saved after step {step} of {config.steps}"
     if ranks > 1:
         return (
-            f"{told}; run torchrun again to continue, on any number of ranks (what it prints next is about the signal)"
+            f"{told}; run torchrun again to continue, on any number of ranks "
+            "(what it prints next is about the signal)"
         )
-    python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd() + os.sep) else "python"
+    python = (
+        os.path.relpath(sys.executable)
+        if sys.executable.startswith(os.getcwd() + os.sep)
+        else "python"
+    )
     again = os.environ.get("AGAIN") or shlex.join([python, *sys.argv])  # `make train` says so
     return f"{told}; to continue, run\n  {again}"
 
@@ -395,7 +470,11 @@ def how_to_go_on(step: int, config: TrainConfig, ranks: int) -> str:
 def how_to_look(config: TrainConfig, step: int, calls: int, passes: int) -> str:
     """The command that shows the rows of the optimizer step that was taken last, `passes` of the loader's `calls`."""
     tokens = config.mixture or config.tokens or find_token_set("data/tokens")
-    several = f" (its {passes} passes are steps {calls - passes} to {calls - 1} of the loader)" if passes > 1 else ""
+    several = (
+        f" (its {passes} passes are steps {calls - passes} to {calls - 1} of the loader)"
+        if passes > 1
+        else ""
+    )
     command = f"tokenmill show {tokens} --step {calls - passes} --checkpoint {config.checkpoint}"
     return f"to see what step {step + 1} trained on{several}, run\n  {command}"
 

@@ -29,7 +29,9 @@ import orbax.checkpoint as ocp
 import tyro
 from jax.sharding import NamedSharding, PartitionSpec
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a clone's tokenmill, if none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # a clone's tokenmill, if none is installed
 
 from tokenmill.jax import RowLoader
 
@@ -49,7 +51,9 @@ class TrainConfig:
     warmup: int = 20  # steps
     val_every: int = 60  # steps between validations, which take val_batches batches
     val_batches: int = 8  # of one validation
-    checkpoint: Path | None = None  # a folder of checkpoints; the run continues from the last one in it
+    checkpoint: Path | None = (
+        None  # a folder of checkpoints; the run continues from the last one in it
+    )
     save_every: int = 20  # steps between checkpoints
     checksums: bool = False  # print a checksum of every step's rows, to compare runs by
     seed: int = 1337  # of the model's first weights
@@ -64,7 +68,10 @@ class TrainConfig:
 
 def init(config: TrainConfig, vocab_size: int) -> dict:
     """Its first weights, the same on every process."""
-    width, keys = config.width, iter(jax.random.split(jax.random.key(config.seed), 2 + 4 * config.layers))
+    width, keys = (
+        config.width,
+        iter(jax.random.split(jax.random.key(config.seed), 2 + 4 * config.layers)),
+    )
     small = 0.02 / math.sqrt(2 * config.layers)
 
     def normal(rows: int, columns: int, std: float = 0.02) -> jax.Array:
@@ -79,7 +86,11 @@ def init(config: TrainConfig, vocab_size: int) -> dict:
         }
         for _ in range(config.layers)
     ]
-    return {"embedding": normal(vocab_size, width), "blocks": blocks, "head": normal(width, vocab_size)}
+    return {
+        "embedding": normal(vocab_size, width),
+        "blocks": blocks,
+        "head": normal(width, vocab_size),
+    }
 
 
 def norm(x: jax.Array) -> jax.Array:
@@ -89,16 +100,22 @@ def norm(x: jax.Array) -> jax.Array:
 def rotate(x: jax.Array) -> jax.Array:
     """Rotary positions (Su et al., 2021), halves paired: (B, T, heads, width of a head)."""
     half = x.shape[-1] // 2
-    angles = jnp.outer(jnp.arange(x.shape[1]), 10_000.0 ** (-jnp.arange(half) / half))[:, None]  # (T, 1, half)
+    angles = jnp.outer(jnp.arange(x.shape[1]), 10_000.0 ** (-jnp.arange(half) / half))[
+        :, None
+    ]  # (T, 1, half)
     a, b = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([a * jnp.cos(angles) - b * jnp.sin(angles), a * jnp.sin(angles) + b * jnp.cos(angles)], -1)
+    return jnp.concatenate(
+        [a * jnp.cos(angles) - b * jnp.sin(angles), a * jnp.sin(angles) + b * jnp.cos(angles)], -1
+    )
 
 
 def logits_of(weights: dict, inputs: jax.Array, heads: int) -> jax.Array:
     """(B, T) -> (B, T, vocab_size)."""
     x = weights["embedding"][inputs]
     for block in weights["blocks"]:
-        q, k, v = jnp.split((norm(x) @ block["qkv"]).reshape(*x.shape[:2], 3 * heads, -1), 3, axis=2)
+        q, k, v = jnp.split(
+            (norm(x) @ block["qkv"]).reshape(*x.shape[:2], 3 * heads, -1), 3, axis=2
+        )
         mixed = jax.nn.dot_product_attention(rotate(q), rotate(k), v, is_causal=True)
         x = x + mixed.reshape(x.shape) @ block["out"]
         x = x + jnp.square(jax.nn.relu(norm(x) @ block["up"])) @ block["down"]
@@ -108,7 +125,9 @@ def logits_of(weights: dict, inputs: jax.Array, heads: int) -> jax.Array:
 def loss_of(weights: dict, inputs: jax.Array, targets: jax.Array, heads: int) -> jax.Array:
     """The mean over the targets of the global batch that are in the loss, in nats: all of them in a set of text."""
     in_loss = targets >= 0
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits_of(weights, inputs, heads), jnp.maximum(targets, 0))
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits_of(weights, inputs, heads), jnp.maximum(targets, 0)
+    )
     return jnp.sum(losses * in_loss) / jnp.maximum(1, jnp.sum(in_loss))
 
 
@@ -118,15 +137,22 @@ def loss_of(weights: dict, inputs: jax.Array, targets: jax.Array, heads: int) ->
 def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     peak, warmup = config.learning_rate, max(1, min(config.warmup, config.steps // 2))
     rate = optax.warmup_cosine_decay_schedule(peak / warmup, peak, warmup, config.steps, peak / 10)
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, b1=0.9, b2=0.95, weight_decay=0.1))
+    return optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(rate, b1=0.9, b2=0.95, weight_decay=0.1)
+    )
 
 
 @partial(jax.jit, static_argnames=("optimizer", "heads"), donate_argnames="state")
-def step(state: dict, inputs: jax.Array, targets: jax.Array, optimizer, heads: int) -> tuple[dict, jax.Array]:
+def step(
+    state: dict, inputs: jax.Array, targets: jax.Array, optimizer, heads: int
+) -> tuple[dict, jax.Array]:
     """JAX adds up the gradients of all devices, as the batch is split over them and the weights are not."""
     loss, gradients = jax.value_and_grad(loss_of)(state["weights"], inputs, targets, heads)
     updates, optimizer_state = optimizer.update(gradients, state["optimizer"], state["weights"])
-    return {"weights": optax.apply_updates(state["weights"], updates), "optimizer": optimizer_state}, loss
+    return {
+        "weights": optax.apply_updates(state["weights"], updates),
+        "optimizer": optimizer_state,
+    }, loss
 
 
 @jax.jit
@@ -142,7 +168,9 @@ def make_loader(config: TrainConfig, split: str) -> RowLoader:
     """A loader of `total_rows` a step, split over all devices."""
     batch_size, rest = divmod(config.total_rows, jax.process_count())
     if rest or not batch_size:
-        raise SystemExit(f"--total-rows {config.total_rows} is no multiple of {jax.process_count()} processes")
+        raise SystemExit(
+            f"--total-rows {config.total_rows} is no multiple of {jax.process_count()} processes"
+        )
     try:
         return RowLoader(config.tokens, split, batch_size=batch_size, seq_len=config.seq_len)
     except (OSError, ValueError) as error:
@@ -160,9 +188,13 @@ def bits_per_byte(weights: dict, config: TrainConfig) -> float:
 
 
 @partial(jax.jit, static_argnames="heads")
-def nats_and_bytes(weights: dict, inputs: jax.Array, targets: jax.Array, token_bytes: jax.Array, heads: int):
+def nats_and_bytes(
+    weights: dict, inputs: jax.Array, targets: jax.Array, token_bytes: jax.Array, heads: int
+):
     counts = token_bytes[jnp.maximum(targets, 0)] * (targets >= 0)  # 0 for special tokens
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits_of(weights, inputs, heads), jnp.maximum(targets, 0))
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits_of(weights, inputs, heads), jnp.maximum(targets, 0)
+    )
     return jnp.stack([jnp.sum(losses * (counts > 0)), jnp.sum(counts).astype(jnp.float32)])
 
 
@@ -176,7 +208,9 @@ def open_checkpoints(config: TrainConfig) -> ocp.CheckpointManager | None:
 
 def shape_of(config: TrainConfig, vocab_size: int) -> dict[str, int]:
     """What a checkpoint's model must have in common with the one that continues from it."""
-    return {name: asdict(config)[name] for name in ("layers", "width", "heads")} | {"vocab_size": vocab_size}
+    return {name: asdict(config)[name] for name in ("layers", "width", "heads")} | {
+        "vocab_size": vocab_size
+    }
 
 
 def resume(checkpoints, state: dict, loader: RowLoader, shape: dict[str, int]) -> tuple[int, dict]:
@@ -184,12 +218,17 @@ def resume(checkpoints, state: dict, loader: RowLoader, shape: dict[str, int]) -
     last = None if checkpoints is None else checkpoints.latest_step()
     if last is None:
         return 0, state
-    there = checkpoints.restore(last, args=ocp.args.Composite(shape=ocp.args.JsonRestore()))["shape"]
+    there = checkpoints.restore(last, args=ocp.args.Composite(shape=ocp.args.JsonRestore()))[
+        "shape"
+    ]
     if there != shape:
-        raise SystemExit(f"{checkpoints.directory}: is of a model with {there}, this one has {shape}")
+        raise SystemExit(
+            f"{checkpoints.directory}: is of a model with {there}, this one has {shape}"
+        )
     like = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
     found = checkpoints.restore(
-        last, args=ocp.args.Composite(state=ocp.args.StandardRestore(like), data=ocp.args.JsonRestore())
+        last,
+        args=ocp.args.Composite(state=ocp.args.StandardRestore(like), data=ocp.args.JsonRestore()),
     )
     loader.load_state_dict(found["data"])  # the exact next row
     return last, found["state"]
@@ -206,7 +245,9 @@ def train(config: TrainConfig) -> None:
     elif config.coordinator:
         jax.distributed.initialize(config.coordinator, config.processes, config.process)
     elif config.processes > 1 or config.process:
-        raise SystemExit("--processes and --process need --coordinator HOST:PORT, the address of the first process")
+        raise SystemExit(
+            "--processes and --process need --coordinator HOST:PORT, the address of the first process"
+        )
     say = partial(print, flush=True) if jax.process_index() == 0 else lambda *_: None
     with make_loader(config, "train") as loader:
         everywhere = NamedSharding(loader.sharding.mesh, PartitionSpec())
@@ -223,7 +264,9 @@ def train(config: TrainConfig) -> None:
         devices = f"{jax.device_count()} devices of {jax.process_count()} processes"
         say(f"{size / 1e6:.1f}M parameters, {devices}, from step {first} to {config.steps}")
         if first >= config.steps:
-            say(f"{config.checkpoint} has all of these steps; give more --steps, or another --checkpoint")
+            say(
+                f"{config.checkpoint} has all of these steps; give more --steps, or another --checkpoint"
+            )
         started, waited = time.perf_counter(), loader.waited
         for done in range(first + 1, config.steps + 1):
             inputs, targets = next(loader)
@@ -233,9 +276,15 @@ def train(config: TrainConfig) -> None:
             facts += [f"{config.total_rows * config.seq_len / spent:,.0f} tokens/s"]
             facts += [f"waited for data {(loader.waited - waited) / spent:.2%}"]
             waited = loader.waited
-            say("  ".join([*facts, *([f"rows {int(checksum(inputs)):08x}"] if config.checksums else [])]))
+            say(
+                "  ".join(
+                    [*facts, *([f"rows {int(checksum(inputs)):08x}"] if config.checksums else [])]
+                )
+            )
             if done % config.val_every == 0 or done == config.steps:
-                say(f"step {done:4}  validation {bits_per_byte(state['weights'], config):.4f} bits per byte")
+                say(
+                    f"step {done:4}  validation {bits_per_byte(state['weights'], config):.4f} bits per byte"
+                )
             if checkpoints and (done % config.save_every == 0 or done == config.steps):
                 save(checkpoints, done, state, loader, shape)
         if checkpoints:

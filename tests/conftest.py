@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 settings.register_profile("calm", deadline=None)  # how long an example takes is the machine's
 settings.load_profile("calm")
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background: what tests start would ignore it too
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # in a shell's background: what tests start would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -28,9 +30,40 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Files in the order in which they begin; all others follow. DataLoaders fork in test_packed_rows.py, before other tests
 # have started the thread pools of their libraries. Then those that take longest, so that both processes end together.
-FIRST = ("packed_rows", "clients", "ray", "train", "package", "train_jax", "engines", "types", "notebook", "docs")
-FIRST += ("real_templates", "hub", "show", "fuzz", "files", "huggingface", "prepare", "torture", "part_cache", "copy")
-FIRST += ("row_sums", "destination", "positions", "mixed_rows", "convert", "normalizers", "report", "jax_arrays")
+FIRST = (
+    "packed_rows",
+    "clients",
+    "ray",
+    "train",
+    "package",
+    "train_jax",
+    "engines",
+    "types",
+    "notebook",
+    "docs",
+)
+FIRST += (
+    "real_templates",
+    "hub",
+    "show",
+    "fuzz",
+    "files",
+    "huggingface",
+    "prepare",
+    "torture",
+    "part_cache",
+    "copy",
+)
+FIRST += (
+    "row_sums",
+    "destination",
+    "positions",
+    "mixed_rows",
+    "convert",
+    "normalizers",
+    "report",
+    "jax_arrays",
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -42,7 +75,9 @@ def pytest_collection_modifyitems(items):
 def own_cache(tmp_path_factory) -> None:
     """What is kept from run to run is kept elsewhere."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    os.environ["HF_HUB_DISABLE_XET"] = "1"  # huggingface_hub reads it once, and the hubs of these tests have no Xet
+    os.environ["HF_HUB_DISABLE_XET"] = (
+        "1"  # huggingface_hub reads it once, and the hubs of these tests have no Xet
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +111,11 @@ def source(tmp_path) -> Path:
 
     folder = tmp_path / "corpus"
     for number in range(4):
-        write_parquet(folder / f"shard_{number}.parquet", make_text(documents=40, seed=number), row_group_size=8)
+        write_parquet(
+            folder / f"shard_{number}.parquet",
+            make_text(documents=40, seed=number),
+            row_group_size=8,
+        )
     return folder
 
 
@@ -117,7 +156,16 @@ def prepared(tokenizer_json, tmp_path_factory) -> tuple[Path, Path]:
     for number in range(4):
         texts = make_text(documents=700, seed=number, words=15)
         write_parquet(cwd / "corpus" / f"shard_{number}.parquet", texts, row_group_size=300)
-    flags = ["--source", "corpus", "--tokenizer", tokenizer_json, "--workers", "2", "--shard-text-bytes", "33000"]
+    flags = [
+        "--source",
+        "corpus",
+        "--tokenizer",
+        tokenizer_json,
+        "--workers",
+        "2",
+        "--shard-text-bytes",
+        "33000",
+    ]
     flags += ["--val-file", "shard_3.parquet"]
     done = run_prepare(*flags, cwd=cwd)
     return cwd / "corpus", cwd / done.stdout.splitlines()[-1]
@@ -143,7 +191,9 @@ def gpt2() -> "Tokenizer":
 @pytest.fixture(scope="session")
 def moto():
     """A server that speaks S3."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(
+        ip_address="127.0.0.1", port=0, verbose=False
+    )
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"

@@ -59,14 +59,18 @@ SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|bos|>")
 
 
 def random_messages(rng: random.Random, system: bool = True) -> list[dict]:
-    messages = [{"role": "system", "content": rng.choice(TEXTS)}] if system and rng.random() < 0.3 else []
+    messages = (
+        [{"role": "system", "content": rng.choice(TEXTS)}] if system and rng.random() < 0.3 else []
+    )
     for _ in range(rng.randint(1, 4)):
         messages.append({"role": "user", "content": rng.choice(TEXTS)})
         messages.append({"role": "assistant", "content": rng.choice(TEXTS)})
     return messages
 
 
-def by_characters(messages: list[dict], begin: str, end: str, after: str, change=str) -> tuple[str, list[bool]]:
+def by_characters(
+    messages: list[dict], begin: str, end: str, after: str, change=str
+) -> tuple[str, list[bool]]:
     """A conversation of `begin` role ... content `end` `after`, letter by letter, and whether each is learned.
 
     The assistant's content and `end` are.
@@ -106,7 +110,9 @@ def slow_encode(tokenizer: Tokenizer, row: dict) -> tuple[list[int], list[bool]]
             continue
         at = 0
         for id in tokenizer.encode(stretch.text).tolist():
-            first = len(stretch.text.encode()[:at].decode("utf-8", "ignore"))  # the character that it begins in
+            first = len(
+                stretch.text.encode()[:at].decode("utf-8", "ignore")
+            )  # the character that it begins in
             ids.append(id)
             mask.append(any(a <= first < b for a, b in stretch.learned))
             at += len(tokenizer.token(id))

@@ -13,7 +13,9 @@ from tokenmill.rows.windows import WindowSize
 
 MIB = 1 << 20
 SMALL = WindowSize(slice=MIB // 4, window=MIB // 2)  # windows of a part, of two slices
-WINDOW = 7 * MIB  # of parts that a window may need: two slices and the cut, with a part more at each end
+WINDOW = (
+    7 * MIB
+)  # of parts that a window may need: two slices and the cut, with a part more at each end
 
 
 def lengths(total: int, seed: int) -> list[int]:

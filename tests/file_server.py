@@ -40,7 +40,9 @@ class FileServer(ThreadingHTTPServer):
     def of(cls, folder, under: str = "set", **more) -> "FileServer":
         """All files of a folder, under a name."""
         there = [path for path in folder.rglob("*") if path.is_file()]
-        return cls({f"{under}/{path.relative_to(folder)}": path.read_bytes() for path in there}, **more)
+        return cls(
+            {f"{under}/{path.relative_to(folder)}": path.read_bytes() for path in there}, **more
+        )
 
     @property
     def url(self) -> str:
@@ -75,7 +77,12 @@ class Hub(FileServer):
     )
 
     def __init__(self, repository: str, files: dict[str, bytes]):
-        self.repository, self.commits, self.main, self.token = repository, {"a" * 40: files}, "a" * 40, None
+        self.repository, self.commits, self.main, self.token = (
+            repository,
+            {"a" * 40: files},
+            "a" * 40,
+            None,
+        )
         self.objects: dict[str, bytes] = {}  # large files that were pushed, by their SHA-256
         self.pushes, self.resolved, self.signature = 0, 0, uuid.uuid4().hex
         super().__init__(files)
@@ -86,7 +93,11 @@ class Hub(FileServer):
 
     @property
     def ranges(self) -> list[tuple[str, int]]:
-        return [(path, int(found[1])) for path, asked in self.asked if (found := re.match(r"bytes=(\d+)", asked))]
+        return [
+            (path, int(found[1]))
+            for path, asked in self.asked
+            if (found := re.match(r"bytes=(\d+)", asked))
+        ]
 
     def renew(self) -> None:
         """From now on the URLs that the hub has signed are no longer good."""
@@ -102,12 +113,16 @@ class Hub(FileServer):
             return handler.reply_json({"url": f"{self.url}/datasets/{self.repository}"})
         asked = self.PATH.fullmatch(path)
         if asked and asked["repository"] == "o/renamed":
-            return handler.reply(307, headers={"Location": f"/{path.replace('o/renamed', self.repository)}"})
+            return handler.reply(
+                307, headers={"Location": f"/{path.replace('o/renamed', self.repository)}"}
+            )
         if asked is None or asked["repository"] != self.repository:
             return handler.reply(404, headers={"X-Error-Code": "RepoNotFound"})
         if self.token and handler.headers.get("Authorization") != f"Bearer {self.token}":
             return handler.reply(401, headers={"X-Error-Code": "RepoNotFound"})
-        return self.of_repository(handler, asked["verb"], asked["revision"], asked["name"] or "", body)
+        return self.of_repository(
+            handler, asked["verb"], asked["revision"], asked["name"] or "", body
+        )
 
     def of_repository(self, handler, verb, revision, name: str, body: bytes) -> None:
         commit = self.main if revision in ("main", "objects", None) else revision
@@ -115,10 +130,20 @@ class Hub(FileServer):
             return handler.reply(404, headers={"X-Error-Code": "RevisionNotFound"})
         files = self.commits[commit]
         if verb in ("revision", None):
-            return handler.reply_json({"id": self.repository, "sha": commit, "siblings": [], "tags": []})
+            return handler.reply_json(
+                {"id": self.repository, "sha": commit, "siblings": [], "tags": []}
+            )
         if verb == "tree":
-            below = [_entry(one, data) for one, data in files.items() if one.startswith(f"{name}/" if name else "")]
-            return handler.reply_json(below) if below else handler.reply(404, headers={"X-Error-Code": "EntryNotFound"})
+            below = [
+                _entry(one, data)
+                for one, data in files.items()
+                if one.startswith(f"{name}/" if name else "")
+            ]
+            return (
+                handler.reply_json(below)
+                if below
+                else handler.reply(404, headers={"X-Error-Code": "EntryNotFound"})
+            )
         if verb == "paths-info":
             wanted = parse_qs(body.decode())["paths"]
             return handler.reply_json([_entry(one, files[one]) for one in wanted if one in files])
@@ -128,19 +153,32 @@ class Hub(FileServer):
                 return handler.reply(404, headers={"X-Error-Code": "EntryNotFound"})
             # another host, as the hub's is: a token must not follow
             there = f"http://localhost:{self.server_port}/cdn/{commit}/{quote(name)}?signature={self.signature}"
-            told = {"X-Linked-ETag": f'"{hashlib.sha256(files[name]).hexdigest()}"', "X-Repo-Commit": commit}
-            return handler.reply(302, headers={"Location": there, "X-Linked-Size": str(len(files[name])), **told})
+            told = {
+                "X-Linked-ETag": f'"{hashlib.sha256(files[name]).hexdigest()}"',
+                "X-Repo-Commit": commit,
+            }
+            return handler.reply(
+                302, headers={"Location": there, "X-Linked-Size": str(len(files[name])), **told}
+            )
         return self.of_push(handler, verb, body)
 
     def of_push(self, handler, verb: str, body: bytes) -> None:
         """What huggingface_hub asks to push: which files are large, where to, and a commit of them."""
         if verb == "preupload":
-            kinds = [(one["path"], one["path"].endswith((".bin", ".idx"))) for one in json.loads(body)["files"]]
+            kinds = [
+                (one["path"], one["path"].endswith((".bin", ".idx")))
+                for one in json.loads(body)["files"]
+            ]
             more = {"shouldIgnore": False, "oid": None}
-            told = [{"path": path, "uploadMode": "lfs" if large else "regular", **more} for path, large in kinds]
+            told = [
+                {"path": path, "uploadMode": "lfs" if large else "regular", **more}
+                for path, large in kinds
+            ]
             return handler.reply_json({"files": told})
         if verb == "lfs":
-            objects = [{"oid": one["oid"], "size": one["size"]} for one in json.loads(body)["objects"]]
+            objects = [
+                {"oid": one["oid"], "size": one["size"]} for one in json.loads(body)["objects"]
+            ]
             for one in objects:
                 if one["oid"] not in self.objects:
                     one["actions"] = {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}}
@@ -151,7 +189,10 @@ class Hub(FileServer):
                 self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             if line["key"] == "lfsFile":
                 self.files[line["value"]["path"]] = self.objects[line["value"]["oid"]]
-        found = {"commitUrl": f"{self.url}/datasets/{self.repository}/commit/{self.main}", "commitOid": self.main}
+        found = {
+            "commitUrl": f"{self.url}/datasets/{self.repository}/commit/{self.main}",
+            "commitOid": self.main,
+        }
         return handler.reply_json({**found, "hookOutput": "", "pullRequestUrl": None})
 
     def of_cdn(self, handler, path: str) -> None:
@@ -198,7 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault = fault or next((what for part, what in server.always.items() if part in path), None)
         if data is None:
             return self.reply(404)
-        if server.sig is not None and parse_qs(urlsplit(self.path).query).get("sig") != [server.sig]:
+        if server.sig is not None and parse_qs(urlsplit(self.path).query).get("sig") != [
+            server.sig
+        ]:
             return self.reply(403)
         if fault == "redirect":
             return self.reply(302, headers={"Location": server.location} if server.location else {})
@@ -216,7 +259,13 @@ class _Handler(BaseHTTPRequestHandler):
             data = bytes([data[0] ^ 1]) + data[1:]
         if fault == "short":
             data = data[: len(data) // 2]
-        half = data[: len(data) // 2] if fault in ("drop", "stall") else b"" if fault == "trickle" else data
+        half = (
+            data[: len(data) // 2]
+            if fault in ("drop", "stall")
+            else b""
+            if fault == "trickle"
+            else data
+        )
         self.reply(status, data, headers, half)
         if fault == "stall":
             self.wfile.flush()
@@ -235,7 +284,9 @@ class _Handler(BaseHTTPRequestHandler):
     def reply_json(self, value) -> None:
         self.reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def reply(self, status: int, data: bytes = b"", headers=None, sent: bytes | None = None) -> None:
+    def reply(
+        self, status: int, data: bytes = b"", headers=None, sent: bytes | None = None
+    ) -> None:
         """Says that `data` comes; `sent` of it does."""
         self.send_response(status)
         for key, value in {**(headers or {}), "Content-Length": str(len(data))}.items():

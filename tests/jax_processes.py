@@ -42,11 +42,17 @@ if processes > 1:
 """
 
 
-def on_jax(code: str, folder: Path, processes: int = 1, devices: int = 1, **environment: str) -> list:
+def on_jax(
+    code: str, folder: Path, processes: int = 1, devices: int = 1, **environment: str
+) -> list:
     """What each process gave to `tell`. Raises AssertionError if one fails or tells of an error."""
     script = folder / "program.py"
     script.write_text(BEGIN + code + END)
-    env = dict(os.environ, XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}", JAX_PLATFORMS="cpu")
+    env = dict(
+        os.environ,
+        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+        JAX_PLATFORMS="cpu",
+    )
     env |= {"OMP_NUM_THREADS": "1"} | environment
     for done in run_processes([sys.executable, script], processes, [folder], env=env):
         assert done.returncode == 0, done.stderr
@@ -54,12 +60,16 @@ def on_jax(code: str, folder: Path, processes: int = 1, devices: int = 1, **envi
     return [json.loads((folder / f"{process}.json").read_text()) for process in range(processes)]
 
 
-def run_processes(command: list, processes: int, arguments: list, **settings) -> list[subprocess.CompletedProcess]:
+def run_processes(
+    command: list, processes: int, arguments: list, **settings
+) -> list[subprocess.CompletedProcess]:
     """Runs COMMAND PROCESS PROCESSES PORT ARGUMENTS in each process at once. They meet at the port."""
     port = free_port()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     begun = [
-        subprocess.Popen([*map(str, [*command, number, processes, port, *arguments])], **pipes, **settings)
+        subprocess.Popen(
+            [*map(str, [*command, number, processes, port, *arguments])], **pipes, **settings
+        )
         for number in range(processes)
     ]
     try:

@@ -18,7 +18,9 @@ def bpe(pre_tokenizer, normalizer=None, **more):
     if normalizer:
         theirs.normalizer = normalizer
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=700 * FACTOR, special_tokens=SPECIAL, initial_alphabet=alphabet, **more)
+    trainer = trainers.BpeTrainer(
+        vocab_size=700 * FACTOR, special_tokens=SPECIAL, initial_alphabet=alphabet, **more
+    )
     theirs.train_from_iterator(TEXTS, trainer)
     return theirs
 
@@ -26,14 +28,23 @@ def bpe(pre_tokenizer, normalizer=None, **more):
 def llama2():
     """SentencePiece's BPE with byte fallback, as Llama 2's and Gemma's are converted."""
     theirs = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    theirs.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    theirs.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
     fallback = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(vocab_size=900 * FACTOR, special_tokens=SPECIAL + fallback, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=900 * FACTOR, special_tokens=SPECIAL + fallback, show_progress=False
+    )
     theirs.train_from_iterator(TEXTS, trainer)
     whole = json.loads(theirs.to_str())
     whole["added_tokens"] = whole["added_tokens"][:3]
     theirs = tokenizers.Tokenizer.from_str(json.dumps(whole))
-    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    steps = [
+        decoders.Replace("\u2581", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     theirs.decoder = decoders.Sequence(steps)
     return theirs
 
@@ -53,9 +64,14 @@ def unigram():
 def word_piece():
     """As BERT's."""
     theirs = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
-    theirs.normalizer, theirs.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    theirs.normalizer, theirs.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     theirs.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=500 * FACTOR, special_tokens=SPECIAL, show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=500 * FACTOR, special_tokens=SPECIAL, show_progress=False
+    )
     theirs.train_from_iterator(TEXTS, trainer)
     return theirs
 
@@ -70,16 +86,24 @@ def cut_and_padded():
     theirs = bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC())
     theirs.enable_truncation(5)
     theirs.enable_padding(length=30)
-    theirs.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
+    theirs.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", None, [("<s>", 1), ("</s>", 2)]
+    )
     return theirs
 
 
 SPLITS = [r"\p{N}{1,3}", "[一-龥]+", r"[!-/]| ?[\p{L}\p{M}]+|\s+"]
 KINDS = {
-    "nfc": lambda: bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),  # NeoX, Qwen
-    "digits": lambda: bpe(pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])),
+    "nfc": lambda: bpe(
+        pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()
+    ),  # NeoX, Qwen
+    "digits": lambda: bpe(
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+    ),
     "splits": lambda: bpe(
-        pre_tokenizers.Sequence([*(pre_tokenizers.Split(Regex(one), "isolated") for one in SPLITS), BYTES])
+        pre_tokenizers.Sequence(
+            [*(pre_tokenizers.Split(Regex(one), "isolated") for one in SPLITS), BYTES]
+        )
     ),
     "llama2": llama2,
     "unigram": unigram,

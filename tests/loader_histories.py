@@ -32,7 +32,11 @@ from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.store.token_sets import TokenSet, write_manifest
 
 NAMES = ("web", "code", "math", "chat")
-PACKINGS = [("best_fit", "split")] * 4 + [("best_fit", "crop"), ("concat", "split"), ("random", "split")]
+PACKINGS = [("best_fit", "split")] * 4 + [
+    ("best_fit", "crop"),
+    ("concat", "split"),
+    ("random", "split"),
+]
 LENGTHS = (7, 16, 16, 24, 40)  # of rows, less one
 
 
@@ -57,18 +61,29 @@ class History:
         self.has_chat = self.packing == "best_fit" and self.rng.random() < 0.3
         if self.has_chat:
             self.long_documents = self.rng.choice(["crop", "drop"])
-            lengths = [[8] * 12 + [self.rng.randint(2, 60) for _ in range(self.rng.randint(5, 40))] for _ in range(2)]
+            lengths = [
+                [8] * 12 + [self.rng.randint(2, 60) for _ in range(self.rng.randint(5, 40))]
+                for _ in range(2)
+            ]
             make_chat_set(folder / "chat", lengths, [[9]], seed, vocab=1 << 22)
-            make_view(folder / "chat", "v", {"train_1.000": self.rng.choices([0, 1, 2, 3], k=len(lengths[1]))})
+            make_view(
+                folder / "chat",
+                "v",
+                {"train_1.000": self.rng.choices([0, 1, 2, 3], k=len(lengths[1]))},
+            )
         self.shuffle = self.rng.random() < 0.8
         self.views: dict[str, str | None] = {"chat": self.rng.choice([None, "v"])}
         self.batch_size, self.seq_len, self.world_size = 2, 16, 1
-        self.weights: dict[str, int] = {"web": 2, "code": 1} | ({"chat": 1} if self.has_chat else {})
+        self.weights: dict[str, int] = {"web": 2, "code": 1} | (
+            {"chat": 1} if self.has_chat else {}
+        )
         self.stage: tuple[int, dict[str, int]] | None = None
         self.caps: dict[str, int] = {}
         self.state: Any = None
         self.saved: list[tuple[Any, int]] = []
-        self.log: list[tuple[Any, Any, dict[str, TokenSet]]] = []  # (rows dealt, or pieces skipped, sets then)
+        self.log: list[
+            tuple[Any, Any, dict[str, TokenSet]]
+        ] = []  # (rows dealt, or pieces skipped, sets then)
 
     def grow(self, name: str, shards: int) -> None:
         """Adds shards to a set, whose tokens no other has."""
@@ -79,17 +94,33 @@ class History:
         folder.mkdir(exist_ok=True)
         for _ in range(shards):
             shard = f"s{len(old):03}.000"
-            few = [self.rng.choice([1, 2, 5, 9, 17, 30, 60, 90]) for _ in range(self.rng.randint(3, 25))]
-            lengths = [41, *(length + self.rng.randint(0, 9) for length in few)]  # as long as any row, for concat
+            few = [
+                self.rng.choice([1, 2, 5, 9, 17, 30, 60, 90])
+                for _ in range(self.rng.randint(3, 25))
+            ]
+            lengths = [
+                41,
+                *(length + self.rng.randint(0, 9) for length in few),
+            ]  # as long as any row, for concat
             tokens = np.arange(self.next_id, self.next_id + sum(lengths))
             self.next_id += len(tokens)
             tokens[np.cumsum([0, *lengths[:-1]])] = BOS
             with ShardWriter(folder, shard, "uint32") as writer:
                 writer.write(tokens, lengths)
-                source = {"file": f"{shard}.parquet", "row_groups": [0], "row_group_documents": [len(lengths)]}
+                source = {
+                    "file": f"{shard}.parquet",
+                    "row_groups": [0],
+                    "row_group_documents": [len(lengths)],
+                }
                 facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64, "source": source}
                 old.append((writer.finish(facts), "train"))
-        facts = {"name": "r", "fingerprint": "f" * 64, "vocab_size": 1 << 22, "bos_token": "b", "bos_id": BOS}
+        facts = {
+            "name": "r",
+            "fingerprint": "f" * 64,
+            "vocab_size": 1 << 22,
+            "bos_token": "b",
+            "bos_id": BOS,
+        }
         write_manifest(folder, name, facts, old)
 
     def sets(self) -> dict[str, TokenSet]:
@@ -112,7 +143,10 @@ class History:
                 loader.close()
             if self.rng.random() < 0.1:  # a kill, and back to an earlier checkpoint
                 self.state, length = self.rng.choice(self.saved)
-                self.log, self.saved = self.log[:length], [one for one in self.saved if one[1] <= length]
+                self.log, self.saved = (
+                    self.log[:length],
+                    [one for one in self.saved if one[1] <= length],
+                )
         return self.check() if self.state else Counter()
 
     def change(self) -> None:
@@ -133,9 +167,14 @@ class History:
         grows = rng.choice(NAMES[:3]) if rng.random() < 0.2 else None
         if grows:
             self.grow(grows, 1)
-        if self.packing == "best_fit" and (rng.random() < 0.2 or (grows == "web" and self.views.get("web"))):
+        if self.packing == "best_fit" and (
+            rng.random() < 0.2 or (grows == "web" and self.views.get("web"))
+        ):
             token_set = TokenSet(self.folder / "web")
-            times = {e.name: [1, *rng.choices([0, 1, 1, 1, 2, 3], k=e.documents - 1)] for e in token_set.entries}
+            times = {
+                e.name: [1, *rng.choices([0, 1, 1, 1, 2, 3], k=e.documents - 1)]
+                for e in token_set.entries
+            }
             name = f"v{len(token_set.view_stems())}"
             make_view(self.folder / "web", name, times)
             self.views["web"] = name if rng.random() < 0.8 else None
@@ -153,10 +192,18 @@ class History:
                 max_epochs=self.caps,
                 removed=gone,
             )
-            settings = {"packing": self.packing, "long_documents": self.long_documents, "shuffle": self.shuffle}
+            settings = {
+                "packing": self.packing,
+                "long_documents": self.long_documents,
+                "shuffle": self.shuffle,
+            }
             if self.has_chat and "chat" not in self.weights:  # else it is said of the chats
                 settings["long_documents"] = "split"
-            many = {"batch_size": self.batch_size, "seq_len": self.seq_len, "prefetch": self.rng.choice([0, 0, 2])}
+            many = {
+                "batch_size": self.batch_size,
+                "seq_len": self.seq_len,
+                "prefetch": self.rng.choice([0, 0, 2]),
+            }
             loader = RowLoader(mixture, rank=rank, world_size=self.world_size, **many, **settings)
             if self.state:
                 loader.load_state_dict(self.state)
@@ -183,7 +230,10 @@ class History:
         before, length = self.state, len(self.log)
         if self.deal(self.loaders(), sets, count) == count:
             step = loaders[0].step
-            skipped = [list(RunRows.of_position(self.state, sets).step(step + number)) for number in range(count)]
+            skipped = [
+                list(RunRows.of_position(self.state, sets).step(step + number))
+                for number in range(count)
+            ]
             after = read_position(self.state)[0].now.cursors
             for loader in loaders:
                 loader.skip(count)
@@ -200,14 +250,20 @@ class History:
         sets, found, step = self.sets(), Counter[str](), 0
         dealt: dict[tuple[str, int], Counter[Any]] = defaultdict(Counter)
         shortest: dict[tuple[str, int], int] = {}
-        on_disk: dict[tuple[str, int], TokenSet] = {}  # what was there when an epoch's first row came
+        on_disk: dict[
+            tuple[str, int], TokenSet
+        ] = {}  # what was there when an epoch's first row came
         last: dict[str, int] = {}
         for rows, shown, then in self.log:
             if shown is None:
                 shown = list(RunRows.of_position(self.state, sets).step(step))
-                told = [[token for piece in row.pieces for token in tokens_of(piece)] for row in shown]
+                told = [
+                    [token for piece in row.pieces for token in tokens_of(piece)] for row in shown
+                ]
                 inputs, targets = rows
-                assert [row[:-1] for row in told] == inputs.tolist(), f"step {step} is not as it was dealt"
+                assert [row[:-1] for row in told] == inputs.tolist(), (
+                    f"step {step} is not as it was dealt"
+                )
                 in_loss = targets != -100
                 assert (np.array([row[1:] for row in told])[in_loss] == targets[in_loss]).all()
                 step += 1
@@ -218,14 +274,22 @@ class History:
                 last[row.name] = row.epoch
                 on_disk.setdefault(place, then[row.name])
                 size = sum(piece.length + piece.bos for piece in row.pieces)
-                for some in (place, (row.name, before)):  # the end of an epoch may have no rows of this length
+                for some in (
+                    place,
+                    (row.name, before),
+                ):  # the end of an epoch may have no rows of this length
                     shortest[some] = min(size, shortest.get(some, size))
                 kept = [piece for piece in row.pieces if not piece.filler]
-                shared = self.packing in ("concat", "random")  # the last token of a row begins the next one
+                shared = self.packing in (
+                    "concat",
+                    "random",
+                )  # the last token of a row begins the next one
                 for number, piece in enumerate(kept, 1):
                     end = piece.start + piece.length - (shared and number == len(kept))
                     shard = piece.shard.entry.name
-                    dealt[place].update((shard, piece.document, token) for token in range(piece.start, end))
+                    dealt[place].update(
+                        (shard, piece.document, token) for token in range(piece.start, end)
+                    )
         for place, counts in dealt.items():
             self.check_epoch(counts, on_disk[place], shortest[place], place[1] < last[place[0]])
             found["epochs"] += place[1] < last[place[0]]
@@ -234,12 +298,16 @@ class History:
         assert sum(run.now.rows.values()) == found["rows"]
         found["legs"], found["bytes"] = len(run.legs), len(self.state["tokenmill"])
         for number, leg in enumerate(run.legs):
-            pasts = [past_of(run.legs[: number + 1], n, *c[:2])[0] for n, c in leg.begin.cursors.items()]
+            pasts = [
+                past_of(run.legs[: number + 1], n, *c[:2])[0] for n, c in leg.begin.cursors.items()
+            ]
             found["windows packed again"] += sum(map(bool, pasts))
             found["more than once"] += sum(len(past) > 1 for past in pasts)
         return found
 
-    def check_epoch(self, counts: Counter[Any], then: TokenSet, row_len: int, is_done: bool) -> None:
+    def check_epoch(
+        self, counts: Counter[Any], then: TokenSet, row_len: int, is_done: bool
+    ) -> None:
         """Each token as often as its document counts, or at most so often where it may be left out."""
         most, least = Counter[Any](), Counter[Any]()
         for entry in then.split("train"):

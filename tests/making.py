@@ -26,8 +26,37 @@ from tokenmill.tokenize.chat_rule import ChatRule
 
 ROOT = Path(__file__).resolve().parents[1]
 BOS, VOCAB = 0, 1000
-SYLLABLES = ["mil", "to", "ken", "ra", "grin", "flou", "wa", "ter", "whe", "el", "ba", "tch", "ro", "st", "one"]
-ODDITIES = ["'ll", "1984", "naïve", "水車", "and\n", "\n\n", "    ", "        ", "fast!\t", "...", "x_y", "42"]
+SYLLABLES = [
+    "mil",
+    "to",
+    "ken",
+    "ra",
+    "grin",
+    "flou",
+    "wa",
+    "ter",
+    "whe",
+    "el",
+    "ba",
+    "tch",
+    "ro",
+    "st",
+    "one",
+]
+ODDITIES = [
+    "'ll",
+    "1984",
+    "naïve",
+    "水車",
+    "and\n",
+    "\n\n",
+    "    ",
+    "        ",
+    "fast!\t",
+    "...",
+    "x_y",
+    "42",
+]
 WORDS = [a + b for a in SYLLABLES for b in SYLLABLES] + ODDITIES * 5
 
 
@@ -37,7 +66,9 @@ def make_text(documents: int, seed: int, words: int = 200) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, 2 * words))) for _ in range(documents)]
 
 
-def write_parquet(path: Path, texts: list, row_group_size: int = 1000, column: str = "text", type=None) -> Path:
+def write_parquet(
+    path: Path, texts: list, row_group_size: int = 1000, column: str = "text", type=None
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table({column: pa.array(texts, type or pa.string())})
     pq.write_table(table, path, compression="zstd", row_group_size=row_group_size)
@@ -45,7 +76,12 @@ def write_parquet(path: Path, texts: list, row_group_size: int = 1000, column: s
 
 
 def make_token_set(
-    folder: Path, train: list[list[int]], val: list[list[int]], seed: int = 0, vocab: int = VOCAB, bos: int = BOS
+    folder: Path,
+    train: list[list[int]],
+    val: list[list[int]],
+    seed: int = 0,
+    vocab: int = VOCAB,
+    bos: int = BOS,
 ) -> Path:
     """A token set of random ids, of which none is 0; `train` and `val` give the document lengths of each shard."""
     rng = np.random.default_rng(seed)
@@ -59,9 +95,17 @@ def make_token_set(
                 tokens[np.cumsum([0, *lengths[:-1]])[: len(lengths)]] = bos
                 writer.write(tokens, lengths)
                 facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64}
-                record = writer.finish(facts | {"source": source_of(f"{split}_{number}.parquet", len(lengths))})
+                record = writer.finish(
+                    facts | {"source": source_of(f"{split}_{number}.parquet", len(lengths))}
+                )
             shards.append((record, split))
-    facts = {"name": "random", "fingerprint": "f" * 64, "vocab_size": vocab, "bos_token": "<|bos|>", "bos_id": bos}
+    facts = {
+        "name": "random",
+        "fingerprint": "f" * 64,
+        "vocab_size": vocab,
+        "bos_token": "<|bos|>",
+        "bos_id": bos,
+    }
     write_manifest(folder, "synthetic", facts, shards)
     return folder
 
@@ -80,7 +124,9 @@ def give_tokenizer(folder: Path, tokenizer) -> None:
     tokenizer.save(folder / "tokenizer.json")
     manifest = read_manifest(folder)
     manifest["tokenizer"]["fingerprint"] = tokenizer.fingerprint
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"files": checksums_of_files(folder)}))
+    (folder / "manifest.json").write_text(
+        json.dumps(manifest | {"files": checksums_of_files(folder)})
+    )
 
 
 def give_small_files(folder: Path, of: Path) -> None:
@@ -111,7 +157,9 @@ def source_of(file: str, documents: int, group: int = 4) -> dict:
     return {"file": file, "row_groups": list(range(len(counts))), "row_group_documents": counts}
 
 
-def run_prepare(*flags, cwd, check: bool = True, env=None, prefix=(), **more) -> subprocess.CompletedProcess:
+def run_prepare(
+    *flags, cwd, check: bool = True, env=None, prefix=(), **more
+) -> subprocess.CompletedProcess:
     """Runs prepare_data.py in a process that has its imports already (warm.py).
 
     Behind the command `prefix`, or with `more` of subprocess.run's settings, it is a Python of its own.
@@ -119,7 +167,9 @@ def run_prepare(*flags, cwd, check: bool = True, env=None, prefix=(), **more) ->
     words = [ROOT / "prepare_data.py", *flags]
     if prefix or more:
         command = [*prefix, sys.executable, *map(str, words)]
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, **more)
+        done = subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, **more
+        )
     else:
         done = warm.run(*words, cwd=cwd, env=env)
     assert not check or done.returncode == 0, done.stderr
@@ -137,7 +187,11 @@ def full_after(size: int) -> dict:
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, with its bytes."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def some_slow(names, quick):
@@ -179,8 +233,12 @@ def make_chat_set(
     manifest, shards = read_manifest(folder), []
     for entry in manifest["shards"]:
         record = json.loads((folder / "shards" / f"{entry['name']}.json").read_text())
-        tokens = np.fromfile(folder / "shards" / f"{entry['name']}.bin", np.uint16 if vocab <= 65536 else np.uint32)
-        offsets = np.fromfile(folder / "shards" / f"{entry['name']}.idx", np.uint64).astype(np.int64)
+        tokens = np.fromfile(
+            folder / "shards" / f"{entry['name']}.bin", np.uint16 if vocab <= 65536 else np.uint32
+        )
+        offsets = np.fromfile(folder / "shards" / f"{entry['name']}.idx", np.uint64).astype(
+            np.int64
+        )
         mask = np.repeat(rng.integers(0, 2, len(tokens) // 7 + 1), 7)[: len(tokens)].astype(bool)
         mask[offsets[:-1]] = False
         with ShardWriter(folder, entry["name"], record["dtype"], ["mask", "targets"]) as writer:
@@ -188,11 +246,19 @@ def make_chat_set(
             writer.write_column("mask", mask)
             done = np.concatenate([[0], np.cumsum(mask)])
             writer.write_column("targets", done[offsets[1:]] - done[offsets[:-1]])
-            facts = dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "e" * 64, "source": record["source"]}
+            facts = dict.fromkeys(TEXT_COUNTS, 0) | {
+                "fingerprint": "e" * 64,
+                "source": record["source"],
+            }
             shards.append((writer.finish(facts), entry["split"]))
     rule = ChatRule.named("chatml", "all")
     chat = replace(rule, text_fingerprint="f" * 64).as_dict()
     (folder / "manifest.json").unlink()
     shutil.rmtree(folder / "manifests")
-    write_manifest(folder, "synthetic-chat", manifest["tokenizer"] | {"fingerprint": "e" * 64, "chat": chat}, shards)
+    write_manifest(
+        folder,
+        "synthetic-chat",
+        manifest["tokenizer"] | {"fingerprint": "e" * 64, "chat": chat},
+        shards,
+    )
     return folder

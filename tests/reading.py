@@ -21,12 +21,18 @@ def units_of(path: Path, options: ReadOptions = BY_DEFAULT, size: int = EVERYTHI
 
 
 def read(path: Path, options: ReadOptions = BY_DEFAULT, size: int = EVERYTHING) -> list[Documents]:
-    return [documents for unit in units_of(path, options, size) for documents in read_unit(unit, options)]
+    return [
+        documents
+        for unit in units_of(path, options, size)
+        for documents in read_unit(unit, options)
+    ]
 
 
 def texts_of(path: Path, options: ReadOptions = BY_DEFAULT, size: int = EVERYTHING) -> list[str]:
     return [text for documents in read(path, options, size) for text in documents.texts.to_pylist()]
 
 
-def counts_of(path: Path, options: ReadOptions = BY_DEFAULT, size: int = EVERYTHING) -> dict[str, int]:
+def counts_of(
+    path: Path, options: ReadOptions = BY_DEFAULT, size: int = EVERYTHING
+) -> dict[str, int]:
     return dict(+sum((documents.counts for documents in read(path, options, size)), Counter()))

@@ -21,7 +21,14 @@ SEQ_LEN, SEED = 16, 1337
 
 
 def reference_rows(
-    path, split="train", packing="best_fit", long_documents="split", shuffle=True, seed=SEED, name="", epochs=None
+    path,
+    split="train",
+    packing="best_fit",
+    long_documents="split",
+    shuffle=True,
+    seed=SEED,
+    name="",
+    epochs=None,
 ):
     """All rows of the global order, one list of row_len ids after the other, without end or for some epochs. `name` is
     that of a mixture's source.
@@ -32,11 +39,19 @@ def reference_rows(
     seed = seed if split == "train" else VAL_SEED
     for epoch in count() if epochs is None else range(epochs):
         drawn = epoch if shuffle and split == "train" else 0
-        windows = reference_windows([len(t) for t, _ in shards], seed if shuffle else None, drawn, name)
+        windows = reference_windows(
+            [len(t) for t, _ in shards], seed if shuffle else None, drawn, name
+        )
         for window, slices in enumerate(windows):
             key = (seed, drawn, window, *([number_of(name)] if name else []))
             if packing == "best_fit":
-                documents = [t[a:b] for i, x, y in slices for t, o in [shards[i]] for a, b in pairwise(o) if x <= a < y]
+                documents = [
+                    t[a:b]
+                    for i, x, y in slices
+                    for t, o in [shards[i]]
+                    for a, b in pairwise(o)
+                    if x <= a < y
+                ]
                 yield from packed(documents, long_documents, key, token_set.bos_id)
             else:
                 yield from cut(shards, slices, packing, shuffle, key)
@@ -45,10 +60,18 @@ def reference_rows(
 def reference_windows(shard_tokens, seed, drawn, name=""):
     """The windows of an epoch: lists of slices (shard, its first token, one after the last that begins it)."""
     size = window_sizes.DEFAULT_WINDOW_SIZE
-    slices = [(i, a, min(a + size.slice, n)) for i, n in enumerate(shard_tokens) for a in range(0, n, size.slice)]
+    slices = [
+        (i, a, min(a + size.slice, n))
+        for i, n in enumerate(shard_tokens)
+        for a in range(0, n, size.slice)
+    ]
     total = sum(shard_tokens)
     windows = [[] for _ in range(max(1, round(total / size.window)))]
-    order = range(len(slices)) if seed is None else permutation(len(slices), "slices", seed, name, drawn)
+    order = (
+        range(len(slices))
+        if seed is None
+        else permutation(len(slices), "slices", seed, name, drawn)
+    )
     order = list(order) if seed is None else systematic(list(order), len(windows))
     done = number = 0
     for i in order:
@@ -61,7 +84,9 @@ def reference_windows(shard_tokens, seed, drawn, name=""):
 
 def systematic(drawn, windows):
     """Slices in an order whose windows each have one of every so many neighbors; `drawn` says which."""
-    groups = [[i for i in drawn if i // windows == number] for number in range(-(-len(drawn) // windows))]
+    groups = [
+        [i for i in drawn if i // windows == number] for number in range(-(-len(drawn) // windows))
+    ]
     mixed = [i for group in groups for i in group]
     return [i for window in range(windows) for i in mixed[window::windows]]
 
@@ -71,26 +96,37 @@ def cut(shards, slices, packing, shuffle, key):
     row_len = SEQ_LEN + 1
     places = []
     for i, begin, end in slices:
-        found = [at for at in range(0, len(shards[i][0]) - row_len + 1, SEQ_LEN) if begin <= at < end]
+        found = [
+            at for at in range(0, len(shards[i][0]) - row_len + 1, SEQ_LEN) if begin <= at < end
+        ]
         places += [(i, begin, min(end, len(shards[i][0]) - row_len + 1), at) for at in found]
-    order = permutation(len(places), "rows", *key) if shuffle or packing == "random" else range(len(places))
+    order = (
+        permutation(len(places), "rows", *key)
+        if shuffle or packing == "random"
+        else range(len(places))
+    )
     places = [places[n] for n in order]
     if packing == "random":
         bits = random_bits(len(places), "places", *key).tolist()
         places = [
-            (i, 0, 0, begin + luck % (end - begin)) for (i, begin, end, _), luck in zip(places, bits, strict=True)
+            (i, 0, 0, begin + luck % (end - begin))
+            for (i, begin, end, _), luck in zip(places, bits, strict=True)
         ]
     for i, _, _, at in places:
         yield shards[i][0][at : at + row_len]
 
 
 def packed(documents, long_documents, key, bos_id):
-    plan = plan_rows([len(d) for d in documents], SEQ_LEN + 1, long_documents=long_documents, seed=key)
+    plan = plan_rows(
+        [len(d) for d in documents], SEQ_LEN + 1, long_documents=long_documents, seed=key
+    )
     for first, last in pairwise(plan.row_offsets):
         row = []
         for piece in range(first, last):
             start, length = int(plan.start[piece]), int(plan.length[piece])
-            row += [bos_id] * bool(plan.bos[piece]) + documents[plan.document[piece]][start : start + length]
+            row += [bos_id] * bool(plan.bos[piece]) + documents[plan.document[piece]][
+                start : start + length
+            ]
         yield row
 
 

@@ -22,7 +22,9 @@ import torch
 
 
 def poison(memory):
-    memory.view(-1).view(torch.uint8).fill_(0xAA)  # token 43,690, which the tests' token sets do not have
+    memory.view(-1).view(torch.uint8).fill_(
+        0xAA
+    )  # token 43,690, which the tests' token sets do not have
     return memory
 
 
@@ -59,8 +61,15 @@ class SimulatedDevice:
 
     def run(self, operations):
         with self._lock:
-            busy, self._running = self._running, True  # an operation may drop memory, and so come here
-            while not busy and operations > 0 and (ready := [one for one in self.streams if one.is_ready()]):
+            busy, self._running = (
+                self._running,
+                True,
+            )  # an operation may drop memory, and so come here
+            while (
+                not busy
+                and operations > 0
+                and (ready := [one for one in self.streams if one.is_ready()])
+            ):
                 what, operations = self.random.choice(ready).queue.popleft(), operations - 1
                 if not isinstance(what, Event):
                     what()
@@ -68,7 +77,9 @@ class SimulatedDevice:
 
     def finish(self):
         self.run(1 << 30)
-        assert not any(stream.queue for stream in self.streams), "a stream waits for what will never happen"
+        assert not any(stream.queue for stream in self.streams), (
+            "a stream waits for what will never happen"
+        )
 
     @contextlib.contextmanager
     def on(self, stream):
@@ -133,7 +144,10 @@ class SimulatedTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function, types, arguments=(), settings=None):
         first = next(one for one in arguments if isinstance(one, cls))
-        device, memories = first.simulated, [one.memory if isinstance(one, cls) else one for one in arguments]
+        device, memories = (
+            first.simulated,
+            [one.memory if isinstance(one, cls) else one for one in arguments],
+        )
         call = lambda: function(*memories, **settings or {})  # noqa: E731
         if function._schema.is_mutable:
             device.current_stream().add(call)

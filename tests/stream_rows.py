@@ -10,5 +10,9 @@ def starts(num_tokens: int, row_len: int, seed: tuple[int, ...] | None = None) -
     """(num_rows,) int64, ascending."""
     tokens = np.array([num_tokens])
     stream = Window(np.array([0]), np.array([0]), tokens)
-    plan = plan_concat(stream, tokens, row_len, None) if seed is None else plan_random(stream, tokens, row_len, seed)
+    plan = (
+        plan_concat(stream, tokens, row_len, None)
+        if seed is None
+        else plan_random(stream, tokens, row_len, seed)
+    )
     return np.sort(plan.start)

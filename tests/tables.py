@@ -34,14 +34,20 @@ def differing_code_points(pattern: str, among=range(0x110000)) -> list[int]:
     """The code points in `among` on which the engine and tiktoken disagree with a pattern, ascending."""
     ranks = join_showing_ranks()
     tokenizer = Tokenizer("joins", pattern, ranks, {"<|bos|>": len(ranks)}, "<|bos|>")
-    by_tiktoken, characters = reference(tokenizer), [chr(code) for code in among if not 0xD800 <= code < 0xE000]
+    by_tiktoken, characters = (
+        reference(tokenizer),
+        [chr(code) for code in among if not 0xD800 <= code < 0xE000],
+    )
     by_engine = as_used(gigatoken.make(tokenizer), pattern, by_tiktoken)
     folding = [c for c in characters if CONTRACTED & {c.lower(), c.upper().lower(), c.casefold()}]
     found = set()
     for contexts, some in ((CONTEXTS, characters), (CONTRACTIONS, folding)):
         for context in contexts:
             documents = pa.array([context.format(c) for c in some], pa.large_string())
-            found |= {ord(some[i]) for i in differing_documents(by_engine(documents), by_tiktoken(documents))}
+            found |= {
+                ord(some[i])
+                for i in differing_documents(by_engine(documents), by_tiktoken(documents))
+            }
     return sorted(found)
 
 
@@ -51,10 +57,15 @@ def as_used(by_engine, pattern: str, by_reference):
         return by_engine
 
     def encode(documents):
-        (ids, offsets), refer = by_engine(documents), CodePoints(patterns.numbers()).among(documents)
+        (ids, offsets), refer = (
+            by_engine(documents),
+            CodePoints(patterns.numbers()).among(documents),
+        )
         others, edges = by_reference(documents.filter(pa.array(refer)))
         parts, instead = np.split(ids, offsets[1:-1]), iter(np.split(others, edges[1:-1]))
-        parts = [next(instead) if is_left else part for part, is_left in zip(parts, refer, strict=True)]
+        parts = [
+            next(instead) if is_left else part for part, is_left in zip(parts, refer, strict=True)
+        ]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts)])
 
     return encode
@@ -64,11 +75,20 @@ def as_ranges(code_points: list[int]) -> list[tuple[int, int]]:
     """[3, 4, 5, 9] -> [(3, 5), (9, 9)]."""
     edges = np.flatnonzero(np.diff(code_points, prepend=-2) > 1)
     lasts = np.append(edges[1:], len(code_points)) - 1
-    return [(code_points[first], code_points[last]) for first, last in zip(edges, lasts, strict=True)]
+    return [
+        (code_points[first], code_points[last]) for first, last in zip(edges, lasts, strict=True)
+    ]
 
 
 if __name__ == "__main__":
     for pattern, name in gigatoken.PRETOKENIZERS.items():
         found = differing_code_points(pattern)
         new = sorted(set(found) - set(SHIPPED))
-        print(name, len(found), "code points,", as_ranges(new) if new else "none", "not shipped", flush=True)
+        print(
+            name,
+            len(found),
+            "code points,",
+            as_ranges(new) if new else "none",
+            "not shipped",
+            flush=True,
+        )

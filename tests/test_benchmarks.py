@@ -6,7 +6,9 @@ import sys
 import pytest
 from making import ROOT
 
-COMMANDS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
+COMMANDS = [
+    path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()
+]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=[path.stem for path in COMMANDS])

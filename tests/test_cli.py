@@ -25,7 +25,9 @@ def flat(text):
 def test_a_missing_extra_is_named_with_the_line_for_pip():
     code = "import sys; sys.modules['tyro'] = None; from tokenmill import cli; sys.exit(cli.main(['show', '--help']))"
     said = "error: tyro is not installed; pip install 'tokenmill[report]' (in a clone: pip install '.[report]')\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (1, said)
 
 
@@ -58,15 +60,31 @@ def test_an_unknown_verb_is_answered_with_those_that_there_are(capsys):
 
 @pytest.mark.parametrize("verb", ["show", "report", "verify"])
 def test_what_a_user_can_mend_is_one_line_and_no_traceback(verb, tmp_path):
-    done = run(verb, tmp_path / "nowhere", *(["--row", "1", "--seq-len", "64"] if verb == "show" else []))
+    done = run(
+        verb, tmp_path / "nowhere", *(["--row", "1", "--seq-len", "64"] if verb == "show" else [])
+    )
     assert done.returncode == 1
-    assert re.fullmatch(r"error: .*nowhere: expected a finished token set, found no such folder; .*\n", done.stderr)
+    assert re.fullmatch(
+        r"error: .*nowhere: expected a finished token set, found no such folder; .*\n", done.stderr
+    )
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["show", "TOKENS", "--batch", "0", "--batch-size", "64", "--world-size", "1", "--seq-len", "64", "--full"],
+        [
+            "show",
+            "TOKENS",
+            "--batch",
+            "0",
+            "--batch-size",
+            "64",
+            "--world-size",
+            "1",
+            "--seq-len",
+            "64",
+            "--full",
+        ],
         ["verify", "TOKENS"],
         ["--help"],
     ],
@@ -74,7 +92,9 @@ def test_what_a_user_can_mend_is_one_line_and_no_traceback(verb, tmp_path):
 def test_a_reader_that_stops_early_is_told_nothing(prepared, words):
     words = [word.replace("TOKENS", str(prepared[1])) for word in words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-m", "tokenmill", *words], cwd=ROOT, **pipes) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tokenmill", *words], cwd=ROOT, **pipes
+    ) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
 
@@ -84,7 +104,10 @@ def test_presets_are_named_in_the_help_with_what_they_set():
         said = flat(run("--help", face=face).stdout)
         assert "[PRESET]" in said
         assert "demo: --source stdlib --tokenizer train:8192" in said
-        assert "climbmix: --source karpathy/climbmix-400b-shuffle --num-shards 170 --val-file last" in said
+        assert (
+            "climbmix: --source karpathy/climbmix-400b-shuffle --num-shards 170 --val-file last"
+            in said
+        )
         assert (
             "fineweb-edu: --source karpathy/fineweb-edu-100b-shuffle --num-shards 46 --val-file shard_00045.parquet"
             in said
@@ -94,7 +117,10 @@ def test_presets_are_named_in_the_help_with_what_they_set():
 def test_a_preset_that_there_is_not_is_answered_with_those_that_there_are(tmp_path):
     done = run("fineweb", cwd=tmp_path, face=(ROOT / "prepare_data.py",))
     assert done.returncode == 2
-    assert "error: no preset 'fineweb', there are fineweb-edu, climbmix, demo; did you mean fineweb-edu?" in done.stderr
+    assert (
+        "error: no preset 'fineweb', there are fineweb-edu, climbmix, demo; did you mean fineweb-edu?"
+        in done.stderr
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -109,7 +135,12 @@ def test_a_clone_s_user_adds_presets_in_config_py(tmp_path):
         (tmp_path / name).write_text((ROOT / name).read_text())
     with open(tmp_path / "config.py", "a") as file:
         file.write('PRESETS["mine"] = PrepareConfig(source="my/files", tokenizer="train:32768")\n')
-    done = run("--help", cwd=tmp_path, face=("prepare_data.py",), env=dict(os.environ, PYTHONPATH=str(ROOT)))
+    done = run(
+        "--help",
+        cwd=tmp_path,
+        face=("prepare_data.py",),
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+    )
     assert "mine: --source my/files --tokenizer train:32768" in flat(done.stdout)
 
 
@@ -120,22 +151,42 @@ def test_the_faces_give_what_the_package_has():
 
     assert config.PRESETS == tokenmill.PRESETS
     assert all(getattr(data, name) is getattr(tokenmill, name) for name in data.__all__)
-    assert {"Mixture", "get_batch", "RowLoader", "PackedRows", "state_dict", "load_state_dict"} == set(data.__all__)
+    assert {
+        "Mixture",
+        "get_batch",
+        "RowLoader",
+        "PackedRows",
+        "state_dict",
+        "load_state_dict",
+    } == set(data.__all__)
     for face in ("config.py", "data.py", "prepare_data.py"):
-        assert len((ROOT / face).read_text().splitlines()) <= 16, "a few lines that a newcomer understands at once"
+        assert len((ROOT / face).read_text().splitlines()) <= 16, (
+            "a few lines that a newcomer understands at once"
+        )
 
 
-def test_texts_and_paths_prepare_the_same_wherever_one_is_named(source, tokenizer_json, tmp_path, monkeypatch):
+def test_texts_and_paths_prepare_the_same_wherever_one_is_named(
+    source, tokenizer_json, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    texts = {"source": str(source), "tokenizer": tokenizer_json, "tokens_root": "as/text", "workers": 1}
+    texts = {
+        "source": str(source),
+        "tokenizer": tokenizer_json,
+        "tokens_root": "as/text",
+        "workers": 1,
+    }
     paths = {"source": source, "tokens_root": tmp_path / "as" / "path"}
     first, second = prepare(PrepareConfig(**texts)), prepare(PrepareConfig(**texts | paths))
     assert first.folder.parts[:2] == ("as", "text")
-    assert (first.folder / "manifest.json").read_bytes() == (second.folder / "manifest.json").read_bytes()
+    assert (first.folder / "manifest.json").read_bytes() == (
+        second.folder / "manifest.json"
+    ).read_bytes()
 
 
 COMMANDS = [["-m", "tokenmill", verb] for verb in cli.VERBS if verb != "convert"]
-COMMANDS += [["-m", "tokenmill", "convert", way] for way in ("in", "out")] + [["examples/train_gpt.py"]]
+COMMANDS += [["-m", "tokenmill", "convert", way] for way in ("in", "out")] + [
+    ["examples/train_gpt.py"]
+]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -145,5 +196,9 @@ def test_every_flag_of_every_command_says_what_it_is(words):
     lines = [line.strip("│ ") for line in done.stdout.splitlines() if line.startswith("│")]
     assert len(lines) > (1 if words[-1] == "list" else 2)
     words = r"(?:, --no-[\w-]+)?(?: \{[^}]*\}\S*| [A-Z|]+)*"
-    assert not re.findall(rf"^(--[\w-]+{words}\s+\((?:default|required))", "\n".join(lines), re.MULTILINE)
-    assert not re.findall(r"^\[?[A-Z]+\]? +[a-z]+ \((?:default|required)", "\n".join(lines), re.MULTILINE)
+    assert not re.findall(
+        rf"^(--[\w-]+{words}\s+\((?:default|required))", "\n".join(lines), re.MULTILINE
+    )
+    assert not re.findall(
+        r"^\[?[A-Z]+\]? +[a-z]+ \((?:default|required)", "\n".join(lines), re.MULTILINE
+    )

@@ -19,9 +19,15 @@ LOOPS = ROOT / "tests" / "loops"
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 EXPECTED = {  # what each rank tells, and what the first alone
     "nanogpt": (["best_fit", "nanochat"], {}),
-    "lightning": (["the recipe", "at an epoch's end", "accumulating", "with a worker", "epochs"], {}),
+    "lightning": (
+        ["the recipe", "at an epoch's end", "accumulating", "with a worker", "epochs"],
+        {},
+    ),
     "accelerate": (["register_for_checkpointing"], {1: ["prepared"]}),
-    "trainer": (["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"], {1: ["loss"]}),
+    "trainer": (
+        ["Trainer", "Trainer, accumulating", "Trainer, its position saved", "SFTTrainer"],
+        {1: ["loss"]},
+    ),
     "chat-trainer": (["Trainer", "SFTTrainer"], {1: ["loss"]}),
 }
 FAST = ("nanogpt", 1)  # others take frameworks of others, or torchrun: half a minute each
@@ -52,11 +58,24 @@ def chats(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "ranks"),
-    [FAST, *(pytest.param(*one, marks=pytest.mark.slow) for one in product(EXPECTED, (1, 2)) if one != FAST)],
+    [
+        FAST,
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in product(EXPECTED, (1, 2))
+            if one != FAST
+        ),
+    ],
 )
-def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, chats, tmp_path, name, ranks):
+def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(
+    folder, chats, tmp_path, name, ranks
+):
     (tmp_path / "glue.py").write_text(glue(name) if name != "nanogpt" else "")
-    python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    python = (
+        [sys.executable]
+        if ranks == 1
+        else [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    )
     python += [] if ranks == 1 else ["--nproc-per-node", str(ranks)]
     chat, _, framework = name.rpartition("-")
     cwd = chats if chat else folder
@@ -66,7 +85,9 @@ def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, chats, 
     if (name, ranks) == FAST:
         done = warm.run(*command[1:], cwd=cwd, env=env)
     else:  # frameworks start threads while they are imported, and look at how they were started
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300
+        )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     of_each, of_first = EXPECTED[name]
     told = [(tmp_path / f"told.{rank}").read_text() for rank in range(ranks)]
@@ -76,7 +97,9 @@ def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(folder, chats, 
             assert found, f"{what} was not run\n{said}"
             assert set(found) == {"exact"}, what
     for what in of_first.get(ranks, []):
-        assert re.findall(rf"^{what}: (True|\[True, True\])$", told[0], re.MULTILINE), f"{what}\n{told[0]}"
+        assert re.findall(rf"^{what}: (True|\[True, True\])$", told[0], re.MULTILINE), (
+            f"{what}\n{told[0]}"
+        )
 
 
 LINES = ["if purpose == 'train': data = tokenmill.state_dict()", "purpose='eval'"]

@@ -15,7 +15,10 @@ def prepared(shared_corpus, gpt2, tmp_path_factory):
     cwd = tmp_path_factory.mktemp("real")
     flags = ("--source", shared_corpus, "--shard-text-bytes", 4 << 20, "--val-file", "last")
     return [
-        cwd / run_prepare(*flags, "--workers", n, "--tokens-root", f"with-{n}", cwd=cwd).stdout.splitlines()[-1]
+        cwd
+        / run_prepare(
+            *flags, "--workers", n, "--tokens-root", f"with-{n}", cwd=cwd
+        ).stdout.splitlines()[-1]
         for n in (1, 3)
     ]
 
@@ -25,7 +28,9 @@ def test_the_token_set_has_the_documented_counts_whatever_the_workers(prepared):
     assert tree(one) == tree(three)
     token_set = TokenSet(one)
     documents = [sum(e.documents for e in token_set.split(split)) for split in ("train", "val")]
-    tokens = [sum(e.tokens - e.documents for e in token_set.split(split)) for split in ("train", "val")]
+    tokens = [
+        sum(e.tokens - e.documents for e in token_set.split(split)) for split in ("train", "val")
+    ]
     assert documents == [902 + 932 + 866 + 883, 346]
     assert tokens == [2_556_597 + 2_571_343 + 2_668_069 + 2_585_259, 1_125_841]
     for entry in token_set.entries:

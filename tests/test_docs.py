@@ -23,7 +23,12 @@ from tokenmill import PRESETS
 from tokenmill.prepare.command import _parse
 
 FIRST = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
-PAGES = [*FIRST, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted({*(ROOT / "docs").glob("*.md")} - {*FIRST})]
+PAGES = [
+    *FIRST,
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+    *sorted({*(ROOT / "docs").glob("*.md")} - {*FIRST}),
+]
 ELSEWHERE = {  # what is not run here, and what runs it
     "make demo": ".ci/run",
     "python examples/mixture.py": "the fixture `mixture`",
@@ -57,7 +62,12 @@ def blocks(page, language):
 
 
 def commands():
-    lines = [(page, line) for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    lines = [
+        (page, line)
+        for page in PAGES
+        for block in blocks(page, "bash")
+        for line in block.splitlines()
+    ]
     return [(shlex.join(shlex.split(line, comments=True)), page) for page, line in lines]
 
 
@@ -68,7 +78,9 @@ def marked(page, *values):
 COMMANDS = {}  # each with the first page that has it
 for some, page in commands():
     COMMANDS.setdefault(some, page)
-PYTHON = [marked(page, page, number) for page in PAGES for number in range(len(blocks(page, "python")))]
+PYTHON = [
+    marked(page, page, number) for page in PAGES for number in range(len(blocks(page, "python")))
+]
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +100,12 @@ def run(command, cwd, env=None):
     if first == sys.executable:
         done = warm.run(*words, cwd=cwd, env=env)
     else:
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        done = subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300
+        )
+    assert done.returncode == 0, (
+        f"{shlex.join(map(str, command))}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    )
     return done.stdout
 
 
@@ -127,7 +143,9 @@ def viewed(gpt2, tmp_path_factory):
 
 def write_mine(cwd):
     """The file of text that docs/quickstart.md begins with."""
-    (cwd / "mine.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in make_text(300, seed=9)))
+    (cwd / "mine.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in make_text(300, seed=9))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +161,17 @@ def started(gpt2, tmp_path_factory):
 
 
 # of pages whose blocks do not run after the demo
-OTHER_FOLDERS = {"mixtures.md": "mixture", "views.md": "viewed", "quickstart.md": "started", "preparing.md": "started"}
+OTHER_FOLDERS = {
+    "mixtures.md": "mixture",
+    "views.md": "viewed",
+    "quickstart.md": "started",
+    "preparing.md": "started",
+}
 
 
-@pytest.mark.parametrize(("page", "number"), PYTHON, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("page", "number"), PYTHON, ids=lambda value: getattr(value, "name", value)
+)
 def test_the_python_blocks_run_after_the_demo(request, page, number):
     folder = request.getfixturevalue(OTHER_FOLDERS.get(page.name, "demo"))
     run([sys.executable, "-c", blocks(page, "python")[number]], folder)
@@ -156,10 +181,17 @@ def test_the_quickstart_s_checkpoint_says_its_steps(started):
     page = ROOT / "docs" / "quickstart.md"
     training = next(block for block in blocks(page, "python") if '"checkpoint.pt"' in block)
     run([sys.executable, "-c", training], started)
-    (command,) = [line for block in blocks(page, "bash") for line in block.splitlines() if "--checkpoint" in line]
+    (command,) = [
+        line
+        for block in blocks(page, "bash")
+        for line in block.splitlines()
+        if "--checkpoint" in line
+    ]
     shown = run([sys.executable, "-m", *shlex.split(command)], started)
     assert "rows of 64 + 1 tokens, best_fit; seed 1337; 2 rows on each of 1 rank; mine" in shown
-    assert len(re.findall(r"^row 0:0:[45], rank 0$", shown, re.MULTILINE)) == 2, "the third batch of two rows"
+    assert len(re.findall(r"^row 0:0:[45], rank 0$", shown, re.MULTILINE)) == 2, (
+        "the third batch of two rows"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -168,17 +200,26 @@ def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     cwd = tmp_path_factory.mktemp("workshop")
     for folder in ("my/parquet/files", "base_data_climbmix"):
         for number in range(3):
-            write_parquet(cwd / folder / f"{number}.parquet", make_text(300, seed=number), row_group_size=100)
+            write_parquet(
+                cwd / folder / f"{number}.parquet", make_text(300, seed=number), row_group_size=100
+            )
     write_mine(cwd)
     write_scored(cwd / "fineweb")
     for folder in ("path/to", "tokenizer"):
         (cwd / folder).mkdir(parents=True)
     shutil.copy(tokenizer_json, cwd / "path/to/tokenizer.json")
     (cwd / "tokenizer/tokenizer.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
-    name = run_prepare("--source", "my/parquet/files", "--name", "first", cwd=cwd).stdout.splitlines()[-1]
+    name = run_prepare(
+        "--source", "my/parquet/files", "--name", "first", cwd=cwd
+    ).stdout.splitlines()[-1]
     for made in (demo, mixture):
         shutil.copytree(made, cwd, dirs_exist_ok=True)  # for commands before its own
-    theirs = {"nanogpt": "data/openwebtext", "llm.c": "fineweb10B", "npy": "edu_fineweb10B", "megatron": "as-megatron"}
+    theirs = {
+        "nanogpt": "data/openwebtext",
+        "llm.c": "fineweb10B",
+        "npy": "edu_fineweb10B",
+        "megatron": "as-megatron",
+    }
     for layout, folder in theirs.items():
         run([sys.executable, "-m", "tokenmill", "convert", "out", layout, name, folder], cwd)
     save = (
@@ -196,12 +237,20 @@ def hubs(tmp_path_factory):
     data = write_parquet(folder / "one.parquet", make_text(60, seed=0)).read_bytes()
     content = {f"shard_{i:05}.parquet": data for i in range(200)}
     for repository in (*PRESETS["fineweb-edu"].source, *PRESETS["climbmix"].source, "owner/name"):
-        files = {f"sample/10BT/{name}": data for name in list(content)[:3]} if repository == "owner/name" else content
+        files = (
+            {f"sample/10BT/{name}": data for name in list(content)[:3]}
+            if repository == "owner/name"
+            else content
+        )
         found[repository] = Hub(repository, files)
     model = tokenizers.ByteLevelBPETokenizer()
-    model.train_from_iterator(make_text(50, seed=0), vocab_size=400, special_tokens=["<|endoftext|>"])
+    model.train_from_iterator(
+        make_text(50, seed=0), vocab_size=400, special_tokens=["<|endoftext|>"]
+    )
     model.save(str(folder / "tokenizer.json"))
-    found["Qwen/Qwen3-0.6B"] = Hub("Qwen/Qwen3-0.6B", {"tokenizer.json": (folder / "tokenizer.json").read_bytes()})
+    found["Qwen/Qwen3-0.6B"] = Hub(
+        "Qwen/Qwen3-0.6B", {"tokenizer.json": (folder / "tokenizer.json").read_bytes()}
+    )
     yield {repository: hub.url for repository, hub in found.items()}
     for hub in found.values():
         hub.shutdown()
@@ -215,7 +264,11 @@ def test_the_commands_run(workshop, hubs, tmp_path, command):
     cwd, name = workshop
     for large, small in SMALLER.items():
         command = command.replace(large, small)
-    words = [word for part in shlex.split(command.replace("data/tokens/NAME", name)) for word in real(part, cwd)]
+    words = [
+        word
+        for part in shlex.split(command.replace("data/tokens/NAME", name))
+        for word in real(part, cwd)
+    ]
     if "train_gpt" in command:
         words += [] if "--mixture" in words else ["--tokens", name]
         words += ["--sample", "0", "--device", "cpu"]
@@ -234,13 +287,21 @@ def real(word, cwd):
         return sorted(str(path.relative_to(cwd)) for path in cwd.glob(word))
     if word == "tokenmill":
         return [sys.executable, "-m", "tokenmill"]
-    return [sys.executable if word == "python" else str(ROOT / word) if (ROOT / word).suffix == ".py" else word]
+    return [
+        sys.executable
+        if word == "python"
+        else str(ROOT / word)
+        if (ROOT / word).suffix == ".py"
+        else word
+    ]
 
 
 def test_what_is_run_elsewhere_is_still_in_the_docs():
     assert set(ELSEWHERE) <= set(COMMANDS)
     makefile = (ROOT / "Makefile").read_text()
-    assert all(f"\n{command[5:]}:" in makefile for command in ELSEWHERE if command.startswith("make "))
+    assert all(
+        f"\n{command[5:]}:" in makefile for command in ELSEWHERE if command.startswith("make ")
+    )
     text = "\n".join(COMMANDS)
     assert all(large in text for large in SMALLER)
 
@@ -262,11 +323,16 @@ def test_the_demo_preset_is_the_command_it_is_said_to_be():
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_picture_of_the_order_is_what_the_code_draws(scheme):
-    assert beside("docs", "order_picture").draw(scheme) == (ROOT / "docs" / f"order-{scheme}.svg").read_text()
+    assert (
+        beside("docs", "order_picture").draw(scheme)
+        == (ROOT / "docs" / f"order-{scheme}.svg").read_text()
+    )
 
 
 def test_each_promise_has_its_tests():
-    rows = re.findall(r"^\| (.+) \| (`.+`) \|$", (ROOT / "tests" / "PROMISES.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (.+) \| (`.+`) \|$", (ROOT / "tests" / "PROMISES.md").read_text(), re.MULTILINE
+    )
     assert len(rows) > 50
     for promise, named in rows:
         path = ""
@@ -277,15 +343,24 @@ def test_each_promise_has_its_tests():
 
 def test_the_api_page_has_every_public_name():
     page = (ROOT / "docs" / "api.md").read_text()
-    assert {name for name in tokenmill.__all__ if f"\n::: tokenmill.{name}\n" not in page} == {"__version__"}
+    assert {name for name in tokenmill.__all__ if f"\n::: tokenmill.{name}\n" not in page} == {
+        "__version__"
+    }
 
 
 def test_the_site_is_built_without_a_warning(tmp_path):
     run([sys.executable, ROOT / "docs" / "make_site.py", tmp_path / "site"], tmp_path)
     page = (tmp_path / "site" / "docs" / "api.html").read_text()
     assert "RowLoader.state_dict" in page
-    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//(?!squidfunk|www\.mkdocs)""", page), "nothing is fetched"
-    for path in ("index.html", "docs/is-it-for-you.html", "docs/rows-dark.png", "benchmarks/loader.html"):
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//(?!squidfunk|www\.mkdocs)""", page), (
+        "nothing is fetched"
+    )
+    for path in (
+        "index.html",
+        "docs/is-it-for-you.html",
+        "docs/rows-dark.png",
+        "benchmarks/loader.html",
+    ):
         assert (tmp_path / "site" / path).exists()
 
 
@@ -299,7 +374,9 @@ def test_links_lead_somewhere():
             assert target.exists(), f"{page.name}: {path}"
             if heading:
                 titles = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
-                assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+                assert heading in [
+                    re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles
+                ]
 
 
 def test_the_figures_are_those_that_were_measured():

@@ -30,7 +30,9 @@ def home(tmp_path):
         (home / f"model.{suffix}").write_bytes(b"my own" * 100)
     yield home
     found = {name: data for name, data in tree(home).items() if name.startswith("model.")}
-    assert found == {f"model.{suffix}": b"my own" * 100 for suffix in ("bin", "idx", "json", "ids", "txt")}
+    assert found == {
+        f"model.{suffix}": b"my own" * 100 for suffix in ("bin", "idx", "json", "ids", "txt")
+    }
 
 
 @pytest.fixture
@@ -64,7 +66,9 @@ def test_a_shard_s_name_in_a_manifest(home, token_set, capsys, trick):
 @pytest.mark.parametrize("trick", TRICKS)
 def test_a_tokenizer_s_name(home, token_set, tmp_path, capsys, trick):
     path = token_set / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"name": trick.replace("/{home}", str(home))}))
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"name": trick.replace("/{home}", str(home))})
+    )
     write_jsonl(tmp_path / "texts" / "a.jsonl", ["one", "two"])
     write_jsonl(tmp_path / "texts" / "b.jsonl", ["three"])
     more = ("--tokens-root", tmp_path / "here" / "tokens")
@@ -82,7 +86,10 @@ def test_a_folder_of_a_set_that_is_a_link(home, token_set, folder):
     if (token_set / folder).exists():
         os.rename(token_set / folder, token_set / "away")
     (token_set / folder).symlink_to(home, target_is_directory=True)
-    with FileServer.of(token_set.parent / "web") as server, pytest.raises(ValueError, match="lies outside of"):
+    with (
+        FileServer.of(token_set.parent / "web") as server,
+        pytest.raises(ValueError, match="lies outside of"),
+    ):
         pull(f"{server.url}/set", token_set)
     assert tree(home) == before
 
@@ -90,11 +97,15 @@ def test_a_folder_of_a_set_that_is_a_link(home, token_set, folder):
 @pytest.fixture
 def hub(tmp_path):
     path = write_parquet(tmp_path / "there" / "a.parquet", make_text(documents=30, seed=1))
-    with Hub("owner/corpus", {"a.parquet": path.read_bytes(), "b.parquet": path.read_bytes()}) as server:
+    with Hub(
+        "owner/corpus", {"a.parquet": path.read_bytes(), "b.parquet": path.read_bytes()}
+    ) as server:
         yield server
 
 
-@pytest.mark.parametrize("trick", ["../../../../home/model.txt", "a/../../../../../home/model.txt", "x\x1b[31m.txt"])
+@pytest.mark.parametrize(
+    "trick", ["../../../../home/model.txt", "a/../../../../../home/model.txt", "x\x1b[31m.txt"]
+)
 def test_a_file_s_name_in_a_hub_s_list(home, hub, tokenizer_json, tmp_path, trick):
     """Of the right size, so that it would be taken for fetched; and deleted after its shard was made."""
     work = tmp_path / "work"
@@ -111,7 +122,9 @@ def test_a_file_s_name_in_a_hub_s_list(home, hub, tokenizer_json, tmp_path, tric
 def test_a_file_of_one_s_own_with_control_characters_is_refused(tokenizer_json, tmp_path, name):
     write_jsonl(tmp_path / "texts" / name, ["one text", "and two"])
     write_jsonl(tmp_path / "texts" / "b.jsonl", ["another"])
-    done = run_prepare("--source", "texts", "--tokenizer", tokenizer_json, cwd=tmp_path, check=False)
+    done = run_prepare(
+        "--source", "texts", "--tokenizer", tokenizer_json, cwd=tmp_path, check=False
+    )
     assert done.returncode == 1
     assert "a name that is not UTF-8, too long, or cannot be shown; rename it" in done.stderr
     assert not {"\x1b", "\u202e"} & set(done.stderr)
@@ -125,7 +138,8 @@ def test_a_pipe_in_place_of_a_record_ends(token_set, capsys):
     path.unlink()
     os.mkfifo(path)
     assert re.search(
-        r"\.json: expected the record of a shard, found a pipe", fails(capsys, "verify", token_set, "--quick")
+        r"\.json: expected the record of a shard, found a pipe",
+        fails(capsys, "verify", token_set, "--quick"),
     )
 
 

@@ -32,10 +32,21 @@ from making import ROOT, make_text, run_prepare, tree, write_parquet
 from tokenmill import cli
 from tokenmill.tokenize.tokenizer import train_tokenizer
 
-FIRST, CASES, SEED = (int(os.environ.get(name, least)) for name, least in (("FIRST", 0), ("CASES", 30), ("SEED", 16)))
+FIRST, CASES, SEED = (
+    int(os.environ.get(name, least)) for name, least in (("FIRST", 0), ("CASES", 30), ("SEED", 16))
+)
 WEIRD = [
     *(None, True, -1, 0, 1, 2, 255, 1 << 31, 10**9, 1 << 63, 10**30, 0.5, math.inf, math.nan),
-    *("", "../../home/diary", "/etc/hostname", "a\x1b[31m\n", "\ud800", "Train", "9" * 5000, "x" * 100_000),
+    *(
+        "",
+        "../../home/diary",
+        "/etc/hostname",
+        "a\x1b[31m\n",
+        "\ud800",
+        "Train",
+        "9" * 5000,
+        "x" * 100_000,
+    ),
     *([], {}, [[]], [None], {"a": 1}),
 ]
 LAYOUTS = ("nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove")
@@ -58,7 +69,10 @@ def run():
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     """A folder with one of each kind."""
-    base, texts = tmp_path_factory.mktemp("fuzz"), [make_text(documents=40, seed=seed, words=60) for seed in range(3)]
+    base, texts = (
+        tmp_path_factory.mktemp("fuzz"),
+        [make_text(documents=40, seed=seed, words=60) for seed in range(3)],
+    )
     every = [text for some in texts for text in some]
     (own, sources) = base / "tokenizers", base / "sources"
     own.mkdir()
@@ -71,9 +85,16 @@ def base(tmp_path_factory) -> Path:
     theirs.save(str(own / "theirs.json"))
     for number, some in enumerate(texts):
         write_parquet(base / "corpus" / f"{number}.parquet", [*some, None, ""], row_group_size=9)
-    lines = "".join(json.dumps({"text": text, "id": i}) + "\n" for i, text in enumerate(texts[0])).encode()
+    lines = "".join(
+        json.dumps({"text": text, "id": i}) + "\n" for i, text in enumerate(texts[0])
+    ).encode()
     write_parquet(sources / "a.parquet", texts[0], row_group_size=9)
-    pq.write_table(pa.table({"text": texts[0] * 3}), sources / "b.parquet", use_dictionary=True, compression="snappy")
+    pq.write_table(
+        pa.table({"text": texts[0] * 3}),
+        sources / "b.parquet",
+        use_dictionary=True,
+        compression="snappy",
+    )
     for name, data in (("a.jsonl", lines), ("a.txt", "\n\n".join(texts[1]).encode())):
         (sources / name).write_bytes(data)
         (sources / f"{name}.gz").write_bytes(gzip.compress(data, mtime=0))
@@ -81,14 +102,35 @@ def base(tmp_path_factory) -> Path:
     done = run_prepare(*flags_of(base), cwd=base)
     shutil.copytree(base / done.stdout.splitlines()[-1], base / "set")
     for layout in LAYOUTS:
-        eos = [] if layout in ("raw", "npy", "parquet") else ["--eos", "--eos-token", "<|user_end|>"]
+        eos = (
+            [] if layout in ("raw", "npy", "parquet") else ["--eos", "--eos-token", "<|user_end|>"]
+        )
         with contextlib.redirect_stdout(io.StringIO()):
-            assert cli.main(["convert", "out", layout, str(base / "set"), str(base / "theirs" / layout), *eos]) == 0
+            assert (
+                cli.main(
+                    [
+                        "convert",
+                        "out",
+                        layout,
+                        str(base / "set"),
+                        str(base / "theirs" / layout),
+                        *eos,
+                    ]
+                )
+                == 0
+            )
     return base
 
 
 def flags_of(base: Path) -> list[str]:
-    own = ["--source", base / "corpus", "--tokenizer", base / "tokenizers" / "ours.json", "--workers", "1"]
+    own = [
+        "--source",
+        base / "corpus",
+        "--tokenizer",
+        base / "tokenizers" / "ours.json",
+        "--workers",
+        "1",
+    ]
     return [*map(str, own), "--shard-text-bytes", "9000", "--keep-columns", "text"]
 
 
@@ -160,7 +202,9 @@ def of_bytes(rng: random.Random, path: Path, _) -> str:
 
 
 def of_the_file(rng: random.Random, path: Path, home: Path) -> str:
-    kind = rng.choice(["gone", "empty", "a folder", "a pipe", "a link to itself", "a link to another", "zeros"])
+    kind = rng.choice(
+        ["gone", "empty", "a folder", "a pipe", "a link to itself", "a link to another", "zeros"]
+    )
     size = path.stat().st_size
     path.unlink()
     match kind:
@@ -184,7 +228,12 @@ def of_the_file(rng: random.Random, path: Path, home: Path) -> str:
 
 def code(*lines: str) -> list[str]:
     """A command that runs lines of Python, and ends as tokenmill's own do."""
-    return ["-c", BEGIN + "".join(f"    {line}\n" for line in lines) + "sys.exit(cli._exit_status(lambda: run() or 0))"]
+    return [
+        "-c",
+        BEGIN
+        + "".join(f"    {line}\n" for line in lines)
+        + "sys.exit(cli._exit_status(lambda: run() or 0))",
+    ]
 
 
 def loading(folder: Path, packing: str) -> list[str]:
@@ -195,10 +244,17 @@ def loading(folder: Path, packing: str) -> list[str]:
 def of_a_set(rng, base, work):
     folder = shutil.copytree(base / "set", work / "set")
     files = [path for path in folder.rglob("*") if path.is_file()]
-    told = damaged(rng, sorted([path for path in files if path.parent.name != "shards"] * 4 + files), work / "home")
+    told = damaged(
+        rng,
+        sorted([path for path in files if path.parent.name != "shards"] * 4 + files),
+        work / "home",
+    )
     words = [
         *(["verify", folder, "--workers", 1], ["verify", folder, "--quick"]) * 2,
-        *(["show", folder, "--row", 3, "--seq-len", 64], ["show", folder, "--document", 7, "--seq-len", 64]),
+        *(
+            ["show", folder, "--row", 3, "--seq-len", 64],
+            ["show", folder, "--document", 7, "--seq-len", 64],
+        ),
         ["report", folder, "--out", work / "report.html"],
         ["convert", "out", rng.choice(LAYOUTS), folder, work / "out"],
         ["push", folder, work / "sent"],
@@ -210,7 +266,9 @@ def of_a_set(rng, base, work):
 def of_a_set_that_preparing_goes_on_with(rng, base, work):
     (was,) = (base / "data" / "tokens").glob("corpus-fuzz-*")
     folder = shutil.copytree(was, work / "tokens" / was.name)
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in (".json", ".idx"))
+    files = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.suffix in (".json", ".idx")
+    )
     told = damaged(rng, files, work / "home")
     return told, ["-m", "tokenmill", "prepare", *flags_of(base), "--tokens-root", work / "tokens"]
 
@@ -219,7 +277,12 @@ def of_a_tokenizer(rng, base, work):
     path = rng.choice(sorted(shutil.copytree(base / "tokenizers", work / "tokenizers").iterdir()))
     told, saved = damaged(rng, [path], work / "home"), str(work / "saved.json")
     used = "tokenizer.decode(tokenizer.encode('some text, 12 of it\\n\\n  é水' * 9))"
-    lines = f"tokenizer = load_any({str(path)!r})", used, f"tokenizer.save(Path({saved!r}))", f"load_any({saved!r})"
+    lines = (
+        f"tokenizer = load_any({str(path)!r})",
+        used,
+        f"tokenizer.save(Path({saved!r}))",
+        f"load_any({saved!r})",
+    )
     return told, code(*lines)
 
 
@@ -237,11 +300,23 @@ def of_another_program_s_files(rng, base, work):
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     told = damaged(rng, files, work / "home")
     named = [path for path in files if path.suffix in (".bin", ".npy", ".parquet", ".ds")]
-    flags = ["--name", "back", "--tokenizer", base / "tokenizers" / "ours.json", "--tokens-root", work / "back"]
+    flags = [
+        "--name",
+        "back",
+        "--tokenizer",
+        base / "tokenizers" / "ours.json",
+        "--tokens-root",
+        work / "back",
+    ]
     return told, ["-m", "tokenmill", "convert", "in", layout, *named, *flags]
 
 
-KINDS = [of_a_set] * 3 + [of_a_set_that_preparing_goes_on_with, of_a_tokenizer, of_a_source, of_another_program_s_files]
+KINDS = [of_a_set] * 3 + [
+    of_a_set_that_preparing_goes_on_with,
+    of_a_tokenizer,
+    of_a_source,
+    of_another_program_s_files,
+]
 
 
 def test_damage_at_random_ends_in_no_traceback_no_signal_and_touches_nothing_else(base, tmp_path):
@@ -263,8 +338,12 @@ def test_damage_at_random_ends_in_no_traceback_no_signal_and_touches_nothing_els
             "a file outside was changed": tree(home) != before,
             "verify finds nothing": verified and run(*loading(work / "set", "best_fit")).returncode,
         }
-        wrong += [f"{number}: {told}, {words[:4]}: {one}: {printed[-300:]}" for one in found if found[one]]
+        wrong += [
+            f"{number}: {told}, {words[:4]}: {one}: {printed[-300:]}" for one in found if found[one]
+        ]
         ends.append(done.returncode)
         shutil.rmtree(work)
     assert not wrong, "\n".join(wrong)
-    assert CASES < 20 or CASES // 10 < ends.count(0) < CASES * 2 // 3, "most damage is seen, and some is harmless"
+    assert CASES < 20 or CASES // 10 < ends.count(0) < CASES * 2 // 3, (
+        "most damage is seen, and some is harmless"
+    )

@@ -49,7 +49,9 @@ def imports(path) -> set[str]:
     """The modules that a file imports, wherever in it, but for those that only a type checker reads."""
     found = set()
     tree = ast.parse(path.read_text())
-    unread = {id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)}
+    unread = {
+        id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)
+    }
     for node in ast.walk(tree):
         if id(node) in unread:
             continue
@@ -73,8 +75,12 @@ def test_every_part_of_the_package_has_its_arrows_told():
 def test_a_wing_knows_only_what_lies_below_it(path):
     part = part_of(path)
     names = imports(path)
-    assert not {name.partition(".")[0] for name in names} & FACES, "the package imports none of the three faces"
-    known = {name.split(".")[1] for name in names if name.startswith("tokenmill.")} - {"__version__"}
+    assert not {name.partition(".")[0] for name in names} & FACES, (
+        "the package imports none of the three faces"
+    )
+    known = {name.split(".")[1] for name in names if name.startswith("tokenmill.")} - {
+        "__version__"
+    }
     assert known <= KNOWN[part] | BY_ALL | {part}
 
 
@@ -86,7 +92,11 @@ FRAMEWORKS = {  # the modules that may import torch or JAX
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_only_the_modules_that_make_its_arrays_import_a_framework(framework):
-    having = {path for path in MODULES if any(name.partition(".")[0] == framework for name in imports(path))}
+    having = {
+        path
+        for path in MODULES
+        if any(name.partition(".")[0] == framework for name in imports(path))
+    }
     assert {path.stem for path in having} == FRAMEWORKS[framework]
     assert {part_of(path) for path in having} <= {"batches", framework}
 
@@ -94,7 +104,10 @@ def test_only_the_modules_that_make_its_arrays_import_a_framework(framework):
 def test_the_arrows_make_no_circle():
     """Neither those of the parts, nor those of the modules."""
     TopologicalSorter(KNOWN).prepare()
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in MODULES
+    }
     arrows = {}
     for module, path in names.items():
         named = {name if name in names else name.rpartition(".")[0] for name in imports(path)}
@@ -102,7 +115,9 @@ def test_the_arrows_make_no_circle():
     TopologicalSorter(arrows).prepare()
 
 
-@pytest.mark.parametrize("wing", sorted({p.parent for p in MODULES} - {PACKAGE}), ids=lambda wing: wing.name)
+@pytest.mark.parametrize(
+    "wing", sorted({p.parent for p in MODULES} - {PACKAGE}), ids=lambda wing: wing.name
+)
 def test_a_wing_says_what_lives_in_it_and_what_it_must_never_know(wing):
     told = ast.get_docstring(ast.parse((wing / "__init__.py").read_text()))
     words, rooms = set(re.findall(r"\w+", told)), {path.stem for path in wing.iterdir()}
@@ -127,13 +142,24 @@ def test_tests_mirror_the_wings():
 
 # ---------------------------------------------------------------------------- what is loaded
 
-HEAVY = {"torch", "tiktoken", "regex", "pyarrow", "fsspec", "tokenizers", "gigatoken", "huggingface_hub"}
+HEAVY = {
+    "torch",
+    "tiktoken",
+    "regex",
+    "pyarrow",
+    "fsspec",
+    "tokenizers",
+    "gigatoken",
+    "huggingface_hub",
+}
 HEAVY |= {"rich", "tyro", "jinja2", "multiprocess", "orjson", "tqdm", "rustbpe", "duckdb"}
 
 
 def loaded_by(code: str, *flags: str) -> set[str]:
     code += "\nimport sys; print('\\n'.join({name.partition('.')[0] for name in sys.modules}))"
-    done = subprocess.run([sys.executable, *flags, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
@@ -162,13 +188,24 @@ def test_training_on_a_view_loads_numpy_alone(tmp_path):
 
 
 def test_preparing_and_looking_do_not_wait_for_torch():
-    modules = ("prepare.command", "prepare.make", "look.show", "look.report", "look.verify", "exchange.convert")
-    assert "torch" not in loaded_by(f"import {', '.join(f'tokenmill.{module}' for module in modules)}")
+    modules = (
+        "prepare.command",
+        "prepare.make",
+        "look.show",
+        "look.report",
+        "look.verify",
+        "exchange.convert",
+    )
+    assert "torch" not in loaded_by(
+        f"import {', '.join(f'tokenmill.{module}' for module in modules)}"
+    )
     assert not loaded_by("import tokenmill, tokenmill.cli; tokenmill.cli.main(['--help'])") & HEAVY
 
 
 def test_a_wing_that_was_imported_does_not_hide_the_function_of_its_name():
-    loaded_by("import tokenmill.prepare.run, tokenmill; from tokenmill import PrepareConfig, prepare; prepare.__code__")
+    loaded_by(
+        "import tokenmill.prepare.run, tokenmill; from tokenmill import PrepareConfig, prepare; prepare.__code__"
+    )
     loaded_by("from tokenmill import PRESETS; import tokenmill; tokenmill.prepare.__code__")
 
 
@@ -180,10 +217,16 @@ def test_every_public_name_is_told_to_type_checkers_and_found_at_its_home():
 
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     (typed,) = [node for node in tree.body if is_type_checking(node)]
-    told = {alias.name: node.module.removeprefix("tokenmill.") for node in typed.body for alias in node.names}
+    told = {
+        alias.name: node.module.removeprefix("tokenmill.")
+        for node in typed.body
+        for alias in node.names
+    }
     assert told == tokenmill._HOMES
     own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)} - {"__dir__"}
-    assert own == {"state_dict", "load_state_dict"}, "as torch.distributed.checkpoint sees no others"
+    assert own == {"state_dict", "load_state_dict"}, (
+        "as torch.distributed.checkpoint sees no others"
+    )
     assert sorted(tokenmill.__all__) == sorted([*told, *own, "prepare", "__version__"])
     for name in tokenmill.__all__:
         assert getattr(tokenmill, name) is not None

@@ -31,8 +31,15 @@ def test_every_cell_runs_and_shows_its_thing(tmp_path):
 def check_outputs(notebook):
     shown = ["".join(map(str, cell.outputs)) for cell in code_cells(notebook)]
     assert not any("Warning" in part for part in shown)
-    wanted = {2: "stdlib-bpe", 3: " documents\\n", 4: "best_fit drops nothing", 5: "row 0:0:15, rank 0"}
-    for number, part in (wanted | {6: "torch.Size([16, 1024])", 7: "packages 40%", 9: "image/png"}).items():
+    wanted = {
+        2: "stdlib-bpe",
+        3: " documents\\n",
+        4: "best_fit drops nothing",
+        5: "row 0:0:15, rank 0",
+    }
+    for number, part in (
+        wanted | {6: "torch.Size([16, 1024])", 7: "packages 40%", 9: "image/png"}
+    ).items():
         assert part in shown[number], part
     first, last = map(float, re.search(r"loss from (\S+) to (\S+);", shown[8]).groups())
     assert last < first - 1
@@ -44,6 +51,8 @@ def code_cells(notebook):
 
 def test_it_ships_with_the_outputs_of_its_cells():
     notebook = nbformat.read(ROOT / "examples" / "look.ipynb", as_version=4)
-    assert [cell.execution_count for cell in code_cells(notebook)] == list(range(1, len(code_cells(notebook)) + 1))
+    assert [cell.execution_count for cell in code_cells(notebook)] == list(
+        range(1, len(code_cells(notebook)) + 1)
+    )
     check_outputs(notebook)
     assert str(ROOT) not in (ROOT / "examples" / "look.ipynb").read_text()

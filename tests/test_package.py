@@ -21,9 +21,14 @@ README = (ROOT / "README.md").read_text()
 README_EXTRAS = re.search(r"pip install '\.\[(.*?)\]'", README)[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = [extra for extra in PROJECT["project"]["optional-dependencies"] if extra != "all"]
-OTHERS = [shutil.which(f"python{version}") for version in ("3.12", "3.13")]  # a pyenv's are no programs of their own
+OTHERS = [
+    shutil.which(f"python{version}") for version in ("3.12", "3.13")
+]  # a pyenv's are no programs of their own
 OTHERS = OTHERS if not (Path.home() / ".pyenv").exists() else []
-OTHERS += [max(Path.home().glob(f".pyenv/versions/{v}*/bin/python3"), default=None) for v in ("3.12", "3.13")]
+OTHERS += [
+    max(Path.home().glob(f".pyenv/versions/{v}*/bin/python3"), default=None)
+    for v in ("3.12", "3.13")
+]
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
 
 
@@ -54,7 +59,8 @@ def test_what_is_pinned_is_what_is_declared():
     pinned = pins("requirements.txt")
     extras = PROJECT["project"]["optional-dependencies"]
     declared = sum(
-        (extras[extra] for extra in ("torch", "prepare", "report", "view")), PROJECT["project"]["dependencies"]
+        (extras[extra] for extra in ("torch", "prepare", "report", "view")),
+        PROJECT["project"]["dependencies"],
     )
     assert pinned.keys() == names(declared)
     assert pins("requirements-test.txt").keys() == names(PROJECT["dependency-groups"]["dev"])
@@ -87,7 +93,9 @@ def wheel(tmp_path_factory):
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "tokenmill", source / "tokenmill", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "tokenmill", source / "tokenmill", ignore=shutil.ignore_patterns("__pycache__")
+    )
     run([sys.executable, "-m", "build", "--outdir", folder, source], cwd=folder)
     return folder / f"tokenmill-{__version__}-py3-none-any.whl"
 
@@ -97,7 +105,11 @@ def test_wheel_and_sdist_have_the_whole_package_and_pass_twine(wheel):
     sdist = wheel.with_name(f"tokenmill-{__version__}.tar.gz")
     run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], cwd=wheel.parent)
     found = run([sys.executable, "-m", "zipfile", "-l", wheel], cwd=wheel.parent).stdout
-    package = [path for path in (ROOT / "tokenmill").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    package = [
+        path
+        for path in (ROOT / "tokenmill").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
     assert all(str(path.relative_to(ROOT)) in found for path in package)
     assert len(re.findall("^tokenmill/", found, re.MULTILINE)) == len(package)
 
@@ -107,12 +119,23 @@ class Environment:
 
     def __init__(self, folder, *requirements, python=sys.executable):
         pinned = pins("requirements.txt") | pins("requirements-test.txt")
-        lines = [re.sub(r"\[.*\]", "", line) for line in pinned.values()]  # pip's constraints have no extras
+        lines = [
+            re.sub(r"\[.*\]", "", line) for line in pinned.values()
+        ]  # pip's constraints have no extras
         (folder / "pinned.txt").write_text("\n".join(lines))
         self.cwd, self.bin = folder / "project", folder / "venv" / "bin"
         self.cwd.mkdir()
         run([python, "-m", "venv", "--without-pip", folder / "venv"], cwd=folder)
-        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "install", "--quiet", "--no-compile"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            self.bin / "python",
+            "install",
+            "--quiet",
+            "--no-compile",
+        ]
         run([*pip, "-c", folder / "pinned.txt", *requirements], cwd=folder)
 
     def lacks(self, module):
@@ -131,8 +154,12 @@ class Environment:
 
 
 def run(command, cwd, env=None, check=True):
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
-    assert not check or done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, timeout=600
+    )
+    assert not check or done.returncode == 0, (
+        f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    )
     return done
 
 
@@ -144,19 +171,34 @@ def stranger(request, tmp_path_factory, wheel):
     for name in ("data.py", "config.py", "data/__init__.py"):
         (made.cwd / name).write_text("raise SystemExit('tokenmill imports a module of the user')\n")
     for number in range(3):
-        write_parquet(made.cwd / "text" / f"{number}.parquet", make_text(60, seed=number), row_group_size=20)
+        write_parquet(
+            made.cwd / "text" / f"{number}.parquet", make_text(60, seed=number), row_group_size=20
+        )
     return made
 
 
 @pytest.fixture(scope="module")
 def tokens(stranger):
     """A token set that the stranger prepared, with two workers."""
-    prepare = ["tokenmill", "prepare", "--source", "text", "--tokenizer", "train:300", "--workers", "2"]
+    prepare = [
+        "tokenmill",
+        "prepare",
+        "--source",
+        "text",
+        "--tokenizer",
+        "train:300",
+        "--workers",
+        "2",
+    ]
     return stranger.run(*prepare).stdout.splitlines()[-1]
 
 
 def test_the_lines_of_the_readme_train_from_another_folder(stranger, tokens):
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "ckpt.pt" in block)
+    (code,) = (
+        block
+        for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+        if "ckpt.pt" in block
+    )
     stranger.run("python", "-c", code.replace("from data import", "from tokenmill import"))
     assert (stranger.cwd / "ckpt.pt").stat().st_size > 1000
 
@@ -165,7 +207,10 @@ def test_it_is_installed_and_not_the_clone_s(stranger):
     found = stranger.run("python", "-c", "import tokenmill; print(tokenmill.__file__)").stdout
     assert Path(found.strip()).is_relative_to(stranger.bin.parent)
     assert stranger.run("tokenmill", "--version").stdout == f"tokenmill {__version__}\n"
-    assert stranger.run("python", "-m", "tokenmill", "--version").stdout == f"tokenmill {__version__}\n"
+    assert (
+        stranger.run("python", "-m", "tokenmill", "--version").stdout
+        == f"tokenmill {__version__}\n"
+    )
 
 
 LOAD_ARRAYS = """
@@ -180,11 +225,19 @@ print("torch" in sys.modules)
 
 
 def test_a_stranger_loads_arrays_without_torch(stranger, tokens):
-    assert stranger.run("python", "-c", LOAD_ARRAYS.format(tokens=tokens), absent={"torch", "jax"}).stdout == "False\n"
+    assert (
+        stranger.run(
+            "python", "-c", LOAD_ARRAYS.format(tokens=tokens), absent={"torch", "jax"}
+        ).stdout
+        == "False\n"
+    )
 
 
 def test_a_stranger_looks_verifies_and_converts(stranger, tokens):
-    assert "row 0:0:3" in stranger.run("tokenmill", "show", tokens, "--row", "3", "--seq-len", "64").stdout
+    assert (
+        "row 0:0:3"
+        in stranger.run("tokenmill", "show", tokens, "--row", "3", "--seq-len", "64").stdout
+    )
     page = stranger.run("tokenmill", "report", tokens, "--seq-len", "64").stdout.splitlines()[-1]
     assert "<svg" in (text := (stranger.cwd / page).read_text()) or "<div" in text
     assert "0 bad, read in full" in stranger.run("tokenmill", "verify", tokens).stdout
@@ -223,7 +276,10 @@ def test_a_missing_extra_is_named_where_a_script_needs_it(stranger, tokens):
     encode = f"from tokenmill import Tokenizer; print(Tokenizer.load('{tokens}/tokenizer.json').encode('a'))"
     for asked, module in ((code, "pyarrow"), (encode, "tiktoken")):
         done = stranger.run("python", "-c", asked, check=False, absent={module})
-        assert f"{module} is not installed; {PIP.format('prepare', 'prepare')}" in done.stderr.splitlines()[-1]
+        assert (
+            f"{module} is not installed; {PIP.format('prepare', 'prepare')}"
+            in done.stderr.splitlines()[-1]
+        )
 
 
 @pytest.mark.slow
@@ -255,10 +311,14 @@ def test_without_torch_what_needs_it_names_it_and_what_to_install(numpy_alone, n
     done = numpy_alone.run("python", "-c", f"from tokenmill import {name}", check=False)
     assert done.returncode == 1
     instead = "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"
-    assert done.stderr.splitlines()[-1].endswith(f"torch is not installed; {PIP.format('torch', 'torch')}{instead}")
+    assert done.stderr.splitlines()[-1].endswith(
+        f"torch is not installed; {PIP.format('torch', 'torch')}{instead}"
+    )
 
 
 @pytest.mark.slow
 def test_without_jax_its_module_names_it_and_what_to_install(numpy_alone):
     done = numpy_alone.run("python", "-c", "import tokenmill.jax", check=False)
-    assert done.stderr.splitlines()[-1].endswith(f"jax is not installed; {PIP.format('jax', 'jax')}")
+    assert done.stderr.splitlines()[-1].endswith(
+        f"jax is not installed; {PIP.format('jax', 'jax')}"
+    )

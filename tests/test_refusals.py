@@ -59,16 +59,24 @@ def test_files_and_folders_of_a_preparation(said, tmp_path, monkeypatch, tokeniz
     monkeypatch.chdir(tmp_path)
     write_parquet(tmp_path / "in" / "a.parquet", make_text(20, seed=0))
     (tmp_path / "c.txt").write_text("a b c")
-    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]), "twice.parquet")
+    pq.write_table(
+        pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]), "twice.parquet"
+    )
     odd = pa.table({"text": ["a"], "odd": pa.array([None], pa.month_day_nano_interval())})
     with pa.OSFile("odd.arrow", "wb") as file, pa.ipc.new_stream(file, odd.schema) as writer:
         writer.write_table(odd)
     with pytest.raises(Exception, match=said):
-        prepare(PrepareConfig(**{"source": "in", "tokenizer": tokenizer_json, "workers": 1} | BAD_FILES[said]))
+        prepare(
+            PrepareConfig(
+                **{"source": "in", "tokenizer": tokenizer_json, "workers": 1} | BAD_FILES[said]
+            )
+        )
 
 
 def nanochat(*messages):
-    return lambda folder: nanochat_segments(read_conversation({"messages": [*messages]}), "<s>", "all")
+    return lambda folder: nanochat_segments(
+        read_conversation({"messages": [*messages]}), "<s>", "all"
+    )
 
 
 def of_file(name, content, read):
@@ -76,7 +84,9 @@ def of_file(name, content, read):
 
     def of(folder):
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        (folder / name).write_bytes(
+            content if isinstance(content, bytes) else json.dumps(content).encode()
+        )
         read(folder / name)
 
     return of
@@ -122,9 +132,17 @@ def offset(at, to):
     return change
 
 
-LOADER, CONFIG, SHARD = partial(RowLoader, batch_size=1, seq_len=4), "tokenizer_config.json", "shards/train_0.000"
+LOADER, CONFIG, SHARD = (
+    partial(RowLoader, batch_size=1, seq_len=4),
+    "tokenizer_config.json",
+    "shards/train_0.000",
+)
 SYSTEM, CALLS = {"role": "system", "content": "s"}, [{"function": {"name": "f", "arguments": {}}}]
-PART, ZIP, NO_TOKENS = {"type": "text", "text": "a"}, b"PK\5\6" + bytes(18), {"tokens": 10, "sizes": {"set": 0}}
+PART, ZIP, NO_TOKENS = (
+    {"type": "text", "text": "a"},
+    b"PK\5\6" + bytes(18),
+    {"tokens": 10, "sizes": {"set": 0}},
+)
 REFUSED = {
     "has no place for tool_calls": nanochat(user("a"), assistant("", tool_calls=CALLS)),
     "expected texts of the system and then of the user": nanochat(SYSTEM, assistant("a")),
@@ -150,10 +168,18 @@ REFUSED = {
     "expected a chat_template in it": of_file(CONFIG, {}, chat_of),
     "a folder of torch.distributed": of_file("x/a", b"", lambda path: positions_in(path.parent)),
     "is an archive, but not torch.save's": of_file("a.pt", ZIP, positions_in),
-    "from 0 to 12, found damage": of_set(lambda folder: LOADER(folder).rows, f"{SHARD}.idx", offset(0, 1)),
-    "to 12, found damage": of_set(lambda folder: next(LOADER(folder)), f"{SHARD}.idx", offset(1, 9)),
-    "the shard has no column 'mask'": of_set(lambda folder: TokenSet(folder).open(first(folder)).column("mask")),
-    "which is not finished: finish it, delete it": of_set(lambda folder: find_token_set(folder.parent)),
+    "from 0 to 12, found damage": of_set(
+        lambda folder: LOADER(folder).rows, f"{SHARD}.idx", offset(0, 1)
+    ),
+    "to 12, found damage": of_set(
+        lambda folder: next(LOADER(folder)), f"{SHARD}.idx", offset(1, 9)
+    ),
+    "the shard has no column 'mask'": of_set(
+        lambda folder: TokenSet(folder).open(first(folder)).column("mask")
+    ),
+    "which is not finished: finish it, delete it": of_set(
+        lambda folder: find_token_set(folder.parent)
+    ),
     "this is the state of get_batch's loaders": of_set(
         lambda folder: LOADER(folder).load_state_dict({"get_batch": "[]"})
     ),

@@ -71,9 +71,21 @@ def in_a_terminal(command, **more) -> tuple[int, str]:
 
 def test_a_file_of_the_hub_that_is_called_like_markup(tokenizer_json, tmp_path):
     path = write_parquet(tmp_path / "there" / "a.parquet", make_text(documents=30, seed=1))
-    with Hub("owner/corpus", dict.fromkeys(("a[/b].parquet", "a[/[red]b.parquet"), path.read_bytes())) as server:
-        command = [sys.executable, str(ROOT / "prepare_data.py"), "--source", "owner/corpus", "--num-shards", "2"]
-        more = {"cwd": tmp_path, "env": environment(server.url, tmp_path) | {"TERM": "xterm", "COLUMNS": "200"}}
+    with Hub(
+        "owner/corpus", dict.fromkeys(("a[/b].parquet", "a[/[red]b.parquet"), path.read_bytes())
+    ) as server:
+        command = [
+            sys.executable,
+            str(ROOT / "prepare_data.py"),
+            "--source",
+            "owner/corpus",
+            "--num-shards",
+            "2",
+        ]
+        more = {
+            "cwd": tmp_path,
+            "env": environment(server.url, tmp_path) | {"TERM": "xterm", "COLUMNS": "200"},
+        }
         status, told = in_a_terminal([*command, "--tokenizer", tokenizer_json], **more)
     assert status == 0, told
     assert "a[/b].parquet" in told
@@ -85,14 +97,25 @@ def test_a_signature_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
         write_parquet(tmp_path / "there" / f"{name}.parquet", make_text(documents=9, seed=0))
     with FileServer.of(tmp_path / "there") as server:
         server.sig, where = "S3CRET", f"{server.url}/set"
-        flags = ("--val-file", f"{where}/z.parquet?sig=S3CRET", "--tokenizer", tokenizer_json, "--name", "web")
+        flags = (
+            "--val-file",
+            f"{where}/z.parquet?sig=S3CRET",
+            "--tokenizer",
+            tokenizer_json,
+            "--name",
+            "web",
+        )
         done = run_prepare("--source", f"{where}/a.parquet?sig=S3CRET", *flags, cwd=tmp_path)
         folder = tmp_path / done.stdout.splitlines()[-1]
-        bad = run_prepare("--source", f"{where}/b.parquet?sig=S3CRET", *flags, cwd=tmp_path, check=False)
+        bad = run_prepare(
+            "--source", f"{where}/b.parquet?sig=S3CRET", *flags, cwd=tmp_path, check=False
+        )
     with FileServer.of(folder) as server:
         where = f"{server.url}/set?sig=S3CRET"
         words = ("-m", "tokenmill", "report", where, "--out", tmp_path / "report.html")
-        report = warm.run(*words, cwd=ROOT, env={**os.environ, "TOKENMILL_CACHE": str(tmp_path / "cache")})
+        report = warm.run(
+            *words, cwd=ROOT, env={**os.environ, "TOKENMILL_CACHE": str(tmp_path / "cache")}
+        )
     assert report.returncode == 0, report.stderr
     assert bad.returncode != 0
     told = done.stdout + done.stderr + bad.stdout + bad.stderr + report.stdout + report.stderr
@@ -115,11 +138,22 @@ def test_a_signature_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
         "sftp://me:S3CRET@host/x",
     ],
 )
-def test_an_address_with_a_password_is_refused_and_not_shown(address, capsys, tmp_path, monkeypatch):
+def test_an_address_with_a_password_is_refused_and_not_shown(
+    address, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.txt").write_text("text " * 100)
-    commands = ["show {} --row 0 --seq-len 64", "verify {}", "pull {} back", "convert out nanogpt {} out"]
-    commands += ["prepare --source {}/a.parquet", "prepare --source x.txt --tokens-root {}", "push {} s3://bucket/x"]
+    commands = [
+        "show {} --row 0 --seq-len 64",
+        "verify {}",
+        "pull {} back",
+        "convert out nanogpt {} out",
+    ]
+    commands += [
+        "prepare --source {}/a.parquet",
+        "prepare --source x.txt --tokens-root {}",
+        "push {} s3://bucket/x",
+    ]
     for command in commands:
         with contextlib.suppress(SystemExit):  # of invalid arguments
             assert cli.main(command.format(address).split()) == 1
@@ -134,5 +168,9 @@ def test_an_address_with_a_password_is_refused_and_not_shown(address, capsys, tm
 
 
 def test_a_user_that_is_no_secret_is_kept():
-    for address in ("sftp://me@host/x", "abfs://container@account.dfs.core.windows.net/x", "hf://datasets/o/n@v1/x"):
+    for address in (
+        "sftp://me@host/x",
+        "abfs://container@account.dfs.core.windows.net/x",
+        "hf://datasets/o/n@v1/x",
+    ):
         assert named(address) == address

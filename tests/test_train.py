@@ -23,7 +23,11 @@ SMALL = shlex.split(
 def train(token_set, *flags, ranks=1, cwd):
     """What the first of all ranks printed."""
     script = [SCRIPT, "--tokens", token_set, *SMALL, "--checksums", *flags]
-    run = [warm.run(*script, cwd=cwd)] if ranks == 1 else warm.run_ranks(ranks, *script, cwd=cwd, timeout=MINUTE)
+    run = (
+        [warm.run(*script, cwd=cwd)]
+        if ranks == 1
+        else warm.run_ranks(ranks, *script, cwd=cwd, timeout=MINUTE)
+    )
     assert not any(done.returncode for done in run), run
     return run[0].stdout
 
@@ -73,9 +77,22 @@ train_gpt.train(tyro.cli(train_gpt.TrainConfig))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared, straight, tmp_path):
-    runner = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if ranks > 1 else []
-    flags = ["--tokens", str(prepared[1]), *SMALL, "--batch-size", "2", "--sample", "0", "--checksums"]
+def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(
+    ranks, prepared, straight, tmp_path
+):
+    runner = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if ranks > 1 else []
+    )
+    flags = [
+        "--tokens",
+        str(prepared[1]),
+        *SMALL,
+        "--batch-size",
+        "2",
+        "--sample",
+        "0",
+        "--checksums",
+    ]
     flags += ["--val-every", "1000", "--checkpoint", "new/folder/at.pt"]  # made at the beginning
     command = [sys.executable, *runner, SCRIPT, *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -90,12 +107,24 @@ def test_ctrl_c_ends_with_a_checkpoint_and_the_line_that_goes_on(ranks, prepared
     printed += process.stdout.read()  # not communicate, which skips what the loop has buffered
     last = len(column(printed, "rows"))
     _, more = printed.split("ending after this step")
-    assert len(column(more, "rows")) <= 2, "the step that was under way, or the one that had just begun"
+    assert len(column(more, "rows")) <= 2, (
+        "the step that was under way, or the one that had just begun"
+    )
     assert (process.wait(MINUTE) == 130) if ranks == 1 else process.wait(MINUTE)
-    assert f"saved after step {last} of 20; {'run torchrun again' if ranks > 1 else 'to continue, run'}" in printed
-    look = next(shlex.split(line)[1:] for line in printed.splitlines() if line.startswith("  tokenmill show "))
+    assert (
+        f"saved after step {last} of 20; {'run torchrun again' if ranks > 1 else 'to continue, run'}"
+        in printed
+    )
+    look = next(
+        shlex.split(line)[1:]
+        for line in printed.splitlines()
+        if line.startswith("  tokenmill show ")
+    )
     shown = warm.run("-m", "tokenmill", *look, cwd=tmp_path)
-    rows = [f"row 0:0:{row}, rank" in shown.stdout for row in range(8 * last - 9, 8 * last - 8 + 2 * ranks + 1)]
+    rows = [
+        f"row 0:0:{row}, rank" in shown.stdout
+        for row in range(8 * last - 9, 8 * last - 8 + 2 * ranks + 1)
+    ]
     assert rows == [False, *[True] * 2 * ranks, False], "those of the first pass of the last step"
     line = command if ranks > 1 else [sys.executable, *shlex.split(printed.splitlines()[-1])[1:]]
     assert line[-len(flags) :] == flags
@@ -122,7 +151,16 @@ def chats(tokenizer_json, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chats")
     flags = ["--folder", "chats", "--conversations", "150", "--val-conversations", "40"]
     assert warm.run(str(ROOT / "examples" / "chat_data.py"), *flags, cwd=folder).returncode == 0
-    flags = ["--source", "chats", "--val-file", "val.jsonl", "--chat", "nanochat", "--tokenizer", tokenizer_json]
+    flags = [
+        "--source",
+        "chats",
+        "--val-file",
+        "val.jsonl",
+        "--chat",
+        "nanochat",
+        "--tokenizer",
+        tokenizer_json,
+    ]
     done = run_prepare(*flags, "--workers", 1, cwd=folder)
     return folder / done.stdout.splitlines()[-1]
 
@@ -136,24 +174,42 @@ def test_a_text_model_is_fine_tuned_on_chats_and_resumed_on_other_ranks(prepared
     second = train(chats, *flags, "--checkpoint", "at.pt", cwd=tmp_path)
     for name in ("loss", "rows", "validation"):
         assert column(first, name) + column(second, name) == column(straight, name)
-    split = train(chats, *flags, "--batch-size", 2, ranks=2, cwd=tmp_path)  # two ranks, two passes each
+    split = train(
+        chats, *flags, "--batch-size", 2, ranks=2, cwd=tmp_path
+    )  # two ranks, two passes each
     assert column(split, "rows") == column(straight, "rows")
     losses = [*map(float, column(straight, "loss"))]
-    assert [*map(float, column(split, "loss"))] == pytest.approx(losses, rel=1e-3), "of the same targets"
+    assert [*map(float, column(split, "loss"))] == pytest.approx(losses, rel=1e-3), (
+        "of the same targets"
+    )
     anew = train(chats, *flags[2:], "--stop-at", 1, cwd=tmp_path)
     assert column(anew, "loss")[0] != column(straight, "loss")[0], "it starts from the text model"
 
 
 @pytest.mark.slow
 def test_the_fsdp2_example_gives_tensor_parallel_ranks_the_same_rows(prepared):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "--standalone"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "4",
+        "--standalone",
+    ]
     command = [*torchrun, str(ROOT / "examples" / "fsdp2_tp.py"), str(prepared[1]), "--tp", "2"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=180, env=dict(os.environ, PYTHONPATH=str(ROOT))
+        command,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
     )
     assert done.returncode == 0, done.stderr
     told = re.findall(r"step (\d) rank \d place \((\d), \d\) rows (\d+) loss [\d.]+\n", done.stdout)
-    loaders = [RowLoader(prepared[1], batch_size=2, seq_len=64, rank=place, world_size=2) for place in range(2)]
+    loaders = [
+        RowLoader(prepared[1], batch_size=2, seq_len=64, rank=place, world_size=2)
+        for place in range(2)
+    ]
     rows = [[str(int(next(loader)[0].sum())) for _ in range(3)] for loader in loaders]
     assert len(told) == 12
     assert all(found == rows[int(place)][int(step)] for step, place, found in told)

@@ -11,9 +11,19 @@ import pytest
 from jax_processes import free_port
 from making import ROOT
 
-SIZES = {"layers": 1, "width": 32, "heads": 2, "seq-len": 64, "total-rows": 8, "steps": 24, "save-every": 4}
+SIZES = {
+    "layers": 1,
+    "width": 32,
+    "heads": 2,
+    "seq-len": 64,
+    "total-rows": 8,
+    "steps": 24,
+    "save-every": 4,
+}
 FLAGS = [
-    str(word) for name, size in (SIZES | {"val-every": 12, "val-batches": 2}).items() for word in (f"--{name}", size)
+    str(word)
+    for name, size in (SIZES | {"val-every": 12, "val-batches": 2}).items()
+    for word in (f"--{name}", size)
 ]
 STEP = re.compile(r"^step +(\d+)  loss ([\d.]+) .* rows (\w+)$", re.MULTILINE)
 
@@ -22,7 +32,14 @@ class Run:
     """A run of the example on some processes."""
 
     def __init__(self, tokens, folder, processes=1):
-        command = [sys.executable, ROOT / "examples" / "train_gpt_jax.py", "--tokens", tokens, *FLAGS, "--checksums"]
+        command = [
+            sys.executable,
+            ROOT / "examples" / "train_gpt_jax.py",
+            "--tokens",
+            tokens,
+            *FLAGS,
+            "--checksums",
+        ]
         command += ["--checkpoint", folder / "checkpoints"]
         if processes > 1:
             command += ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", processes]
@@ -31,7 +48,9 @@ class Run:
         for number in range(processes):
             words = [*command, *(["--process", number] if processes > 1 else [])]
             with open(self.log if number == 0 else os.devnull, "w") as out:
-                self.processes.append(subprocess.Popen([*map(str, words)], stdout=out, stderr=out, env=env))
+                self.processes.append(
+                    subprocess.Popen([*map(str, words)], stdout=out, stderr=out, env=env)
+                )
 
     def kill_after(self, step):
         """Kills all processes at once, a moment after they took a step."""
@@ -51,7 +70,10 @@ class Run:
 
     def steps(self):
         """{step: (loss, checksum of its rows)}"""
-        return {int(step): (float(loss), rows) for step, loss, rows in STEP.findall(self.log.read_text())}
+        return {
+            int(step): (float(loss), rows)
+            for step, loss, rows in STEP.findall(self.log.read_text())
+        }
 
     def validations(self):
         found = re.findall(r"step +(\d+)  validation ([\d.]+) bits", self.log.read_text())
@@ -59,7 +81,9 @@ class Run:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_on_four_processes_continues_on_two_and_on_one_as_if_undisturbed(prepared, tmp_path):
+def test_a_run_that_is_killed_on_four_processes_continues_on_two_and_on_one_as_if_undisturbed(
+    prepared, tmp_path
+):
     tokens = prepared[1]
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
@@ -67,7 +91,10 @@ def test_a_run_that_is_killed_on_four_processes_continues_on_two_and_on_one_as_i
     whole = Run(tokens, tmp_path / "whole").finish()
     expected = whole.steps()
     assert list(expected) == list(range(1, 25))
-    runs = [Run(tokens, tmp_path / "killed", 4).kill_after(10), Run(tokens, tmp_path / "killed", 2).kill_after(18)]
+    runs = [
+        Run(tokens, tmp_path / "killed", 4).kill_after(10),
+        Run(tokens, tmp_path / "killed", 2).kill_after(18),
+    ]
     runs.append(Run(tokens, tmp_path / "killed").finish())
     firsts = [min(run.steps()) for run in runs]
     assert firsts[0] == 1
@@ -76,7 +103,9 @@ def test_a_run_that_is_killed_on_four_processes_continues_on_two_and_on_one_as_i
     for run in runs:
         for step, (loss, rows) in run.steps().items():
             assert rows == expected[step][1]
-            assert loss == pytest.approx(expected[step][0], abs=1e-3)  # other sums of the same numbers
+            assert loss == pytest.approx(
+                expected[step][0], abs=1e-3
+            )  # other sums of the same numbers
     assert runs[-1].validations()[24] == pytest.approx(whole.validations()[24], abs=1e-3)
     # on as many processes the weights are the same too, to the last bit
     Run(tokens, tmp_path / "one").kill_after(10)

@@ -59,7 +59,9 @@ def test_a_user_s_code_sees_the_types_and_what_is_wrong_is_told(tmp_path):
     (tmp_path / "user.py").write_text("\n".join([USER, "def wrong() -> None:", *lines, ""]))
     env = dict(os.environ, MYPYPATH=str(ROOT))
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "user.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
+    )
     status, said = done.returncode, done.stdout + done.stderr
     errors = [line for line in said.splitlines() if " error: " in line]
     assert status == 1

@@ -49,13 +49,22 @@ def run(*words, cwd=None, env=None, timeout: float = 300) -> subprocess.Complete
     return Command(*words, cwd=cwd, env=env).done(timeout)
 
 
-def run_ranks(ranks: int, *words, cwd=None, env=None, timeout: float = 180) -> list[subprocess.CompletedProcess]:
+def run_ranks(
+    ranks: int, *words, cwd=None, env=None, timeout: float = 180
+) -> list[subprocess.CompletedProcess]:
     """Runs a command on some ranks, which find each other as torchrun's do."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+        meeting = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free.getsockname()[1]),
+            "WORLD_SIZE": str(ranks),
+        }
     base = dict(os.environ if env is None else env, **meeting, LOCAL_WORLD_SIZE=str(ranks))
-    many = [Command(*words, cwd=cwd, env=base | {"RANK": str(n), "LOCAL_RANK": str(n)}) for n in range(ranks)]
+    many = [
+        Command(*words, cwd=cwd, env=base | {"RANK": str(n), "LOCAL_RANK": str(n)})
+        for n in range(ranks)
+    ]
     return [command.done(timeout) for command in many]
 
 
@@ -64,7 +73,9 @@ class Command:
 
     def __init__(self, *words, cwd=None, env=None):
         self.words, self._output = [*map(str, words)], tempfile.TemporaryDirectory()
-        environment = {key: os.fspath(value) for key, value in (os.environ if env is None else env).items()}
+        environment = {
+            key: os.fspath(value) for key, value in (os.environ if env is None else env).items()
+        }
         request = {"words": self.words, "cwd": os.fspath(cwd or os.getcwd()), "env": environment}
         self.pid = _ask(request | {"output": self._output.name})
 
@@ -84,7 +95,10 @@ class Command:
     def done(self, timeout: float = 300) -> subprocess.CompletedProcess:
         """Waits for its end. TimeoutExpired, once it is killed, if it takes longer than `timeout` seconds."""
         status = _ask({"wait": self.pid}, timeout, self.pid)
-        out, err = ((Path(self._output.name) / name).read_text(errors="replace") for name in ("stdout", "stderr"))
+        out, err = (
+            (Path(self._output.name) / name).read_text(errors="replace")
+            for name in ("stdout", "stderr")
+        )
         self._output.cleanup()
         if status is None:
             raise subprocess.TimeoutExpired(self.words, timeout, out, err)
@@ -103,7 +117,9 @@ def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
     ours, theirs = socket.socketpair()
     command = [sys.executable, __file__, str(theirs.fileno())]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=dict(os.environ, PYTHONPATH=paths), cwd=ROOT)
+    process = subprocess.Popen(
+        command, pass_fds=[theirs.fileno()], env=dict(os.environ, PYTHONPATH=paths), cwd=ROOT
+    )
     theirs.close()
     atexit.register(_hang_up, ours, process)
     return ours, process
@@ -153,7 +169,8 @@ def serve(control: socket.socket) -> dict:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
         else:
             outputs = [
-                os.open(f"{request['output']}/{name}", os.O_WRONLY | os.O_CREAT) for name in ("stdout", "stderr")
+                os.open(f"{request['output']}/{name}", os.O_WRONLY | os.O_CREAT)
+                for name in ("stdout", "stderr")
             ]
             if not (answer := os.fork()):
                 control.close()
@@ -180,7 +197,9 @@ def lend_a_child() -> None:
         if not message:
             os._exit(0)
         request = json.loads(message)
-        high = [fcntl.fcntl(file, fcntl.F_DUPFD, 500) for file in received]  # above all numbers that are asked for
+        high = [
+            fcntl.fcntl(file, fcntl.F_DUPFD, 500) for file in received
+        ]  # above all numbers that are asked for
         for file in (*received, theirs.detach()):
             os.close(file)
         for file, number in zip(high, request["files"], strict=True):
@@ -216,7 +235,10 @@ def become(words: list[str], cwd: str, env: dict[str, str]) -> None:
         importlib.import_module("multiprocess.process").ORIGINAL_DIR = cwd
     first, *rest = words
     sys.path[: len(OWN_PATH)] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
-    sys.path.insert(0, str(Path(cwd, first).parent) if not first.startswith("-") else "" if first == "-c" else cwd)
+    sys.path.insert(
+        0,
+        str(Path(cwd, first).parent) if not first.startswith("-") else "" if first == "-c" else cwd,
+    )
     if Path(first).name == "prepare_data.py" or words[:3] == ["-m", "tokenmill", "prepare"]:
         lend_a_child()
     if first == "-m":
@@ -241,7 +263,11 @@ def end(status: int) -> None:
 
 
 if __name__ == "__main__":
-    OWN_PATH = [str(ROOT / "tests"), str(ROOT), str(ROOT / "tests")]  # the script's folder, and PYTHONPATH
+    OWN_PATH = [
+        str(ROOT / "tests"),
+        str(ROOT),
+        str(ROOT / "tests"),
+    ]  # the script's folder, and PYTHONPATH
     assert sys.path[: len(OWN_PATH)] == OWN_PATH, sys.path
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the tests' own
     for name in IMPORTED.split():

@@ -26,7 +26,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.prepare import prepare  # here, so that the name is the function's, whoever imports the wing later
+from tokenmill.prepare import (
+    prepare,
+)  # here, so that the name is the function's, whoever imports the wing later
 
 if TYPE_CHECKING:
     from tokenmill.batches.documents import cu_seqlens, document_ids, document_mask, position_ids

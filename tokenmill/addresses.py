@@ -14,8 +14,12 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from tokenmill.messages import redact
 
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")  # fsspec also knows zip://*.jsonl::s3://bucket/a.zip
-LOST_SLASH = re.compile(r"(s3|gs|gcs|hf|https?|az|abfs):/(?!/)", re.IGNORECASE)  # a Path leaves one of the two
+SCHEME = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.:-]*://"
+)  # fsspec also knows zip://*.jsonl::s3://bucket/a.zip
+LOST_SLASH = re.compile(
+    r"(s3|gs|gcs|hf|https?|az|abfs):/(?!/)", re.IGNORECASE
+)  # a Path leaves one of the two
 HAVE_USERS = ("sftp", "ssh", "abfs", "abfss")  # where what is before `@` is no secret
 
 
@@ -45,7 +49,9 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
     if fragment:
         raise ValueError(f"{redact(given)}: expected an address without `#`; rename what is there")
     if scheme.lower() in ("s3", "s3a") and query:
-        raise ValueError(f"{redact(given)}: expected s3://BUCKET/PATH, found an option; set it for botocore")
+        raise ValueError(
+            f"{redact(given)}: expected s3://BUCKET/PATH, found an option; set it for botocore"
+        )
     path = re.sub("/{2,}", "/", path).rstrip("/")
     return f"{scheme.lower()}://{host}{path}" + (f"?{query}" if query else "")
 
@@ -91,4 +97,8 @@ def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
     if folder := os.environ.get("TOKENMILL_CACHE") if folder is None else folder:
         require_folder("the cache", folder)
         return Path(os.path.realpath(folder))
-    return Path(os.path.realpath(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")) / "tokenmill" / "remote"
+    return (
+        Path(os.path.realpath(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))
+        / "tokenmill"
+        / "remote"
+    )

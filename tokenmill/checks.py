@@ -29,7 +29,9 @@ def bytes_of(name: str, amount: Any) -> int:
     if isinstance(amount, str):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", amount.strip(), re.IGNORECASE)
         if found is None:
-            raise ValueError(f"{name} must be a number of bytes, as 50_000_000_000 or '50G', not {amount!r}")
+            raise ValueError(
+                f"{name} must be a number of bytes, as 50_000_000_000 or '50G', not {amount!r}"
+            )
         amount = int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
     return whole_number(name, amount, 1)
 

@@ -32,16 +32,34 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "prepare": Verb("tokenmill.prepare.command", "prepare", "turn text into a token set, once, on all cores"),
+    "prepare": Verb(
+        "tokenmill.prepare.command", "prepare", "turn text into a token set, once, on all cores"
+    ),
     "list": Verb("tokenmill.look.list_sets", "report", "list the token sets on this disk"),
-    "show": Verb("tokenmill.look.show", "report", "print rows, batches, steps or documents, decoded"),
-    "report": Verb("tokenmill.look.report", "report", "say what packings do to a token set, or to text"),
+    "show": Verb(
+        "tokenmill.look.show", "report", "print rows, batches, steps or documents, decoded"
+    ),
+    "report": Verb(
+        "tokenmill.look.report", "report", "say what packings do to a token set, or to text"
+    ),
     "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),
     "mix": Verb("tokenmill.look.mix", "report", "forecast what a mixture takes from each source"),
-    "view": Verb("tokenmill.views.command", "view", "choose and repeat documents by their metadata"),
-    "push": Verb("tokenmill.exchange.copy_commands", "remote", "upload a token set to a bucket or the hub"),
-    "pull": Verb("tokenmill.exchange.copy_commands", "remote", "download a token set from a bucket or the hub"),
-    "convert": Verb("tokenmill.exchange.convert", "prepare", "write or read files of nanoGPT, llm.c, Megatron ..."),
+    "view": Verb(
+        "tokenmill.views.command", "view", "choose and repeat documents by their metadata"
+    ),
+    "push": Verb(
+        "tokenmill.exchange.copy_commands", "remote", "upload a token set to a bucket or the hub"
+    ),
+    "pull": Verb(
+        "tokenmill.exchange.copy_commands",
+        "remote",
+        "download a token set from a bucket or the hub",
+    ),
+    "convert": Verb(
+        "tokenmill.exchange.convert",
+        "prepare",
+        "write or read files of nanoGPT, llm.c, Megatron ...",
+    ),
 }
 
 
@@ -58,7 +76,8 @@ def run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
 def help_page() -> str:
     """The help page: one line for each command."""
     head = (
-        "usage: tokenmill COMMAND [OPTIONS]\n\nTurn text into token files once, and token files into training rows.\n"
+        "usage: tokenmill COMMAND [OPTIONS]\n\n"
+        "Turn text into token files once, and token files into training rows.\n"
     )
     lines = [f"  {name:{max(map(len, VERBS))}}  {verb.help}" for name, verb in VERBS.items()]
     last = "\nFor help on a command, run tokenmill COMMAND --help. For the version, run tokenmill --version."
@@ -76,13 +95,17 @@ def _choose(arguments: list[str]) -> int:
         print(help_page())
         return 0 if first else 2
     hint = "".join(f"; did you mean {near}?" for near in difflib.get_close_matches(first, VERBS, 1))
-    print(f"error: no command {first!r}; the commands are {', '.join(VERBS)}{hint}", file=sys.stderr)
+    print(
+        f"error: no command {first!r}; the commands are {', '.join(VERBS)}{hint}", file=sys.stderr
+    )
     return 2
 
 
 def _run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
     with naming_the_extra(VERBS[verb].extra):
-        status: int | None = importlib.import_module(VERBS[verb].module).main(arguments, prog, **more)
+        status: int | None = importlib.import_module(VERBS[verb].module).main(
+            arguments, prog, **more
+        )
     return status or 0
 
 
@@ -94,7 +117,9 @@ def _exit_status(command: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # for example `tokenmill verify ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it exits
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # Python flushes again when it exits
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, ImportError) as error:
         print(sanitize(f"error: {error}"), file=sys.stderr)

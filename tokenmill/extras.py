@@ -6,7 +6,9 @@
 import contextlib
 from collections.abc import Iterator
 
-INSTEAD = {"torch": "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"}
+INSTEAD = {
+    "torch": "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"
+}
 
 
 class MissingExtra(ModuleNotFoundError):

@@ -44,7 +44,9 @@ def parse_address(address: str) -> HubAddress:
     """The parts of an hf:// address. ValueError if it is not hf://datasets/OWNER/NAME[@REVISION][/PATH]."""
     found = ADDRESS.fullmatch(address)
     if found is None:
-        raise ValueError(f"{redact(address)}: expected hf://datasets/OWNER/NAME, perhaps with @REVISION and /FOLDER")
+        raise ValueError(
+            f"{redact(address)}: expected hf://datasets/OWNER/NAME, perhaps with @REVISION and /FOLDER"
+        )
     return HubAddress(found[1], found[2] or "main", found[3] or "")
 
 
@@ -68,9 +70,14 @@ def commit_of(repository: str, revision: str) -> str:
 
 def files_of(repository: str, revision: str, folder: str = "") -> list[HubFile]:
     """The files below a folder of a repository. Raises huggingface_hub's errors."""
-    tree = api().list_repo_tree(repository, folder or None, repo_type="dataset", revision=revision, recursive=True)
+    tree = api().list_repo_tree(
+        repository, folder or None, repo_type="dataset", revision=revision, recursive=True
+    )
     files = [entry for entry in tree if hasattr(entry, "size")]
-    return [HubFile(f.path, (f.lfs or f).size, f.lfs and f.lfs.sha256, None if f.lfs else f.blob_id) for f in files]
+    return [
+        HubFile(f.path, (f.lfs or f).size, f.lfs and f.lfs.sha256, None if f.lfs else f.blob_id)
+        for f in files
+    ]
 
 
 def first_line(error: Exception) -> str:

@@ -92,7 +92,9 @@ class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
 
     def _make_arrays(self) -> JaxArrays:
         integer_type("int32", self.vocab_size, self.config.ignore_index if self.is_masked else None)
-        require_divisible(self.sharding, self.config.batch_size, self.config.seq_len, self.world_size)
+        require_divisible(
+            self.sharding, self.config.batch_size, self.config.seq_len, self.world_size
+        )
         return JaxArrays(self.sharding, self.world_size, self.config.ignore_index)
 
 
@@ -104,7 +106,9 @@ def document_ids(inputs: jax.Array, bos_id: int) -> jax.Array:
 
 def position_ids(document_ids: jax.Array) -> jax.Array:
     """Positions that restart at each document: (B, T) int32 -> (B, T) int32. It can be compiled with jax.jit."""
-    places = jnp.broadcast_to(jnp.arange(document_ids.shape[1], dtype=jnp.int32), document_ids.shape)
+    places = jnp.broadcast_to(
+        jnp.arange(document_ids.shape[1], dtype=jnp.int32), document_ids.shape
+    )
     same = document_ids[:, 1:] == document_ids[:, :-1]  # as the token before
     begins = jnp.pad(~same, ((0, 0), (1, 0)), constant_values=True)
     return places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)

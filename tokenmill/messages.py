@@ -11,10 +11,15 @@ import re
 
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 C1 = {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
-REORDERING = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)}
+REORDERING = {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
+}
 SHOWN: dict[int, int | str] = {**PICTURES, **C1, **REORDERING}
 USER = re.compile(r":/{1,2}[^/\s'\"]*@")  # a Path of a URL has one slash
-QUERY = re.compile(r"(://[^\s?'\"]*|\s/[^\s?'\"]*)\?[^\s'\"]+")  # also of "GET /a.bin?sig=...", as urllib3 names them
+QUERY = re.compile(
+    r"(://[^\s?'\"]*|\s/[^\s?'\"]*)\?[^\s'\"]+"
+)  # also of "GET /a.bin?sig=...", as urllib3 names them
 MINUTE, HOUR = 60, 3_600
 
 

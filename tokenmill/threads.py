@@ -33,7 +33,9 @@ else:
         def __get__(self, instance: Any, owner: type) -> Any:
             if instance is None:
                 return self
-            value = vars(instance)[self._name] = self._make(instance)  # later accesses find it there
+            value = vars(instance)[self._name] = self._make(
+                instance
+            )  # later accesses find it there
             return value
 
 

@@ -14,7 +14,11 @@ from tokenmill.feed import table
 @pytest.fixture(autouse=True)
 def looked_at_for_every_batch(monkeypatch):
     """As files are looked at once a second otherwise."""
-    monkeypatch.setattr(table.ChangeCheck, "require", lambda self, shards: [one.require_unchanged() for one in shards])
+    monkeypatch.setattr(
+        table.ChangeCheck,
+        "require",
+        lambda self, shards: [one.require_unchanged() for one in shards],
+    )
 
 
 @pytest.fixture
@@ -37,15 +41,23 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("packing", ["best_fit", "concat", "nanochat"])
-def test_a_shard_that_changes_under_a_running_loader_is_an_error_not_other_tokens(own_set, damage, packing):
+def test_a_shard_that_changes_under_a_running_loader_is_an_error_not_other_tokens(
+    own_set, damage, packing
+):
     # prefetch=0: a file that shrinks while a thread is copying from it ends the process, as with every memory map
     loader = make_loader(own_set, packing=packing, batch_size=1, prefetch=0)
-    expected = [rows_of(batch) for batch in islice(make_loader(own_set, packing=packing, batch_size=1), 40)]
+    expected = [
+        rows_of(batch) for batch in islice(make_loader(own_set, packing=packing, batch_size=1), 40)
+    ]
     found = [rows_of(next(loader))]
     for path in own_set.glob("shards/train_*.bin"):
         DAMAGE[damage](path)
-    message = "deleted, truncated or replaced while it was being read|no such file|expected 340 bytes|another file than"
-    with pytest.raises((ValueError, FileNotFoundError), match=rf"shards/train_\d.000.bin: ({message})"):  # noqa: PT012
+    reasons = (
+        "deleted, truncated or replaced while it was being read|no such file|expected 340 bytes|"
+        "another file than"
+    )
+    message = rf"shards/train_\d.000.bin: ({reasons})"
+    with pytest.raises((ValueError, FileNotFoundError), match=message):  # noqa: PT012
         for batch in islice(loader, 39):
             found.append(rows_of(batch))
     assert found == expected[: len(found)]
@@ -56,7 +68,9 @@ def test_after_an_error_the_next_call_tries_again_from_the_same_row(own_set, pre
     expected = [rows_of(batch) for batch in islice(make_loader(own_set), 60)]
     loader, found = make_loader(own_set, prefetch=prefetch), []
     found += [rows_of(next(loader)) for _ in range(3)]
-    hidden = [path.rename(path.with_suffix(".hidden")) for path in own_set.glob("shards/train_*.bin")]
+    hidden = [
+        path.rename(path.with_suffix(".hidden")) for path in own_set.glob("shards/train_*.bin")
+    ]
     with pytest.raises(ValueError, match="deleted, truncated or replaced while it was being read"):  # noqa: PT012
         while True:
             found.append(rows_of(next(loader)))
@@ -78,5 +92,7 @@ def test_one_offset_that_is_wrong_by_one_is_found_wherever_its_document_is_in_a_
         offsets = np.cumsum([0, *lengths]).astype("<u8")
         offsets[damaged] = int(offsets[damaged]) + by
         offsets.tofile(path / "shards" / "train_0.000.idx")
-        with pytest.raises(ValueError, match=r"expected a document to begin with BOS \(0\), found [1-9]"):
+        with pytest.raises(
+            ValueError, match=r"expected a document to begin with BOS \(0\), found [1-9]"
+        ):
             list(make_loader(path, epochs=1, batch_size=1))

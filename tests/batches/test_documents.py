@@ -15,7 +15,9 @@ import tokenmill.numpy
 from tokenmill import cu_seqlens, document_ids, document_mask, position_ids
 
 batches = st.integers(1, 12).flatmap(
-    lambda seq_len: st.lists(st.lists(st.sampled_from([BOS, 7, 8]), min_size=seq_len, max_size=seq_len), max_size=4)
+    lambda seq_len: st.lists(
+        st.lists(st.sampled_from([BOS, 7, 8]), min_size=seq_len, max_size=seq_len), max_size=4
+    )
 )
 
 
@@ -32,7 +34,11 @@ def test_ids_positions_and_offsets_are_those_of_slow_loops(rows):
     seq_len = len(rows[0]) if rows else 5
     inputs = torch.tensor(rows, dtype=torch.int64).reshape(-1, seq_len)
     ids = document_ids(inputs, BOS)
-    assert (ids.tolist(), ids.dtype, ids.shape) == ([slow_ids(row) for row in rows], torch.int32, inputs.shape)
+    assert (ids.tolist(), ids.dtype, ids.shape) == (
+        [slow_ids(row) for row in rows],
+        torch.int32,
+        inputs.shape,
+    )
     positions, starts, flat = [], [], 0
     for row in ids.tolist():
         for place, number in enumerate(row):
@@ -44,7 +50,9 @@ def test_ids_positions_and_offsets_are_those_of_slow_loops(rows):
     for spare in (0, 3):
         assert cu_seqlens(ids, len(starts) + spare).tolist() == starts + [flat] * (1 + spare)
     if len(starts) > 1:
-        with pytest.raises(ValueError, match=f"at most {len(starts) - 1} documents in a batch, found {len(starts)}"):
+        with pytest.raises(
+            ValueError, match=f"at most {len(starts) - 1} documents in a batch, found {len(starts)}"
+        ):
             cu_seqlens(ids, len(starts) - 1)
     of_numpy = tokenmill.numpy.document_ids(inputs.numpy(), BOS)
     assert (of_numpy.tolist(), of_numpy.dtype) == (ids.tolist(), np.int32)
@@ -55,8 +63,12 @@ def test_ids_positions_and_offsets_are_those_of_slow_loops(rows):
 def test_padding_is_a_document_of_its_own_and_not_in_the_loss(tmp_path):
     chats, padded = make_chat_set(tmp_path / "chats", train=[[9, 7, 11] * 20], val=[[9]]), 0
     inputs, targets = next(make_loader(chats, batch_size=20, long_documents="drop"))
-    for row, ids, of in zip(inputs.tolist(), document_ids(inputs, BOS).tolist(), targets.tolist(), strict=True):
-        length = next(number for number, token in enumerate(reversed(row)) if token != 1) + 1  # BOS 1 1 1 ...
+    for row, ids, of in zip(
+        inputs.tolist(), document_ids(inputs, BOS).tolist(), targets.tolist(), strict=True
+    ):
+        length = (
+            next(number for number, token in enumerate(reversed(row)) if token != 1) + 1
+        )  # BOS 1 1 1 ...
         if row[-length] == BOS and length > 1:
             assert set(ids[-length:]) == {ids[-1]}
             assert ids[-1] not in ids[:-length]
@@ -73,7 +85,9 @@ def test_masked_attention_over_a_row_is_attention_over_each_document_alone(token
         query, key, value = torch.randn(3, 4, 2, SEQ_LEN, 8)  # each (B, heads, T, head_dim)
         mask = create_block_mask(document_mask(ids), 4, None, SEQ_LEN, SEQ_LEN, device="cpu")
         out = flex_attention(query, key, value, block_mask=mask)
-        flat = [x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)]  # each (B * T, heads, head_dim)
+        flat = [
+            x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)
+        ]  # each (B * T, heads, head_dim)
         starts = cu_seqlens(ids, max_documents=4 * SEQ_LEN).tolist()
         for first, last in zip(starts[:-1], starts[1:], strict=True):
             if first < last:
@@ -89,7 +103,12 @@ def test_all_of_it_compiles_without_a_break_on_the_cpu(token_set):
     def step(inputs, query, key, value):
         ids = document_ids(inputs, BOS)
         mask = create_block_mask(document_mask(ids), 4, None, SEQ_LEN, SEQ_LEN, device="cpu")
-        return ids, position_ids(ids), cu_seqlens(ids, 64), flex_attention(query, key, value, block_mask=mask)
+        return (
+            ids,
+            position_ids(ids),
+            cu_seqlens(ids, 64),
+            flex_attention(query, key, value, block_mask=mask),
+        )
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     torch.manual_seed(0)

@@ -24,9 +24,14 @@ def all_of(batches):
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_the_last_rows_are_dropped_or_shared_among_the_ranks(token_set, world_size, drop_last, epochs, prefetch):
+def test_the_last_rows_are_dropped_or_shared_among_the_ranks(
+    token_set, world_size, drop_last, epochs, prefetch
+):
     settings = {"batch_size": 4, "epochs": epochs, "drop_last": drop_last, "world_size": world_size}
-    loaders = [make_loader(token_set, rank=rank, prefetch=prefetch, **settings) for rank in range(world_size)]
+    loaders = [
+        make_loader(token_set, rank=rank, prefetch=prefetch, **settings)
+        for rank in range(world_size)
+    ]
     lengths = {len(loader) for loader in loaders}
     ranks = [[rows_of(batch) for batch in loader] for loader in loaders]
     assert {len(batches) for batches in ranks} == lengths, "every rank makes as many calls"
@@ -35,7 +40,9 @@ def test_the_last_rows_are_dropped_or_shared_among_the_ranks(token_set, world_si
         assert max(map(len, batches)) - min(map(len, batches)) <= 1
         dealt += [row for batch in batches for row in batch]
     expected = [row for epoch in epochs_of(token_set, epochs) for row in epoch]
-    assert dealt == (expected[: len(expected) // (4 * world_size) * 4 * world_size] if drop_last else expected)
+    assert dealt == (
+        expected[: len(expected) // (4 * world_size) * 4 * world_size] if drop_last else expected
+    )
 
 
 def test_each_for_is_the_next_epoch_also_after_a_break(token_set, windows):
@@ -47,7 +54,9 @@ def test_each_for_is_the_next_epoch_also_after_a_break(token_set, windows):
     two = make_loader(token_set, batch_size=1, epochs=2)
     assert [all_of(two), all_of(two)] == [epochs[0] + epochs[1], epochs[2] + epochs[3]]
     val = make_loader(token_set, split="val", batch_size=1, epochs=1)
-    assert all_of(islice(val, 3)) == all_of(islice(val, 3)) == all_of(val)[:3], "an evaluation sees the same"
+    assert all_of(islice(val, 3)) == all_of(islice(val, 3)) == all_of(val)[:3], (
+        "an evaluation sees the same"
+    )
 
 
 def test_set_epoch_goes_to_the_beginning_of_any_epoch(token_set, windows):
@@ -73,7 +82,9 @@ def test_set_epoch_goes_to_the_beginning_of_any_epoch(token_set, windows):
 
 @pytest.mark.parametrize("says", [True, False])
 @pytest.mark.parametrize("step", [5, 1000], ids=["within", "at its end"])
-def test_a_resumed_iteration_has_the_rest_whether_its_epoch_is_set_or_not(token_set, windows, step, says):
+def test_a_resumed_iteration_has_the_rest_whether_its_epoch_is_set_or_not(
+    token_set, windows, step, says
+):
     epochs = epochs_of(token_set, 4)
     loader = make_loader(token_set, batch_size=1, epochs=1)
     loader.set_epoch(1)
@@ -86,7 +97,10 @@ def test_a_resumed_iteration_has_the_rest_whether_its_epoch_is_set_or_not(token_
         seen.append(all_of(resumed))
     assert seen == ([epochs[1][step:], epochs[2]] if says or step == 5 else [epochs[2], epochs[3]])
     for former in ({}, {"epochs": 1}):  # an endless run, or one of other epochs, becomes one of two
-        state = [state for _, state in islice(make_loader(token_set, batch_size=1, **former).with_state(), 5)][-1]
+        state = [
+            state
+            for _, state in islice(make_loader(token_set, batch_size=1, **former).with_state(), 5)
+        ][-1]
         resumed = make_loader(token_set, batch_size=1, epochs=2)
         resumed.load_state_dict(state)
         assert all_of(resumed) == epochs[0][5:] + epochs[1]
@@ -94,10 +108,17 @@ def test_a_resumed_iteration_has_the_rest_whether_its_epoch_is_set_or_not(token_
 
 def test_set_epoch_of_what_is_no_beginning_is_refused_and_moves_nothing(token_set):
     for loader, epoch, message in (
-        (make_loader(token_set, epochs=2), 3, r"set_epoch\(3\): iterations of 2 epochs begin at multiples of 2"),
+        (
+            make_loader(token_set, epochs=2),
+            3,
+            r"set_epoch\(3\): iterations of 2 epochs begin at multiples of 2",
+        ),
         (make_loader(token_set, packing="nanochat"), 1, "of nanochat continue from one epoch"),
         (make_loader(Mixture({str(token_set): 1})), 0, "a mixture .* continue from one epoch"),
-        *((make_loader(token_set), wrong, "epoch must be a whole number") for wrong in (-1, 1.0, True)),
+        *(
+            (make_loader(token_set), wrong, "epoch must be a whole number")
+            for wrong in (-1, 1.0, True)
+        ),
     ):
         next(loader)
         before = loader.state_dict()
@@ -118,7 +139,9 @@ def test_an_ended_loader_stays_ended_until_it_is_iterated_over_again(token_set, 
     assert len(list(loader)) == len(loader) == loader.rows // batch_size
     more = make_loader(token_set, split="val", batch_size=1, epochs=2)
     more.load_state_dict(end)
-    assert (more.epoch, all_of(more)[: len(first)]) == (1, first), "where an iteration has two epochs, the second"
+    assert (more.epoch, all_of(more)[: len(first)]) == (1, first), (
+        "where an iteration has two epochs, the second"
+    )
 
 
 def test_within_an_iteration_what_is_skipped_is_not_counted_and_no_more_is_than_there_is(token_set):

@@ -29,21 +29,39 @@ def test_arguments_that_mean_the_same_have_one(token_set, monkeypatch, tmp_path)
     monkeypatch.chdir(token_set.parent)
     os.symlink(token_set, tmp_path / "link")
     expected = make_loader(token_set, batch_size=1)
-    paths = [str(token_set), token_set.name, Path(token_set.name) / ".", f"{token_set}/", tmp_path / "link"]
+    paths = [
+        str(token_set),
+        token_set.name,
+        Path(token_set.name) / ".",
+        f"{token_set}/",
+        tmp_path / "link",
+    ]
     ways = [{"tokens": path} for path in paths]
-    more = [{"seed": 1337}, {"packing": "best_fit"}, {"device": torch.device("cpu")}, {"device": "cpu:0"}]
-    ways += [{"tokens": token_set} | one for one in [*more, {"shuffle": np.bool_(True)}, {"view": None}]]
+    more = [
+        {"seed": 1337},
+        {"packing": "best_fit"},
+        {"device": torch.device("cpu")},
+        {"device": "cpu:0"},
+    ]
+    ways += [
+        {"tokens": token_set} | one for one in [*more, {"shuffle": np.bool_(True)}, {"view": None}]
+    ]
     for way in ways:
         assert rows_of(get_batch("train", np.int64(1), SEQ_LEN, **way)) == rows_of(next(expected))
     assert len(loaders_in(state_dict())) == 1
 
 
 def test_the_one_token_set_in_data_tokens_is_found(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"data/tokens: expected a token set, found none; run `tokenmill prep"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"data/tokens: expected a token set, found none; run `tokenmill prep",
+    ):
         get_batch("train", batch_size=1, seq_len=4)
     one = make_token_set(tmp_path / "data" / "tokens" / "one", train=[[9, 9]], val=[[9]])
     assert get_batch("train", batch_size=1, seq_len=4, device="cpu")[0].shape == (1, 4)
-    assert rows_of(next(RowLoader(batch_size=1, seq_len=4))) == rows_of(next(RowLoader(one, batch_size=1, seq_len=4)))
+    assert rows_of(next(RowLoader(batch_size=1, seq_len=4))) == rows_of(
+        next(RowLoader(one, batch_size=1, seq_len=4))
+    )
 
 
 # ---------------------------------------------------------------------------- one state for all
@@ -51,33 +69,52 @@ def test_the_one_token_set_in_data_tokens_is_found(tmp_path):
 
 def test_a_state_covers_all_loaders_whichever_is_asked_for_first(token_set, tmp_path):
     other = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
-    ways = [(token_set, {}), (token_set, {"split": "val"}), (token_set, {"batch_size": 1}), (other, {})]
+    ways = [
+        (token_set, {}),
+        (token_set, {"split": "val"}),
+        (token_set, {"batch_size": 1}),
+        (other, {}),
+    ]
     ways += [(token_set, {"packing": "concat"}), (token_set, {"purpose": "eval"})]
     plain = [make_loader(tokens, **how) for tokens, how in ways[:-1]]
 
     def call(number):
         tokens, how = ways[number]
-        return rows_of(get_batch(**{"split": "train", "batch_size": 2, "seq_len": SEQ_LEN, "tokens": tokens} | how))
+        return rows_of(
+            get_batch(
+                **{"split": "train", "batch_size": 2, "seq_len": SEQ_LEN, "tokens": tokens} | how
+            )
+        )
 
     first = [[call(number) for _ in range(number + 2)] for number in range(len(ways))]
-    assert first[:-1] == [[rows_of(next(one)) for _ in rows] for rows, one in zip(first, plain, strict=False)]
+    assert first[:-1] == [
+        [rows_of(next(one)) for _ in rows] for rows, one in zip(first, plain, strict=False)
+    ]
     state = json.loads(json.dumps(state_dict()))
     then = [[call(number) for _ in range(3)] for number in range(len(ways))]
     for order in (range(len(ways)), range(len(ways))[::-1]):
         load_state_dict(state)
-        assert sorted(map(str, loaders_in(state_dict()))) == sorted(map(str, loaders_in(state))), "none is forgotten"
-        assert [[call(number) for _ in range(3)] for number in order] == [then[number] for number in order]
+        assert sorted(map(str, loaders_in(state_dict()))) == sorted(map(str, loaders_in(state))), (
+            "none is forgotten"
+        )
+        assert [[call(number) for _ in range(3)] for number in order] == [
+            then[number] for number in order
+        ]
 
 
 def test_a_call_whose_position_another_one_has_continued_is_refused(token_set):
     get_batch("train", 2, SEQ_LEN, tokens=token_set)
     load_state_dict(state_dict())
     get_batch("train", 2, 8, tokens=token_set)
-    with pytest.raises(ValueError, match=r"another call came first and continued the position of get_batch\("):
+    with pytest.raises(
+        ValueError, match=r"another call came first and continued the position of get_batch\("
+    ):
         get_batch("train", 2, SEQ_LEN, tokens=token_set)
 
 
-@pytest.mark.parametrize("change", [{"batch_size": 5}, {"seq_len": 8}, {"batch_size": 1, "seq_len": 20}])
+@pytest.mark.parametrize(
+    "change", [{"batch_size": 5}, {"seq_len": 8}, {"batch_size": 1, "seq_len": 20}]
+)
 def test_the_only_position_of_its_kind_is_continued_with_other_sizes(token_set, change):
     how = {"batch_size": 2, "seq_len": SEQ_LEN, "tokens": token_set}
     for _ in range(3):
@@ -96,7 +133,9 @@ def test_the_only_position_of_its_kind_is_continued_with_other_sizes(token_set, 
 
 
 @pytest.mark.parametrize("kind", ["two positions", "another seed", "another set"])
-def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_taken(token_set, tmp_path, kind):
+def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_taken(
+    token_set, tmp_path, kind
+):
     get_batch("train", 2, SEQ_LEN, tokens=token_set)
     if kind == "two positions":
         get_batch("train", 3, SEQ_LEN, tokens=token_set)
@@ -105,11 +144,17 @@ def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_tak
     expected = rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set))
     load_state_dict(state)
     other = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
-    how = {"two positions": {"batch_size": 1}, "another seed": {"seed": 1}, "another set": {"tokens": other}}[kind]
+    how = {
+        "two positions": {"batch_size": 1},
+        "another seed": {"seed": 1},
+        "another set": {"tokens": other},
+    }[kind]
     get_batch("val", 2, SEQ_LEN, tokens=token_set)
     state_dict()  # training has not begun
     get_batch("train", **{"batch_size": 2, "seq_len": SEQ_LEN, "tokens": token_set} | how)
-    with pytest.raises(ValueError, match=r"loaded.*get_batch\(split='train', batch_size=2, .*first row"):
+    with pytest.raises(
+        ValueError, match=r"loaded.*get_batch\(split='train', batch_size=2, .*first row"
+    ):
         state_dict()
     assert rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set)) == expected
     if kind == "two positions":
@@ -117,7 +162,9 @@ def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_tak
     state_dict()
 
 
-@pytest.mark.parametrize("wrong", [None, {}, {"epoch": 3}, {"get_batch": 1}, {"get_batch": "[1]"}, {"get_batch": "x"}])
+@pytest.mark.parametrize(
+    "wrong", [None, {}, {"epoch": 3}, {"get_batch": 1}, {"get_batch": "[1]"}, {"get_batch": "x"}]
+)
 def test_what_is_no_state_is_refused_and_changes_nothing(token_set, wrong):
     get_batch("train", 1, SEQ_LEN, tokens=token_set)
     before, loader = state_dict(), make_loader(token_set)
@@ -136,7 +183,8 @@ def test_calls_that_a_state_could_not_tell_apart_are_an_error(token_set):
     assert len(loaders_in(state_dict())) == 1
     get_batch("train", 2, SEQ_LEN, tokens=token_set, prefetch=0)
     with pytest.raises(
-        ValueError, match=r"cannot tell two calls apart that agree in all of this: get_batch\(split='train'"
+        ValueError,
+        match=r"cannot tell two calls apart that agree in all of this: get_batch\(split='train'",
     ):
         state_dict()
 

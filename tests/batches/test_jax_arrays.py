@@ -23,7 +23,9 @@ def torch_batches(tokens, ranks, count, state=None, batch_size=B, **settings):
     batches = []
     for _ in range(count):
         parts = [next(loader) for loader in loaders]
-        batches.append(tuple([row for part in parts for row in part[kind].tolist()] for kind in range(2)))
+        batches.append(
+            tuple([row for part in parts for row in part[kind].tolist()] for kind in range(2))
+        )
     return batches, loaders[0].state_dict()
 
 
@@ -43,9 +45,13 @@ def jax_batches(tokens, folder, processes, count, state=None, batch_size=B, devi
     code = f"TOKENS, SIZE, SETTINGS, STATE, COUNT = {str(tokens)!r}, {batch_size}, {settings!r}, {state!r}, {count}"
     told = on_jax(code + RUN, folder, processes, devices)
     assert all(state == told[0][1] for _, state, *_ in told)
-    assert [ranks for _, _, ranks, _ in told] == [[number, processes] for number in range(processes)]
+    assert [ranks for _, _, ranks, _ in told] == [
+        [number, processes] for number in range(processes)
+    ]
     every = zip(*(batches for batches, *_ in told), strict=True)
-    return [tuple(global_array(list(parts)) for parts in zip(*batch, strict=True)) for batch in every], told[0][1]
+    return [
+        tuple(global_array(list(parts)) for parts in zip(*batch, strict=True)) for batch in every
+    ], told[0][1]
 
 
 def test_four_processes_are_torch_s_four_ranks_over_two_epochs_resumed_on_two(token_set, tmp_path):
@@ -119,7 +125,9 @@ RANKS = {  # of the four processes
 def test_each_sharding_has_the_rows_of_the_global_batch_or_is_refused(token_set, tmp_path):
     """Row i of a global array is row i of the global batch, unless its devices are in a mixed order."""
     told = on_jax(SHARDINGS.replace("TOKENS", repr(str(token_set))), tmp_path, 4, devices=2)
-    assert [ranks for *_, ranks in told] == [[0, 2], [0, 2], [1, 2], [1, 2]], "data x tensor across processes"
+    assert [ranks for *_, ranks in told] == [[0, 2], [0, 2], [1, 2], [1, 2]], (
+        "data x tensor across processes"
+    )
     for name in [*RANKS, "interleaved"]:
         expected = RANKS.get(name, [0, 1, 2, 3])
         found = [batches[name] for batches, *_ in told]
@@ -127,7 +135,9 @@ def test_each_sharding_has_the_rows_of_the_global_batch_or_is_refused(token_set,
         assert {world_size for _, world_size, _ in found} == {max(expected) + 1}
         ((inputs, _),), _ = torch_batches(token_set, max(expected) + 1, 1, batch_size=4)
         rows = global_array([rows for *_, rows in found])
-        assert (rows if name in RANKS else sorted(rows)) == (inputs if name in RANKS else sorted(inputs)), name
+        assert (rows if name in RANKS else sorted(rows)) == (
+            inputs if name in RANKS else sorted(inputs)
+        ), name
     for process, (batches, refused, _) in enumerate(told):
         ((inputs, _),), _ = torch_batches(token_set, 1, 1, batch_size=4, seed=process)
         assert batches["own devices"][:2] == [0, 1], "as in an evaluation on one process"
@@ -171,14 +181,19 @@ def test_ranks_parameters_document_ids_and_the_end(token_set, tmp_path):
     ((inputs, _),), _ = torch_batches(token_set, 2, 1)
     assert told[0]["numpy"] == [0, 2, inputs[:B]]
     assert told[1]["numpy"] == [1, 2, inputs[B:]]
-    of_numpy = [str(one) for one in inspect.signature(tokenmill.numpy.RowLoader).parameters.values()]
+    of_numpy = [
+        str(one) for one in inspect.signature(tokenmill.numpy.RowLoader).parameters.values()
+    ]
     for process, found in enumerate(told):
         own = {one for one in found["parameters"] if "sharding" not in one}
         names = {one.partition(":")[0] for one in set(of_numpy) - own}
         assert own <= set(of_numpy), "the same defaults"
         assert names == {"dtype", "drop_last", "rank", "world_size"}
         assert "dtype int32 cannot hold" in found["int32"]
-        assert f"({1 - process}, 2) in torch and ({process}, 2) in JAX; pass rank and world_size" in found["differ"]
+        assert (
+            f"({1 - process}, 2) in torch and ({process}, 2) in JAX; pass rank and world_size"
+            in found["differ"]
+        )
         assert (found["given"], found["a mesh of torch is enough"]) == ("", [1 - process, 2])
 
 

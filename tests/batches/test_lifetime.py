@@ -37,7 +37,9 @@ def without_collector():
 
 
 def mapped(folder):
-    files = [os.readlink(f"/proc/self/map_files/{name}") for name in os.listdir("/proc/self/map_files")]
+    files = [
+        os.readlink(f"/proc/self/map_files/{name}") for name in os.listdir("/proc/self/map_files")
+    ]
     return any(str(folder) in path for path in files)
 
 
@@ -59,14 +61,23 @@ def alarm():
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("kind", ["one set", "mixture", "nanochat"])
-def test_a_ctrl_c_at_any_moment_costs_a_batch_at_most_and_never_gives_wrong_rows(tmp_path, alarm, prefetch, kind):
+def test_a_ctrl_c_at_any_moment_costs_a_batch_at_most_and_never_gives_wrong_rows(
+    tmp_path, alarm, prefetch, kind
+):
     folder = make_sources(tmp_path, documents=60)
     tokens, how = folder / "web", {"packing": kind if kind == "nanochat" else "best_fit"}
     if kind == "mixture":
-        tokens = Mixture({"web": 2, "code": 1}, sources={name: folder / name for name in ("web", "code")})
+        tokens = Mixture(
+            {"web": 2, "code": 1}, sources={name: folder / name for name in ("web", "code")}
+        )
     plain, before = make_loader(tokens, prefetch=0, **how), threads()
     next(make_loader(tokens, prefetch=0, **how))  # imports what planning needs
-    loader, rng, found, interrupts = make_loader(tokens, prefetch=prefetch, **how), random.Random(0), {}, 0
+    loader, rng, found, interrupts = (
+        make_loader(tokens, prefetch=prefetch, **how),
+        random.Random(0),
+        {},
+        0,
+    )
     while interrupts < 20 or len(found) < 20:  # a busy machine makes no batch in 10 ms
         interrupts += 1
         with suppress(KeyboardInterrupt):
@@ -99,7 +110,11 @@ def test_a_closed_loader_has_no_thread_and_no_file_and_still_tells_its_position(
     assert not mapped(tokens)
     assert loader.state_dict() == position
     shutil.rmtree(tokens)
-    for use in (lambda: next(loader), lambda: next(iter(loader)), lambda: loader.load_state_dict(position)):
+    for use in (
+        lambda: next(loader),
+        lambda: next(iter(loader)),
+        lambda: loader.load_state_dict(position),
+    ):
         with pytest.raises(ValueError, match="is closed; create another"):
             use()
     for use in (lambda: loader.skip(1), lambda: loader.set_epoch(0)):
@@ -113,8 +128,14 @@ class Large:
 
 
 WAYS = {  # what makes an iterator of a token set, and what is done with it
-    "to the end": (lambda tokens: make_loader(tokens, split="val", epochs=1), lambda loader: deque(loader, maxlen=0)),
-    "break": (lambda tokens: make_loader(Mixture({str(tokens): 1})), lambda loader: next(loader.with_state())),
+    "to the end": (
+        lambda tokens: make_loader(tokens, split="val", epochs=1),
+        lambda loader: deque(loader, maxlen=0),
+    ),
+    "break": (
+        lambda tokens: make_loader(Mixture({str(tokens): 1})),
+        lambda loader: next(loader.with_state()),
+    ),
     "an error": (make_loader, lambda loader: [1 / (2 - number) for number, _ in enumerate(loader)]),
     "PackedRows": (lambda tokens: iter(PackedRows(tokens, batch_size=2, seq_len=SEQ_LEN)), next),
 }
@@ -156,7 +177,9 @@ next(loader)
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("used", ["not yet", "loaded", "in the parent"])
-def test_a_forked_child_goes_on_where_the_parent_stood_and_so_does_the_parent(token_set, prefetch, used):
+def test_a_forked_child_goes_on_where_the_parent_stood_and_so_does_the_parent(
+    token_set, prefetch, used
+):
     loader = make_loader(token_set, batch_size=1, prefetch=prefetch)
     expected = list(islice(reference_rows(token_set), 46))
     begin = 0 if used == "not yet" else 5
@@ -184,6 +207,9 @@ def test_a_loader_is_not_pickled_or_copied(token_set):
     loader = make_loader(token_set)
     next(loader)
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="a RowLoader cannot be copied or pickled; make another one and load this"):
+        with pytest.raises(
+            TypeError,
+            match="a RowLoader cannot be copied or pickled; make another one and load this",
+        ):
             attempt(loader)
     assert rows_of(next(loader)) == list(islice(reference_rows(token_set), 2, 4))

@@ -23,7 +23,11 @@ def test_a_batch_is_a_contiguous_pair_of_int64_that_stays_as_it_is(tmp_path, pre
     for _ in range(10):
         inputs, targets = batch = next(loader)
         for tensor in batch:
-            assert (tensor.dtype, tensor.shape, tensor.device.type) == (torch.int64, (3, SEQ_LEN), "cpu")
+            assert (tensor.dtype, tensor.shape, tensor.device.type) == (
+                torch.int64,
+                (3, SEQ_LEN),
+                "cpu",
+            )
             assert tensor.is_contiguous()
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
         held.append((batch, rows_of(batch)))
@@ -37,15 +41,24 @@ def test_a_batch_is_a_contiguous_pair_of_int64_that_stays_as_it_is(tmp_path, pre
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_targets_are_the_number_of_those_in_the_loss_of_all_ranks(tmp_path, token_set, prefetch):
     chats = make_chat_set(tmp_path / "chats", train=[[30, 9, 12, 5] * 20] * 2, val=[[40] * 9])
-    for tokens, settings in ((chats, {"long_documents": "crop"}), (token_set, {"loss": "once"}), (token_set, {})):
-        ranks = [make_loader(tokens, rank=rank, world_size=2, prefetch=prefetch, **settings) for rank in range(2)]
+    for tokens, settings in (
+        (chats, {"long_documents": "crop"}),
+        (token_set, {"loss": "once"}),
+        (token_set, {}),
+    ):
+        ranks = [
+            make_loader(tokens, rank=rank, world_size=2, prefetch=prefetch, **settings)
+            for rank in range(2)
+        ]
         for _ in range(12):
             position = ranks[0].state_dict()
             found = sum(int((next(loader)[1] != -100).sum()) for loader in ranks)
             assert [loader.targets for loader in ranks] == [found] * 2
         assert (found < 4 * SEQ_LEN) == bool(settings)
         ranks[0].load_state_dict(position)
-        assert (ranks[0].targets, ranks[0].row_sources.tolist()) == (0, []), "nothing was returned since"
+        assert (ranks[0].targets, ranks[0].row_sources.tolist()) == (0, []), (
+            "nothing was returned since"
+        )
         next(ranks[0])
         assert (ranks[0].targets, ranks[0].step) == (found, 12)
 
@@ -54,7 +67,10 @@ def test_row_sources_say_where_each_row_comes_from_and_seen_adds_them_up(tmp_pat
     folder = make_sources(tmp_path, documents=30)
     weights = {"web": 5, "code": 2, "math": 1}
     mixture = Mixture(weights, sources={name: folder / name for name in weights})
-    ranks = [RowLoader(mixture, batch_size=3, seq_len=SEQ_LEN, rank=rank, world_size=2) for rank in range(2)]
+    ranks = [
+        RowLoader(mixture, batch_size=3, seq_len=SEQ_LEN, rank=rank, world_size=2)
+        for rank in range(2)
+    ]
     own = {name: reference_rows(folder / name, name=name) for name in weights}
     given = dict.fromkeys(weights, 0)
     for _ in range(25):
@@ -63,13 +79,21 @@ def test_row_sources_say_where_each_row_comes_from_and_seen_adds_them_up(tmp_pat
                 given[loader.sources[number]] += 1
                 assert row == next(own[loader.sources[number]])
         seen = ranks[0].seen()
-        assert {name: used[:2] for name, used in seen.items()} == {n: (c * SEQ_LEN, c) for n, c in given.items()}
-        assert all(0 <= seen[name].epochs - ranks[0].run.now.cursors[name].epoch <= 1 for name in weights)
+        assert {name: used[:2] for name, used in seen.items()} == {
+            n: (c * SEQ_LEN, c) for n, c in given.items()
+        }
+        assert all(
+            0 <= seen[name].epochs - ranks[0].run.now.cursors[name].epoch <= 1 for name in weights
+        )
 
 
 def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defaults():
     def parameters(function):
-        return {name: p for name, p in inspect.signature(function).parameters.items() if name not in ("self", "dtype")}
+        return {
+            name: p
+            for name, p in inspect.signature(function).parameters.items()
+            if name not in ("self", "dtype")
+        }
 
     expected = parameters(RowLoader.__init__)
     assert {field.name for field in fields(LoaderConfig)} == {*expected, "dtype"}
@@ -82,28 +106,44 @@ def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defa
             assert spelled[name] == expected[name].replace(kind=spelled[name].kind)
     for name in (*expected, "dtype"):
         told = f"| {name} |", f"| {name}, ", f", {name} |", f"`{name}`"
-        assert any(one in RowLoader.__doc__ + tokenmill.numpy.RowLoader.__doc__ for one in told), name
+        assert any(one in RowLoader.__doc__ + tokenmill.numpy.RowLoader.__doc__ for one in told), (
+            name
+        )
 
 
 @pytest.mark.parametrize("settings", [*PACKINGS[::3], {"packing": "nanochat"}], ids=str)
 def test_its_properties_tell_the_truth_and_disturb_nothing(token_set, settings):
     loader, silent = make_loader(token_set, **settings), make_loader(token_set, **settings)
     for step in range(4):
-        assert f"'{token_set}', 'train': 2 rows of 16 + 1 tokens, {settings['packing']}; rank 0 of 1; " in repr(loader)
+        assert (
+            f"'{token_set}', 'train': 2 rows of 16 + 1 tokens, {settings['packing']}; rank 0 of 1; "
+            in repr(loader)
+        )
         assert f"{step} steps and {step * 2 * SEQ_LEN} tokens" in repr(loader)
         assert (loader.vocab_size, loader.bos_id, loader.sources) == (1000, BOS, ())
         assert (loader.step, loader.tokens_seen) == (step, step * 2 * SEQ_LEN)
-        assert (loader.epoch is None, loader.rows is None) == ((settings["packing"] == "nanochat"),) * 2
+        assert (loader.epoch is None, loader.rows is None) == (
+            (settings["packing"] == "nanochat"),
+        ) * 2
         waited = loader.waited
         assert rows_of(next(loader)) == rows_of(next(silent))
         assert loader.waited > waited
         assert loader.row_sources.tolist() == [0, 0]
-    with pytest.raises(ValueError, match=r"seen\(\) is for a mixture; for one token set, use tokens_seen and epoch"):
+    with pytest.raises(
+        ValueError, match=r"seen\(\) is for a mixture; for one token set, use tokens_seen and epoch"
+    ):
         loader.seen()
 
 
 def test_numbers_of_other_libraries_mean_the_same_rows_and_the_same_position(token_set):
-    settings = {"batch_size": 2, "seq_len": SEQ_LEN, "seed": SEED, "prefetch": 0, "rank": 0, "world_size": 1}
+    settings = {
+        "batch_size": 2,
+        "seq_len": SEQ_LEN,
+        "seed": SEED,
+        "prefetch": 0,
+        "rank": 0,
+        "world_size": 1,
+    }
     loader = RowLoader(token_set, shuffle=True, **settings)
     other = {name: np.int64(value) for name, value in settings.items()}
     again = RowLoader(str(token_set), np.str_("train"), shuffle=np.bool_(True), **other)

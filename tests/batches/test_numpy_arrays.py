@@ -48,7 +48,9 @@ def test_rows_and_positions_are_those_of_torch_and_each_continues_the_other_s(to
                 loader.load_state_dict(state)
 
 
-def test_so_are_those_of_mixtures_with_chats_and_of_large_vocabularies_and_the_last_of_an_epoch(tmp_path):
+def test_so_are_those_of_mixtures_with_chats_and_of_large_vocabularies_and_the_last_of_an_epoch(
+    tmp_path,
+):
     folder = make_sources(tmp_path, documents=20)
     make_chat_set(tmp_path / "chats", train=[[30, 9, 50, 12] * 20], val=[[9]])
     sources = {name: folder / name for name in ("web", "chats")}
@@ -68,7 +70,9 @@ def test_so_are_those_of_mixtures_with_chats_and_of_large_vocabularies_and_the_l
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_arrays_are_contiguous_and_writable_and_share_no_memory(token_set, prefetch):
-    loader, expected = (RowLoader(token_set, batch_size=2, seq_len=SEQ_LEN, prefetch=prefetch) for _ in range(2))
+    loader, expected = (
+        RowLoader(token_set, batch_size=2, seq_len=SEQ_LEN, prefetch=prefetch) for _ in range(2)
+    )
     held = [array for _ in range(4) for array in next(loader)]
     for number, array in enumerate(held):
         assert array.flags.c_contiguous
@@ -89,12 +93,17 @@ def test_a_type_that_cannot_hold_the_ids_or_the_ignore_index_is_refused(token_se
     for tokens, settings, message in (
         (token_set, {"dtype": "int8"}, "dtype int8 cannot hold .* 999"),
         (wide, {"dtype": "uint16"}, "dtype uint16 cannot hold"),
-        *((token_set, {"dtype": no}, "dtype must be an integer type") for no in ("float32", bool, "int3", torch.int32)),
+        *(
+            (token_set, {"dtype": no}, "dtype must be an integer type")
+            for no in ("float32", bool, "int3", torch.int32)
+        ),
         (token_set, {"dtype": "uint16", "loss": "once"}, "dtype uint16 cannot hold .*-100"),
     ):
         with pytest.raises(ValueError, match=message):
             make(tokens, **settings)
-    assert (next(make(token_set, dtype="uint16", loss="once", ignore_index=60_000))[1] == 60_000).any()
+    assert (
+        next(make(token_set, dtype="uint16", loss="once", ignore_index=60_000))[1] == 60_000
+    ).any()
 
 
 CHILD = f"""
@@ -117,6 +126,8 @@ def test_a_process_that_multiprocessing_started_must_be_told_its_rank(token_set,
     """It would take itself for rank 0 of 1, as in a worker of Grain's, in every process of a JAX program."""
     (tmp_path / "program.py").write_text(CHILD)
     command = [sys.executable, tmp_path / "program.py", method, token_set]
-    refused, told = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    refused, told = subprocess.run(
+        command, capture_output=True, text=True, timeout=120
+    ).stdout.splitlines()
     assert "multiprocessing has started this process" in refused
     assert told == "1 2"

@@ -15,7 +15,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tokenmill import Mixture, PackedRows
 
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital'", "ignore:This DataLoader will create 2 worker")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:'set_vital'", "ignore:This DataLoader will create 2 worker"
+)
 WORKERS = [
     {"num_workers": 0},
     {"num_workers": 1, "multiprocessing_context": "fork"},
@@ -38,8 +40,14 @@ def batches_of(loader, count=None):
 @pytest.mark.parametrize("workers", FAST, ids=[0, 1])
 def test_batches_are_those_of_the_loader_in_its_order(token_set, tmp_path, workers):
     folder = make_sources(tmp_path, documents=20)
-    mixture = Mixture({"web": 2, "code": 1}, sources={name: folder / name for name in ("web", "code")})
-    for tokens, how in ((token_set, {"rank": 1, "world_size": 2}), (token_set, {"packing": "nanochat"}), (mixture, {})):
+    mixture = Mixture(
+        {"web": 2, "code": 1}, sources={name: folder / name for name in ("web", "code")}
+    )
+    for tokens, how in (
+        (token_set, {"rank": 1, "world_size": 2}),
+        (token_set, {"packing": "nanochat"}),
+        (mixture, {}),
+    ):
         loader = DataLoader(make_dataset(tokens, **how), batch_size=None, **workers)
         assert batches_of(loader, 20) == batches_of(make_loader(tokens, **how), 20)
 
@@ -50,7 +58,13 @@ def test_batches_are_those_of_the_loader_in_its_order(token_set, tmp_path, worke
 def test_an_epoch_ends_with_as_many_batches_as_len_says(token_set, workers, drop_last, world_size):
     lengths = set()
     for rank in range(world_size):
-        how = {"batch_size": 3, "epochs": 1, "drop_last": drop_last, "rank": rank, "world_size": world_size}
+        how = {
+            "batch_size": 3,
+            "epochs": 1,
+            "drop_last": drop_last,
+            "rank": rank,
+            "world_size": world_size,
+        }
         dataset, expected = make_dataset(token_set, **how), make_loader(token_set, **how)
         for epoch in (0, 2):
             dataset.set_epoch(epoch)
@@ -78,9 +92,14 @@ def test_without_a_batch_size_rows_come_one_by_one_for_the_dataloader_to_batch(t
 # ---------------------------------------------------------------------------- epochs
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids=lambda workers: "-".join(map(str, workers.values())))
+@pytest.mark.parametrize(
+    "workers", WORKERS, ids=lambda workers: "-".join(map(str, workers.values()))
+)
 def test_set_epoch_is_that_of_the_next_iteration_and_leaves_one_that_runs_alone(token_set, workers):
-    dataset, expected = make_dataset(token_set, batch_size=1, epochs=1), make_loader(token_set, batch_size=1, epochs=1)
+    dataset, expected = (
+        make_dataset(token_set, batch_size=1, epochs=1),
+        make_loader(token_set, batch_size=1, epochs=1),
+    )
     epochs = [batches_of(expected) for _ in range(3)]
     loader = DataLoader(dataset, batch_size=None, **workers)
     turns = ((0, 2), (2, 1), (1, 1))
@@ -100,13 +119,22 @@ def test_what_would_deal_rows_twice_or_ranks_unequally_is_refused(token_set, soo
     for kind in (DataLoader, StatefulDataLoader):
         with pytest.raises(ValueError, match="use num_workers=0 or 1, not 2"):
             next(iter(kind(make_dataset(token_set), batch_size=None, num_workers=2)))
-    persistent = DataLoader(make_dataset(token_set, epochs=1), batch_size=None, num_workers=1, persistent_workers=True)
+    persistent = DataLoader(
+        make_dataset(token_set, epochs=1), batch_size=None, num_workers=1, persistent_workers=True
+    )
     assert batches_of(persistent) == batches_of(make_loader(token_set, epochs=1))
-    with pytest.raises(ValueError, match="a worker that persists cannot be told its epoch: leave out persistent_work"):
+    with pytest.raises(
+        ValueError,
+        match="a worker that persists cannot be told its epoch: leave out persistent_work",
+    ):
         next(iter(persistent))
-    with pytest.raises(ValueError, match="drop_last=False needs a batch_size: ranks would have unequal numbers"):
+    with pytest.raises(
+        ValueError, match="drop_last=False needs a batch_size: ranks would have unequal numbers"
+    ):
         make_dataset(token_set, batch_size=None, drop_last=False, epochs=1)
-    with pytest.raises(TypeError, match=r"this dataset is endless and has no len\(\); pass epochs="):
+    with pytest.raises(
+        TypeError, match=r"this dataset is endless and has no len\(\); pass epochs="
+    ):
         len(make_dataset(token_set))
     assert make_dataset(token_set), "Python would ask for its len"
 
@@ -120,7 +148,9 @@ def test_a_set_that_has_changed_since_is_refused(tmp_path, workers, soon_given_u
     loader = DataLoader(make_dataset(small), batch_size=None, **workers)
     assert batches_of(loader, 5) == batches_of(make_loader(small), 5)
     shutil.copytree(large, small, dirs_exist_ok=True)
-    with pytest.raises(ValueError, match="a token set has changed since this PackedRows was made; make another one"):
+    with pytest.raises(
+        ValueError, match="a token set has changed since this PackedRows was made; make another one"
+    ):
         next(iter(loader))
     assert batches_of(make_dataset(small), 5) == batches_of(make_loader(large), 5)
 
@@ -129,7 +159,9 @@ def test_a_set_that_has_changed_since_is_refused(tmp_path, workers, soon_given_u
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("settings", [{}, {"batch_size": None, "epochs": 2}, {"packing": "nanochat"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"batch_size": None, "epochs": 2}, {"packing": "nanochat"}], ids=str
+)
 def test_a_stateful_dataloader_goes_on_mid_epoch(token_set, num_workers, settings):
     def make():
         dataset = make_dataset(token_set, **settings)

@@ -27,16 +27,28 @@ def dealt_by(loaders, calls):
 
 
 @pytest.mark.parametrize("settings", [*PACKINGS, {"packing": "nanochat"}], ids=str)
-def test_the_position_that_comes_with_a_batch_is_continued_by_the_next(token_set, settings, windows):
-    loader, batches, states = make_loader(token_set, **settings), [], [make_loader(token_set, **settings).state_dict()]
+def test_the_position_that_comes_with_a_batch_is_continued_by_the_next(
+    token_set, settings, windows
+):
+    loader, batches, states = (
+        make_loader(token_set, **settings),
+        [],
+        [make_loader(token_set, **settings).state_dict()],
+    )
     for batch, state in islice(loader.with_state(), 15):
         batches.append(rows_of(batch))
         states.append(state)
     for step, state in enumerate(states[:-1]):
         resumed = make_loader(token_set, prefetch=step % 3, **settings)
         resumed.load_state_dict(json.loads(json.dumps(state)))
-        assert (resumed.state_dict(), resumed.step, resumed.tokens_seen) == (state, step, step * 2 * SEQ_LEN)
-        assert [rows_of(batch) for batch in islice(resumed, min(3, 15 - step))] == batches[step : step + 3]
+        assert (resumed.state_dict(), resumed.step, resumed.tokens_seen) == (
+            state,
+            step,
+            step * 2 * SEQ_LEN,
+        )
+        assert [rows_of(batch) for batch in islice(resumed, min(3, 15 - step))] == batches[
+            step : step + 3
+        ]
     for step in (12, 3, 7):  # a loader that runs goes where it is told
         loader.load_state_dict(states[step])
         assert rows_of(next(loader)) == batches[step]
@@ -65,7 +77,9 @@ def histories(token_set, folder):
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_position_goes_through_checkpoints_of_torch_and_json_into_any_loader(token_set, tmp_path):
-    for number, (loader, fresh) in enumerate(histories(token_set, make_sources(tmp_path / "sets", documents=20))):
+    for number, (loader, fresh) in enumerate(
+        histories(token_set, make_sources(tmp_path / "sets", documents=20))
+    ):
         state = loader.state_dict()
         dcp.save({"data": loader}, checkpoint_id=tmp_path / str(number))
         dcp.load({"data": fresh}, checkpoint_id=tmp_path / str(number))
@@ -92,7 +106,9 @@ def test_so_does_that_of_get_batch_in_a_fresh_process(token_set, tmp_path):
         get_batch("train", 2, SEQ_LEN, tokens=token_set)
     dcp.save({"data": tokenmill}, checkpoint_id=tmp_path)
     done = warm.run("-c", code, tmp_path, token_set, cwd=ROOT)
-    assert done.stdout == f"{get_batch('train', 2, SEQ_LEN, tokens=token_set)[0].tolist()}\n", done.stderr
+    assert done.stdout == f"{get_batch('train', 2, SEQ_LEN, tokens=token_set)[0].tolist()}\n", (
+        done.stderr
+    )
 
 
 # ---------------------------------------------------------------------------- what is refused
@@ -134,15 +150,23 @@ def test_chats_may_join_a_run_of_text_and_then_keep_what_is_said_of_long_ones(tm
     loader.load_state_dict(text.state_dict())
     next(loader)
     make_loader(both, long_documents="crop").load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match="long_documents of chats is 'crop' in the position, 'drop' here"):
+    with pytest.raises(
+        ValueError, match="long_documents of chats is 'crop' in the position, 'drop' here"
+    ):
         make_loader(both, long_documents="drop").load_state_dict(loader.state_dict())
 
 
-@pytest.mark.parametrize("wrong", [None, [], "x", {}, {"tokenmill": 1}, {"tokenmill": "x"}, {"tokenmill": "9" * 5000}])
+@pytest.mark.parametrize(
+    "wrong", [None, [], "x", {}, {"tokenmill": 1}, {"tokenmill": "x"}, {"tokenmill": "9" * 5000}]
+)
 def test_what_is_no_position_is_refused(token_set, wrong):
-    with pytest.raises(ValueError, match="expected a position, the dict that state_dict made, found"):
+    with pytest.raises(
+        ValueError, match="expected a position, the dict that state_dict made, found"
+    ):
         make_loader(token_set).load_state_dict(wrong)
-    other = json.dumps(json.loads(make_loader(token_set).state_dict()["tokenmill"]) | {"version": 0})
+    other = json.dumps(
+        json.loads(make_loader(token_set).state_dict()["tokenmill"]) | {"version": 0}
+    )
     with pytest.raises(ValueError, match="expected a position of version .*, found 0: start again"):
         make_loader(token_set).load_state_dict({"tokenmill": other})
 
@@ -163,7 +187,13 @@ def packed(found):
 
 def places_in(value, path=()):
     """The way to every value in a position."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield (*path, key)
         yield from places_in(inner, (*path, key))
@@ -174,10 +204,14 @@ def places_in(value, path=()):
     [*product(["epochs", "a mixture"], WRONG), *product(["nanochat"], WRONG[::3])],
     ids=lambda one: str(one)[:9],
 )
-def test_a_position_with_a_wrong_value_goes_on_or_is_refused_and_changes_nothing(tmp_path, kind, wrong):
+def test_a_position_with_a_wrong_value_goes_on_or_is_refused_and_changes_nothing(
+    tmp_path, kind, wrong
+):
     """Each value of it in turn; another number may be that of another row."""
     folder = make_sources(tmp_path, documents=20)
-    tokens = Mixture({"web": 3, "code": 1}, sources={name: folder / name for name in ("web", "code")})
+    tokens = Mixture(
+        {"web": 3, "code": 1}, sources={name: folder / name for name in ("web", "code")}
+    )
     how = {"batch_size": 2, "seq_len": 12, "prefetch": 0, "epochs": 2 if kind == "epochs" else None}
     how["packing"] = kind if kind == "nanochat" else "best_fit"
     loader = RowLoader(tokens if kind == "a mixture" else folder / "web", **how)

@@ -20,7 +20,9 @@ from tokenmill import RowLoader
         ({"WORLD_SIZE": "2"}, "RANK=None and WORLD_SIZE=2 .* call .*init_process_group first"),
     ],
 )
-def test_an_environment_that_does_not_tell_the_rank_is_refused(token_set, monkeypatch, environment, message):
+def test_an_environment_that_does_not_tell_the_rank_is_refused(
+    token_set, monkeypatch, environment, message
+):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
@@ -28,7 +30,9 @@ def test_an_environment_that_does_not_tell_the_rank_is_refused(token_set, monkey
     assert make_loader(token_set, rank=0, world_size=1).world_size == 1
 
 
-def test_ranks_come_from_torchrun_s_environment_and_one_that_changes_is_noticed(token_set, monkeypatch):
+def test_ranks_come_from_torchrun_s_environment_and_one_that_changes_is_noticed(
+    token_set, monkeypatch
+):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = make_loader(token_set)
@@ -36,7 +40,9 @@ def test_ranks_come_from_torchrun_s_environment_and_one_that_changes_is_noticed(
     assert rows_of(next(loader)) == list(islice(reference_rows(token_set), 4))[2:]
     monkeypatch.setenv("RANK", "0")
     loader.load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match="rank 1 of 2 .*but this process is now rank 0 of 2; make loaders after"):
+    with pytest.raises(
+        ValueError, match="rank 1 of 2 .*but this process is now rank 0 of 2; make loaders after"
+    ):
         next(loader)
 
 
@@ -45,9 +51,16 @@ def test_ranks_deal_every_row_of_an_epoch_once_in_the_global_order(prepared, tmp
 loader = RowLoader({str(prepared[1])!r}, batch_size=2, seq_len={SEQ_LEN}, epochs=1, drop_last=False)
 tell([[x.tolist() + [y.tolist()[-1]] for x, y in zip(*batch)] for batch in loader])
 """
-    dealt = [row for batches in zip(*on_ranks(code, tmp_path), strict=True) for batch in batches for row in batch]
+    dealt = [
+        row
+        for batches in zip(*on_ranks(code, tmp_path), strict=True)
+        for batch in batches
+        for row in batch
+    ]
     assert dealt == list(
-        islice(reference_rows(prepared[1]), RowLoader(prepared[1], batch_size=2, seq_len=SEQ_LEN).rows)
+        islice(
+            reference_rows(prepared[1]), RowLoader(prepared[1], batch_size=2, seq_len=SEQ_LEN).rows
+        )
     )
     assert len(dealt) > 1000
 
@@ -77,7 +90,9 @@ def test_the_ranks_of_one_data_parallel_place_of_a_mesh_get_the_same_rows(token_
     assert [coordinate for coordinate, *_ in ranks] == [[0, 0], [0, 1], [1, 0], [1, 1]]
     for (place, _), rows, *same, _ in ranks:
         assert (rows, same) == (expected[place], [True, True])
-    assert [both for *_, both in ranks] == [[rank, 4] for rank in range(4)], "two dimensions, both data-parallel"
+    assert [both for *_, both in ranks] == [[rank, 4] for rank in range(4)], (
+        "two dimensions, both data-parallel"
+    )
     with pytest.raises(ValueError, match="mesh determines rank and world_size; leave these out"):
         make_loader(token_set, mesh=object(), rank=0, world_size=1)
 
@@ -107,9 +122,15 @@ tell(told)
 """
 
 
-def test_ranks_that_differ_in_what_the_order_follows_from_are_told_and_nobody_waits(token_set, tmp_path):
+def test_ranks_that_differ_in_what_the_order_follows_from_are_told_and_nobody_waits(
+    token_set, tmp_path
+):
     other = make_token_set(tmp_path / "other", train=[[9] * 30, [9] * 30], val=[[9]])
-    code = (TOGETHER + DISAGREE).replace("TOKENS", repr(str(token_set))).replace("OTHER", repr(str(other)))
+    code = (
+        (TOGETHER + DISAGREE)
+        .replace("TOKENS", repr(str(token_set)))
+        .replace("OTHER", repr(str(other)))
+    )
     ranks = on_ranks(code, tmp_path)
     assert len(ranks[0]) == 9
     for what in ranks[0]:

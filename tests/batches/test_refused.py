@@ -13,21 +13,45 @@ from tokenmill.batches.torch_arrays import find_device
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        *(({"batch_size": wrong}, "batch_size must be a whole number") for wrong in (0, 2.0, "2", True, None)),
-        *(({"seed": wrong}, "seed must be a whole number, not") for wrong in (1337.0, np.float64(1337), "1337")),
-        *(({name: "False"}, f"{name} must be True or False, not 'False'") for name in ("shuffle", "drop_last")),
+        *(
+            ({"batch_size": wrong}, "batch_size must be a whole number")
+            for wrong in (0, 2.0, "2", True, None)
+        ),
+        *(
+            ({"seed": wrong}, "seed must be a whole number, not")
+            for wrong in (1337.0, np.float64(1337), "1337")
+        ),
+        *(
+            ({name: "False"}, f"{name} must be True or False, not 'False'")
+            for name in ("shuffle", "drop_last")
+        ),
         ({"seq_len": 0}, "seq_len must be a whole number of at least 1, not 0"),
-        ({"packing": "worst_fit"}, "packing must be one of best_fit, nanochat, concat, random, not 'worst_fit'"),
+        (
+            {"packing": "worst_fit"},
+            "packing must be one of best_fit, nanochat, concat, random, not 'worst_fit'",
+        ),
         ({"long_documents": "cut"}, "long_documents must be one of"),
-        ({"long_documents": "drop"}, "long_documents='drop' is for conversations; with text use 'split' or 'crop'"),
+        (
+            {"long_documents": "drop"},
+            "long_documents='drop' is for conversations; with text use 'split' or 'crop'",
+        ),
         ({"split": "test"}, "split must be one of train, val, not 'test'"),
         ({"loss": "twice"}, "loss must be one of all, once"),
         ({"loss": "once", "ignore_index": 5}, "ignore_index=5 is a token id of"),
-        ({"loss": "once", "packing": "concat"}, "loss='once' is not supported with packing='concat'"),
+        (
+            {"loss": "once", "packing": "concat"},
+            "loss='once' is not supported with packing='concat'",
+        ),
         ({"rank": 2, "world_size": 2}, "pass both, rank from 0 to world_size - 1, or none"),
         ({"rank": 1}, "rank=1, world_size=None"),
-        ({"batch_size": 1000, "epochs": 1}, "has 22 rows .*fewer than .* batch of 1000 .* pass drop_last=False"),
-        ({"seq_len": 111, "packing": "concat"}, "shard train_1.000.* fewer .*than a row.* 60; use packing='best_fit'"),
+        (
+            {"batch_size": 1000, "epochs": 1},
+            "has 22 rows .*fewer than .* batch of 1000 .* pass drop_last=False",
+        ),
+        (
+            {"seq_len": 111, "packing": "concat"},
+            "shard train_1.000.* fewer .*than a row.* 60; use packing='best_fit'",
+        ),
         ({"packing": "nanochat", "epochs": 1}, "epochs is not supported with packing='nanochat'"),
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, not -1"),
         ({"prefetch": 10**9}, "prefetch must be at most 1,000, not 1000000000"),
@@ -51,7 +75,10 @@ def test_what_is_no_token_set_is_refused(token_set, tmp_path):
     for settings, message in (
         ({"epochs": 1}, "epochs is for one token set"),
         ({"view": "good"}, "view='good' is for one token set"),
-        ({"packing": "nanochat"}, "a mixture, view or epochs is not supported with packing='nanochat'"),
+        (
+            {"packing": "nanochat"},
+            "a mixture, view or epochs is not supported with packing='nanochat'",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             RowLoader(mixture, batch_size=2, seq_len=SEQ_LEN, **settings)
@@ -59,7 +86,9 @@ def test_what_is_no_token_set_is_refused(token_set, tmp_path):
 
 def test_what_documents_that_stay_whole_do_not_support_is_refused(tmp_path):
     chats = make_chat_set(tmp_path / "chats", train=[[30, 9] * 20], val=[[9]])
-    with pytest.raises(ValueError, match="chats: packing 'concat' is not for chat sets; use 'best_fit'"):
+    with pytest.raises(
+        ValueError, match="chats: packing 'concat' is not for chat sets; use 'best_fit'"
+    ):
         make_loader(chats, packing="concat")
     with pytest.raises(ValueError, match="longer than"):
         make_loader(chats)
@@ -93,6 +122,9 @@ def test_a_device_that_this_machine_lacks_is_refused_when_the_loader_is_made(tok
 
 @pytest.mark.parametrize("device", [None, 1.5, "gpu"])
 def test_what_is_no_device_is_refused_and_another_gets_its_index(token_set, device):
-    assert [find_device("meta"), find_device("cpu:0")] == [torch.empty(0, device="meta").device, torch.device("cpu")]
+    assert [find_device("meta"), find_device("cpu:0")] == [
+        torch.empty(0, device="meta").device,
+        torch.device("cpu"),
+    ]
     with pytest.raises(ValueError, match=f"device {device!r}"):
         make_loader(token_set, device=device)

@@ -31,10 +31,14 @@ def history(arrays_class, seed, steps=60):
     dtype, sent, held, sums = rng.choice([np.uint16, np.uint32]), [], [], []
 
     def send():
-        rows = numbers.integers(0, VOCAB, (rng.choice([ROWS, ROWS, 1, 0]), LENGTH + 1)).astype(dtype)
+        rows = numbers.integers(0, VOCAB, (rng.choice([ROWS, ROWS, 1, 0]), LENGTH + 1)).astype(
+            dtype
+        )
         mask = numbers.random(rows.shape) < 0.5 if seed % 2 else None
         places = numbers.permutation(len(rows)) if seed % 3 else slice(None)
-        sent.append((arrays.send(rows, mask, places), reference.receive(reference.send(rows, mask, places))))
+        sent.append(
+            (arrays.send(rows, mask, places), reference.receive(reference.send(rows, mask, places)))
+        )
 
     def receive():
         if sent:
@@ -54,7 +58,19 @@ def history(arrays_class, seed, steps=60):
             del held[rng.randrange(len(held))]
 
     for _ in range(steps):
-        rng.choice([send, send, receive, receive, use, use, drop, lambda: device.run(rng.randrange(20)), sent.clear])()
+        rng.choice(
+            [
+                send,
+                send,
+                receive,
+                receive,
+                use,
+                use,
+                drop,
+                lambda: device.run(rng.randrange(20)),
+                sent.clear,
+            ]
+        )()
     sent.clear()
     held.clear()
     device.finish()
@@ -78,12 +94,16 @@ BROKEN = {  # what is not so: what is written instead of what
         COPIED: "        ready = self._device.recorded_event()\n" + COPIED,
         RETURN: "        return inputs, targets, ready\n",
     },
-    "copies are on the stream of the event": {COPIED: "        with self._device.on(self._device.default):\n"},
+    "copies are on the stream of the event": {
+        COPIED: "        with self._device.on(self._device.default):\n"
+    },
     "the stream that is current waits": {"self._device.current_stream()": "self._device.default"},
     "memory is kept until it was read": {KEEP: ""},
     "that of inputs too": {KEEP: KEEP.replace("(inputs, targets)", "(targets,)")},
     "that of targets too": {KEEP: KEEP.replace("(inputs, targets)", "(inputs,)")},
-    "memory is kept for the stream that reads it": {KEEP: KEEP.replace(", stream)", ", self._device.copy_stream)")},
+    "memory is kept for the stream that reads it": {
+        KEEP: KEEP.replace(", stream)", ", self._device.copy_stream)")
+    },
     "no pinned memory is filled while a copy reads it": {
         NARROW: "        narrow = self.__dict__.setdefault((rows.shape, 'narrow'), None)\n"
         "        if narrow is None:\n            narrow = self.__dict__[rows.shape, 'narrow'] = self._device.pinned("

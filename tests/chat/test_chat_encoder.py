@@ -28,8 +28,12 @@ def encoded(tokenizer: Tokenizer, rows: list[dict]) -> list[tuple[list[int], lis
     assert batch.kept.all()
     ends = np.cumsum(batch.lengths).tolist()
     found = []
-    for end, length, targets in zip(ends, batch.lengths.tolist(), batch.targets.tolist(), strict=True):
-        found.append((batch.tokens[end - length : end].tolist(), batch.mask[end - length : end].tolist()))
+    for end, length, targets in zip(
+        ends, batch.lengths.tolist(), batch.targets.tolist(), strict=True
+    ):
+        found.append(
+            (batch.tokens[end - length : end].tolist(), batch.mask[end - length : end].tolist())
+        )
         assert sum(found[-1][1]) == targets
     return found
 
@@ -42,14 +46,19 @@ def test_ids_and_mask_are_those_of_a_slow_reference(tokenizer, template):
     assert encoded(chatting, rows) == [slow_encode(chatting, row) for row in rows]
 
 
-def reference_of_nanochat(tokenizer: Tokenizer, messages: list[dict]) -> tuple[list[int], list[int]]:
+def reference_of_nanochat(
+    tokenizer: Tokenizer, messages: list[dict]
+) -> tuple[list[int], list[int]]:
     """nanochat's rendering, token by token, as its documentation of the format says."""
     special = tokenizer.special_tokens
     if messages[0]["role"] == "system":
         first = messages[1] | {"content": messages[0]["content"] + "\n\n" + messages[1]["content"]}
         messages = [first, *messages[2:]]
     tokens = [(special["<|bos|>"], 0)]
-    around = {"python": ("python_start", "python_end", 1), "python_output": ("output_start", "output_end", 0)}
+    around = {
+        "python": ("python_start", "python_end", 1),
+        "python_output": ("output_start", "output_end", 0),
+    }
     for message in messages:
         bears = int(message["role"] == "assistant")
         tokens.append((special[f"<|{message['role']}_start|>"], 0))
@@ -67,7 +76,13 @@ def reference_of_nanochat(tokenizer: Tokenizer, messages: list[dict]) -> tuple[l
 def with_tools(rng: random.Random, messages: list[dict]) -> list[dict]:
     kinds = ("text", "python", "python_output")
     return [
-        m | {"content": [{"type": rng.choice(kinds), "text": rng.choice(TEXTS)} for _ in range(rng.randint(1, 5))]}
+        m
+        | {
+            "content": [
+                {"type": rng.choice(kinds), "text": rng.choice(TEXTS)}
+                for _ in range(rng.randint(1, 5))
+            ]
+        }
         if m["role"] == "assistant" and rng.random() < 0.5
         else m
         for m in messages
@@ -79,7 +94,9 @@ def test_nanochat_s_rendering_token_for_token(tokenizer):
     rows = [{"messages": with_tools(rng, random_messages(rng))} for _ in range(500)]
     rows = [row for row in rows if any(reference_of_nanochat(tokenizer, row["messages"])[1])]
     for (ids, mask), row in zip(encoded(chatting, rows), rows, strict=True):
-        assert (ids, [int(bears) for bears in mask]) == reference_of_nanochat(tokenizer, row["messages"])
+        assert (ids, [int(bears) for bears in mask]) == reference_of_nanochat(
+            tokenizer, row["messages"]
+        )
 
 
 @pytest.mark.parametrize("kind", ["digits", "llama2", "unigram", "word_piece"])
@@ -91,9 +108,16 @@ def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
     rule = ChatRule("own", CHATML, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
     chatting = with_rule(HuggingFace.of_json(kind, whole, special, bos), rule)
     rng = random.Random(0)
-    contents = [text for text in (*TEXTS, *make_text(5, 0, 20)) if "<|" not in text and "s>" not in text]
+    contents = [
+        text for text in (*TEXTS, *make_text(5, 0, 20)) if "<|" not in text and "s>" not in text
+    ]
     rows = [
-        {"messages": [{"role": role, "content": rng.choice(contents)} for role in ("user", "assistant") * 2]}
+        {
+            "messages": [
+                {"role": role, "content": rng.choice(contents)}
+                for role in ("user", "assistant") * 2
+            ]
+        }
         for _ in range(30)
     ]
     library, template = chatting.decoding, JinjaTemplate(CHATML, {})
@@ -107,8 +131,12 @@ def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
 def test_an_ordinary_token_is_no_special_token_of_a_template():
     theirs = KINDS["nfc"]()
     theirs.add_tokens([tokenizers.AddedToken("<|im_start|>", special=False)])
-    ordinary = HuggingFace.of_json("nfc", json.loads(theirs.to_str()), {"<s>": theirs.token_to_id("<s>")}, "<s>")
-    with pytest.raises(ValueError, match=r"nfc: <\|im_start\|> is an ordinary token; make it special"):
+    ordinary = HuggingFace.of_json(
+        "nfc", json.loads(theirs.to_str()), {"<s>": theirs.token_to_id("<s>")}, "<s>"
+    )
+    with pytest.raises(
+        ValueError, match=r"nfc: <\|im_start\|> is an ordinary token; make it special"
+    ):
         with_rule(ordinary, ChatRule.named("chatml", "all"))
 
 
@@ -126,16 +154,29 @@ def test_tokenized_conversations_are_taken_as_they_are(tokenizer):
     ]
     shifted = {"input_ids": [5, 6, 7], "labels": [6, 7, -100]}
     batch = ChatEncoder(Encoder(chatting)).encode(rows_of(shifted))
-    assert batch.broken == [(0, "expected labels that are input_ids or negative: they are not to be shifted")]
+    assert batch.broken == [
+        (0, "expected labels that are input_ids or negative: they are not to be shifted")
+    ]
 
 
 def test_what_is_left_out_is_counted_with_its_reason(tokenizer):
     chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
     good = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    unlearned = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}
+    unlearned = {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "weight": 0},
+        ]
+    }
     batch = ChatEncoder(Encoder(chatting)).encode(
         pa.array(
-            [json.dumps(good), "{", json.dumps(unlearned), json.dumps({"messages": []}), json.dumps(good)],
+            [
+                json.dumps(good),
+                "{",
+                json.dumps(unlearned),
+                json.dumps({"messages": []}),
+                json.dumps(good),
+            ],
             pa.large_string(),
         )
     )
@@ -154,7 +195,11 @@ def test_a_template_that_writes_bos_within_a_conversation_is_refused(tokenizer):
 
 
 def test_the_template_and_the_loss_rule_are_in_the_fingerprint(tokenizer, tmp_path):
-    rules = [ChatRule.named("nanochat", "all"), ChatRule.named("nanochat", "last"), ChatRule.named("chatml", "all")]
+    rules = [
+        ChatRule.named("nanochat", "all"),
+        ChatRule.named("nanochat", "last"),
+        ChatRule.named("chatml", "all"),
+    ]
     made = [tokenizer, *(with_rule(tokenizer, rule) for rule in rules)]
     assert len({one.fingerprint for one in made}) == 4
     for one in made:
@@ -166,14 +211,20 @@ def test_the_template_and_the_loss_rule_are_in_the_fingerprint(tokenizer, tmp_pa
 
 def test_a_tokenizer_without_the_special_tokens_is_refused(tokenizer):
     lacking = Tokenizer("plain", tokenizer.pattern, tokenizer.ranks, {"<|bos|>": 399}, "<|bos|>")
-    with pytest.raises(ValueError, match=r"needs special tokens that tokenizer plain does not have: <\|user_start\|>"):
+    with pytest.raises(
+        ValueError,
+        match=r"needs special tokens that tokenizer plain does not have: <\|user_start\|>",
+    ):
         Renderer(with_rule(lacking, ChatRule.named("nanochat", "all")))
 
 
 ROWS = {
     "sharegpt": {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
     "pair": {"prompt": "a", "completion": "b"},
-    "no system": {"system": "", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+    "no system": {
+        "system": "",
+        "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+    },
     "pair of messages": {
         "prompt": [{"role": "user", "content": "a"}],
         "completion": [{"role": "assistant", "content": "b"}],

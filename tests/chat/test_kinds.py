@@ -24,7 +24,9 @@ from tokenmill.tokenize.load import load_foreign
 
 
 def learned(template: str, row: dict, column: str | None = None) -> list[str]:
-    finder = TurnFinder(JinjaTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}), SPECIAL, "all")
+    finder = TurnFinder(
+        JinjaTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}), SPECIAL, "all"
+    )
     text, turns, _ = finder.find(read_conversation(json.dumps(row), column))
     return [text[begin:end] for begin, end in turns]
 
@@ -32,7 +34,10 @@ def learned(template: str, row: dict, column: str | None = None) -> list[str]:
 HEADER = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 HI = user("Hi")
-TWICE, BOTH = [HI, assistant("Hello"), user("More"), assistant("Fine")], ["Hello<|im_end|>", "Fine<|im_end|>"]
+TWICE, BOTH = (
+    [HI, assistant("Hello"), user("More"), assistant("Fine")],
+    ["Hello<|im_end|>", "Fine<|im_end|>"],
+)
 BY_PARTS = HEADER + (
     "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}" + PROMPT
@@ -50,18 +55,33 @@ RIGHT = {
     ),
     "JSON in strings": (
         TOOLS,
-        {"messages": json.dumps([HI, assistant("", tool_calls=[call("f", '{"a": 1}')])]), "tools": ['{"name": "f"}']},
+        {
+            "messages": json.dumps([HI, assistant("", tool_calls=[call("f", '{"a": 1}')])]),
+            "tools": ['{"name": "f"}'],
+        },
         ['<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call><|im_end|>'],
     ),
     "an integer of more than 64 bits": (
         TOOLS,
         {"messages": [HI, assistant("", tool_calls=[call("f", {"a": 10**20 - 1})])]},
-        ['<tool_call>\n{"name": "f", "arguments": {"a": 99999999999999999999}}\n</tool_call><|im_end|>'],
+        [
+            '<tool_call>\n{"name": "f", "arguments": {"a": 99999999999999999999}}\n</tool_call><|im_end|>'
+        ],
     ),
     "lone surrogates and large integers in a string of JSON": (
         TOOLS,
-        {"messages": [HI, assistant("", tool_calls=[call("f", '{"a": "\\ud800", "b": 99999999999999999999}')])]},
-        ['<tool_call>\n{"name": "f", "arguments": {"a": "\ufffd", "b": 99999999999999999999}}\n</tool_call><|im_end|>'],
+        {
+            "messages": [
+                HI,
+                assistant(
+                    "", tool_calls=[call("f", '{"a": "\\ud800", "b": 99999999999999999999}')]
+                ),
+            ]
+        },
+        [
+            '<tool_call>\n{"name": "f", "arguments": {"a": "\ufffd", "b": 99999999999999999999}}\n'
+            "</tool_call><|im_end|>"
+        ],
     ),
     "special tokens in names": (
         TOOLS,
@@ -71,7 +91,12 @@ RIGHT = {
     "a plus before generation": (MARKED.replace("{% gen", "{%+ gen"), {"messages": TWICE}, BOTH),
     "a part without text": (
         BY_PARTS,
-        {"messages": [HI, assistant([{"type": "text", "text": None}, {"type": "text", "text": "Yo"}])]},
+        {
+            "messages": [
+                HI,
+                assistant([{"type": "text", "text": None}, {"type": "text", "text": "Yo"}]),
+            ]
+        },
         ["Yo<|im_end|>"],
     ),
     "thinking that balances": (
@@ -88,51 +113,105 @@ def test_what_is_learned_is_what_the_assistant_wrote(kind):
     assert learned(template, row) == expected
 
 
-ONLY_TEXTS = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}")
+ONLY_TEXTS = CHATML.replace(
+    "{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}"
+)
 BLOCK = "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
 LATER = HEADER + (  # as Gemma 4: content comes after the call and its result
     "{% for c in m.tool_calls %}<call>{{ c.function.name }}{% endfor %}{% if m.tool_calls %}<result>"
-    "{{ messages[loop.index].content }}</result>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}" + PROMPT
+    "{{ messages[loop.index].content }}</result>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    + PROMPT
 )
 ONE_CALL = TOOLS.replace("{% for c in m.tool_calls %}", "{% for c in (m.tool_calls or [])[:1] %}")
-NO_NAME, NO_REASONING = "leaves out the name of a call in a learned", "leaves out the reasoning in a learned turn; take"
+NO_NAME, NO_REASONING = (
+    "leaves out the name of a call in a learned",
+    "leaves out the reasoning in a learned turn; take",
+)
 REFUSED = {
-    "the second of two calls": (ONE_CALL, [HI, assistant("", tool_calls=[call("f", {}), call("g", {})])], NO_NAME),
+    "the second of two calls": (
+        ONE_CALL,
+        [HI, assistant("", tool_calls=[call("f", {}), call("g", {})])],
+        NO_NAME,
+    ),
     "calls": (CHATML, [HI, assistant("b", tool_calls=[call("f", {})])], NO_NAME),
     "reasoning": (CHATML, [HI, assistant("b", reasoning="so")], NO_REASONING),
     "thinking": (CHATML, [HI, assistant("b", thinking="so")], NO_REASONING),
-    "a user's parts": (ONLY_TEXTS, [user(["a", "b"]), assistant("c")], "leaves out a text of the user"),
-    "the assistant's parts": (ONLY_TEXTS, [user("a"), assistant(["c"])], "leaves out the content in a learned turn"),
-    "cut": (CHATML.replace("m['content']", "m['content'][:3]"), TWICE, "changes texts by|cuts a text"),
-    "the length": (CHATML.replace("tent'] }}", "tent'] }}{{ m['content'] | length }}"), TWICE, "changes texts by"),
-    "an objection": (CHATML + "{{ raise_exception('only one') }}", TWICE, "the template rejects it: only one"),
+    "a user's parts": (
+        ONLY_TEXTS,
+        [user(["a", "b"]), assistant("c")],
+        "leaves out a text of the user",
+    ),
+    "the assistant's parts": (
+        ONLY_TEXTS,
+        [user("a"), assistant(["c"])],
+        "leaves out the content in a learned turn",
+    ),
+    "cut": (
+        CHATML.replace("m['content']", "m['content'][:3]"),
+        TWICE,
+        "changes texts by|cuts a text",
+    ),
+    "the length": (
+        CHATML.replace("tent'] }}", "tent'] }}{{ m['content'] | length }}"),
+        TWICE,
+        "changes texts by",
+    ),
+    "an objection": (
+        CHATML + "{{ raise_exception('only one') }}",
+        TWICE,
+        "the template rejects it: only one",
+    ),
     "blocks by what a text says": (
-        MARKED.replace("{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and m.content != 'Fine' %}"),
+        MARKED.replace(
+            "{% if m.role == 'assistant' %}",
+            "{% if m.role == 'assistant' and m.content != 'Fine' %}",
+        ),
         TWICE,
         "the template changes texts by what is in them",
     ),
     "a block in a macro": (
-        "{% macro turn(m) %}<|im_start|>assistant\n" + BLOCK + "{% endmacro %}{% for m in messages %}"
+        "{% macro turn(m) %}<|im_start|>assistant\n"
+        + BLOCK
+        + "{% endmacro %}{% for m in messages %}"
         "{% if m.role == 'assistant' %}{{ turn(m) }}{% else %}{{ m.content }}<s>{% endif %}{% endfor %}",
         TWICE,
         "a generation block is within a macro, a filter or a set",
     ),
     "a header that goes on otherwise than the prompt": (
-        CHATML.replace("{{ m['role'] }}", "{{ m['role'] }}{{ ' name=' + m.name if m.name else '' }}"),
+        CHATML.replace(
+            "{{ m['role'] }}", "{{ m['role'] }}{{ ' name=' + m.name if m.name else '' }}"
+        ),
         [user("a"), assistant("b", name="bob")],
         "it cannot be told where a turn of the assistant begins",
     ),
-    "Python's names": ("{% set n = namespace(_x=1) %}" + CHATML, TWICE, "a namespace cannot have the name '_x'"),
-    "function_call": (CHATML, [HI, assistant("a", function_call={"name": "f"})], "leaves out the name"),
+    "Python's names": (
+        "{% set n = namespace(_x=1) %}" + CHATML,
+        TWICE,
+        "a namespace cannot have the name '_x'",
+    ),
+    "function_call": (
+        CHATML,
+        [HI, assistant("a", function_call={"name": "f"})],
+        "leaves out the name",
+    ),
     "a part of thinking": (
         BY_PARTS,
         [HI, assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yo"}])],
         "leaves out the content",
     ),
-    "special tokens in keys": (TOOLS, [HI, assistant("", tool_calls=[call("f", {"<s>": 1})])], "spells a special"),
+    "special tokens in keys": (
+        TOOLS,
+        [HI, assistant("", tool_calls=[call("f", {"<s>": 1})])],
+        "spells a special",
+    ),
     "text before thinking": (
         REWRITING,
-        [user("q"), assistant("Well <think>r</think> a"), user("q"), assistant("<think>r</think>b")],
+        [
+            user("q"),
+            assistant("Well <think>r</think> a"),
+            user("q"),
+            assistant("<think>r</think>b"),
+        ],
         "leaves out the content in a learned turn",
     ),
     "tags beside a call": (
@@ -141,14 +220,27 @@ REFUSED = {
         "leaves out the content",
     ),
     "a plan": (CHATML, [HI, assistant("b", tool_plan="so")], NO_REASONING),
-    "a refusal": (CHATML, [HI, assistant("b", refusal="no")], "leaves out the content in a learned turn"),
+    "a refusal": (
+        CHATML,
+        [HI, assistant("b", refusal="no")],
+        "leaves out the content in a learned turn",
+    ),
     "a tool's empty result within a turn": (
         LATER,
-        [HI, assistant("a", tool_calls=[call("f", {})]), {"role": "tool", "content": ""}, assistant("b")],
+        [
+            HI,
+            assistant("a", tool_calls=[call("f", {})]),
+            {"role": "tool", "content": ""},
+            assistant("b"),
+        ],
         "a tool's result without text may be within a turn",
     ),
     "an orphan": (CHATML, [HI, assistant("hm</think>Yo")], "does not balance"),
-    "two thoughts": (CHATML, [HI, assistant("<think>a</think><think>b</think>Yo")], "does not balance"),
+    "two thoughts": (
+        CHATML,
+        [HI, assistant("<think>a</think><think>b</think>Yo")],
+        "does not balance",
+    ),
     "a list printed by Python": (
         HEADER + "{{ m.content }}<|im_end|>{% endfor %}" + PROMPT,
         [HI, assistant([{"type": "text", "text": "\nYo"}])],
@@ -177,27 +269,72 @@ BROKEN = [
     ({"messages": [user("q")]}, "no turn of the assistant"),
     ({"messages": []}, "no turn of the assistant"),
     ({"messages": "text"}, "expected a list of messages under 'messages', found a str"),
-    ({"messages": [user("q"), {"role": "assistant"}]}, "message 1: role 'assistant' has no content"),
+    (
+        {"messages": [user("q"), {"role": "assistant"}]},
+        "message 1: role 'assistant' has no content",
+    ),
     ({"messages": [user(7)]}, "message 0: expected content of text or parts, found 7"),
-    ({"messages": [user(IMAGE)]}, "message 0: expected parts of text, found one of type 'image_url'"),
-    ({"messages": [user("q"), assistant("x", tool_calls=3)]}, "message 1: expected a list of tool_calls"),
-    ({"messages": [user("q"), assistant("x", tool_calls=[{"function": []}])]}, "expected the function of a call to"),
-    ({"messages": [user("q"), assistant("x", reasoning_content=[1])]}, "message 1: expected reasoning of text"),
-    ({"messages": [user("q"), assistant("x", weight=[])]}, "message 1: expected train or weight of 0 or 1"),
-    ({"messages": [user("q"), assistant("x", train=2)]}, "message 1: expected train or weight of 0 or 1"),
-    ({"messages": [user("q"), assistant("x")], "tools": [3]}, "expected a list of tools that are objects"),
-    ({"prompt": {"a": 1}, "completion": "b"}, "expected a prompt and a completion of text, or lists of messages"),
-    ({"messages": [user("q")], "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs would change the text"),
+    (
+        {"messages": [user(IMAGE)]},
+        "message 0: expected parts of text, found one of type 'image_url'",
+    ),
+    (
+        {"messages": [user("q"), assistant("x", tool_calls=3)]},
+        "message 1: expected a list of tool_calls",
+    ),
+    (
+        {"messages": [user("q"), assistant("x", tool_calls=[{"function": []}])]},
+        "expected the function of a call to",
+    ),
+    (
+        {"messages": [user("q"), assistant("x", reasoning_content=[1])]},
+        "message 1: expected reasoning of text",
+    ),
+    (
+        {"messages": [user("q"), assistant("x", weight=[])]},
+        "message 1: expected train or weight of 0 or 1",
+    ),
+    (
+        {"messages": [user("q"), assistant("x", train=2)]},
+        "message 1: expected train or weight of 0 or 1",
+    ),
+    (
+        {"messages": [user("q"), assistant("x")], "tools": [3]},
+        "expected a list of tools that are objects",
+    ),
+    (
+        {"prompt": {"a": 1}, "completion": "b"},
+        "expected a prompt and a completion of text, or lists of messages",
+    ),
+    (
+        {"messages": [user("q")], "chat_template_kwargs": {"a": 1}},
+        "chat_template_kwargs would change the text",
+    ),
     (
         {"messages": [user("q"), assistant("", tool_calls=[{"function": {}}])]},
         "expected the function of a call to have",
     ),
     ({"messages": None}, "found no values"),
-    ({"text": "a"}, "expected messages, conversations, prompt and completion, or input_ids, found keys text"),
-    ({"input_ids": [5, 6], "assistant_masks": [1, -100]}, "expected assistant_masks of 0 and 1, found 1"),
-    ({"input_ids": [0, 6], "loss_mask": [0, 1], "attention_mask": [0, 1]}, "zeros, so input_ids has padding"),
-    ({"messages": [{"from": "gpt", "value": "x", "content": "y"}]}, "message 0: has both value and content"),
-    ({"input_ids": [1, 2], "loss_mask": [0, 1], "labels": [1, 2]}, "say differently what is in the loss"),
+    (
+        {"text": "a"},
+        "expected messages, conversations, prompt and completion, or input_ids, found keys text",
+    ),
+    (
+        {"input_ids": [5, 6], "assistant_masks": [1, -100]},
+        "expected assistant_masks of 0 and 1, found 1",
+    ),
+    (
+        {"input_ids": [0, 6], "loss_mask": [0, 1], "attention_mask": [0, 1]},
+        "zeros, so input_ids has padding",
+    ),
+    (
+        {"messages": [{"from": "gpt", "value": "x", "content": "y"}]},
+        "message 0: has both value and content",
+    ),
+    (
+        {"input_ids": [1, 2], "loss_mask": [0, 1], "labels": [1, 2]},
+        "say differently what is in the loss",
+    ),
 ]
 
 
@@ -215,16 +352,25 @@ def test_a_system_text_is_there_beside_any_column():
         found = read_conversation(row | {"system": "be kind"}, column)
         assert found.messages[0] == {"role": "system", "content": "be kind"}
         assert found.learned == (2,)
-    assert ReadOptions(messages_column="chat").conversation_columns[:3] == ("chat", "system", "tools")
+    assert ReadOptions(messages_column="chat").conversation_columns[:3] == (
+        "chat",
+        "system",
+        "tools",
+    )
     found = read_conversation({"prompt": "[]", "completion": "[1]", "tools": []})
     assert ([message["content"] for message in found.messages], found.tools) == (["[]", "[1]"], [])
 
 
 def test_a_template_needs_its_own_tokenizer_and_the_tokens_that_it_names(tokenizer, tmp_path):
-    with pytest.raises(ValueError, match="which tokenizer .* does not have as a special token; name its own tokenizer"):
+    with pytest.raises(
+        ValueError,
+        match="which tokenizer .* does not have as a special token; name its own tokenizer",
+    ):
         Renderer(with_rule(tokenizer, ChatRule("own", CHATML, "all")))
     (tmp_path / "chat_template.jinja").write_text(CHATML + "{{ eos_token }}")
-    with pytest.raises(ValueError, match="writes eos_token; put the tokenizer_config.json beside it"):
+    with pytest.raises(
+        ValueError, match="writes eos_token; put the tokenizer_config.json beside it"
+    ):
         find_chat_rule(str(tmp_path), "all")
 
 
@@ -233,13 +379,17 @@ def test_a_folder_brings_its_tokenizer_and_named_tokens(tmp_path):
     named = {"chat_template": "{{ boi_token }}", "extra_special_tokens": {"boi_token": "<boi>"}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
     for chat in (tmp_path, tmp_path / "tokenizer_config.json"):
-        assert PrepareConfig(source="x", chat=str(chat)).tokenizer_name == str(tmp_path / "tokenizer.json")
+        assert PrepareConfig(source="x", chat=str(chat)).tokenizer_name == str(
+            tmp_path / "tokenizer.json"
+        )
         assert find_chat_rule(str(chat), "all").variables == {"boi_token": "<boi>"}
 
 
 CHANGES_TEXTS = {
     "a space before": ByteLevel(add_prefix_space=True),
-    "no white space": Sequence([WhitespaceSplit(), ByteLevel(add_prefix_space=True, use_regex=False)]),
+    "no white space": Sequence(
+        [WhitespaceSplit(), ByteLevel(add_prefix_space=True, use_regex=False)]
+    ),
     "taken out": Sequence([Split("-", "removed"), ByteLevel(add_prefix_space=False)]),
 }
 
@@ -247,30 +397,46 @@ CHANGES_TEXTS = {
 HOW = ["lstrip", "rstrip", "single_word", "normalized", *CHANGES_TEXTS, "NFC", "nothing"]
 
 
-@pytest.mark.parametrize("how", some_slow(HOW, quick=["lstrip", "normalized", "taken out", "NFC", "nothing"]))
+@pytest.mark.parametrize(
+    "how", some_slow(HOW, quick=["lstrip", "normalized", "taken out", "NFC", "nothing"])
+)
 def test_ids_are_those_of_the_whole_rendering_however_a_tokenizer_changes_texts(how, tmp_path):
     """And texts are encoded alone only where that is the same. As many bytes may be taken out as are put in."""
-    model = tokenizers.models.BPE({letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}, [])
+    model = tokenizers.models.BPE(
+        {letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}, []
+    )
     whole = tokenizers.Tokenizer(model)
     whole.pre_tokenizer = CHANGES_TEXTS.get(how, ByteLevel(add_prefix_space=False))
     whole.normalizer = tokenizers.normalizers.NFC() if how == "NFC" else None
     tokens = ("<s>", "<|im_start|>", "<|im_end|>")
-    flags = {"normalized": False} | ({how: True} if how in ("lstrip", "rstrip", "single_word", "normalized") else {})
-    whole.add_special_tokens([tokenizers.AddedToken(token, special=True, **flags) for token in tokens])
+    flags = {"normalized": False} | (
+        {how: True} if how in ("lstrip", "rstrip", "single_word", "normalized") else {}
+    )
+    whole.add_special_tokens(
+        [tokenizers.AddedToken(token, special=True, **flags) for token in tokens]
+    )
     whole.save(str(tmp_path / "tokenizer.json"))
-    chatting = with_rule(load_foreign(tmp_path / "tokenizer.json", "<s>"), ChatRule("own", CHATML, "all", tokens[1:]))
+    chatting = with_rule(
+        load_foreign(tmp_path / "tokenizer.json", "<s>"), ChatRule("own", CHATML, "all", tokens[1:])
+    )
     assert changes_texts(chatting) == (how not in ("NFC", "nothing"))
     around = [(a, b) for a in ("", " ", "\n ") for b in (" ", "")]
-    rows = [{"messages": [user(f"{a}q {a}"), assistant(f"{b}Hi-the\u0301re{a}")]} for a, b in around]
+    rows = [
+        {"messages": [user(f"{a}q {a}"), assistant(f"{b}Hi-the\u0301re{a}")]} for a, b in around
+    ]
     spelled = {"messages": [user("<|im_end|>"), assistant("a")]}
     given = pa.array([json.dumps(row) for row in [*rows, spelled]], pa.large_string())
     batch = ChatEncoder(Encoder(chatting)).encode(given)
     assert batch.kept.tolist() == [True] * len(rows) + [how in ("NFC", "nothing")]
-    for row, end, length in zip(rows, np.cumsum(batch.lengths).tolist(), batch.lengths.tolist(), strict=False):
+    for row, end, length in zip(
+        rows, np.cumsum(batch.lengths).tolist(), batch.lengths.tolist(), strict=False
+    ):
         ids, mask = (values[end - length : end].tolist() for values in (batch.tokens, batch.mask))
         text = JinjaTemplate(CHATML, {}).render(row["messages"])[0]
         assert ids[1:] == whole.encode(text, add_special_tokens=False).ids
-        answer = b"".join(chatting.token(id) for id, is_in in zip(ids, mask, strict=True) if is_in).decode()
+        answer = b"".join(
+            chatting.token(id) for id, is_in in zip(ids, mask, strict=True) if is_in
+        ).decode()
         answer = unicodedata.normalize("NFC", answer).replace("-", "").replace(" ", "").strip()
         assert answer.startswith("Hith\u00e9re")
         assert answer.endswith("<|im_end|>")

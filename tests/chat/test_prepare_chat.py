@@ -52,7 +52,16 @@ def source(rows, tmp_path_factory):
 @pytest.fixture(scope="module")
 def chat_set(source, tokenizer_json, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
-    flags = ("--source", source, "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
+    flags = (
+        "--source",
+        source,
+        "--val-file",
+        "last",
+        "--chat",
+        "chatml",
+        "--tokenizer",
+        tokenizer_json,
+    )
     done = run_prepare(*flags, "--workers", "2", "--shard-text-bytes", "20000", cwd=folder)
     assert "tokens are in the loss" in done.stdout
     return folder / done.stdout.splitlines()[-1]
@@ -63,7 +72,9 @@ def documents_of(folder):
     for entry in token_set.entries:
         shard = token_set.open(entry)
         bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
-        for first, last in zip(shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True):
+        for first, last in zip(
+            shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True
+        ):
             yield shard.tokens[first:last].tolist(), bits[first:last].tolist()
 
 
@@ -80,7 +91,12 @@ BROKEN = {"messages": [{"role": "alien", "content": "a"}]}
 def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json, tmp_path):
     folder = tmp_path / "chats"
     folder.mkdir()
-    unlearned = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}
+    unlearned = {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "weight": 0},
+        ]
+    }
     write_jsonl(folder / "a.jsonl", [*rows[:3], BROKEN, unlearned])
     write_jsonl(folder / "b.jsonl", rows[5:8])
     flags = ("--source", folder, "--chat", "chatml", "--tokenizer", tokenizer_json)
@@ -96,7 +112,11 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
         for one in left_out(TokenSet(folder))
     )
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["documents"], manifest["broken_conversations"], manifest["refused_conversations"]) == (6, 1, 1)
+    assert (
+        manifest["documents"],
+        manifest["broken_conversations"],
+        manifest["refused_conversations"],
+    ) == (6, 1, 1)
 
 
 def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_path):
@@ -105,8 +125,15 @@ def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_
     entry = token_set.entries[0]
     shard, record = token_set.open(entry), token_set.record(entry)
     mask = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
-    right, tokens, lengths = np.array(shard.column("targets")), np.array(shard.tokens), shard.lengths
-    for at, message in ((int(np.argmax(mask)), "another number of tokens that bear loss"), (0, "BOS of document 0")):
+    right, tokens, lengths = (
+        np.array(shard.column("targets")),
+        np.array(shard.tokens),
+        shard.lengths,
+    )
+    for at, message in (
+        (int(np.argmax(mask)), "another number of tokens that bear loss"),
+        (0, "BOS of document 0"),
+    ):
         changed = mask.copy()
         changed[at] ^= 1
         targets = right.copy()
@@ -128,30 +155,47 @@ def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_
 
 
 def test_show_tells_what_bears_loss_and_padding(chat_set):
-    console = Console(record=True, width=200, soft_wrap=True, highlight=False, markup=False, force_terminal=True)
+    console = Console(
+        record=True, width=200, soft_wrap=True, highlight=False, markup=False, force_terminal=True
+    )
     show(Show(tokens=str(chat_set), row="0", seq_len=400), console)
     told = console.export_text(clear=False)
     assert "tokens are in the loss: document" in told
     assert "tokens of padding, which are not in the loss" in told
     underlined = "".join(console.export_text(styles=True).split("\x1b[0m"))
     assert "\x1b[4" in underlined
-    piped = Console(record=True, width=200, soft_wrap=True, highlight=False, markup=False, file=io.StringIO())
+    piped = Console(
+        record=True, width=200, soft_wrap=True, highlight=False, markup=False, file=io.StringIO()
+    )
     show(Show(tokens=str(chat_set), row="0", seq_len=400), piped)
     assert re.search(r"<\|im_start\|>assistant\n\[\[[^]]*<\|im_end\|>\]\]\n", piped.export_text())
 
 
 def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokenizer_json, tmp_path):
     assert cli.main(["convert", "out", "parquet", str(chat_set), str(tmp_path / "out")]) == 0
-    rows = [row for path in sorted((tmp_path / "out").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    rows = [
+        row
+        for path in sorted((tmp_path / "out").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
     expected = list(documents_of(chat_set))
     assert sorted((row["input_ids"], row["assistant_masks"]) for row in rows) == sorted(expected)
     for row in rows:
         pairs = zip(row["input_ids"], row["assistant_masks"], strict=True)
         assert row["labels"] == [id if bears else -100 for id, bears in pairs]
     entries, copy = TokenSet(chat_set).entries, shutil.copytree(chat_set, tmp_path / "copy")
-    make_view(copy, "odd", {entry.name: [n % 2 for n in range(entry.documents)] for entry in entries})
-    assert cli.main(["convert", "out", "parquet", str(copy), str(tmp_path / "odd"), "--view", "odd"]) == 0
-    rows = [row for path in (tmp_path / "odd").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    make_view(
+        copy, "odd", {entry.name: [n % 2 for n in range(entry.documents)] for entry in entries}
+    )
+    assert (
+        cli.main(["convert", "out", "parquet", str(copy), str(tmp_path / "odd"), "--view", "odd"])
+        == 0
+    )
+    rows = [
+        row
+        for path in (tmp_path / "odd").glob("*.parquet")
+        for row in pq.read_table(path).to_pylist()
+    ]
     assert len(rows) == sum(entry.documents // 2 for entry in entries)
     assert all((row["input_ids"], row["assistant_masks"]) in expected for row in rows)
     files = sorted(map(str, (tmp_path / "out").glob("*.parquet")))
@@ -163,20 +207,43 @@ def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokeni
 
 
 def test_a_mask_that_is_left_out_is_said(chat_set, tmp_path, capsys):
-    for layout, more, said in (("nanogpt", [], "nanogpt"), ("parquet", ["--eos"], "parquet with EOS")):
-        assert cli.main(["convert", "out", layout, str(chat_set), str(tmp_path / layout), *more]) == 0
+    for layout, more, said in (
+        ("nanogpt", [], "nanogpt"),
+        ("parquet", ["--eos"], "parquet with EOS"),
+    ):
+        assert (
+            cli.main(["convert", "out", layout, str(chat_set), str(tmp_path / layout), *more]) == 0
+        )
         shards = len(TokenSet(chat_set).entries)
-        assert f"left out: column mask of {shards} shards, as {said} has no place for it" in capsys.readouterr().err
+        assert (
+            f"left out: column mask of {shards} shards, as {said} has no place for it"
+            in capsys.readouterr().err
+        )
 
 
 def test_the_lines_that_preparing_ends_with_train(source, tokenizer_json, tmp_path):
     """Also where conversations are longer than a row."""
-    flags = ("--source", source, "--val-file", "last", "--chat", "chatml", "--tokenizer", tokenizer_json)
+    flags = (
+        "--source",
+        source,
+        "--val-file",
+        "last",
+        "--chat",
+        "chatml",
+        "--tokenizer",
+        tokenizer_json,
+    )
     lines = run_prepare(*flags, "--workers", "1", cwd=tmp_path).stdout.splitlines()
     first = lines.index("train on it:")
-    code = "\n".join(lines[first + 1 : lines.index("look at it:")]).replace("seq_len=1024", "seq_len=64")
+    code = "\n".join(lines[first + 1 : lines.index("look at it:")]).replace(
+        "seq_len=1024", "seq_len=64"
+    )
     assert 'long_documents="crop"' in code
-    done = warm.run("-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\nprint(loader.targets)", cwd=tmp_path)
+    done = warm.run(
+        "-c",
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\nprint(loader.targets)",
+        cwd=tmp_path,
+    )
     assert int(done.stdout) > 0, done.stderr
 
 
@@ -184,9 +251,18 @@ def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_p
     """Arrow gives every struct the fields of all: what may be missing there is no conversation."""
     import datasets
 
-    call = {"type": "function", "function": {"name": "f", "arguments": {"city": "Bonn", "unit": None, "n": 2**60}}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": None}}}
-    rows = [{"messages": [{"role": role, "content": f"{n}"} for role in ("user", "assistant")]} for n in range(200)]
+    call = {
+        "type": "function",
+        "function": {"name": "f", "arguments": {"city": "Bonn", "unit": None, "n": 2**60}},
+    }
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"type": "object", "required": None}},
+    }
+    rows = [
+        {"messages": [{"role": role, "content": f"{n}"} for role in ("user", "assistant")]}
+        for n in range(200)
+    ]
     for row in rows[::2]:
         row["messages"].insert(1, {"role": "assistant", "content": None, "tool_calls": [call]})
         row["messages"].insert(2, {"role": "tool", "content": "sun"})
@@ -194,16 +270,22 @@ def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_p
     text, json_type = datasets.Value("string"), datasets.Json()
     inner = {"name": text, "arguments": json_type}
     message = {"role": text, "content": text, "tool_calls": [{"type": text, "function": inner}]}
-    made = datasets.Dataset.from_list(rows, features=datasets.Features({"messages": [message], "tools": json_type}))
+    made = datasets.Dataset.from_list(
+        rows, features=datasets.Features({"messages": [message], "tools": json_type})
+    )
     made.save_to_disk(str(tmp_path / "saved"))
     (tmp_path / "parquet").mkdir()
     made.to_parquet(str(tmp_path / "parquet" / "a.parquet"))
     (tmp_path / "t.jinja").write_text(TOOLS)
-    replace(with_rule(tokenizer, ChatRule.named("chatml", "all")), chat=None).save(tmp_path / "tokenizer.json")
+    replace(with_rule(tokenizer, ChatRule.named("chatml", "all")), chat=None).save(
+        tmp_path / "tokenizer.json"
+    )
     for name in ("jsonl", "texts"):
         (tmp_path / name).mkdir()
     write_jsonl(tmp_path / "jsonl" / "a.jsonl", rows)
-    write_jsonl(tmp_path / "texts" / "a.jsonl", [row | {"tools": json.dumps(row["tools"])} for row in rows])
+    write_jsonl(
+        tmp_path / "texts" / "a.jsonl", [row | {"tools": json.dumps(row["tools"])} for row in rows]
+    )
     found = []
     for name in ("jsonl", "texts", "saved", "parquet"):
         flags = ("--source", name, "--chat", "t.jinja", "--val-fraction", 0.2)
@@ -214,7 +296,10 @@ def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_p
     (tmp_path / "structs").mkdir()
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "structs" / "a.parquet")
     done = run_prepare("--source", "structs", *flags[2:], cwd=tmp_path, check=False)
-    assert "row 0 of row group 0: a field of arguments or tools is null, or is missing: in Arrow" in done.stderr
+    assert (
+        "row 0 of row group 0: a field of arguments or tools is null, or is missing: in Arrow"
+        in done.stderr
+    )
 
 
 def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_json, tmp_path, rows):
@@ -224,12 +309,16 @@ def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_js
     texts.mkdir()
     for number in range(2):
         (texts / f"{number}.txt").write_text("some text " * 500)
-    done = run_prepare("--source", texts, "--tokenizer", chat_set / "tokenizer.json", cwd=tmp_path, check=False)
+    done = run_prepare(
+        "--source", texts, "--tokenizer", chat_set / "tokenizer.json", cwd=tmp_path, check=False
+    )
     assert "is of a chat set; name the tokenizer that the set was made with" in done.stderr
     done = run_prepare("--source", texts, "--tokenizer", tokenizer_json, cwd=tmp_path)
     text = tmp_path / done.stdout.splitlines()[-1]
     with RowLoader(
-        Mixture({"chat": 1, "text": 1}, sources={"chat": chat_set, "text": text}), batch_size=4, seq_len=400
+        Mixture({"chat": 1, "text": 1}, sources={"chat": chat_set, "text": text}),
+        batch_size=4,
+        seq_len=400,
     ) as loader:
         _, targets = next(loader)
     assert (targets == -100).any(1).tolist().count(True) == 2
@@ -237,13 +326,18 @@ def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_js
 
 FLAGS = [
     (["--loss", "last"], "go with --chat, which is missing"),
-    (["--chat", "nowhere.json"], "nowhere.json: expected nanochat or chatml, a tokenizer_config.json or a .jinja file"),
+    (
+        ["--chat", "nowhere.json"],
+        "nowhere.json: expected nanochat or chatml, a tokenizer_config.json or a .jinja file",
+    ),
     (["--chat", "chatml", "--eot-token", "<|end|>"], "--eot-token is for text"),
 ]
 
 
 @pytest.mark.parametrize(("flags", "message"), FLAGS)
 def test_what_does_not_go_together_is_refused(source, flags, message, tokenizer_json, tmp_path):
-    done = run_prepare("--source", source, "--tokenizer", tokenizer_json, *flags, cwd=tmp_path, check=False)
+    done = run_prepare(
+        "--source", source, "--tokenizer", tokenizer_json, *flags, cwd=tmp_path, check=False
+    )
     assert done.returncode in (1, 2)
     assert message in " ".join(re.sub("[│\n]", " ", done.stderr).split())

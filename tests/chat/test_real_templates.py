@@ -36,7 +36,11 @@ def special_of(source: str) -> list[str]:
     return sorted({*SPELLED.findall(source), *VARIABLES.values()})
 
 
-WITH_PARTS = ("llava_next", "idefics3", "smolvlm")  # whose templates take content as a list of parts
+WITH_PARTS = (
+    "llava_next",
+    "idefics3",
+    "smolvlm",
+)  # whose templates take content as a list of parts
 DATED = datetime.datetime(2024, 7, 26)
 
 
@@ -70,7 +74,10 @@ def theirs(source: str, row: dict) -> tuple[str, list[tuple[int, int]]]:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     texts, spans = render_jinja_template(
-        [row["messages"]], chat_template=source, return_assistant_tokens_mask="generation" in source, **VARIABLES
+        [row["messages"]],
+        chat_template=source,
+        return_assistant_tokens_mask="generation" in source,
+        **VARIABLES,
     )
     return texts[0], spans[0] if spans else []
 
@@ -106,11 +113,18 @@ def unexplained(source: str, row: dict, text: str, mask: list[bool], wanted: lis
     messages = row["messages"]
     before = messages[:-1]  # the last is the assistant's
     prompt = template.render(before, None, True)[0][len(template.render(before)[0]) :]
-    assert not [i for i, (own, theirs) in enumerate(zip(mask, wanted, strict=True)) if own and not theirs]
+    assert not [
+        i for i, (own, theirs) in enumerate(zip(mask, wanted, strict=True)) if own and not theirs
+    ]
     left, at = [], 0
     for is_more, letters in groupby(range(len(text)), lambda i: wanted[i] and not mask[i]):
         part = text[at : (at := at + len(list(letters)))]
-        if is_more and part.strip().replace("<EOS>", "") and not prompt.endswith(part) and part not in prompt:
+        if (
+            is_more
+            and part.strip().replace("<EOS>", "")
+            and not prompt.endswith(part)
+            and part not in prompt
+        ):
             left.append(part)
     return "".join(left)
 

@@ -26,13 +26,19 @@ from tokenmill.chat.turns import TurnFinder
 
 
 def finder(template: str, loss: str = "all") -> TurnFinder:
-    return TurnFinder(JinjaTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}), SPECIAL, loss)
+    return TurnFinder(
+        JinjaTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}), SPECIAL, loss
+    )
 
 
 def found_in(template: str, row: dict, loss: str = "all") -> tuple[str, list[bool], list[str]]:
     """The text, whether each letter is learned, and the special tokens."""
     text, turns, special = finder(template, loss).find(read_conversation(row))
-    return text, [any(a <= i < b for a, b in turns) for i in range(len(text))], [text[a:b] for a, b in special]
+    return (
+        text,
+        [any(a <= i < b for a, b in turns) for i in range(len(text))],
+        [text[a:b] for a, b in special],
+    )
 
 
 def learned_text(template: str, row: dict, loss: str = "all") -> str:
@@ -55,7 +61,9 @@ def test_the_assistant_s_content_and_end_are_learned_letter_by_letter(name):
         messages = random_messages(rng)
         text, learned, special = found_in(template, {"messages": messages})
         assert (text, learned) == by_characters(messages, begin, "<|im_end|>", after, change)
-        assert special == ["<|im_start|>", "<|im_end|>"] * len(messages), "what contents spell is text"
+        assert special == ["<|im_start|>", "<|im_end|>"] * len(messages), (
+            "what contents spell is text"
+        )
         assert text == JinjaTemplate(template, {}).render(messages)[0]
 
 
@@ -79,7 +87,9 @@ def test_a_template_that_rewrites_its_history():
 def test_tool_calls_are_learned_and_their_results_are_not():
     arguments = {"city": 'New "York"\n<|im_end|>', "days": 3}
     row = {
-        "tools": [{"type": "function", "function": {"name": "weather", "description": "says <|im_end|>"}}],
+        "tools": [
+            {"type": "function", "function": {"name": "weather", "description": "says <|im_end|>"}}
+        ],
         "messages": [
             user("How is it?"),
             assistant(None, tool_calls=[call("weather", arguments)]),
@@ -109,13 +119,23 @@ def test_last_and_flags_say_which_turns_are_learned(template):
 @pytest.mark.parametrize("empty", ["", "  ", "\u3000", None, []])
 def test_a_turn_without_a_text_is_refused_if_it_is_to_be_learned(empty):
     """Nothing tells where it is, so its end would bear no loss, without a word."""
-    template = CHATML.replace("{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}")
+    template = CHATML.replace(
+        "{{ m['content'] }}", "{{ m['content'] if m['content'] is string else '' }}"
+    )
     messages = [user("a"), assistant(empty)]
     messages += [user("b"), assistant("c")]
     row = {"messages": [message for message in messages if message["content"] is not None]}
     if empty is None:
-        row = {"messages": [*messages[:1], {"role": "assistant", "content": None, "thinking": " "}, *messages[2:]]}
-    with pytest.raises(CannotMask, match="a turn of the assistant that is to be learned has no text"):
+        row = {
+            "messages": [
+                *messages[:1],
+                {"role": "assistant", "content": None, "thinking": " "},
+                *messages[2:],
+            ]
+        }
+    with pytest.raises(
+        CannotMask, match="a turn of the assistant that is to be learned has no text"
+    ):
         found_in(template, row)
 
 
@@ -133,9 +153,14 @@ NAMES_THE_CALL = (  # as Harmony: the result of a call names it
 ).replace("called.name", "messages[loop.index0 - 1].tool_calls[0].function.name")
 
 
-@pytest.mark.parametrize("arguments", [{"a": 2, "b": 3}, {}, {"a": "2"}, {"a": True, "b": None}, [1, 2]])
+@pytest.mark.parametrize(
+    "arguments", [{"a": 2, "b": 3}, {}, {"a": "2"}, {"a": True, "b": None}, [1, 2]]
+)
 def test_a_call_of_numbers_is_learned_as_one_of_texts(arguments):
-    messages = [user("2+3?"), {"role": "assistant", "content": "", "tool_calls": [call("add", arguments)]}]
+    messages = [
+        user("2+3?"),
+        {"role": "assistant", "content": "", "tool_calls": [call("add", arguments)]},
+    ]
     messages += [{"role": "tool", "content": "5"}, assistant("It is 5")]
     told = json.dumps(arguments)
     expected = f'<tool_call>\n{{"name": "add", "arguments": {told}}}\n</tool_call><|im_end|>It is 5<|im_end|>'
@@ -153,7 +178,9 @@ def test_a_block_without_a_text_is_nobody_s_where_not_all_are_learned():
     messages += [user("b"), assistant("")]
     assert learned_text(MARKED, {"messages": messages}) == "one<|im_end|><|im_end|>"
     messages[3]["weight"] = 0
-    with pytest.raises(CannotMask, match="a generation block has no text, so it cannot be told whose it is"):
+    with pytest.raises(
+        CannotMask, match="a generation block has no text, so it cannot be told whose it is"
+    ):
         found_in(MARKED, {"messages": messages})
 
 
@@ -188,7 +215,9 @@ def test_the_date_of_a_template_is_fixed():
 
 def test_a_template_cannot_reach_python():
     with pytest.raises(CannotMask):
-        JinjaTemplate("{{ messages.__class__.__mro__ }}{{ ''.__class__.__bases__[0].__subclasses__() }}", {}).render([])
+        JinjaTemplate(
+            "{{ messages.__class__.__mro__ }}{{ ''.__class__.__bases__[0].__subclasses__() }}", {}
+        ).render([])
     with pytest.raises(CannotMask):
         JinjaTemplate("{{ messages.append(1) }}", {}).render([])
     with pytest.raises(ValueError, match="not valid Jinja: line 1"):

@@ -76,7 +76,11 @@ def by_parquet(folder, split):
 
 def by_raw(folder, split):
     size = 2 if TokenSet(folder.parent / "set").dtype == "uint16" else 4
-    return [id for path in sorted(folder.glob(f"*_{split}_*.bin")) for id in numbers(path.read_bytes(), size)], None
+    return [
+        id
+        for path in sorted(folder.glob(f"*_{split}_*.bin"))
+        for id in numbers(path.read_bytes(), size)
+    ], None
 
 
 def by_datatrove(folder, split):
@@ -104,7 +108,9 @@ def documents_of(token_set, split):
     return [
         shard.tokens[begin:end].tolist()
         for shard in shards
-        for begin, end in zip(shard.offsets[:-1].astype(int), shard.offsets[1:].astype(int), strict=True)
+        for begin, end in zip(
+            shard.offsets[:-1].astype(int), shard.offsets[1:].astype(int), strict=True
+        )
     ]
 
 
@@ -112,7 +118,9 @@ def documents_of(token_set, split):
 def small_set(tmp_path, tokenizer):
     """A token set of few documents, with a tokenizer."""
     lengths = [[5, 3, 9, 2], [4, 4]]
-    folder = make_token_set(tmp_path / "set", lengths, [[6, 7]], vocab=tokenizer.vocab_size, bos=tokenizer.bos_id)
+    folder = make_token_set(
+        tmp_path / "set", lengths, [[6, 7]], vocab=tokenizer.vocab_size, bos=tokenizer.bos_id
+    )
     give_tokenizer(folder, tokenizer)
     return folder
 
@@ -156,7 +164,9 @@ def test_what_is_written_is_what_a_reader_of_the_format_finds(tmp_path, monkeypa
     tokens = make_token_set(tmp_path / "set", train=train, val=[[4, 8, 30]], vocab=vocab)
     ranks = {number.to_bytes(3, "big"): number for number in range(1, vocab)}
     give_tokenizer(tokens, Tokenizer("synthetic", ".", ranks, {"<|bos|>": BOS}, "<|bos|>"))
-    config = convert.Out(layout, tokens, tmp_path / "out", file_tokens=64 if layouts.LAYOUTS[layout].is_cut else None)
+    config = convert.Out(
+        layout, tokens, tmp_path / "out", file_tokens=64 if layouts.LAYOUTS[layout].is_cut else None
+    )
     if layout == "nanogpt" and vocab > 65_536:
         with pytest.raises(ValueError, match=r"nanoGPT's files are uint16"):
             convert.export(config)
@@ -175,14 +185,21 @@ def test_documents_end_with_eos_where_that_is_asked_for(small_set, tmp_path, bos
         monkeypatch.setattr(module, "BLOCK_TOKENS", 7)
     for eos_token, eos in ((None, bos), ("<|user_start|>", bos + 1)):
         more = {"eos": True, "eos_token": eos_token}
-        out = convert.export(convert.Out("raw", small_set, tmp_path / str(eos), file_tokens=9, **more))
-        dove = convert.export(convert.Out("datatrove", small_set, tmp_path / f"dove{eos}", eos_token=eos_token))
+        out = convert.export(
+            convert.Out("raw", small_set, tmp_path / str(eos), file_tokens=9, **more)
+        )
+        dove = convert.export(
+            convert.Out("datatrove", small_set, tmp_path / f"dove{eos}", eos_token=eos_token)
+        )
         for split in ("train", "val"):
             expected = [[*document[1:], eos] for document in documents_of(small_set, split)]
             assert by_raw(out, split)[0] == [token for document in expected for token in document]
             assert by_datatrove(dove, split) == expected
         assert (dove / "val" / "00000_val.ds.metadata").read_text().startswith("bpe400|2\n")
-    with pytest.raises(ValueError, match=r"--eos-token <eos>: expected a special token of bpe400, <.bos.>, <.user_st"):
+    with pytest.raises(
+        ValueError,
+        match=r"--eos-token <eos>: expected a special token of bpe400, <.bos.>, <.user_st",
+    ):
         convert.export(convert.Out("raw", small_set, tmp_path / "no", eos_token="<eos>"))
 
 
@@ -194,7 +211,10 @@ def test_a_tokenizer_s_own_end_of_text_is_taken_and_else_what_stands_between_doc
         (("<|bos|>", "<|user_start|>"), "<|bos|>"),
     ]:
         ids = {token: number for number, token in enumerate(special)}
-        assert special[convert_out._eos_id(Tokenizer("one", ".", {b"a": 99}, ids, special[0]), None)] == eos
+        assert (
+            special[convert_out._eos_id(Tokenizer("one", ".", {b"a": 99}, ids, special[0]), None)]
+            == eos
+        )
 
 
 @settings(max_examples=80)
@@ -215,7 +235,10 @@ def test_nanogpt_s_meta_has_what_its_two_scripts_read(prepared, tmp_path, gpt2):
     meta = pickle.loads((folder / "meta.pkl").read_bytes())
     assert meta["vocab_size"] == tokenizer.vocab_size  # train.py's
     stoi, itos = meta["stoi"], meta["itos"]  # sample.py's encode and decode
-    assert "".join(itos[id] for id in [stoi[character] for character in "\n Hi there"]) == "\n Hi there"
+    assert (
+        "".join(itos[id] for id in [stoi[character] for character in "\n Hi there"])
+        == "\n Hi there"
+    )
     text = "Ordinary words, twice over; ordinary words"
     assert "".join(itos[id] for id in tokenizer.encode(text).tolist()) == text
     (with_gpt2 := tmp_path / "gpt2").mkdir()
@@ -227,17 +250,29 @@ def test_nanogpt_s_meta_has_what_its_two_scripts_read(prepared, tmp_path, gpt2):
     ("layout", "more", "message"),
     [
         ("llm.c", {"folder": "set"}, "set: is there already"),
-        ("megatron", {"file_tokens": 5}, "--file-tokens is for layouts of many files, raw, llm.c, npy; megatron has"),
+        (
+            "megatron",
+            {"file_tokens": 5},
+            "--file-tokens is for layouts of many files, raw, llm.c, npy; megatron has",
+        ),
         ("raw", {"file_tokens": 0}, "--file-tokens must be a whole number of at least 1, not 0"),
         ("llm.c", {}, "a file of llm.c counts its tokens in 32 bits, and one would have"),
-        ("megatron", {}, r"a document has \d+ tokens, and Megatron's index counts those of one in 32 bits"),
+        (
+            "megatron",
+            {},
+            r"a document has \d+ tokens, and Megatron's index counts those of one in 32 bits",
+        ),
         ("raw", {"view": "none"}, "no token to write"),
     ],
 )
-def test_what_cannot_be_written_is_refused_and_leaves_nothing(small_set, tmp_path, monkeypatch, layout, more, message):
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(
+    small_set, tmp_path, monkeypatch, layout, more, message
+):
     monkeypatch.setattr(flat_files, "LLMC_MOST", 5)
     monkeypatch.setattr(indexed_files, "LONGEST", 5)
-    make_view(small_set, "none", {"train_0.000": [1] * 4, "train_1.000": [1, 1], "val_0.000": [0, 0]})
+    make_view(
+        small_set, "none", {"train_0.000": [1] * 4, "train_1.000": [1, 1], "val_0.000": [0, 0]}
+    )
     more = more | {"folder": tmp_path / more.get("folder", "out")}
     with pytest.raises((ValueError, FileExistsError), match=message):
         convert.export(convert.Out(layout, small_set, **more))
@@ -249,20 +284,33 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(small_set, tmp_pat
 def test_a_view_is_written_copy_by_copy(small_set, tmp_path, layout, eos):
     counts = {"train_0.000": [2, 0, 1, 3], "train_1.000": [1, 2], "val_0.000": [0, 2]}
     make_view(small_set, "some", counts)
-    out = convert.export(convert.Out(layout, str(small_set), tmp_path / "out", eos=eos, view="some"))
+    out = convert.export(
+        convert.Out(layout, str(small_set), tmp_path / "out", eos=eos, view="some")
+    )
     documents = documents_of(small_set, "train")
     times = counts["train_0.000"] + counts["train_1.000"]
-    expected = [document for copy in range(3) for document, n in zip(documents, times, strict=True) if n > copy]
-    found = by_datatrove(out, "train") if layout == "datatrove" else READERS[layout](out, "train")[0]
+    expected = [
+        document
+        for copy in range(3)
+        for document, n in zip(documents, times, strict=True)
+        if n > copy
+    ]
+    found = (
+        by_datatrove(out, "train") if layout == "datatrove" else READERS[layout](out, "train")[0]
+    )
     found = [token for document in found for token in document] if layout == "datatrove" else found
     if eos or layout == "datatrove":
         expected = [[*document[1:], found[-1]] for document in expected]
     assert found == [token for document in expected for token in document]
 
 
-@pytest.mark.parametrize("layout", [name for name, layout in layouts.LAYOUTS.items() if layout.read])
+@pytest.mark.parametrize(
+    "layout", [name for name, layout in layouts.LAYOUTS.items() if layout.read]
+)
 @pytest.mark.parametrize("eos", [False, True])
-def test_what_was_written_comes_back_with_the_same_documents(prepared, take, tmp_path, capsys, layout, eos):
+def test_what_was_written_comes_back_with_the_same_documents(
+    prepared, take, tmp_path, capsys, layout, eos
+):
     tokens = 10_000 if layouts.LAYOUTS[layout].is_cut else None  # documents go on in the next file
     folder = convert.export(convert.Out(layout, prepared[1], tmp_path / "out", tokens, eos=eos))
     files = tuple(path for path in folder.rglob("*") if path.suffix in (".bin", ".npy", ".parquet"))
@@ -277,19 +325,27 @@ def test_what_was_written_comes_back_with_the_same_documents(prepared, take, tmp
         take(layout, *files)
 
 
-@settings(deadline=None, max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=5), st.integers(1, 7))
+@settings(
+    deadline=None, max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=5), st.integers(1, 7)
+)
 def test_documents_are_what_is_between_bos_tokens_wherever_the_files_are_cut(
     tokenizer_json, flat, bos, tmp_path_factory, files, block
 ):
     """A second BOS in a row is an empty document, which is counted, but for one at the end."""
     files = [[bos], *files]
-    files = [[*(bos if token == 0 else token for token in file), 7] for file in files]  # no file is empty
+    files = [
+        [*(bos if token == 0 else token for token in file), 7] for file in files
+    ]  # no file is empty
     paths = [flat(f"{number}.bin", *file) for number, file in enumerate(files)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convert_in, "BLOCK_TOKENS", block)
         root = tmp_path_factory.mktemp("in")
-        config = convert.In("nanogpt", (*paths, flat("val.bin", bos, 9)), tokenizer_json, "x", tokens_root=root)
+        config = convert.In(
+            "nanogpt", (*paths, flat("val.bin", bos, 9)), tokenizer_json, "x", tokens_root=root
+        )
         found = documents_of(convert.take_in(config), "train")
     pieces, piece = [], []
     for token in [token for file in files for token in file]:
@@ -309,7 +365,9 @@ def test_a_single_file_s_last_documents_validate(take, flat, bos, fraction, vali
     stream, cut = sum(documents, []), 100 // files
     paths = [flat(f"{i}.bin", *stream[at : at + cut]) for i, at in enumerate(range(0, 100, cut))]
     if validating is None:
-        with pytest.raises(ValueError, match="no document begins in the last 1.00% of the files: --val-fraction"):
+        with pytest.raises(
+            ValueError, match="no document begins in the last 1.00% of the files: --val-fraction"
+        ):
             take("nanogpt", *paths, val_fraction=fraction)
         return
     folder = take("nanogpt", *paths, val_fraction=fraction)
@@ -335,7 +393,9 @@ def test_a_trailing_eot_is_no_empty_document_and_one_between_two_is(take, flat, 
 
 
 def test_a_file_is_one_however_it_is_spelt_and_two_of_a_name_are_two(take, flat, bos, tmp_path):
-    a, b, val = (flat(f"{folder}/0.bin", bos, id) for folder, id in (("a", 5), ("b", 6), ("val", 7)))
+    a, b, val = (
+        flat(f"{folder}/0.bin", bos, id) for folder, id in (("a", 5), ("b", 6), ("val", 7))
+    )
     (tmp_path / "link").symlink_to("a")
     for number, (files, train) in enumerate(
         [((a, b, val), [5, 6]), ((a, os.path.relpath(a), tmp_path / "link" / "0.bin", val), [5])]
@@ -350,7 +410,12 @@ def test_files_come_in_the_order_of_their_numbers(take, flat, bos):
     files = [flat("x_1.bin", bos, 1, 2), flat("x_10.bin", 4, bos, 9), flat("x_2.bin", 3, bos, 8)]
     files += [flat("y/x_1.bin", bos, 5, 6), flat("y/x_2.bin", 7)]  # of another data set
     folder = take("nanogpt", *files, flat("val.bin", bos, 7))
-    assert sorted(documents_of(folder, "train")) == [[bos, 1, 2, 3], [bos, 5, 6, 7], [bos, 8, 4], [bos, 9]]
+    assert sorted(documents_of(folder, "train")) == [
+        [bos, 1, 2, 3],
+        [bos, 5, 6, 7],
+        [bos, 8, 4],
+        [bos, 9],
+    ]
 
 
 @pytest.mark.parametrize("name", ["retrieval", "constrained_train", "my_val_set"])
@@ -374,15 +439,43 @@ def npy(array):
     [
         ("nanogpt", b"123", "a.bin: expected uint16 token ids, found 3 bytes"),
         ("nanogpt", b"", "a.bin: expected uint16 token ids, found 0 bytes"),
-        ("nanogpt", struct.pack("<3H", 1, 2, 50_000), "a.bin: token 2 is 50000, and bpe400 has 400"),
-        ("nanogpt", struct.pack("<5I", 399, 5, 6, 399, 7), "every other one is 0: they look like uint32 ids"),
-        ("nanogpt", npy(np.array([1, 2, 3], np.uint16)), "found an array of NumPy's with a header; use npy"),
-        ("nanogpt", struct.pack("<1000H", *[5] * 1000), r"a.bin: expected <.bos.>, token \d+, between documents, fo"),
-        ("llm.c", llmc_header(magic=7), r"a.bin: expected a header .*magic 20240520.*found \(7, 1\)"),
+        (
+            "nanogpt",
+            struct.pack("<3H", 1, 2, 50_000),
+            "a.bin: token 2 is 50000, and bpe400 has 400",
+        ),
+        (
+            "nanogpt",
+            struct.pack("<5I", 399, 5, 6, 399, 7),
+            "every other one is 0: they look like uint32 ids",
+        ),
+        (
+            "nanogpt",
+            npy(np.array([1, 2, 3], np.uint16)),
+            "found an array of NumPy's with a header; use npy",
+        ),
+        (
+            "nanogpt",
+            struct.pack("<1000H", *[5] * 1000),
+            r"a.bin: expected <.bos.>, token \d+, between documents, fo",
+        ),
+        (
+            "llm.c",
+            llmc_header(magic=7),
+            r"a.bin: expected a header .*magic 20240520.*found \(7, 1\)",
+        ),
         ("llm.c", llmc_header(version=3), r"a.bin: expected a header .*found \(20240520, 3\)"),
         ("llm.c", b"short", r"a.bin: expected a header of 256 int32"),
-        ("llm.c", llmc_header() + bytes(4), "a.bin: expected 1,030 bytes, as its header says, found 1,028"),
-        ("npy", b"no array", "a.bin: expected an array of NumPy's, found another or a damaged file"),
+        (
+            "llm.c",
+            llmc_header() + bytes(4),
+            "a.bin: expected 1,030 bytes, as its header says, found 1,028",
+        ),
+        (
+            "npy",
+            b"no array",
+            "a.bin: expected an array of NumPy's, found another or a damaged file",
+        ),
         ("npy", npy(np.zeros((2, 2), np.uint16)), "a.bin: expected an array of ids, found"),
         ("npy", npy(np.array(["a"])), "a.bin: expected an array of ids, found"),
         ("megatron", b"x", "a.idx: expected Megatron's index"),
@@ -405,14 +498,36 @@ def test_a_file_that_is_not_of_its_layout_is_named(take, tmp_path, layout, data,
         ("nanogpt", [], {}, "expected files to train on and one to validate on"),
         ("nanogpt", ["empty.bin", "val.bin"], {}, "expected documents, found none"),
         ("nanogpt", ["", "a.bin"], {}, "a folder; name its files"),
-        ("nanogpt", ["a.bin"], {"val_fraction": 0.1, "val": "a.bin"}, "no --val-file beside it, found 0.1"),
-        ("nanogpt", ["a.bin"], {"val_fraction": 1.0}, "expected --val-fraction from 0 to below 1, .* found 1.0"),
+        (
+            "nanogpt",
+            ["a.bin"],
+            {"val_fraction": 0.1, "val": "a.bin"},
+            "no --val-file beside it, found 0.1",
+        ),
+        (
+            "nanogpt",
+            ["a.bin"],
+            {"val_fraction": 1.0},
+            "expected --val-fraction from 0 to below 1, .* found 1.0",
+        ),
         ("megatron", ["a.idx", "val.idx"], {}, "of megatron name the .bin files"),
-        ("megatron", ["a.bin", "val.bin"], {}, "a.bin: expected Megatron's a.idx beside it, found none"),
+        (
+            "megatron",
+            ["a.bin", "val.bin"],
+            {},
+            "a.bin: expected Megatron's a.idx beside it, found none",
+        ),
     ],
 )
-def test_what_is_named_wrongly_is_told_what_to_name(take, flat, bos, tmp_path, layout, files, more, message):
-    for name, tokens in [("a.bin", (bos, 5)), ("empty.bin", (bos, bos)), ("val.bin", (bos,)), ("a.idx", ())]:
+def test_what_is_named_wrongly_is_told_what_to_name(
+    take, flat, bos, tmp_path, layout, files, more, message
+):
+    for name, tokens in [
+        ("a.bin", (bos, 5)),
+        ("empty.bin", (bos, bos)),
+        ("val.bin", (bos,)),
+        ("a.idx", ()),
+    ]:
         flat(name, *tokens)
     if "a.bin" in files and layout == "megatron":
         (tmp_path / "a.idx").unlink()
@@ -424,7 +539,9 @@ def test_what_is_named_wrongly_is_told_what_to_name(take, flat, bos, tmp_path, l
 
 
 def test_an_address_is_fetched_first(take):
-    with pytest.raises(ValueError, match="files come in from this disk; fetch them first, from the hub by `hf down"):
+    with pytest.raises(
+        ValueError, match="files come in from this disk; fetch them first, from the hub by `hf down"
+    ):
         take("raw", "hf://datasets/o/n/*.bin")
 
 
@@ -451,13 +568,21 @@ def test_masks_and_padding_beside_the_ids_are_refused(take, bos, tmp_path):
         return take("parquet", *files)
 
     for name in ("completion_mask", "loss_weights", "labels", "assistant_masks", "position_ids"):
-        with pytest.raises(ValueError, match=f"a.parquet: has {name} beside input_ids, which would be lost here"):
+        with pytest.raises(
+            ValueError, match=f"a.parquet: has {name} beside input_ids, which would be lost here"
+        ):
             take_columns({name: [[0, 1], [1]]})
-    for mask in (pa.array([[0, 1], [1, 1]], pa.list_(pa.int32(), 2)), [b"\0\1", b"\1"], [{"of": [0, 1]}, {"of": [1]}]):
+    for mask in (
+        pa.array([[0, 1], [1, 1]], pa.list_(pa.int32(), 2)),
+        [b"\0\1", b"\1"],
+        [{"of": [0, 1]}, {"of": [1]}],
+    ):
         with pytest.raises(ValueError, match="has mask beside input_ids|has zeros"):
             take_columns({"mask": mask})
     for mask in ([[0, 1], [1]], [[False, True], [True]]):
-        with pytest.raises(ValueError, match=r"a.parquet: attention_mask has zeros, so input_ids has padding"):
+        with pytest.raises(
+            ValueError, match=r"a.parquet: attention_mask has zeros, so input_ids has padding"
+        ):
             take_columns({"attention_mask": mask})
     folder = take_columns({"attention_mask": [[1, 1], [1]], "url": ["a", "b"]})
     assert documents_of(folder, "train") == [[bos, 5, 6], [bos, 7]]
@@ -465,8 +590,12 @@ def test_masks_and_padding_beside_the_ids_are_refused(take, bos, tmp_path):
 
 @pytest.mark.parametrize("layout", ["raw", "datatrove"])
 def test_documents_that_end_with_eos_get_no_second_one(take, flat, bos, tmp_path, layout):
-    folder = take("nanogpt", *(flat(name, bos, 5, bos, 6, bos + 1) for name in ("a.bin", "val.bin")))
+    folder = take(
+        "nanogpt", *(flat(name, bos, 5, bos, 6, bos + 1) for name in ("a.bin", "val.bin"))
+    )
     how = {"eos": True, "eos_token": "<|user_start|>"}
-    with pytest.raises(ValueError, match=f"documents end with token {bos + 1} already, and would end with two"):
+    with pytest.raises(
+        ValueError, match=f"documents end with token {bos + 1} already, and would end with two"
+    ):
         convert.export(convert.Out(layout, str(folder), tmp_path / "out", **how))
     assert convert.export(convert.Out("raw", str(folder), tmp_path / "out")).exists()

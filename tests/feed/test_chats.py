@@ -59,10 +59,16 @@ def mixture_of(chat_set, text_set, **weights):
 
 @pytest.mark.parametrize("long_documents", ["drop", "crop"])
 @pytest.mark.parametrize("seq_len", [16, 63, 300])
-def test_every_token_of_the_mask_that_is_kept_is_a_target_exactly_once(chat_set, long_documents, seq_len):
+def test_every_token_of_the_mask_that_is_kept_is_a_target_exactly_once(
+    chat_set, long_documents, seq_len
+):
     expected, found = Counter(), Counter()
     for ids, mask in conversations_of(chat_set):
-        kept = len(ids) if len(ids) <= seq_len + 1 else (seq_len + 1 if long_documents == "crop" else 0)
+        kept = (
+            len(ids)
+            if len(ids) <= seq_len + 1
+            else (seq_len + 1 if long_documents == "crop" else 0)
+        )
         expected.update(id for id, learned in zip(ids[:kept], mask[:kept], strict=True) if learned)
     settings = {"epochs": 1, "drop_last": False, "long_documents": long_documents}
     loader = RowLoader(chat_set, batch_size=3, seq_len=seq_len, **settings)
@@ -76,7 +82,9 @@ def test_a_row_is_whole_conversations_with_their_masks_and_then_padding(chat_set
     """Row by row, against a slow reading of the columns."""
     masks, seen = {tuple(ids): mask for ids, mask in conversations_of(chat_set)}, Counter()
     with RowLoader(chat_set, batch_size=4, seq_len=299, epochs=1, drop_last=False) as loader:
-        for row, wanted in ((one, other) for batch in loader for one, other in zip(*batch, strict=True)):
+        for row, wanted in (
+            (one, other) for batch in loader for one, other in zip(*batch, strict=True)
+        ):
             starts = [*np.flatnonzero(row == BOS), len(row)]
             assert starts[0] == 0
             for first, last in zip(starts[:-1], starts[1:], strict=True):
@@ -84,8 +92,12 @@ def test_a_row_is_whole_conversations_with_their_masks_and_then_padding(chat_set
                 whole = [one for one in masks if one[:-1] == ids] if last == len(row) else [ids]
                 if whole:  # else it is padding, which comes last
                     mask = masks[whole[0]]
-                    learned = [id if own else IGNORED for id, own in zip(whole[0], mask, strict=True)]
-                    assert found == [*learned[1:], IGNORED][: len(found)], "BOS of what follows is not in the loss"
+                    learned = [
+                        id if own else IGNORED for id, own in zip(whole[0], mask, strict=True)
+                    ]
+                    assert found == [*learned[1:], IGNORED][: len(found)], (
+                        "BOS of what follows is not in the loss"
+                    )
                     seen[whole[0]] += 1
                 elif ids not in masks:
                     assert set(found) == {IGNORED}
@@ -97,7 +109,8 @@ def test_a_conversation_without_a_target_in_what_is_kept_is_left_out_with_a_warn
     first = [mask.index(True) if any(mask) else 10**9 for _, mask in conversations_of(folder)]
     assert first == [7, 12, 10**9, 2, 10**9, 7, 1]
     with pytest.warns(
-        UserWarning, match="of 7 conversations, 3 have no target in their first 9 tokens; these are left"
+        UserWarning,
+        match="of 7 conversations, 3 have no target in their first 9 tokens; these are left",
     ):
         loader = RowLoader(folder, batch_size=1, seq_len=8, epochs=1, long_documents="crop")
     dealt = list(loader)
@@ -107,7 +120,9 @@ def test_a_conversation_without_a_target_in_what_is_kept_is_left_out_with_a_warn
         for row in RunRows.of_position(loader.state_dict(), {"": TokenSet(folder)}).step(step)
     ]
     pieces = [piece for row in shown for piece in row.pieces if not piece.is_padding]
-    assert sorted(piece.document for piece in pieces) == [n for n, place in enumerate(first) if place < 9]
+    assert sorted(piece.document for piece in pieces) == [
+        n for n, place in enumerate(first) if place < 9
+    ]
     assert all((targets != IGNORED).any() for _, targets in dealt), "no row without a target"
 
 
@@ -133,7 +148,9 @@ def test_once_makes_every_token_of_text_a_target_exactly_once(text_set):
         expected.update(tokens[tokens != BOS].tolist())
     for seq_len in (7, 64, 500):
         found = Counter()
-        loader = RowLoader(text_set, batch_size=2, seq_len=seq_len, loss="once", epochs=1, drop_last=False)
+        loader = RowLoader(
+            text_set, batch_size=2, seq_len=seq_len, loss="once", epochs=1, drop_last=False
+        )
         for inputs, targets in loader:
             found.update(some := in_loss(inputs, targets))
             assert loader.targets == len(some)

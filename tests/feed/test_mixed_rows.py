@@ -18,7 +18,11 @@ from tokenmill.rows.windows import WindowSize
 
 NAMES = "web", "code", "math"
 WEIGHTS = {"web": 12, "code": 5, "math": 3}
-STAGES = [(0, {"web": 2, "code": 1}), (1_000, {"code": 1, "math": 1}), (2_001, {"web": 1, "math": 1})]
+STAGES = [
+    (0, {"web": 2, "code": 1}),
+    (1_000, {"code": 1, "math": 1}),
+    (2_001, {"web": 1, "math": 1}),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +37,9 @@ def sets(tmp_path_factory):
     for number, name in enumerate(NAMES):
         rng = random.Random(number)
         lengths = [[rng.randint(1, 40) for _ in range(rng.randint(8, 20))] for _ in range(2)]
-        make_token_set(folder / name, train=lengths, val=[[rng.randint(1, 40) for _ in range(20)]], seed=number)
+        make_token_set(
+            folder / name, train=lengths, val=[[rng.randint(1, 40) for _ in range(20)]], seed=number
+        )
     return folder
 
 
@@ -45,7 +51,9 @@ def mix(sets, weights=WEIGHTS, **more):
 
 
 def make(mixture, batch_size=2, state=None, **settings):
-    loader = RowLoader(mixture, batch_size=batch_size, **({"seq_len": SEQ_LEN, "seed": SEED} | settings))
+    loader = RowLoader(
+        mixture, batch_size=batch_size, **({"seq_len": SEQ_LEN, "seed": SEED} | settings)
+    )
     if state is not None:
         loader.load_state_dict(json.loads(json.dumps(state)))
     return loader
@@ -55,7 +63,9 @@ def take(loader, calls):
     """The rows of the next batches, each with its source's name."""
     found = []
     for batch in islice(loader, calls):
-        found += zip([loader.sources[number] for number in loader.row_sources], rows_of(batch), strict=True)
+        found += zip(
+            [loader.sources[number] for number in loader.row_sources], rows_of(batch), strict=True
+        )
     return found
 
 
@@ -79,18 +89,32 @@ def reference(sets, weights=WEIGHTS, caps=None):
         ahead[name], tokens = next(rows[name], None), tokens + SEQ_LEN
 
 
-CASES = [(WEIGHTS, None), (STAGES, None), (WEIGHTS, {"code": 1}), (STAGES, {"code": 2, "math": 1}), ({"web": 1}, None)]
+CASES = [
+    (WEIGHTS, None),
+    (STAGES, None),
+    (WEIGHTS, {"code": 1}),
+    (STAGES, {"code": 2, "math": 1}),
+    ({"web": 1}, None),
+]
 
 
 # ---------------------------------------------------------------------------- the order
 
 
 @pytest.mark.parametrize(("weights", "caps"), CASES)
-def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a_batch(sets, weights, caps):
+def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a_batch(
+    sets, weights, caps
+):
     expected = list(islice(reference(sets, weights, caps), 300))
     for batch_size, world_size in [(1, 1), (2, 4), (5, 3), (64, 1)]:
         ranks = [
-            make(mix(sets, weights, max_epochs=caps), batch_size, rank=rank, world_size=world_size, prefetch=rank % 3)
+            make(
+                mix(sets, weights, max_epochs=caps),
+                batch_size,
+                rank=rank,
+                world_size=world_size,
+                prefetch=rank % 3,
+            )
             for rank in range(world_size)
         ]
         found = []
@@ -101,7 +125,10 @@ def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a
 
 @pytest.mark.parametrize(("weights", "caps"), CASES)
 def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
-    expected, mixture = list(islice(reference(sets, weights, caps), 200)), mix(sets, weights, max_epochs=caps)
+    expected, mixture = (
+        list(islice(reference(sets, weights, caps), 200)),
+        mix(sets, weights, max_epochs=caps),
+    )
     loader = make(mixture)
     for step in range(90):
         assert loader.tokens_seen == 2 * step * SEQ_LEN
@@ -111,7 +138,9 @@ def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
         next(loader)
     counts = Counter(name for name, _ in expected[:180])
     assert {name: usage.rows for name, usage in loader.seen().items()} == counts
-    assert sum(usage.tokens for usage in loader.seen().values()) == loader.tokens_seen == 180 * SEQ_LEN
+    assert (
+        sum(usage.tokens for usage in loader.seen().values()) == loader.tokens_seen == 180 * SEQ_LEN
+    )
     assert loader.epoch == min(int(usage.epochs) for usage in loader.seen().values())
     assert make(mixture, 2, loader.state_dict(), seq_len=9).seen() == loader.seen()
 
@@ -130,11 +159,17 @@ def test_when_all_sources_have_retired_it_ends(sets, drop_last):
     found = take(loader, None)
     assert found == (whole[: len(whole) // 4 * 4] if drop_last else whole)
     assert list(loader) == []
-    with pytest.raises(ValueError, match="the mixture has fewer rows than a global batch of 9,999; lower batch_size"):
+    with pytest.raises(
+        ValueError,
+        match="the mixture has fewer rows than a global batch of 9,999; lower batch_size",
+    ):
         next(make(mixture, 9999))
     more = make(mix(sets, weights, max_epochs={"web": 2, "math": 2}), 4, loader.state_dict())
     assert len(take(more, 3)) == 12, "with a larger max_epochs it continues"
-    ranks = [[len(b[0]) for b in make(mixture, 4, drop_last=False, rank=r, world_size=3)] for r in range(3)]
+    ranks = [
+        [len(b[0]) for b in make(mixture, 4, drop_last=False, rank=r, world_size=3)]
+        for r in range(3)
+    ]
     assert sum(map(sum, ranks)) == len(whole)
     assert len({len(one) for one in ranks}) == 1
 
@@ -142,7 +177,9 @@ def test_when_all_sources_have_retired_it_ends(sets, drop_last):
 def test_a_stage_that_is_used_up_before_the_next_one_is_an_error_at_that_time(sets):
     mixture = mix(sets, [(0, {"math": 1}), (100_000, {"web": 1})], max_epochs={"math": 2})
     loader, rows = make(mixture, 4, prefetch=0), 2 * make(sets / "math").rows
-    with pytest.raises(ValueError, match="all sources of the stage from 0 tokens on are used up after"):
+    with pytest.raises(
+        ValueError, match="all sources of the stage from 0 tokens on are used up after"
+    ):
         take(loader, None)
     assert 0 <= rows - loader.step * 4 < 8
 
@@ -158,10 +195,15 @@ def test_a_run_of_one_token_set_continues_as_a_source_of_a_mixture(sets):
     found = take(mixed, 30)
     found += take(make(mix(sets), state=mixed.state_dict()), 10)
     web = [row for name, row in found if name == "web"]
-    assert web == list(islice(reference_rows(sets / "web"), len(expected), len(expected) + len(web)))
+    assert web == list(
+        islice(reference_rows(sets / "web"), len(expected), len(expected) + len(web))
+    )
     code = [row for name, row in found if name == "code"]
     assert code == list(islice(reference_rows(sets / "code", name="code"), len(code)))
-    with pytest.raises(ValueError, match="this position is of a mixture of web, code, math, but this is one token set"):
+    with pytest.raises(
+        ValueError,
+        match="this position is of a mixture of web, code, math, but this is one token set",
+    ):
         make(sets / "web", state=mixed.state_dict())
     with pytest.raises(ValueError, match="0 sources of the mixture"):
         make(mix(sets, {"code": 1}), state=alone.state_dict())
@@ -176,14 +218,36 @@ def test_a_position_of_other_sources_or_settings_is_refused(sets):
     take(loader, 3)
     state = loader.state_dict()
     gone = make(mix(sets, {"code": 1}, removed=["web"]), state=state).state_dict()
-    renamed = Mixture({"internet": 1, "code": 1}, sources={"internet": sets / "web", "code": sets / "code"})
+    renamed = Mixture(
+        {"internet": 1, "code": 1}, sources={"internet": sets / "web", "code": sets / "code"}
+    )
     other = Mixture({"web": 1, "code": 1}, sources={"web": sets / "math", "code": sets / "code"})
     for mixture, position, settings, told in [
-        (mix(sets, {"web": 1}), state, {}, r"has a source 'code', but the mixture has only web; .*removed=\['code'\]"),
-        (renamed, state, {}, "has a source 'web', but the mixture has only internet, code; add it by this name"),
-        (other, state, {}, "source 'web' of this position is of a token set with manifest .* never had"),
+        (
+            mix(sets, {"web": 1}),
+            state,
+            {},
+            r"has a source 'code', but the mixture has only web; .*removed=\['code'\]",
+        ),
+        (
+            renamed,
+            state,
+            {},
+            "has a source 'web', but the mixture has only internet, code; add it by this name",
+        ),
+        (
+            other,
+            state,
+            {},
+            "source 'web' of this position is of a token set with manifest .* never had",
+        ),
         (other, gone, {}, "source 'web' of this position .* never had"),
-        (ours, state, {"seed": 5}, "this position does not fit.*: seed is 1337 in the position, 5 here"),
+        (
+            ours,
+            state,
+            {"seed": 5},
+            "this position does not fit.*: seed is 1337 in the position, 5 here",
+        ),
         (ours, state, {"packing": "concat"}, "this position does not fit.*: packing is"),
     ]:
         with pytest.raises(ValueError, match=told):
@@ -192,7 +256,10 @@ def test_a_position_of_other_sources_or_settings_is_refused(sets):
 
 
 def test_what_does_not_go_together_is_refused(sets, tmp_path):
-    same, twin = (make_token_set(tmp_path / name, train=[[20] * 5], val=[], seed=3) for name in ("same", "twin"))
+    same, twin = (
+        make_token_set(tmp_path / name, train=[[20] * 5], val=[], seed=3)
+        for name in ("same", "twin")
+    )
     other, loader = make_token_set(tmp_path / "other", train=[[20] * 5], val=[]), make(mix(sets))
     manifest = read_manifest(other)
     manifest["tokenizer"]["fingerprint"] = "e" * 64
@@ -202,7 +269,10 @@ def test_what_does_not_go_together_is_refused(sets, tmp_path):
             lambda: make(Mixture({sets / "web": 1, other: 1})),
             "the same tokenizer, found 'web' with random, ffff.*'other'",
         ),
-        (lambda: make(Mixture({same: 1, twin: 1})), "sources 'same' and 'twin' have the same documents"),
+        (
+            lambda: make(Mixture({same: 1, twin: 1})),
+            "sources 'same' and 'twin' have the same documents",
+        ),
         (
             lambda: make(Mixture({sets / "web": 1, same: 1}), split="val"),
             "source 'same', .*same: split 'val' has 0 rows",

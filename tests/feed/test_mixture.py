@@ -48,22 +48,32 @@ def test_a_dict_stages_and_toml_mean_the_same(tmp_path):
 
 
 def test_a_source_in_toml_may_be_the_name_of_a_set_under_data_tokens(tmp_path, monkeypatch):
-    folder = make_token_set(tmp_path / "data" / "tokens" / "web-gpt2-12345678", train=[[9] * 5], val=[[9]])
+    folder = make_token_set(
+        tmp_path / "data" / "tokens" / "web-gpt2-12345678", train=[[9] * 5], val=[[9]]
+    )
     beside = make_token_set(tmp_path / "conf" / "other", train=[[9] * 5], val=[[9]])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "conf" / "synthetic").mkdir()  # of text
     for name in ("synthetic", "web-gpt2-12345678"):
         text = f'[sources]\nweb = {{path = "{name}"}}\nother = {{path = "other"}}\n[weights]\nweb = 1\nother = 1\n'
         told = Mixture.load(written(tmp_path / "conf", text))
-        assert {name: Path(path) for name, path in told.paths.items()} == {"web": folder, "other": beside}
+        assert {name: Path(path) for name, path in told.paths.items()} == {
+            "web": folder,
+            "other": beside,
+        }
 
 
 def test_sources_are_known_by_their_name_or_folder(tmp_path):
-    mixture = Mixture({"web": 1, "second": 2}, sources={"web": tmp_path / "a/set", "second": tmp_path / "b/set"})
+    mixture = Mixture(
+        {"web": 1, "second": 2}, sources={"web": tmp_path / "a/set", "second": tmp_path / "b/set"}
+    )
     assert mixture.paths == {"web": tmp_path / "a/set", "second": tmp_path / "b/set"}
     folders = {tmp_path / "web": 1, tmp_path / "code": 2}
     assert Mixture(folders, max_epochs=2).max_epochs == {"web": 2, "code": 2}
-    assert Mixture(folders, max_epochs={"web": 2, tmp_path / "code": 3}).max_epochs == {"web": 2, "code": 3}
+    assert Mixture(folders, max_epochs={"web": 2, tmp_path / "code": 3}).max_epochs == {
+        "web": 2,
+        "code": 3,
+    }
     assert Mixture([(0, folders), (5, {"web": 1})]).stages[1].weights == {"web": 1}
 
 
@@ -77,26 +87,76 @@ def test_a_link_is_the_folder_that_it_leads_to(tmp_path):
 
 def test_numbers_of_tokens():
     told = [0, "0", "1_000", "2K", 9e11, "900B", "9e11", "1.5t"]
-    assert [tokens_of("begin", one) for one in told] == [0, 0, 1_000, 2_000, *[9 * 10**11] * 3, 15 * 10**11]
-    for one in [-1, 0.5, "many", "1.5", True, None, float("nan"), "B", "-3K", [1], "", "1,5B", "1/0B", "1e400"]:
+    assert [tokens_of("begin", one) for one in told] == [
+        0,
+        0,
+        1_000,
+        2_000,
+        *[9 * 10**11] * 3,
+        15 * 10**11,
+    ]
+    for one in [
+        -1,
+        0.5,
+        "many",
+        "1.5",
+        True,
+        None,
+        float("nan"),
+        "B",
+        "-3K",
+        [1],
+        "",
+        "1,5B",
+        "1/0B",
+        "1e400",
+    ]:
         with pytest.raises(ValueError, match="begin must be a"):
             tokens_of("begin", one)
 
 
 SENSELESS = [
     (({"a": 0},), {}, "the weight of 'a' must be a positive number, not 0"),
-    (({"a": 1, "b": 1e-9},), {}, "the weight of 'b' is 1.0e-09 of the whole, less than the smallest share"),
+    (
+        ({"a": 1, "b": 1e-9},),
+        {},
+        "the weight of 'b' is 1.0e-09 of the whole, less than the smallest share",
+    ),
     (({},), {}, "expected weights of at least one source"),
-    (([(5, {"a": 1})],), {}, r"stages must begin at 0 tokens and ascend, found stages that begin at \[5\]"),
-    (([(0, {"a": 1}), (9, {"a": 2}), (9, {"a": 1})],), {}, r"ascend, found stages that begin at \[0, 9, 9\]"),
-    (([(0, {"a": 1}), ("ten", {"a": 2})],), {}, "begin of stage 1 must be a whole number of tokens"),
+    (
+        ([(5, {"a": 1})],),
+        {},
+        r"stages must begin at 0 tokens and ascend, found stages that begin at \[5\]",
+    ),
+    (
+        ([(0, {"a": 1}), (9, {"a": 2}), (9, {"a": 1})],),
+        {},
+        r"ascend, found stages that begin at \[0, 9, 9\]",
+    ),
+    (
+        ([(0, {"a": 1}), ("ten", {"a": 2})],),
+        {},
+        "begin of stage 1 must be a whole number of tokens",
+    ),
     (("web",), {}, "a mixture must be {source: weight}, or stages"),
     (([(0, "web")],), {}, "the weights of stage 0 must be {source: ...}, not 'web'"),
-    (({"one/web": 1, "two/web": 1},), {}, "two sources are called 'web': .*one/web and .*two/web; name them"),
+    (
+        ({"one/web": 1, "two/web": 1},),
+        {},
+        "two sources are called 'web': .*one/web and .*two/web; name them",
+    ),
     (({"one/web": 1, "one/../one/web": 1},), {}, "stage 0 names source 'web' twice"),
     (({"a": 1},), {"sources": {"a": "x", "b": "y"}}, "source 'b' has no weight"),
-    (({"a": 1},), {"max_epochs": {"b": 1}}, "max_epochs names 'b', which is not a source of the mixture"),
-    (({"a": 1},), {"max_epochs": 1.5}, "max_epochs of 'a' must be a whole number of at least 1, not 1.5"),
+    (
+        ({"a": 1},),
+        {"max_epochs": {"b": 1}},
+        "max_epochs names 'b', which is not a source of the mixture",
+    ),
+    (
+        ({"a": 1},),
+        {"max_epochs": 1.5},
+        "max_epochs of 'a' must be a whole number of at least 1, not 1.5",
+    ),
     (({"a": 1},), {"views": {"b": "good"}}, "views names 'b', which is not a source"),
     (({"a": 1},), {"views": {"a": ""}}, "a view must be the name of a view, not ''"),
     (({"a": 1},), {"removed": 3}, "removed must be a list of names, not 3"),
@@ -114,13 +174,28 @@ def test_what_makes_no_sense_is_refused(positional, named, told):
 
 SENSELESS_TOML = [
     ("weights = 3", r"the weights of stages\[0\] must be a table, not 3"),
-    ("[weights]\na = 1\n[[stages]]\nbegin = 0\nweights = {a = 1}", "expected either weights or stages"),
+    (
+        "[weights]\na = 1\n[[stages]]\nbegin = 0\nweights = {a = 1}",
+        "expected either weights or stages",
+    ),
     ("removed = ['a']", "expected either weights or stages"),
-    ("remove = ['a']\n[weights]\na = 1", "unknown key remove; the keys are sources, weights, stages, removed"),
-    ("[sources.a]\npath = 'a'\nmax_epoch = 3\n[weights]\na = 1", "unknown key sources.a.max_epoch; the keys are path"),
-    ("[[stages]]\nbegins = 0\nweights = {a = 1}", r"unknown key stages\[0\].begins; the keys are begin, weights"),
+    (
+        "remove = ['a']\n[weights]\na = 1",
+        "unknown key remove; the keys are sources, weights, stages, removed",
+    ),
+    (
+        "[sources.a]\npath = 'a'\nmax_epoch = 3\n[weights]\na = 1",
+        "unknown key sources.a.max_epoch; the keys are path",
+    ),
+    (
+        "[[stages]]\nbegins = 0\nweights = {a = 1}",
+        r"unknown key stages\[0\].begins; the keys are begin, weights",
+    ),
     ("tokens = '1T'\n[weights]\na = 1", "unknown key tokens"),
-    ("[sources.a]\npath = 3\n[weights]\na = 1", "sources.a.path must be a string that is not empty, not 3"),
+    (
+        "[sources.a]\npath = 3\n[weights]\na = 1",
+        "sources.a.path must be a string that is not empty, not 3",
+    ),
     ("[sources.a]\nmax_epochs = 1.5\n[weights]\na = 1", "max_epochs of 'a' must be a whole number"),
     (
         "[sources]\na = {path = 'a'}\nb = {max_epochs = 3}\n[weights]\na = 1",

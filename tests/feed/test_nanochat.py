@@ -24,7 +24,9 @@ def reference_row(buffer, refills, row_len):
         remaining = row_len - len(row)
         fitting = [index for index, document in enumerate(buffer) if len(document) <= remaining]
         if fitting:
-            best = max(fitting, key=lambda index: len(buffer[index]))  # of equally long ones the first
+            best = max(
+                fitting, key=lambda index: len(buffer[index])
+            )  # of equally long ones the first
             row += buffer.pop(best)
         else:
             shortest = min(range(len(buffer)), key=lambda index: len(buffer[index]))
@@ -59,24 +61,34 @@ def train_files_and_encode(prepared):
             known[text] = [tokenizer.bos_id, *tokenizer.encode(text).tolist()]
         return known[text]
 
-    assert len(list((token_set / "shards").glob("shard_0*.bin"))) > 1, "a source file is in several shards"
+    assert len(list((token_set / "shards").glob("shard_0*.bin"))) > 1, (
+        "a source file is in several shards"
+    )
     return sorted(corpus.glob("*.parquet"))[:-1], encode
 
 
 def make_loader(token_set, seq_len=63, batch_size=4, **settings):
-    return RowLoader(token_set, packing="nanochat", batch_size=batch_size, seq_len=seq_len, **settings)
+    return RowLoader(
+        token_set, packing="nanochat", batch_size=batch_size, seq_len=seq_len, **settings
+    )
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (0, 2), (1, 2), (2, 3)])
-def test_rows_are_nanochats_own_over_several_epochs(prepared, train_files_and_encode, rank, world_size):
+def test_rows_are_nanochats_own_over_several_epochs(
+    prepared, train_files_and_encode, rank, world_size
+):
     loader = make_loader(prepared[1], rank=rank, world_size=world_size)
     dealt = [row for batch in islice(loader, 300) for row in rows_of(batch)]
-    assert dealt == list(islice(reference_rows(*train_files_and_encode, 64, rank, world_size), 1200))
+    assert dealt == list(
+        islice(reference_rows(*train_files_and_encode, 64, rank, world_size), 1200)
+    )
     assert loader.epoch is None, "ranks are in epochs of their own"
     assert loader.rows is None
 
 
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(2, 40), st.integers(1, 200))
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(2, 40), st.integers(1, 200)
+)
 def test_picks_are_those_of_a_scanned_buffer(lengths, row_len, refill):
     places, numbers = count(), count()
 
@@ -90,7 +102,9 @@ def test_picks_are_those_of_a_scanned_buffer(lengths, row_len, refill):
     for _ in range(20):
         pieces = ours.next_row()
         assert sum(taken for _, taken in pieces) == row_len
-        assert [p for p, taken in pieces for _ in range(taken)] == reference_row(buffer, stream, row_len)
+        assert [p for p, taken in pieces for _ in range(taken)] == reference_row(
+            buffer, stream, row_len
+        )
 
 
 def test_it_resumes_at_every_step_with_any_batch_size_and_a_position_tells_each_step(prepared):
@@ -106,7 +120,10 @@ def test_it_resumes_at_every_step_with_any_batch_size_and_a_position_tells_each_
             resumed.load_state_dict(state)
             assert rows_of(next(resumed)) + rows_of(next(resumed)) == dealt[step][rank]
         shown = RunRows.of_position(ranks[1].state_dict(), {"": ranks[0].token_set}).step(step)
-        told = [[token for piece in row.pieces for token in piece.tokens(ranks[0].bos_id).tolist()] for row in shown]
+        told = [
+            [token for piece in row.pieces for token in piece.tokens(ranks[0].bos_id).tolist()]
+            for row in shown
+        ]
         assert told == dealt[step][0] + dealt[step][1]
 
 

@@ -37,7 +37,9 @@ KINDS = {
 }
 SETTINGS = [
     (kind, seq_len, mixed, world_size)
-    for kind, mixed, (seq_len, world_size) in itertools.product(KINDS, (False, True), ((40, 3), (100, 1)))
+    for kind, mixed, (seq_len, world_size) in itertools.product(
+        KINDS, (False, True), ((40, 3), (100, 1))
+    )
     if not (kind == "nanochat" and mixed)
 ]
 
@@ -48,13 +50,22 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(windows, "DEFAULT_WINDOW_SIZE", WindowSize(1 << 8, 1 << 12))
     for number, name in enumerate(NAMES):
         rng = random.Random(number)
-        lengths = [[rng.randint(1, 60) for _ in range(300)] + [rng.randint(90, 400)] * 12 for _ in range(3 - number)]
+        lengths = [
+            [rng.randint(1, 60) for _ in range(300)] + [rng.randint(90, 400)] * 12
+            for _ in range(3 - number)
+        ]
         for many in lengths:
             rng.shuffle(many)
         make_token_set(tmp_path / "text" / name, train=lengths, val=[[20] * 5], seed=number)
-        documents = {entry.name: entry.documents for entry in TokenSet(tmp_path / "text" / name).entries}
+        documents = {
+            entry.name: entry.documents for entry in TokenSet(tmp_path / "text" / name).entries
+        }
         for view, times in (("view", (0, 1, 1)), ("copies", (0, 1, 2, 3))):
-            make_view(tmp_path / "text" / name, view, {s: rng.choices(times, k=n) for s, n in documents.items()})
+            make_view(
+                tmp_path / "text" / name,
+                view,
+                {s: rng.choices(times, k=n) for s, n in documents.items()},
+            )
         lengths = [[rng.randint(4, 120) for _ in range(300)] for _ in range(3 - number)]
         make_chat_set(tmp_path / "chat" / name, train=lengths, val=[[9]], seed=number)
     return tmp_path
@@ -64,23 +75,37 @@ def sums_of(folder, kind, seq_len, mixed, world_size):
     """The first 16 hex digits of the SHA-256 of each 1,000 rows."""
     paths = {name: folder / ("chat" if kind == "chat" else "text") / name for name in NAMES}
     view = kind if kind in ("view", "copies") else None
-    common = dict(batch_size=GLOBAL_BATCH // world_size, seq_len=seq_len, dtype="int64", **KINDS[kind])
+    common = dict(
+        batch_size=GLOBAL_BATCH // world_size, seq_len=seq_len, dtype="int64", **KINDS[kind]
+    )
     if mixed:
         begin = 20_000 if kind == "chat" else 40_000
         stages = [(0, {"web": 6, "code": 3, "math": 1}), (begin, {"web": 2, "code": 1, "math": 5})]
         tokens = Mixture(stages, sources=paths, views=dict.fromkeys(NAMES, view), max_epochs=EPOCHS)
     else:
-        tokens, common = paths["web"], common | {"view": view, "epochs": None if kind == "nanochat" else EPOCHS}
-    ranks = [RowLoader(tokens, rank=rank, world_size=world_size, **common) for rank in range(world_size)]
-    calls = itertools.islice(zip(*ranks, strict=True), 4 * ROWS // GLOBAL_BATCH if kind == "nanochat" else None)
+        tokens, common = (
+            paths["web"],
+            common | {"view": view, "epochs": None if kind == "nanochat" else EPOCHS},
+        )
+    ranks = [
+        RowLoader(tokens, rank=rank, world_size=world_size, **common) for rank in range(world_size)
+    ]
+    calls = itertools.islice(
+        zip(*ranks, strict=True), 4 * ROWS // GLOBAL_BATCH if kind == "nanochat" else None
+    )
     dealt = [
-        row.astype("<i8").tobytes() for batches in calls for pair in batches for row in np.concatenate(pair, axis=1)
+        row.astype("<i8").tobytes()
+        for batches in calls
+        for pair in batches
+        for row in np.concatenate(pair, axis=1)
     ]
     every = [b"".join(dealt[first : first + ROWS]) for first in range(0, len(dealt), ROWS)]
     return [f"{len(dealt)} rows", *(hashlib.sha256(some).hexdigest()[:16] for some in every)]
 
 
-@pytest.mark.filterwarnings("ignore:.*(longer than a row|have no target in their first):UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(longer than a row|have no target in their first):UserWarning"
+)
 def test_rows_of_every_kind_are_those_that_were_written_down(folder):
     found = {" ".join(map(str, setting)): sums_of(folder, *setting) for setting in SETTINGS}
     if os.environ.get("WRITE_SUMS"):

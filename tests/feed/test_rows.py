@@ -40,9 +40,18 @@ def test_rows_are_those_of_the_reference_over_several_epochs(token_set, windows,
 @pytest.mark.parametrize("settings", PACKINGS)
 def test_ranks_deal_the_same_rows_and_resume_anywhere_as_others(token_set, windows, settings):
     expected, state, done = list(islice(reference_rows(token_set, **settings), 400)), None, 0
-    for world_size, batch_size, calls in [(1, 1, 3), (3, 2, 5), (4, 1, 1), (2, 3, 7), (1, 64, 1), (8, 2, 4), (3, 1, 9)]:
+    for world_size, batch_size, calls in [
+        (1, 1, 3),
+        (3, 2, 5),
+        (4, 1, 1),
+        (2, 3, 7),
+        (1, 64, 1),
+        (8, 2, 4),
+        (3, 1, 9),
+    ]:
         ranks = [
-            make_loader(token_set, batch_size, rank=r, world_size=world_size, **settings) for r in range(world_size)
+            make_loader(token_set, batch_size, rank=r, world_size=world_size, **settings)
+            for r in range(world_size)
         ]
         for loader in ranks:
             if state is not None:
@@ -91,15 +100,23 @@ def test_rows_that_cut_the_stream_change_their_length_between_epochs_alone(token
 
 @pytest.mark.parametrize("packing", ["best_fit", "concat", "random"])
 @pytest.mark.parametrize("size", [WindowSize(), WindowSize(slice=128, window=16_384)])
-def test_a_batch_has_documents_of_as_many_files_as_random_draws_would(tmp_path, monkeypatch, packing, size):
+def test_a_batch_has_documents_of_as_many_files_as_random_draws_would(
+    tmp_path, monkeypatch, packing, size
+):
     monkeypatch.setattr(window_sizes, "DEFAULT_WINDOW_SIZE", size)
     rng = np.random.default_rng(0)
-    folder = make_token_set(tmp_path / "set", train=[rng.integers(2, 60, 120).tolist() for _ in range(20)], val=[[9]])
+    folder = make_token_set(
+        tmp_path / "set", train=[rng.integers(2, 60, 120).tolist() for _ in range(20)], val=[[9]]
+    )
     loader, touched, drawn = make_loader(folder, 32, packing=packing), [], []
     take(loader, 40)
     for step in range(40):
         rows = RunRows.of_position(loader.state_dict(), {"": TokenSet(folder)}).step(step)
-        pieces = [piece for row in rows for piece in (row.pieces if packing == "best_fit" else row.pieces[:1])]
+        pieces = [
+            piece
+            for row in rows
+            for piece in (row.pieces if packing == "best_fit" else row.pieces[:1])
+        ]
         files = [piece.shard.entry.name for piece in pieces if not piece.filler]
         touched.append(len(set(files)))
         drawn.append(len(set(rng.integers(20, size=len(files)).tolist())))
@@ -109,9 +126,13 @@ def test_a_batch_has_documents_of_as_many_files_as_random_draws_would(tmp_path, 
 # ---------------------------------------------------------------------------- files and memory
 
 
-def test_the_next_window_is_planned_while_one_is_read_and_no_other(tmp_path, small_windows, monkeypatch):
+def test_the_next_window_is_planned_while_one_is_read_and_no_other(
+    tmp_path, small_windows, monkeypatch
+):
     planned, plan = [], sources.plan_window
-    monkeypatch.setattr(sources, "plan_window", lambda *given: planned.append(given[3]) or plan(*given))
+    monkeypatch.setattr(
+        sources, "plan_window", lambda *given: planned.append(given[3]) or plan(*given)
+    )
     loader = make_loader(make_token_set(tmp_path / "set", train=[[17] * 200] * 3, val=[[9]]), 1)
     while cursor_of(loader.state_dict()).row < 2:
         next(loader)
@@ -121,9 +142,15 @@ def test_the_next_window_is_planned_while_one_is_read_and_no_other(tmp_path, sma
 
 def test_too_little_text_for_rows_or_for_a_batch_is_a_warning_with_the_figures(tmp_path):
     folder = make_token_set(tmp_path / "set", train=[[30] * 4], val=[[9]])
-    with pytest.warns(UserWarning, match=r"epoch of train has 1 row of 1,000 \+ 1 tokens, 88% of them filler; a glo"):
+    with pytest.warns(
+        UserWarning,
+        match=r"epoch of train has 1 row of 1,000 \+ 1 tokens, 88% of them filler; a glo",
+    ):
         next(RowLoader(folder, batch_size=1, seq_len=1000, prefetch=0))
-    with pytest.warns(UserWarning, match=r"has 4 rows of 29 \+ 1 tokens, 0% of them filler; a global batch takes 8"):
+    with pytest.warns(
+        UserWarning,
+        match=r"has 4 rows of 29 \+ 1 tokens, 0% of them filler; a global batch takes 8",
+    ):
         next(RowLoader(folder, batch_size=4, world_size=2, rank=0, seq_len=29, prefetch=0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -12,11 +12,23 @@ from tokenmill.numpy import RowLoader
 from tokenmill.store.token_sets import TokenSet
 
 LENGTHS = {
-    "train": [[5, 3, 40, 7, 2, 9, 16, 17, 1, 12], [3] * 20, [100, 33, 50], [12, 6, 25, 31, 8, 9] * 4],
+    "train": [
+        [5, 3, 40, 7, 2, 9, 16, 17, 1, 12],
+        [3] * 20,
+        [100, 33, 50],
+        [12, 6, 25, 31, 8, 9] * 4,
+    ],
     "val": [[4, 8, 30, 6]],
 }
-SOME = {"train_0.000": [3, 0, 1, 2, 0, 1, 1, 0, 1, 5], "train_1.000": [2] * 20, "train_2.000": [0, 4, 1]}
-IS_LONG = {f"train_{n}.000": [int(length >= 16) for length in some] for n, some in enumerate(LENGTHS["train"])}
+SOME = {
+    "train_0.000": [3, 0, 1, 2, 0, 1, 1, 0, 1, 5],
+    "train_1.000": [2] * 20,
+    "train_2.000": [0, 4, 1],
+}
+IS_LONG = {
+    f"train_{n}.000": [int(length >= 16) for length in some]
+    for n, some in enumerate(LENGTHS["train"])
+}
 
 
 def numbered_set(folder, train=LENGTHS["train"], val=LENGTHS["val"]):
@@ -39,7 +51,9 @@ def documents_of(folder):
         shard = token_set.open(entry)
         for document in range(entry.documents):
             begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
-            found.update(dict.fromkeys(shard.tokens[begin + 1 : end].tolist(), (entry.name, document)))
+            found.update(
+                dict.fromkeys(shard.tokens[begin + 1 : end].tolist(), (entry.name, document))
+            )
     return found
 
 
@@ -75,7 +89,9 @@ def folder(tmp_path, small_windows):
     make_view(folder, "all", {})
     make_view(folder, "some", SOME)
     make_view(folder, "long", IS_LONG)
-    make_view(folder, "short", {shard: [1 - one for one in some] for shard, some in IS_LONG.items()})
+    make_view(
+        folder, "short", {shard: [1 - one for one in some] for shard, some in IS_LONG.items()}
+    )
     return folder
 
 
@@ -102,7 +118,9 @@ def test_views_of_one_set_are_sources_of_one_mixture(folder):
     seen = {0: set(), 1: set()}
     for _ in range(60):
         _, targets = next(loader)
-        seen[int(loader.row_sources[0])].update(documents[token] for token in targets[targets >= 0].tolist())
+        seen[int(loader.row_sources[0])].update(
+            documents[token] for token in targets[targets >= 0].tolist()
+        )
     assert all(seen.values())
     for number, is_long in enumerate((0, 1)):
         assert all(IS_LONG[shard][document] == is_long for shard, document in seen[number])
@@ -126,12 +144,20 @@ def test_views_that_make_no_sense_are_refused(folder):
     for ask, told in [
         (lambda: make(folder, "long", packing="concat", loss="all"), "packing 'concat'.* view"),
         (lambda: make(folder, "none"), r"view 'none': split 'train' has 0 rows of 16 \+ 1 tokens"),
-        (lambda: make(mixture_of(folder, a="long", b="long")), "sources 'a' and 'b' have the same documents"),
+        (
+            lambda: make(mixture_of(folder, a="long", b="long")),
+            "sources 'a' and 'b' have the same documents",
+        ),
         (lambda: make(mixture_of(folder, a="long", b="again")), "have the same documents"),
-        (lambda: Mixture({"a": 1}, sources={"a": folder}, views={"c": "long"}), "views names 'c', which is not a sou"),
+        (
+            lambda: Mixture({"a": 1}, sources={"a": folder}, views={"c": "long"}),
+            "views names 'c', which is not a sou",
+        ),
         (lambda: make(mixture_of(folder, a="long"), "long"), r"view='long' is for one token set"),
     ]:
         with pytest.raises(ValueError, match=told):
             ask()
-    with pytest.raises(FileNotFoundError, match="expected a view 'nope', found again, all, long, none, short, some"):
+    with pytest.raises(
+        FileNotFoundError, match="expected a view 'nope', found again, all, long, none, short, some"
+    ):
         make(mixture_of(folder, a="nope"))

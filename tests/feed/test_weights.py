@@ -34,7 +34,9 @@ def test_no_share_is_off_by_more_than_one_turn(weights):
     assert turns <= TURNS
     for name, weight in weights.items():
         assert whole[name] >= 1
-        assert abs(Fraction(whole[name], turns) - Fraction(str(weight)) / total) < Fraction(1, TURNS)
+        assert abs(Fraction(whole[name], turns) - Fraction(str(weight)) / total) < Fraction(
+            1, TURNS
+        )
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "5", True, None, 0.0, [1]])

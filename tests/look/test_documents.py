@@ -14,10 +14,17 @@ def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):
     token_set = TokenSet(folder)
     for split in ("train", "val"):
         names = dict.fromkeys(entry.sources[0] for entry in token_set.split(split))
-        texts = [text for name in names for text in pq.read_table(source / name)["text"].to_pylist() if text]
+        texts = [
+            text
+            for name in names
+            for text in pq.read_table(source / name)["text"].to_pylist()
+            if text
+        ]
         documents = Documents(token_set, split)
         assert [document.text for document in documents] == texts
-        assert len(documents) == len(texts) == sum(entry.documents for entry in token_set.split(split))
+        assert (
+            len(documents) == len(texts) == sum(entry.documents for entry in token_set.split(split))
+        )
         assert [document.number for document in documents] == list(range(len(texts)))
         entry = token_set.split(split)[-1]
         assert documents[-1].source == SourceLocator(token_set).find(entry, entry.documents - 1)
@@ -28,7 +35,14 @@ def test_documents_are_indexed_as_a_list_is(tmp_path):
     lengths = [[5, 3, 40, 2], [7, 8], [1, 9, 6]]
     token_set = TokenSet(make_token_set(tmp_path / "set", train=lengths, val=[[9]]))
     documents, expected = (Documents(token_set), [length for some in lengths for length in some])
-    for part in (slice(None), slice(2, 7), slice(None, None, -1), slice(-4, None), slice(1, 8, 3), slice(20, 30)):
+    for part in (
+        slice(None),
+        slice(2, 7),
+        slice(None, None, -1),
+        slice(-4, None),
+        slice(1, 8, 3),
+        slice(20, 30),
+    ):
         assert [len(document) for document in documents[part]] == expected[part]
         assert [document.number for document in documents[part][1:]] == list(range(9))[part][1:]
     assert [len(documents[i]) for i in (-9, -1, np.int64(4))] == [5, 6, 7]
@@ -53,14 +67,25 @@ def test_a_sample_is_of_different_documents_and_repeatable(tmp_path):
     assert [document.number for document in documents[10:12].sample(5)] == [10, 11]
 
 
-def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(tmp_path, tokenizer_json):
+def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_was(
+    tmp_path, tokenizer_json
+):
     for number in range(2):
-        write_parquet(tmp_path / "in" / f"{number}.parquet", ["a b", None, "c d", "", "e f", "g h"], row_group_size=3)
-    done = run_prepare("--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
-    found = [document.source for document in Documents(tmp_path / done.stdout.splitlines()[-1], "train")]
+        write_parquet(
+            tmp_path / "in" / f"{number}.parquet",
+            ["a b", None, "c d", "", "e f", "g h"],
+            row_group_size=3,
+        )
+    done = run_prepare(
+        "--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path
+    )
+    found = [
+        document.source for document in Documents(tmp_path / done.stdout.splitlines()[-1], "train")
+    ]
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert found == [
-        f"0.parquet row group {g}, document {nth} in train, not counting those left out" for g, nth in places
+        f"0.parquet row group {g}, document {nth} in train, not counting those left out"
+        for g, nth in places
     ]
 
 
@@ -71,7 +96,10 @@ def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer
         (tmp_path / "in" / f"{name}.jsonl").write_text(lines)
     flags = ("--tokenizer", tokenizer_json, "--shard-text-bytes", 2000)
     token_set = TokenSet(
-        tmp_path / run_prepare("--source", "in", "--val-file", "last", *flags, cwd=tmp_path).stdout.splitlines()[-1]
+        tmp_path
+        / run_prepare(
+            "--source", "in", "--val-file", "last", *flags, cwd=tmp_path
+        ).stdout.splitlines()[-1]
     )
     assert len(token_set.split("train")) > 3
     for document in Documents(token_set, "train"):

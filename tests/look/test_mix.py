@@ -33,10 +33,19 @@ def mixture_of(paths, stages, **more):
 def test_the_forecast_is_what_a_loader_then_gives(paths, seed):
     """Within 1% of the run; also where a source retires, and where all do, so that the run ends early."""
     rng = random.Random(seed)
-    stages = [(begin, {name: rng.randint(1, 6) for name in rng.sample(NAMES, 2)}) for begin in (0, 20_000, 45_000)]
+    stages = [
+        (begin, {name: rng.randint(1, 6) for name in rng.sample(NAMES, 2)})
+        for begin in (0, 20_000, 45_000)
+    ]
     names = {name for _, weights in stages for name in weights}
-    caps = {name: rng.randint(1, 4) for name in sorted(names) if rng.random() < (0.3 if seed < 6 else 1)}
-    mixture, total, ended = mixture_of(paths, stages, max_epochs=caps), rng.randint(30_000, 90_000), False
+    caps = {
+        name: rng.randint(1, 4) for name in sorted(names) if rng.random() < (0.3 if seed < 6 else 1)
+    }
+    mixture, total, ended = (
+        mixture_of(paths, stages, max_epochs=caps),
+        rng.randint(30_000, 90_000),
+        False,
+    )
     with RowLoader(mixture, batch_size=1, seq_len=64, prefetch=0) as loader:
         while loader.tokens_seen < total and not ended:
             try:
@@ -49,18 +58,24 @@ def test_the_forecast_is_what_a_loader_then_gives(paths, seed):
     assert found.lines[-1].end == pytest.approx(given, abs=0.01 * total)
     for name, (tokens, epochs) in found.totals.items():
         assert tokens == pytest.approx(usage[name].tokens, abs=0.01 * total)
-        assert epochs == pytest.approx(usage[name].epochs, rel=0.03), "filler and BOS are not counted"
+        assert epochs == pytest.approx(usage[name].epochs, rel=0.03), (
+            "filler and BOS are not counted"
+        )
 
 
 def test_the_command_prints_the_forecast_and_says_that_a_run_ends_early(paths, tmp_path, capsys):
     path = tmp_path / "mixture.toml"
-    sources = "".join(f"[sources.{name}]\npath = '{paths[name]}'\n" for name in NAMES) + "max_epochs = 2\n"  # of math
+    sources = (
+        "".join(f"[sources.{name}]\npath = '{paths[name]}'\n" for name in NAMES)
+        + "max_epochs = 2\n"
+    )  # of math
     stages = "[[stages]]\nbegin = 0\nweights = {web = 3, code = 2}\n[[stages]]\nbegin = '10K'\nweights = {math = 1%s}\n"
     path.write_text(stages % ", web = 1" + sources)
     assert cli.main(["mix", str(path), "--tokens", "40K"]) == 0
     said, found = capsys.readouterr().out, forecast(Mixture.load(path), tokens=40_000)
     assert all(
-        f"{name}: {n:,} tokens, {epochs:.3f} epochs in all" in said for name, (n, epochs) in found.totals.items()
+        f"{name}: {n:,} tokens, {epochs:.3f} epochs in all" in said
+        for name, (n, epochs) in found.totals.items()
     )
     lines = [line.replace("│", " ").split() for line in said.splitlines()]
     assert ["0", "0", "to", "10k", "web", "3", "60.000%", "6k"] in [line[:8] for line in lines]
@@ -75,16 +90,28 @@ def test_the_command_prints_the_forecast_and_says_that_a_run_ends_early(paths, t
 
 def go_on(state, tokens, calls, batch_size, world_size, seq_len, skip=0):
     """The position after some calls of all ranks, and the tokens of each source that they got."""
-    settings = {"batch_size": batch_size, "seq_len": seq_len, "world_size": world_size, "prefetch": 0}
-    ranks, taken = [RowLoader(tokens, rank=rank, **settings) for rank in range(world_size)], Counter()
+    settings = {
+        "batch_size": batch_size,
+        "seq_len": seq_len,
+        "world_size": world_size,
+        "prefetch": 0,
+    }
+    ranks, taken = (
+        [RowLoader(tokens, rank=rank, **settings) for rank in range(world_size)],
+        Counter(),
+    )
     for loader in ranks:
         if state is not None:
             loader.load_state_dict(state)
         loader.skip(skip)
         for _ in range(calls):
             next(loader)
-            taken.update([loader.sources[number] for number in loader.row_sources.tolist() if loader.sources])
-    return json.loads(json.dumps(ranks[0].state_dict())), Counter({name: n * seq_len for name, n in taken.items()})
+            taken.update(
+                [loader.sources[number] for number in loader.row_sources.tolist() if loader.sources]
+            )
+    return json.loads(json.dumps(ranks[0].state_dict())), Counter(
+        {name: n * seq_len for name, n in taken.items()}
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -96,7 +123,9 @@ def test_the_history_of_a_run_is_what_its_loop_logged(paths, seed):
         how = rng.randint(1, 3), rng.randint(1, 3), rng.choice([T, 24])
         state, taken = go_on(state, mixture, rng.randint(0, 25), *how, skip=rng.choice([0, 0, 3]))
         begin, total = total.total(), total + taken
-        legs += [(f"{short(begin)} to {short(total.total())}", how[1], how[0], how[2])] * (total.total() > begin)
+        legs += [(f"{short(begin)} to {short(total.total())}", how[1], how[0], how[2])] * (
+            total.total() > begin
+        )
     rows, totals = run_cells(state)
     assert +totals == total
     assert list(dict.fromkeys(row[:4] for row in rows)) == legs
@@ -111,8 +140,12 @@ def test_the_command_prints_a_run_from_its_checkpoint(paths, tmp_path, capsys):
     said, (_, totals) = capsys.readouterr().out, run_cells(state)
     lines = [line.replace("│", " ").split() for line in said.splitlines()]
     assert ["0", "to", "2.56k", "2", "4", "16", "web", "50.000%", "1.28k"] in lines
-    assert [line[3:6] for line in lines if line[:3] == ["2.56k", "to", "3.2k"]] == [["1", "4", "16"]] * 3
-    assert all(f"{name}: {n:,} tokens, {n / 3200:.3%} of the run" in said for name, n in totals.items())
+    assert [line[3:6] for line in lines if line[:3] == ["2.56k", "to", "3.2k"]] == [
+        ["1", "4", "16"]
+    ] * 3
+    assert all(
+        f"{name}: {n:,} tokens, {n / 3200:.3%} of the run" in said for name, n in totals.items()
+    )
     folder = make_token_set(tmp_path / "set", train=[[30] * 60], val=[[9] * 3])
     for calls, line in ((0, "source"), (1, "the set: 32 tokens, 100.000% of the run")):
         torch.save(go_on(None, folder, calls, 2, 1, T)[0], checkpoint)
@@ -127,7 +160,10 @@ def test_what_is_missing_is_said(capsys, tmp_path, monkeypatch):
         ("a.toml", "a mixture's file needs --tokens, those of the whole run"),
         ("a.toml --tokens 5K", "a.toml"),
         ("--checkpoint a.pt --tokens 5K", "a checkpoint says them"),
-        ("--checkpoint no.pt", "checkpoint no.pt: expected a checkpoint with a position in it, found no such file"),
+        (
+            "--checkpoint no.pt",
+            "checkpoint no.pt: expected a checkpoint with a position in it, found no such file",
+        ),
     ):
         with contextlib.suppress(SystemExit):
             assert cli.main(["mix", *words.split()]) == 1

@@ -25,10 +25,20 @@ def rows_of(packing, lengths, row_len, seed):
     if packing == "best_fit":
         plan = plan_rows(lengths, row_len, seed=seed)
         pieces = list(
-            zip(plan.document.tolist(), plan.start.tolist(), plan.length.tolist(), plan.filler.tolist(), strict=True)
+            zip(
+                plan.document.tolist(),
+                plan.start.tolist(),
+                plan.length.tolist(),
+                plan.filler.tolist(),
+                strict=True,
+            )
         )
-        return [pieces[a:b] for a, b in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True)]
-    stream = [(document, place) for document, length in enumerate(lengths) for place in range(length)]
+        return [
+            pieces[a:b] for a, b in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True)
+        ]
+    stream = [
+        (document, place) for document, length in enumerate(lengths) for place in range(length)
+    ]
     rows = []
     for start in starts(len(stream), row_len, seed if packing == "random" else None):
         row = []
@@ -63,10 +73,17 @@ def slow_tally(packing, lengths, row_len, seed):
     )
 
 
-@given(st.lists(lengths_lists, min_size=1, max_size=3), st.integers(2, 24), st.sampled_from(PLANNED), st.integers(0, 3))
+@given(
+    st.lists(lengths_lists, min_size=1, max_size=3),
+    st.integers(2, 24),
+    st.sampled_from(PLANNED),
+    st.integers(0, 3),
+)
 def test_a_tally_is_what_a_slow_count_finds(shards, row_len, packing, seed):
     together = [sum(shards, [])] if packing == "best_fit" else shards  # all of them are one window
-    expected = sum((slow_tally(packing, s, row_len, (seed, 0, i)) for i, s in enumerate(together)), Tally())
+    expected = sum(
+        (slow_tally(packing, s, row_len, (seed, 0, i)) for i, s in enumerate(together)), Tally()
+    )
     assert tally(packing, [np.array(s) for s in shards], row_len, seed) == expected
 
 
@@ -144,9 +161,20 @@ def test_a_specimen_s_rows_are_full_and_hold_what_the_tally_counts(lengths, row_
             continue
         assert 0 < part.length <= lengths[part.document] - part.start
         assert part.cropped == (
-            packing in ("nanochat", "crop") and not part.filler and part.length < lengths[part.document]
+            packing in ("nanochat", "crop")
+            and not part.filler
+            and part.length < lengths[part.document]
         )
     if rows and packing != "nanochat":
-        parts = [part for row in rows for part in row if not (part.document == len(lengths) or part.filler)]
-        held = {(part.document, place) for part in parts for place in range(part.start, part.start + part.length)}
+        parts = [
+            part
+            for row in rows
+            for part in row
+            if not (part.document == len(lengths) or part.filler)
+        ]
+        held = {
+            (part.document, place)
+            for part in parts
+            for place in range(part.start, part.start + part.length)
+        }
         assert len(held) == tally(packing, [lengths], row_len).kept

@@ -50,7 +50,9 @@ def folder(prepared, tmp_path_factory):
 def page(folder):
     before, page = tree(folder), folder / "report.html"
     assert cli.main(["report", str(folder), "--seq-len", str(SEQ_LEN)]) == 0
-    assert {name: data for name, data in tree(folder).items() if name != page.name} == before, "it only looks"
+    assert {name: data for name, data in tree(folder).items() if name != page.name} == before, (
+        "it only looks"
+    )
     return page
 
 
@@ -75,21 +77,31 @@ LOOKS = [(SIZES[0], "light"), (SIZES[2], "dark"), (SIZES[1], "light")]
 
 
 @pytest.mark.parametrize(("size", "scheme"), LOOKS)
-def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(browser, page, size, scheme):
+def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(
+    browser, page, size, scheme
+):
     viewport = {"width": size[0], "height": size[1]}
     tab, wrong = opened(browser, page, viewport=viewport, color_scheme=scheme)
     assert tab.locator(".panel:visible .row:visible").count() == 16
     tab.locator(".panel:visible summary").click()
     assert tab.locator(".panel:visible .row:visible").count() > 32
     table = tab.locator(".packings").first
-    assert table.evaluate("table => table.scrollWidth") <= table.locator("..").evaluate("box => box.clientWidth")
+    assert table.evaluate("table => table.scrollWidth") <= table.locator("..").evaluate(
+        "box => box.clientWidth"
+    )
     tabs = [tab.locator(".tabs label").nth(i).bounding_box() for i in range(len(variants()))]
-    assert max(place["x"] + place["width"] for place in tabs) <= size[0], "every packing can be chosen"
+    assert max(place["x"] + place["width"] for place in tabs) <= size[0], (
+        "every packing can be chosen"
+    )
     assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
-    red, green, blue = map(int, re.findall(r"\d+", tab.evaluate("getComputedStyle(document.body).backgroundColor"))[:3])
+    red, green, blue = map(
+        int, re.findall(r"\d+", tab.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
+    )
     assert (red + green + blue > 600) == (scheme == "light")
     bar = tab.locator(".panel:visible .row i").first
-    assert bar.evaluate("bar => getComputedStyle(bar).backgroundColor").startswith("oklch("), "a colour of its own"
+    assert bar.evaluate("bar => getComputedStyle(bar).backgroundColor").startswith("oklch("), (
+        "a colour of its own"
+    )
     assert wrong == []
 
 
@@ -103,9 +115,13 @@ def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(browser
         for number in (0, rows.count() // 2, rows.count() - 1):
             rows.nth(number).click()
             assert tab.locator("#reader-title").text_content() == f"{packing}, row {number}"
-            assert tab.locator("#text").evaluate("text => text.textContent") == decoded(folder, packing, number)
+            assert tab.locator("#text").evaluate("text => text.textContent") == decoded(
+                folder, packing, number
+            )
             boundaries = tab.locator("#text .t")
-            assert boundaries.count() > SEQ_LEN / 4, "every second token is told from its neighbours"
+            assert boundaries.count() > SEQ_LEN / 4, (
+                "every second token is told from its neighbours"
+            )
             assert tab.locator("#pieces li").count() == rows.nth(number).locator("i").count()
             tab.locator("#close").click()
             assert tab.locator("#reader").is_hidden()
@@ -116,10 +132,22 @@ def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)> &amp; \u2028 é"
     for number in range(2):
         write_parquet(tmp_path / "<b>in" / f"{number}.parquet", [evil] * 40)
-    flags = ["--source", "<b>in", "--name", "in", "--val-file", "last", "--tokenizer", tokenizer_json]
+    flags = [
+        "--source",
+        "<b>in",
+        "--name",
+        "in",
+        "--val-file",
+        "last",
+        "--tokenizer",
+        tokenizer_json,
+    ]
     done = run_prepare(*flags, cwd=tmp_path)
     folder = tmp_path / done.stdout.splitlines()[-1]
-    assert cli.main(["report", str(folder), "--seq-len", "512", "--out", str(tmp_path / "page.html")]) == 0
+    assert (
+        cli.main(["report", str(folder), "--seq-len", "512", "--out", str(tmp_path / "page.html")])
+        == 0
+    )
     tab, wrong = opened(browser, tmp_path / "page.html")
     tab.locator(".panel:visible .row").first.click()
     assert f"<|bos|>{evil}<|bos|>" in tab.locator("#text").evaluate("text => text.textContent")
@@ -131,8 +159,12 @@ def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json
 
 def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     html = page.read_text()
-    assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", html), "nothing from elsewhere"
-    assert not re.search(r'<b style="left:[^"]*">[^<]* to ', html), "labels below a chart have room on a phone"
+    assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", html), (
+        "nothing from elsewhere"
+    )
+    assert not re.search(r'<b style="left:[^"]*">[^<]* to ', html), (
+        "labels below a chart have room on a phone"
+    )
     found = find(Report((str(folder),), SEQ_LEN))
     lengths = [found.token_set.open(entry).lengths for entry in found.token_set.split("train")]
     for seq_len in (SEQ_LEN, 512, 1024, 2048, 4096, 8192, 16_384):
@@ -161,7 +193,9 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
 
 
 def test_the_lines_that_a_report_trains_with_train(folder, page):
-    code = unescape(re.search(r'<pre class="code" tabindex="0">(.*?)</pre>', page.read_text(), re.DOTALL)[1])
+    code = unescape(
+        re.search(r'<pre class="code" tabindex="0">(.*?)</pre>', page.read_text(), re.DOTALL)[1]
+    )
     found: dict = {}
     exec(code, found)
     inputs, _ = next(found["loader"])
@@ -173,14 +207,31 @@ def test_the_verdict_says_what_the_lengths_and_the_packings_do():
     lengths = np.array([10] * 61 + [100] * 39)
     tallies = {name: tally(name, [lengths], 21) for name in variants()}
     said = verdict(lengths, tallies, 20)
-    assert said.startswith("39% of your documents are longer than a row of 20 + 1 tokens, and hold 86% of the tokens. ")
+    assert said.startswith(
+        "39% of your documents are longer than a row of 20 + 1 tokens, and hold 86% of the tokens. "
+    )
     ours = tallies["best_fit"]
     assert f"best_fit drops nothing; {ours.begin:.0%} of its rows begin with a document, " in said
-    assert f"{ours.begin_inserted:.0%} with an inserted BOS where a longer document goes on; " in said
+    assert (
+        f"{ours.begin_inserted:.0%} with an inserted BOS where a longer document goes on; " in said
+    )
     assert f"nanochat's policy would drop {tallies['nanochat'].dropped:.0%}; with concat, " in said
-    assert f"{1 - tallies['concat'].begin:.0%} of the rows would begin inside a document, without BOS." in said
+    assert (
+        f"{1 - tallies['concat'].begin:.0%} of the rows would begin inside a document, without BOS."
+        in said
+    )
     shares = (0, 1e-6, 0.0004, 0.005, 0.394, 0.996, 0.9999, 0.9999999, 1)
-    told = ["none", "less than 0.01%", "0.04%", "0.5%", "39%", "99.6%", "99.99%", "more than 99.99%", "all"]
+    told = [
+        "none",
+        "less than 0.01%",
+        "0.04%",
+        "0.5%",
+        "39%",
+        "99.6%",
+        "99.99%",
+        "more than 99.99%",
+        "all",
+    ]
     assert [percent(share) for share in shares] == told
 
 
@@ -201,25 +252,45 @@ def test_the_statistics_are_counted(folder):
 # ---------------------------------------------------------------------------- text that was not prepared
 
 
-def test_text_that_was_not_prepared_is_what_a_set_of_it_is(tmp_path, tokenizer_json, capsys, monkeypatch):
+def test_text_that_was_not_prepared_is_what_a_set_of_it_is(
+    tmp_path, tokenizer_json, capsys, monkeypatch
+):
     for number in range(3):
         write_parquet(tmp_path / "corpus" / f"{number}.parquet", make_text(60, seed=number))
     flags = ("--tokenizer", tokenizer_json, "--seq-len", SEQ_LEN)
     status, printed, _ = run(capsys, *sorted((tmp_path / "corpus").glob("*.parquet")), *flags)
-    assert (status, run(capsys, tmp_path / "corpus", *flags)[1]) == (0, printed), "a folder, or its files"
+    assert (status, run(capsys, tmp_path / "corpus", *flags)[1]) == (0, printed), (
+        "a folder, or its files"
+    )
     assert not list(tmp_path.rglob("*.html"))
-    done = run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, "--val-file", "last", cwd=tmp_path)
+    done = run_prepare(
+        "--source", "corpus", "--tokenizer", tokenizer_json, "--val-file", "last", cwd=tmp_path
+    )
     token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
     monkeypatch.chdir(tmp_path)
-    named, text = (run(capsys, name, "--seq-len", SEQ_LEN)[1] for name in ("corpus", token_set.path))
+    named, text = (
+        run(capsys, name, "--seq-len", SEQ_LEN)[1] for name in ("corpus", token_set.path)
+    )
     assert named == text, "by its name, though its text is beside it"
-    lengths = [token_set.open(entry).lengths for split in ("train", "val") for entry in token_set.split(split)]
-    assert f"read all of the text, 180 documents, and tokenized it with {token_set.tokenizer['name']} (" in printed
+    lengths = [
+        token_set.open(entry).lengths
+        for split in ("train", "val")
+        for entry in token_set.split(split)
+    ]
+    assert (
+        f"read all of the text, 180 documents, and tokenized it with {token_set.tokenizer['name']} ("
+        in printed
+    )
     assert f"about {token_set.manifest['tokens']:,} tokens in all" in printed
     for seq_len in (SEQ_LEN, 2048, 8192):
-        found = [tally(packing, [np.concatenate(lengths)], seq_len + 1).shares() for packing in variants()]
+        found = [
+            tally(packing, [np.concatenate(lengths)], seq_len + 1).shares()
+            for packing in variants()
+        ]
         for measure, *shares in zip(MEASURES, *found, strict=True):
-            assert re.search(measure + r"\W+" + r"\W+".join(f"{share:.2%}" for share in shares), printed)
+            assert re.search(
+                measure + r"\W+" + r"\W+".join(f"{share:.2%}" for share in shares), printed
+            )
 
 
 def test_a_large_text_is_sampled(tmp_path, tokenizer_json, capsys, monkeypatch):
@@ -228,7 +299,9 @@ def test_a_large_text_is_sampled(tmp_path, tokenizer_json, capsys, monkeypatch):
     monkeypatch.setattr("tokenmill.look.text_sample.SAMPLE_BYTES", 20_000)
     monkeypatch.setattr("tokenmill.text.plan.SMALLEST", 5_000)
     printed = run(capsys, tmp_path / "corpus", "--tokenizer", tokenizer_json)[1]
-    part, whole = map(float, re.search(r"read ([\d.]+) kB of about ([\d.]+) MB of the text", printed).groups())
+    part, whole = map(
+        float, re.search(r"read ([\d.]+) kB of about ([\d.]+) MB of the text", printed).groups()
+    )
     assert 20 < part < 150
     assert 1 < whole < 10
     run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, cwd=tmp_path)
@@ -237,7 +310,9 @@ def test_a_large_text_is_sampled(tmp_path, tokenizer_json, capsys, monkeypatch):
     assert told == pytest.approx(json.loads(manifest.read_text())["tokens"], rel=0.1)
 
 
-def test_a_sample_of_files_with_much_beside_their_text_tells_the_text(tmp_path, tokenizer_json, capsys):
+def test_a_sample_of_files_with_much_beside_their_text_tells_the_text(
+    tmp_path, tokenizer_json, capsys
+):
     texts = make_text(60, seed=0)
     rows = [json.dumps({"html": text * 9, "text": text}) for text in texts]
     for number in range(9):
@@ -247,7 +322,10 @@ def test_a_sample_of_files_with_much_beside_their_text_tells_the_text(tmp_path, 
     assert "read all of the text, 540 documents" in printed
     assert f"about {tokens:,} tokens in all" in printed
     (tmp_path / "one.txt").write_text(texts[0])
-    assert "1 document, and tokenized" in run(capsys, tmp_path / "one.txt", "--tokenizer", tokenizer_json)[1]
+    assert (
+        "1 document, and tokenized"
+        in run(capsys, tmp_path / "one.txt", "--tokenizer", tokenizer_json)[1]
+    )
 
 
 def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys, tokenizer_json):
@@ -260,9 +338,18 @@ def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys, tokenizer_
         ((tmp_path / "nowhere",), "or name files of text, which need not be prepared"),
         ((folder, folder), "expected one token set, found 2"),
         ((), "expected a token set, or files of text"),
-        ((folder, "--tokenizer", "gpt2"), "are for text that was not prepared, and this is a token set"),
-        ((tmp_path / "empty.jsonl", "--tokenizer", tokenizer_json), "found no documents to report on"),
-        ((tmp_path / "a.jsonl", "--tokenizer", "train:400"), "--tokenizer train:400: report trains none; name one"),
+        (
+            (folder, "--tokenizer", "gpt2"),
+            "are for text that was not prepared, and this is a token set",
+        ),
+        (
+            (tmp_path / "empty.jsonl", "--tokenizer", tokenizer_json),
+            "found no documents to report on",
+        ),
+        (
+            (tmp_path / "a.jsonl", "--tokenizer", "train:400"),
+            "--tokenizer train:400: report trains none; name one",
+        ),
         (
             (tmp_path / "a.jsonl", "--text-column", "body", "--tokenizer", tokenizer_json),
             "report takes --tokenizer and --text-column alone",
@@ -313,10 +400,16 @@ def test_a_page_that_cannot_be_written_leaves_nothing(folder, tmp_path, capsys):
 # ---------------------------------------------------------------------------- views and metadata
 
 
-def test_a_report_compares_a_view_with_the_set_by_what_is_known_of_documents(tokenizer_json, tmp_path, capsys):
+def test_a_report_compares_a_view_with_the_set_by_what_is_known_of_documents(
+    tokenizer_json, tmp_path, capsys
+):
     (tmp_path / "corpus").mkdir()
     for number in range(3):
-        table = {"text": make_text(40, seed=number, words=8), "language": ["en", "de"] * 20, "score": list(range(40))}
+        table = {
+            "text": make_text(40, seed=number, words=8),
+            "language": ["en", "de"] * 20,
+            "score": list(range(40)),
+        }
         pq.write_table(pa.table(table), tmp_path / "corpus" / f"{number}.parquet")
     flags = (
         "--source",
@@ -329,10 +422,27 @@ def test_a_report_compares_a_view_with_the_set_by_what_is_known_of_documents(tok
         "language,score",
     )
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
-    assert cli.main(["view", str(folder), "--name", "en", "--repeat", "case language when 'en' then 2 else 0 end"]) == 0
+    assert (
+        cli.main(
+            [
+                "view",
+                str(folder),
+                "--name",
+                "en",
+                "--repeat",
+                "case language when 'en' then 2 else 0 end",
+            ]
+        )
+        == 0
+    )
     assert cli.main(["report", str(folder), "--out", str(tmp_path / "whole.html")]) == 0
-    assert cli.main(["report", str(folder), "--view", "en", "--out", str(tmp_path / "view.html")]) == 0
-    assert "This is the view en (repeat case language when 'en' then 2 else 0 end)" in capsys.readouterr().out
+    assert (
+        cli.main(["report", str(folder), "--view", "en", "--out", str(tmp_path / "view.html")]) == 0
+    )
+    assert (
+        "This is the view en (repeat case language when 'en' then 2 else 0 end)"
+        in capsys.readouterr().out
+    )
     whole, view = ((tmp_path / f"{name}.html").read_text() for name in ("whole", "view"))
     token_set = TokenSet(folder)
     lengths = np.concatenate([token_set.open(entry).lengths for entry in token_set.split("train")])

@@ -37,7 +37,13 @@ def test_what_is_lost_is_what_an_epoch_of_a_loader_lacks(chats, choice, seq_len)
     one = tally(choice, [shard.lengths for shard in shards], seq_len + 1, first_targets=found.first)
 
     rows = targets = 0
-    settings = {"batch_size": 8, "seq_len": seq_len, "epochs": 1, "drop_last": False, "long_documents": choice}
+    settings = {
+        "batch_size": 8,
+        "seq_len": seq_len,
+        "epochs": 1,
+        "drop_last": False,
+        "long_documents": choice,
+    }
     with RowLoader(chats, **settings) as loader:
         for inputs, bear in loader:
             rows, targets = rows + len(inputs), targets + int((bear != -100).sum())
@@ -55,9 +61,13 @@ def test_targets_and_stretches_are_counted_by_conversation(chats):
     for entry in token_set.split("train"):
         shard = token_set.open(entry)
         bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens].astype(bool)
-        for first, last in zip(shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True):
+        for first, last in zip(
+            shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True
+        ):
             targets.append(bits[first:last].sum())
-            stretches.append(len([bears for bears, _ in itertools.groupby(bits[first:last].tolist()) if bears]))
+            stretches.append(
+                len([bears for bears, _ in itertools.groupby(bits[first:last].tolist()) if bears])
+            )
     assert found.targets.tolist() == targets
     assert found.stretches.tolist() == stretches
     assert found.by_stretches.tolist()[:3] == [stretches.count(number) for number in range(3)]
@@ -65,7 +75,10 @@ def test_targets_and_stretches_are_counted_by_conversation(chats):
     lengths = np.concatenate([token_set.open(entry).lengths for entry in token_set.split("train")])
     bins = histogram(lengths, found.targets)
     assert sum(one.targets for one in bins) == sum(targets)
-    assert all(one.targets == found.targets[(lengths >= one.first) & (lengths <= one.last)].sum() for one in bins)
+    assert all(
+        one.targets == found.targets[(lengths >= one.first) & (lengths <= one.last)].sum()
+        for one in bins
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +88,9 @@ def page(tmp_path_factory, tokenizer_json):
     (folder / "chats").mkdir()
     for number in range(2):
         rows = [{"messages": random_messages(rng) * rng.choice((1, 1, 4))} for _ in range(80)]
-        (folder / "chats" / f"{number}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        (folder / "chats" / f"{number}.jsonl").write_text(
+            "".join(f"{json.dumps(row)}\n" for row in rows)
+        )
     flags = (
         "--source",
         "chats",
@@ -103,10 +118,17 @@ def test_the_page_has_what_each_choice_loses(page, capsys):
         assert f"<td>{found.lost[choice][256]:.2%}</td>" in html
         assert f"<td>{found.lost[choice][512]:.2%}</td>" in html
         assert f"<td>{tally(choice, lengths, 257).filler:.2%}</td>" in html
-    assert cli.main(["report", str(page.parent), "--seq-len", "256", "--out", str(page.parent / "2.html")]) == 0
+    assert (
+        cli.main(
+            ["report", str(page.parent), "--seq-len", "256", "--out", str(page.parent / "2.html")]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     share = found.targets.sum() / np.concatenate(lengths).sum()
     assert re.search(rf"{share:.0%} of the tokens (bear loss|are in the loss)", printed)
-    assert re.search(rf"targets lost .* {found.lost['crop'][256]:.2%} .* {found.lost['drop'][256]:.2%}", printed)
+    assert re.search(
+        rf"targets lost .* {found.lost['crop'][256]:.2%} .* {found.lost['drop'][256]:.2%}", printed
+    )
     assert "concat" not in html, "a packing that chat sets do not have"
     assert list(variants(chat=True)) == list(CHOICES)

@@ -31,7 +31,9 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 T = 16
 NAMES = ("web", "code", "math", "chat")
 KINDS = ("mixture", "mixture", "chats", "one set", "iterations", "nanochat")
-pytestmark = pytest.mark.filterwarnings("ignore:.*(have no target in their first|longer than a row):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(have no target in their first|longer than a row):UserWarning"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,16 +46,25 @@ def small_windows():
 def write_corpus(folder, file, rng):
     """A source file: of web and code with metadata, of math lines, of chat conversations of one turn and of two."""
     folder.mkdir(exist_ok=True)
-    texts = [*make_text(25, seed=rng.randrange(99), words=6), *make_text(3, seed=rng.randrange(99), words=25)]
+    texts = [
+        *make_text(25, seed=rng.randrange(99), words=6),
+        *make_text(3, seed=rng.randrange(99), words=25),
+    ]
     lines = [{"text": text} for text in texts]
     if folder.name == "chat":
-        turns = [{"role": role, "content": text} for role, text in (("user", "ab"), ("assistant", "mil"))]
+        turns = [
+            {"role": role, "content": text} for role, text in (("user", "ab"), ("assistant", "mil"))
+        ]
         longer = [[*turns, turns[0], {"role": "assistant", "content": text}] for text in texts[::2]]
         lines = [{"messages": messages} for messages in [turns] * 14 + longer]
     if folder.name in ("chat", "math"):
         (folder / f"{file}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     else:
-        table = {"text": texts, "score": [*range(len(texts))], "meta": [{"note": f"\x1b[31m:fire:{file}"}] * len(texts)}
+        table = {
+            "text": texts,
+            "score": [*range(len(texts))],
+            "meta": [{"note": f"\x1b[31m:fire:{file}"}] * len(texts),
+        }
         pq.write_table(pa.table(table), folder / f"{file}.parquet", row_group_size=5)
 
 
@@ -71,12 +82,20 @@ def sets(tmp_path_factory, tokenizer_json):
             shutil.copytree(cwd / "small", cwd / "grown")
         flags = ["--source", name, "--val-file", "last", "--name", name, "--tokens-root", root]
         flags += ["--tokenizer", tokenizer_json]
-        flags += ["--chat", "chatml"] if name == "chat" else ["--keep-columns", "score,meta"] * (name != "math")
+        flags += (
+            ["--chat", "chatml"]
+            if name == "chat"
+            else ["--keep-columns", "score,meta"] * (name != "math")
+        )
         folder = cwd / run_prepare(*flags, "--workers", 1, cwd=cwd).stdout.splitlines()[-1]
         found[root, name] = found["grown", name] = folder
         for view in "ab" if name == "web" else "":
             rng, entries = random.Random(view), TokenSet(folder).entries
-            make_view(folder, view, {entry.name: rng.choices([0, 1, 1, 2, 3], k=entry.documents) for entry in entries})
+            make_view(
+                folder,
+                view,
+                {entry.name: rng.choices([0, 1, 1, 2, 3], k=entry.documents) for entry in entries},
+            )
     stages = "[[stages]]\nbegin = 0\nweights = {web = 3, code = 2}\n[[stages]]\nbegin = '1K'\nweights = {%s}\n"
     stages %= ", ".join(f"{name} = 1" for name in NAMES)
     sources = "".join(f"[sources.{name}]\npath = '{found['grown', name]}'\n" for name in NAMES)
@@ -95,7 +114,10 @@ class Loop:
 
     def go_on(self, tokens, calls, world_size=1, skip=0, breaks=None, **settings):
         """With `epochs`, iterations follow each other; at calls of `breaks`, one is left for another."""
-        ranks = [RowLoader(tokens, rank=r, world_size=world_size, prefetch=0, **settings) for r in range(world_size)]
+        ranks = [
+            RowLoader(tokens, rank=r, world_size=world_size, prefetch=0, **settings)
+            for r in range(world_size)
+        ]
         for loader in ranks:
             if self.state is not None:
                 loader.load_state_dict(self.state)
@@ -106,12 +128,16 @@ class Loop:
         for number in range(calls):
             batches = [] if number in breaks else list(filter(None, map(call, ranks)))
             if batches:
-                self.log.append({rank: seen(batch) for rank, batch in enumerate(batches) if len(batch[0])})
+                self.log.append(
+                    {rank: seen(batch) for rank, batch in enumerate(batches) if len(batch[0])}
+                )
             elif "epochs" not in settings:
                 break  # the mixture is used up
             for loader in () if batches else ranks:
                 iter(loader) if breaks.get(number) is None else loader.set_epoch(breaks[number])
-        (self.state,) = {json.dumps(loader.state_dict()): loader.state_dict() for loader in ranks}.values()
+        (self.state,) = {
+            json.dumps(loader.state_dict()): loader.state_dict() for loader in ranks
+        }.values()
         return self
 
 
@@ -135,12 +161,19 @@ def told(row):
     for piece in row.pieces:
         ids += piece.tokens(int(piece.shard.tokens[0])).tolist()  # every shard begins with BOS
         marks = piece.in_loss()
-        in_loss += [not piece.is_padding] * (piece.length + piece.bos) if marks is None else marks.tolist()
-    return ids[:-1], [token if marked else -100 for token, marked in zip(ids[1:], in_loss[1:], strict=True)]
+        in_loss += (
+            [not piece.is_padding] * (piece.length + piece.bos) if marks is None else marks.tolist()
+        )
+    return ids[:-1], [
+        token if marked else -100 for token, marked in zip(ids[1:], in_loss[1:], strict=True)
+    ]
 
 
 def by_rank(rows):
-    return {rank: [told(row) for row in rows if row.rank == rank] for rank in {row.rank: None for row in rows}}
+    return {
+        rank: [told(row) for row in rows if row.rank == rank]
+        for rank in {row.rank: None for row in rows}
+    }
 
 
 def run(capsys, *words):
@@ -166,7 +199,9 @@ def show(capsys, *words):
     places = re.split(r"^row ([\w/]*\d+:\d+:\d+)(?:, rank (\d+))?\n", lines, flags=re.MULTILINE)[1:]
     for place, rank, text in zip(*[iter(places)] * 3, strict=True):
         ids, padding = [], 0
-        for piece in re.split(r"^  [A-Za-z] (?=[\d,]+ (?:of|tokens of) )", text, flags=re.MULTILINE)[1:]:
+        for piece in re.split(
+            r"^  [A-Za-z] (?=[\d,]+ (?:of|tokens of) )", text, flags=re.MULTILINE
+        )[1:]:
             if found := re.match(r"(\d+) tokens of padding", piece):
                 padding += int(found[1])
             else:
@@ -177,7 +212,10 @@ def show(capsys, *words):
 
 def require_shown(capsys, logged, *words):
     """That the command prints the rows of a call; without the ids of padding, which ends a row. What it prints."""
-    (rows, out), expected = show(capsys, *words), [(rank, ids) for rank, own in logged.items() for ids, _ in own]
+    (rows, out), expected = (
+        show(capsys, *words),
+        [(rank, ids) for rank, own in logged.items() for ids, _ in own],
+    )
     assert [rank for _, rank, *_ in rows] == [rank for rank, _ in expected]
     for (*_, ids, padding), (_, inputs) in zip(rows, expected, strict=True):
         assert len(ids) + padding == len(inputs) + 1
@@ -187,7 +225,10 @@ def require_shown(capsys, logged, *words):
 
 def save(state, folder, kind):
     """A checkpoint of some kind with a state somewhere in it."""
-    path, whole = folder / f"checkpoint.{kind}", {"model": torch.nn.Linear(3, 3).state_dict(), "step": 5, "data": state}
+    path, whole = (
+        folder / f"checkpoint.{kind}",
+        {"model": torch.nn.Linear(3, 3).state_dict(), "step": 5, "data": state},
+    )
     if kind == "json":
         path.write_text(json.dumps({"progress": [{"data": state}]}))
     elif kind == "pickle":
@@ -207,7 +248,9 @@ def save(state, folder, kind):
 def random_run(sets, kind, rng):
     """A run of some legs, and how it would go on: (loop, tokens, settings)."""
     loop, root, names, seq_len, ranks = Loop(), "small", ["web"], T, rng.randint(1, 3)
-    packing = "nanochat" if kind == "nanochat" else rng.choice(["best_fit"] * 3 + ["concat", "random"])
+    packing = (
+        "nanochat" if kind == "nanochat" else rng.choice(["best_fit"] * 3 + ["concat", "random"])
+    )
     packing = "best_fit" if kind == "chats" else packing
     long = rng.choice(["crop", "drop"] if kind == "chats" else ["split", "crop"])
     fixed = {"packing": packing, "shuffle": rng.random() < 0.8, "seed": rng.choice([7, 1337])}
@@ -216,8 +259,15 @@ def random_run(sets, kind, rng):
             ranks, root = rng.randint(1, 3), "grown" if rng.random() < 0.3 else root
         view = None
         if packing == "best_fit":
-            seq_len, view = rng.choice([24, 40, 60] if kind == "chats" else [7, T, T, 40]), rng.choice([None, "a", "b"])
-        settings = fixed | {"batch_size": rng.randint(1, 4), "seq_len": seq_len, "world_size": ranks}
+            seq_len, view = (
+                rng.choice([24, 40, 60] if kind == "chats" else [7, T, T, 40]),
+                rng.choice([None, "a", "b"]),
+            )
+        settings = fixed | {
+            "batch_size": rng.randint(1, 4),
+            "seq_len": seq_len,
+            "world_size": ranks,
+        }
         if kind in ("mixture", "chats") and (number or rng.random() < 0.7):
             if number < 2 or rng.random() < 0.6:
                 names = rng.sample(NAMES if kind == "chats" else NAMES[:3], rng.randint(1, 3))
@@ -236,7 +286,10 @@ def random_run(sets, kind, rng):
             settings |= {"view": view, "long_documents": long if kind != "chats" else "split"}
         if kind == "iterations":
             settings |= {"epochs": (epochs := rng.randint(1, 2)), "drop_last": rng.random() < 0.5}
-            settings["breaks"] = {rng.randrange(16): rng.choice([None, 0, 2 * epochs]) for _ in range(rng.randrange(3))}
+            settings["breaks"] = {
+                rng.randrange(16): rng.choice([None, 0, 2 * epochs])
+                for _ in range(rng.randrange(3))
+            }
         skip = rng.randint(1, 9) * (kind != "nanochat" and rng.random() < 0.4)
         loop.go_on(tokens, rng.choice([0, 1, 4, 9, 16]), skip=skip, **settings)
     return loop, tokens, settings
@@ -249,30 +302,44 @@ def test_every_step_of_a_run_is_shown_as_its_loop_logged_it(sets, tmp_path, caps
     state, known = loop.state, len(loop.log)
     loop.go_on(tokens, 9, **settings | {"breaks": None})
     shown = sets["grown", "web" if kind == "nanochat" else "all"]
-    found = RunRows.of_position(state, LoaderConfig(tokens=shown, batch_size=1, seq_len=1).mixture.open())
+    found = RunRows.of_position(
+        state, LoaderConfig(tokens=shown, batch_size=1, seq_len=1).mixture.open()
+    )
     for step, logged in enumerate(loop.log):
         assert by_rank(found.step(step)) == logged, f"step {step} of {known}"
     if kind not in ("nanochat", "iterations"):  # in which an epoch may come again, with other rows
         for row in found.step(rng.randrange(known)) if known else ():
-            assert told(found.at(*row[:4])) == told(row), f"{row.place} is another row than the run had there"
-            assert sum(one.length + one.bos for one in row.pieces) == found.leg_at(*row[:4]).setting.seq_len + 1
+            assert told(found.at(*row[:4])) == told(row), (
+                f"{row.place} is another row than the run had there"
+            )
+            assert (
+                sum(one.length + one.bos for one in row.pieces)
+                == found.leg_at(*row[:4]).setting.seq_len + 1
+            )
     path = save(state, tmp_path, rng.choice(["json", "pickle", "torch", "dcp"]))
     for step in rng.sample(range(len(loop.log)), min(2, len(loop.log))):
         out = require_shown(capsys, loop.log[step], shown, "--checkpoint", path, "--step", step)
         assert ("is to come" in out) == (step >= known)
         rank, own = rng.choice([*loop.log[step].items()])
         assert f": rows of {len(own[0][0])} + 1 tokens, {settings['packing']}" in out
-        require_shown(capsys, {rank: own}, shown, "--checkpoint", path, "--batch", step, "--rank", rank)
+        require_shown(
+            capsys, {rank: own}, shown, "--checkpoint", path, "--batch", step, "--rank", rank
+        )
 
 
 WITHOUT = [{}, {"long_documents": "crop"}, {"shuffle": False}, {"view": "a"}, {"split": "val"}]
 WITHOUT += [{"packing": packing} for packing in ("concat", "random", "nanochat")]
 WITHOUT = [("web", {"seq_len": T, **settings}) for settings in WITHOUT]
-WITHOUT += [("chat", {"seq_len": 40, "long_documents": "crop"}), ("all", {"seq_len": 40, "long_documents": "drop"})]
+WITHOUT += [
+    ("chat", {"seq_len": 40, "long_documents": "crop"}),
+    ("all", {"seq_len": 40, "long_documents": "drop"}),
+]
 
 
 def run_of(tokens, batch_size, world_size=1, **settings):
-    config = LoaderConfig(tokens=tokens, batch_size=batch_size, rank=0, world_size=world_size, **settings)
+    config = LoaderConfig(
+        tokens=tokens, batch_size=batch_size, rank=0, world_size=world_size, **settings
+    )
     return RunRows.of_config(config, config.mixture.open())
 
 
@@ -281,12 +348,21 @@ def test_without_a_checkpoint_the_settings_say_which_rows_a_step_had(sets, capsy
     tokens, sizes = sets["grown", name], {"batch_size": 3, "world_size": 2}
     loop, found = Loop().go_on(tokens, 20, **settings, **sizes), run_of(tokens, **settings, **sizes)
     assert [by_rank(found.step(step)) for step in range(20)] == loop.log
-    flags = [tokens, *(word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", value))]
+    flags = [
+        tokens,
+        *(
+            word
+            for key, value in settings.items()
+            for word in (f"--{key.replace('_', '-')}", value)
+        ),
+    ]
     sizes = [*flags, "--full", "--batch-size", 3, "--world-size", 2]
     require_shown(capsys, loop.log[17], *sizes, "--step", 17)
     out = require_shown(capsys, {1: loop.log[19][1]}, *sizes, "--batch", 19, "--rank", 1)
     targets = [target for _, targets in loop.log[19][1] for target in targets if target != -100]
-    assert name != "chat" or sum(map(int, re.findall(r"(\d+) tokens are in the loss", out))) == len(targets)
+    assert name != "chat" or sum(map(int, re.findall(r"(\d+) tokens are in the loss", out))) == len(
+        targets
+    )
     if settings.get("packing") != "nanochat":  # which has no order of all ranks
         rows, _ = show(capsys, *flags, "--row", 17 * 6 + 4)
         for asked in (17 * 6 + 4, rows[0][0]):  # the row's number, and its place
@@ -305,7 +381,9 @@ def test_a_step_of_get_batch_is_found_in_every_kind_of_checkpoint(sets, tmp_path
         get_batch("train", 2, T, tokens=web, purpose="eval")
     path = save(tokenmill.state_dict(), tmp_path, kind)
     where = "progress.0.data" if kind == "json" else "data"
-    assert [found.where for found in positions_in(path)] == [f"{where}[{number}]" for number in range(3)]
+    assert [found.where for found in positions_in(path)] == [
+        f"{where}[{number}]" for number in range(3)
+    ]
     for split, logged in log.items():
         require_shown(capsys, logged[7], web, "--checkpoint", path, "--split", split, "--step", 7)
 
@@ -328,14 +406,19 @@ class Code:
         return Code.run, ("code",)
 
 
-def test_a_position_is_found_wherever_it_is_and_no_class_is_imported_and_no_code_run(sets, tmp_path, monkeypatch):
+def test_a_position_is_found_wherever_it_is_and_no_class_is_imported_and_no_code_run(
+    sets, tmp_path, monkeypatch
+):
     state, files = Loop().go_on(sets["small", "web"], 3, batch_size=2, seq_len=T).state, []
     nodes = [Holder([]) for _ in range(40)]
     for node in nodes:
         node.value += nodes  # objects that contain each other
     nodes[7].value.append(state)
     ways = [nodes, Holder(state), functools.partial(print, state), np.array([state], object)]
-    ways += [collections.deque([state]), collections.defaultdict(functools.partial(dict), a=(0, [state]))]
+    ways += [
+        collections.deque([state]),
+        collections.defaultdict(functools.partial(dict), a=(0, [state])),
+    ]
     for number, way in enumerate(ways):
         whole = {"code": Code(), "model": torch.nn.Linear(2, 2), "run": way, "n": np.int64(3)}
         files += [tmp_path / f"pickle{number}", tmp_path / f"torch{number}"]
@@ -360,7 +443,11 @@ def test_a_file_without_one_position_says_what_it_has(sets, tmp_path, capsys):
     ):
         path.write_text(json.dumps(content))
         assert said in refused(capsys, web, "--checkpoint", path, "--step", 1)
-    for more in ({"b": state}, {"versions": {"tokenmill": "0.4.0"}}, {"config": {"tokenmill": {"seq_len": 16}}}):
+    for more in (
+        {"b": state},
+        {"versions": {"tokenmill": "0.4.0"}},
+        {"config": {"tokenmill": {"seq_len": 16}}},
+    ):
         path.write_text(json.dumps({"data": state} | more))
         require_shown(capsys, loop.log[1], web, "--checkpoint", path, "--step", 1)
     path.write_text("")
@@ -372,76 +459,125 @@ def test_a_file_without_one_position_says_what_it_has(sets, tmp_path, capsys):
 
 def require_found(found, rows, epoch):
     """That each document of an epoch is found in just those of its rows that hold it, in their order."""
-    expected = collections.defaultdict(dict)  # by document: each place, and whether all that it has is filler
+    expected = collections.defaultdict(
+        dict
+    )  # by document: each place, and whether all that it has is filler
     for row in (row for row in rows if row.epoch == epoch):
         for piece in (piece for piece in row.pieces if not piece.is_padding):
             own = expected[row.name, piece.shard.entry.name, piece.document]
             own[row.place] = own.get(row.place, True) and piece.filler
-    assert all(any(row.epoch > epoch for row in rows if row.name == name) for name in found.sets), "the whole epoch"
+    assert all(any(row.epoch > epoch for row in rows if row.name == name) for name in found.sets), (
+        "the whole epoch"
+    )
     for name, token_set in found.sets.items():
         for entry in token_set.split(found.order.split):
             for document in range(entry.documents):
-                rows = [(row.place, row.filler) for row in found.with_document(name, entry, document, epoch)]
-                assert rows == [*expected[name, entry.name, document].items()], (name, entry.name, document)
+                rows = [
+                    (row.place, row.filler)
+                    for row in found.with_document(name, entry, document, epoch)
+                ]
+                assert rows == [*expected[name, entry.name, document].items()], (
+                    name,
+                    entry.name,
+                    document,
+                )
 
 
-@pytest.mark.parametrize(("name", "settings"), [one for one in WITHOUT if one[1].get("packing") != "nanochat"])
+@pytest.mark.parametrize(
+    ("name", "settings"), [one for one in WITHOUT if one[1].get("packing") != "nanochat"]
+)
 def test_a_document_is_in_the_rows_that_a_search_of_all_rows_finds(sets, name, settings):
     found = run_of(sets["grown", name], batch_size=1000, **settings)
     require_found(found, found.step(0), epoch=1)
 
 
 def test_a_document_is_printed_whole_with_what_is_known_of_it_and_its_rows(sets, tmp_path, capsys):
-    web, texts = sets["small", "web"], pq.read_table(sets["small", "web"].parents[1] / "web" / "b.parquet")["text"]
+    web, texts = (
+        sets["small", "web"],
+        pq.read_table(sets["small", "web"].parents[1] / "web" / "b.parquet")["text"],
+    )
     found, entry = run_of(web, batch_size=1, seq_len=T), TokenSet(web).split("train")[0]
     for number, epoch in ((9, 0), (9, 2), (27, 1)):
         rows = [*found.with_document("", entry, number, epoch)]
         expected = [f"  {row.place}" + " (only a copy, as filler)" * row.filler for row in rows]
         out = run(capsys, web, "--document", number, "--seq-len", T, "--epoch", epoch)
         assert "\n".join(expected) in out
-    mixture = Mixture({"web": 1, "code": 1}, sources={name: sets["small", name] for name in ("web", "code")})
+    mixture = Mixture(
+        {"web": 1, "code": 1}, sources={name: sets["small", name] for name in ("web", "code")}
+    )
     path = save(Loop().go_on(mixture, 2, batch_size=2, seq_len=T).state, tmp_path, "torch")
-    out, place = run(capsys, sets["grown", "all"], "--document", "web/9", "--checkpoint", path), "document 9 of shard b"
+    out, place = (
+        run(capsys, sets["grown", "all"], "--document", "web/9", "--checkpoint", path),
+        "document 9 of shard b",
+    )
     known = rf".000, b.parquet row 9\n<\|bos\|>{re.escape(texts[9].as_py())}\nscore: 9\nmeta: .*31m:fire:b"
     assert re.search(rf"{place}{known}.*\n(.*\n)*  web/0:\d+:\d+\n", out)
     assert "\x1b" not in out
     path = save(Loop().go_on(web, 2, batch_size=2, seq_len=T, split="val").state, tmp_path, "json")
     out = run(capsys, web, "--document", 9, "--checkpoint", path, "--split", "val")
-    assert re.search(r"document 9 of shard z.000, z.parquet row 9\n(.*\n)+  0:\d+:\d+\n", out), "of the split"
+    assert re.search(r"document 9 of shard z.000, z.parquet row 9\n(.*\n)+  0:\d+:\d+\n", out), (
+        "of the split"
+    )
 
 
 # ---------------------------------------------------------------------------- what is printed
 
 
-def test_a_row_is_printed_with_its_text_and_where_each_document_is_from(sets, capsys, tokenizer_json):
+def test_a_row_is_printed_with_its_text_and_where_each_document_is_from(
+    sets, capsys, tokenizer_json
+):
     tokenizer, whole = Tokenizer.load(tokenizer_json), 0
     for name in ("web", "math"):
         corpus = sets["grown", name].parents[1] / name
-        texts = {path.name: [json.loads(line)["text"] for line in path.open()] for path in corpus.glob("*.jsonl")}
-        texts |= {path.name: pq.read_table(path)["text"].to_pylist() for path in corpus.glob("*.parquet")}
+        texts = {
+            path.name: [json.loads(line)["text"] for line in path.open()]
+            for path in corpus.glob("*.jsonl")
+        }
+        texts |= {
+            path.name: pq.read_table(path)["text"].to_pylist() for path in corpus.glob("*.parquet")
+        }
         for number in range(0, 60, 7):
             out = show(capsys, sets["grown", name], "--row", number, "--seq-len", 64)[1]
-            for length, file, kind, row in re.findall(r"  [A-Z] (\d+) of .*, whole: .*, (\S+) (row|line) (\d+)\n", out):
+            for length, file, kind, row in re.findall(
+                r"  [A-Z] (\d+) of .*, whole: .*, (\S+) (row|line) (\d+)\n", out
+            ):
                 source, whole = texts[file][int(row) - (kind == "line")], whole + 1
                 assert len(tokenizer.encode(source)) + 1 == int(length)
                 assert f"{file} {kind} {row}\n<|bos|>{source}\n" in out
     assert whole > 40
-    web, words = sets["grown", "web"], ["--step", 4, "--batch-size", 4, "--world-size", 2, "--seq-len", 64]
+    web, words = (
+        sets["grown", "web"],
+        ["--step", 4, "--batch-size", 4, "--world-size", 2, "--seq-len", 64],
+    )
     rows, out = show(capsys, web, *words)
-    assert max(map(len, re.findall("^    (.*)$", out, re.MULTILINE))) <= 76, "of many rows, a line for each piece"
+    assert max(map(len, re.findall("^    (.*)$", out, re.MULTILINE))) <= 76, (
+        "of many rows, a line for each piece"
+    )
     assert len(show(capsys, web, *words, "--full")[1]) > len(out)
     bars = re.findall(r"^row (\d:\d+:\d+), rank (\d) +([A-Za-z]+)$", out, re.MULTILINE)
-    assert [(place, int(rank)) for place, rank, _ in bars] == [(place, rank) for place, rank, *_ in rows]
+    assert [(place, int(rank)) for place, rank, _ in bars] == [
+        (place, rank) for place, rank, *_ in rows
+    ]
     shown = run_of(web, batch_size=4, world_size=2, seq_len=64).step(4)
     for row, (*_, bar) in zip(shown, bars, strict=True):
-        letters = [chr(ord("a" if piece.filler else "A") + number) for number, piece in enumerate(row.pieces)]
-        assert re.fullmatch("".join(f"{letter}*" for letter in letters), bar), "lowercase letters are filler"
+        letters = [
+            chr(ord("a" if piece.filler else "A") + number)
+            for number, piece in enumerate(row.pieces)
+        ]
+        assert re.fullmatch("".join(f"{letter}*" for letter in letters), bar), (
+            "lowercase letters are filler"
+        )
 
 
 def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
     for number in range(2):
-        write_parquet(tmp_path / "in" / f"{number}.parquet", ["red \x1b[31m\r\x7f\x9b2J\n\tand on [bold]:fire:"])
-    done = run_prepare("--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path)
+        write_parquet(
+            tmp_path / "in" / f"{number}.parquet",
+            ["red \x1b[31m\r\x7f\x9b2J\n\tand on [bold]:fire:"],
+        )
+    done = run_prepare(
+        "--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path
+    )
     for words in (["--document", "0"], ["--row", "0"], ["--row", "0", "--full", "--ids"]):
         out = run(capsys, tmp_path / done.stdout.splitlines()[-1], *words, "--seq-len", 40)
         assert re.search(r"<\|bos\|>red ␛\[31m␍␡[^\x9b]+2J\n\tand on \[bold\]:fire:", out)
@@ -449,54 +585,114 @@ def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
 
 # ---------------------------------------------------------------------------- what is asked for, and what is refused
 
-OF_RUN = ["--batch-size 2", "--world-size 1", "--seq-len 16", "--view a", "--packing best_fit", "--seed 1337"]
+OF_RUN = [
+    "--batch-size 2",
+    "--world-size 1",
+    "--seq-len 16",
+    "--view a",
+    "--packing best_fit",
+    "--seed 1337",
+]
 OF_RUN += ["--long-documents split", "--shuffle True"]
 REFUSED = [
-    ("{web}", "expected one of --row, --document, --batch and --step, found none; --row 0 is the first row"),
-    ("{web} --row 1 --step 1", "expected one of --row, --document, --batch and --step, found --row, --step"),
-    ("{web} --document web", "--document must be a number from 0, or web/7 in a mixture, not 'web'"),
+    (
+        "{web}",
+        "expected one of --row, --document, --batch and --step, found none; --row 0 is the first row",
+    ),
+    (
+        "{web} --row 1 --step 1",
+        "expected one of --row, --document, --batch and --step, found --row, --step",
+    ),
+    (
+        "{web} --document web",
+        "--document must be a number from 0, or web/7 in a mixture, not 'web'",
+    ),
     ("{web} --document 3 --seq-len 16 --epoch -1", "epoch"),
-    ("{web} --step 3", "--step needs --seq-len and --batch-size and --world-size, as in training, or a --checkpoint"),
+    (
+        "{web} --step 3",
+        "--step needs --seq-len and --batch-size and --world-size, as in training, or a --checkpoint",
+    ),
     ("{web} --batch 3 --batch-size 2 --seq-len 8", "--batch needs --world-size, as in training"),
-    ("{web} --batch 3 --batch-size 2 --world-size 2 --seq-len 8", "--batch needs --rank: each of 2 ranks got other"),
-    ("{web} --batch 0 --rank 3 --batch-size 2 --world-size 2 --seq-len 8", "--rank must be from 0 to 1, found 3"),
-    ("{web} --row 3 --packing nanochat --seq-len 8", "--row needs one order of all ranks, which nanochat's rows do"),
-    ("{web} --row x --seq-len 8", "--row must be a number, or a place as 0:12:100 (epoch:window:row), not 'x'"),
+    (
+        "{web} --batch 3 --batch-size 2 --world-size 2 --seq-len 8",
+        "--batch needs --rank: each of 2 ranks got other",
+    ),
+    (
+        "{web} --batch 0 --rank 3 --batch-size 2 --world-size 2 --seq-len 8",
+        "--rank must be from 0 to 1, found 3",
+    ),
+    (
+        "{web} --row 3 --packing nanochat --seq-len 8",
+        "--row needs one order of all ranks, which nanochat's rows do",
+    ),
+    (
+        "{web} --row x --seq-len 8",
+        "--row must be a number, or a place as 0:12:100 (epoch:window:row), not 'x'",
+    ),
     ("{web} --row 0:99:0 --seq-len 8", "no such window: 99 of epoch 0"),
-    ("{web} --row 0:0:9999 --seq-len 8", "no such row: 9,999 of epoch 0, window 0, which has rows 0 to"),
+    (
+        "{web} --row 0:0:9999 --seq-len 8",
+        "no such row: 9,999 of epoch 0, window 0, which has rows 0 to",
+    ),
     ("{web} --document 9999 --seq-len 8", "split 'train' has 28 documents, 0 to 27"),
     ("{web} --row 1 --seq-len 8 --view none", "view"),
     ("nowhere --row 1 --seq-len 8", "found no such folder"),
     ("foreign --row 1 --seq-len 8", "tokenizer.json"),
     ("empty --row 1 --seq-len 8 --split val", "split 'val'"),
-    ("{web} --step 1 --checkpoint no.pt", "--checkpoint no.pt: expected a checkpoint with a position in it, found no"),
+    (
+        "{web} --step 1 --checkpoint no.pt",
+        "--checkpoint no.pt: expected a checkpoint with a position in it, found no",
+    ),
     ("{web} --step 1 --checkpoint checkpoint.json --split val", "split val"),
     ("{code} --step 1 --checkpoint checkpoint.json", "the run read source 'web' with manifest"),
     ("{web} --step 1 --checkpoint checkpoint.json", "the run read source 'math' with manifest"),
-    ("{all} --row code/0:0:1 --checkpoint checkpoint.json", "'code' is not a source of the run, which has web, math"),
+    (
+        "{all} --row code/0:0:1 --checkpoint checkpoint.json",
+        "'code' is not a source of the run, which has web, math",
+    ),
     ("{all} --row 7 --checkpoint checkpoint.json", "--row of a checkpoint must be a place"),
-    ("{all} --batch 1 --rank 1 --checkpoint checkpoint.json", "--rank must be from 0 to 0, found 1"),
-    ("{all} --document 3 --checkpoint checkpoint.json", "a row or document of a mixture must name its source, as in"),
-    *[("{web} --step 1 --checkpoint no.pt " + flag, f"--checkpoint says {flag.split()[0]}; leave") for flag in OF_RUN],
+    (
+        "{all} --batch 1 --rank 1 --checkpoint checkpoint.json",
+        "--rank must be from 0 to 0, found 1",
+    ),
+    (
+        "{all} --document 3 --checkpoint checkpoint.json",
+        "a row or document of a mixture must name its source, as in",
+    ),
+    *[
+        ("{web} --step 1 --checkpoint no.pt " + flag, f"--checkpoint says {flag.split()[0]}; leave")
+        for flag in OF_RUN
+    ],
 ]
 
 
-def test_what_is_missing_is_asked_for_and_what_is_not_there_is_refused(sets, tmp_path, monkeypatch, capsys, tokenizer):
+def test_what_is_missing_is_asked_for_and_what_is_not_there_is_refused(
+    sets, tmp_path, monkeypatch, capsys, tokenizer
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
     paths = {name: sets["small", name] for name in NAMES} | {"all": sets["grown", "all"]}
-    mixture = Mixture({"web": 1, "math": 1}, sources={name: paths[name] for name in ("web", "math")})
+    mixture = Mixture(
+        {"web": 1, "math": 1}, sources={name: paths[name] for name in ("web", "math")}
+    )
     save(Loop().go_on(mixture, 5, batch_size=2, seq_len=T).state, tmp_path, "json")
-    empty, _ = (make_token_set(tmp_path / name, train=[[3]], val=[[]]) for name in ("empty", "foreign"))
+    empty, _ = (
+        make_token_set(tmp_path / name, train=[[3]], val=[[]]) for name in ("empty", "foreign")
+    )
     give_tokenizer(empty, tokenizer)
     told = {asked: refused(capsys, *asked.format(**paths).split()) for asked, _ in REFUSED}
     assert {asked: told[asked] for asked, said in REFUSED if said not in told[asked]} == {}
 
 
 def test_a_rank_that_got_no_rows_of_a_short_last_batch_is_told_so(sets, tmp_path, capsys):
-    web, settings = sets["small", "web"], {"batch_size": 3, "seq_len": T, "epochs": 1, "drop_last": False}
+    web, settings = (
+        sets["small", "web"],
+        {"batch_size": 3, "seq_len": T, "epochs": 1, "drop_last": False},
+    )
     rows = RowLoader(web, **settings).rows
-    ranks = next(n for n in range(2, 30) if 0 < rows % (3 * n) < n)  # the last batch has fewer rows than ranks
+    ranks = next(
+        n for n in range(2, 30) if 0 < rows % (3 * n) < n
+    )  # the last batch has fewer rows than ranks
     loop = Loop().go_on(web, rows // (3 * ranks) + 1, world_size=ranks, **settings)
     path = save(loop.state, tmp_path, "json")
     for rank in range(ranks):

@@ -45,7 +45,10 @@ def shard_problems(path):
 
 def test_a_whole_set_has_nothing_wrong(prepared):
     done = run_verify(prepared[1])
-    assert (done.returncode, done.stdout.strip()) == (0, f"{prepared[1]}: 8 shards, 0 bad, read in full")
+    assert (done.returncode, done.stdout.strip()) == (
+        0,
+        f"{prepared[1]}: 8 shards, 0 bad, read in full",
+    )
 
 
 def test_every_flipped_bit_is_found_and_named_with_shard_and_file(own):
@@ -65,7 +68,9 @@ def test_every_flipped_bit_is_found_and_named_with_shard_and_file(own):
 def test_damage_beyond_the_first_mib_is_named_where_it_is(tmp_path):
     path = make_token_set(tmp_path / "set", train=[[1000] * 1500], val=[[9]])
     flip(path / "shards" / "train_0.000.bin", 8 * 2_000_001 + 3)
-    assert shard_problems(path)["train_0.000"][-1] == ".bin: the MiB from byte 1,048,576 on is damaged"
+    assert (
+        shard_problems(path)["train_0.000"][-1] == ".bin: the MiB from byte 1,048,576 on is damaged"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,8 +83,12 @@ def test_damage_beyond_the_first_mib_is_named_where_it_is(tmp_path):
         ([BOS, 5, BOS, 6, 7], [2, 0, 3], ".idx: offset 2 is not above the one before it"),
     ],
 )
-def test_what_was_written_wrong_is_found_though_its_checksums_are_right(tmp_path, tokens, lengths, message):
-    with ShardWriter(make_token_set(tmp_path / "set", train=[[9]], val=[[9]]), "other.000", "uint16") as writer:
+def test_what_was_written_wrong_is_found_though_its_checksums_are_right(
+    tmp_path, tokens, lengths, message
+):
+    with ShardWriter(
+        make_token_set(tmp_path / "set", train=[[9]], val=[[9]]), "other.000", "uint16"
+    ) as writer:
         writer.write(np.array(tokens), lengths)
         counts = dict.fromkeys(TEXT_COUNTS, 0)
         record = writer.finish(counts | {"source": {"file": "other"}, "fingerprint": "f" * 64})
@@ -89,8 +98,12 @@ def test_what_was_written_wrong_is_found_though_its_checksums_are_right(tmp_path
 
 
 @pytest.mark.parametrize("flags", [(), ("--quick",)])
-def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too(own_prepared, flags):
-    bins, idxs, records = (sorted(own_prepared.glob(f"shards/*.{suffix}")) for suffix in ("bin", "idx", "json"))
+def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too(
+    own_prepared, flags
+):
+    bins, idxs, records = (
+        sorted(own_prepared.glob(f"shards/*.{suffix}")) for suffix in ("bin", "idx", "json")
+    )
     bins[0].unlink()
     idxs[1].write_bytes(idxs[1].read_bytes()[:-8])
     record = json.loads(records[2].read_text())
@@ -98,7 +111,9 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
     records[3].write_text("{")
     (own_prepared / "token_bytes.npy").unlink()
     manifest = (own_prepared / "manifest.json").read_text()
-    (own_prepared / "manifest.json").write_text(manifest.replace('"split": "val"', '"split": "train"'))
+    (own_prepared / "manifest.json").write_text(
+        manifest.replace('"split": "val"', '"split": "train"')
+    )
     done = run_verify(own_prepared, *flags)
     assert done.returncode == 1
     for expected in (
@@ -113,7 +128,9 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
     assert bins[4].stem not in done.stdout
 
 
-def test_bad_shards_are_made_again_byte_for_byte_after_the_command_that_is_printed(prepared, tokenizer_json, tmp_path):
+def test_bad_shards_are_made_again_byte_for_byte_after_the_command_that_is_printed(
+    prepared, tokenizer_json, tmp_path
+):
     corpus, path = prepared
     shutil.copytree(path.parents[2], tmp_path / "cwd")
     own = tmp_path / "cwd" / path.relative_to(path.parents[2])

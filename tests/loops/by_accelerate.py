@@ -19,7 +19,11 @@ SETTINGS = {"split": "train", "batch_size": 2, "seq_len": 64}
 def train(accelerator, folder, save=None, resume=None):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(1000, 4), torch.nn.Linear(4, 1000))
-    told = {"accelerator": accelerator, "model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+    told = {
+        "accelerator": accelerator,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), 0.1),
+    }
     glue = dict(told)
     exec(Path(sys.argv[1]).read_text(), glue)
     model, optimizer, record = glue["model"], glue["optimizer"], Record()
@@ -43,10 +47,18 @@ if __name__ == "__main__":
     folder = sys.argv[3]
     unbroken = train(accelerator, folder, save=5)
     for step in (5, 10):
-        tell(f"register_for_checkpointing, after {step}", unbroken, train(accelerator, folder, resume=step), step, 2)
+        tell(
+            f"register_for_checkpointing, after {step}",
+            unbroken,
+            train(accelerator, folder, resume=step),
+            step,
+            2,
+        )
     if accelerator.num_processes == 1:
         rows = DataLoader(PackedRows(**SETTINGS), batch_size=None)
         prepared = [inputs for inputs, _ in islice(accelerator.prepare(rows), 5)]
-        say(f"prepared: {all(map(torch.equal, prepared, (inputs for inputs, _ in RowLoader(**SETTINGS))))}")
+        say(
+            f"prepared: {all(map(torch.equal, prepared, (inputs for inputs, _ in RowLoader(**SETTINGS))))}"
+        )
     gc.collect()  # DDP goes before its process group does (docs/resuming.md#ranks)
     accelerator.end_training()

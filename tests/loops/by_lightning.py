@@ -47,15 +47,34 @@ class Of(L.LightningDataModule):
         return self.make()
 
     def val_dataloader(self):
-        return DataLoader(PackedRows(split="val", batch_size=1, seq_len=64, epochs=1), batch_size=None)
+        return DataLoader(
+            PackedRows(split="val", batch_size=1, seq_len=64, epochs=1), batch_size=None
+        )
 
 
 def fit(data, folder, resume=None, every=EVERY, **more):
     torch.manual_seed(0)
-    saving = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=every, save_top_k=-1)
-    told = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    told |= {"num_sanity_val_steps": 1, "limit_val_batches": 2, "val_check_interval": 4, "max_steps": STEPS}
-    told |= {"check_val_every_n_epoch": None, "callbacks": [saving], "max_epochs": -1, "devices": "auto"}
+    saving = ModelCheckpoint(
+        dirpath=folder, filename="{step}", every_n_train_steps=every, save_top_k=-1
+    )
+    told = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "accelerator": "cpu",
+    }
+    told |= {
+        "num_sanity_val_steps": 1,
+        "limit_val_batches": 2,
+        "val_check_interval": 4,
+        "max_steps": STEPS,
+    }
+    told |= {
+        "check_val_every_n_epoch": None,
+        "callbacks": [saving],
+        "max_epochs": -1,
+        "devices": "auto",
+    }
     model = Model()
     L.Trainer(**told | more).fit(model, datamodule=data, ckpt_path=resume)
     return model.record
@@ -66,7 +85,13 @@ def resumes_exactly(name, make, every=EVERY, **more):
     unbroken = fit(make(), folder, every=every, **more)
     for step in range(2 * every, STEPS, every)[:2]:
         resumed = fit(make(), folder / f"after {step}", folder / f"step={step}.ckpt", every, **more)
-        tell(f"{name}, after {step}", unbroken, resumed, step * more.get("accumulate_grad_batches", 1), 2)
+        tell(
+            f"{name}, after {step}",
+            unbroken,
+            resumed,
+            step * more.get("accumulate_grad_batches", 1),
+            2,
+        )
 
 
 if __name__ == "__main__":

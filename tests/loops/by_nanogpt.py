@@ -23,7 +23,9 @@ packing = "best_fit"
 def get_batch(split, purpose='train'):  # fmt: skip
     global data
     if purpose == 'train': data = tokenmill.state_dict()  # before this batch, which is fetched ahead  # fmt: skip  # noqa: E701
-    return tokenmill.get_batch(split, batch_size, block_size, device, purpose=purpose, packing=packing)
+    return tokenmill.get_batch(
+        split, batch_size, block_size, device, purpose=purpose, packing=packing
+    )
 
 
 @torch.no_grad()

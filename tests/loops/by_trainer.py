@@ -29,9 +29,18 @@ STEPS, SAVE = 8, 3
 def make_model(kind="llama"):
     torch.manual_seed(0)
     if kind == "gpt2":
-        return GPT2LMHeadModel(GPT2Config(vocab_size=1000, n_positions=64, n_embd=8, n_layer=1, n_head=1))
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=1000, num_key_value_heads=1, max_position_embeddings=64, **sizes))
+        return GPT2LMHeadModel(
+            GPT2Config(vocab_size=1000, n_positions=64, n_embd=8, n_layer=1, n_head=1)
+        )
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=1000, num_key_value_heads=1, max_position_embeddings=64, **sizes)
+    )
 
 
 def train(trainer_class, config_class, folder, resume=None, more=None, **settings):
@@ -42,9 +51,17 @@ def train(trainer_class, config_class, folder, resume=None, more=None, **setting
             record.add(inputs["input_ids"])
             return super().training_step(model, inputs, *rest)
 
-    told = {"max_steps": STEPS, "save_steps": SAVE, "use_cpu": True, "report_to": [], "disable_tqdm": True}
+    told = {
+        "max_steps": STEPS,
+        "save_steps": SAVE,
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
     told |= {"per_device_train_batch_size": 2, "logging_steps": 1000, "bf16": False}
-    trainer = Recording(model=make_model(), args=config_class(output_dir=folder, **told, **settings), **(more or {}))
+    trainer = Recording(
+        model=make_model(), args=config_class(output_dir=folder, **told, **settings), **(more or {})
+    )
     trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{resume}" if resume else None)
     return record
 
@@ -64,7 +81,9 @@ def position_resumes_exactly():
     def run(resume=None):
         loader = RowLoader(split="train", batch_size=2, seq_len=64)
         if resume:
-            loader.load_state_dict(json.loads(Path(folder, f"checkpoint-{resume}", "data.json").read_text()))
+            loader.load_state_dict(
+                json.loads(Path(folder, f"checkpoint-{resume}", "data.json").read_text())
+            )
 
         class OfLoader(Trainer):
             def get_train_dataloader(self):
@@ -91,16 +110,25 @@ def sft_needs():
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
-    words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0}, unk_token="a")), eos_token="a")
+    words = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({"a": 0}, unk_token="a")), eos_token="a"
+    )
     return {"processing_class": words, "train_dataset": Dataset.from_dict({"input_ids": [[0, 0]]})}
 
 
 if __name__ == "__main__":
     resumes_exactly("Trainer", GLUE["PackedTrainer"], TrainingArguments)
-    resumes_exactly("Trainer, accumulating", GLUE["PackedTrainer"], TrainingArguments, gradient_accumulation_steps=2)
+    resumes_exactly(
+        "Trainer, accumulating",
+        GLUE["PackedTrainer"],
+        TrainingArguments,
+        gradient_accumulation_steps=2,
+    )
     position_resumes_exactly()
     resumes_exactly("SFTTrainer", GLUE["PackedSFTTrainer"], SFTConfig, sft_needs)
     if sys.argv[2] == "1":
         say(f"loss: {[loss_is_that_of_the_targets(kind) for kind in ('llama', 'gpt2')]}")
-    if dist.is_initialized():  # else its threads may end the process by a signal while Python leaves
+    if (
+        dist.is_initialized()
+    ):  # else its threads may end the process by a signal while Python leaves
         dist.destroy_process_group()

@@ -21,9 +21,14 @@ def conversations(ignore_index=-100):
     for entry in token_set.split("train"):
         shard = token_set.open(entry)
         bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
-        for first, last in zip(shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True):
+        for first, last in zip(
+            shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True
+        ):
             ids = shard.tokens[first:last].tolist()
-            labels = [token if bears else ignore_index for token, bears in zip(ids, bits[first:last], strict=True)]
+            labels = [
+                token if bears else ignore_index
+                for token, bears in zip(ids, bits[first:last], strict=True)
+            ]
             assert found.setdefault(tuple(ids[:5]), (ids, labels)) == (ids, labels)
     return found
 
@@ -46,14 +51,18 @@ def loss_is_that_of_trl_s_batch():
     theirs = DataCollatorForLanguageModeling(pad_token_id=0)(examples)
     model = make_model().eval()
     ours = GLUE["collate"](batch)
-    counts = [int((labels != -100).sum()) for labels in (ours["shift_labels"], theirs["labels"][:, 1:])]
+    counts = [
+        int((labels != -100).sum()) for labels in (ours["shift_labels"], theirs["labels"][:, 1:])
+    ]
     assert counts == [loader.targets] * 2, (counts, loader.targets)
     return torch.allclose(model(**ours).loss, model(**theirs).loss, rtol=1e-5)
 
 
 if __name__ == "__main__":
     resumes_exactly("Trainer", GLUE["PackedTrainer"], TrainingArguments)
-    resumes_exactly("SFTTrainer", GLUE["PackedSFTTrainer"], SFTConfig, sft_needs, gradient_accumulation_steps=2)
+    resumes_exactly(
+        "SFTTrainer", GLUE["PackedSFTTrainer"], SFTConfig, sft_needs, gradient_accumulation_steps=2
+    )
     if sys.argv[2] == "1":
         say(f"loss: {loss_is_that_of_trl_s_batch()}")
     if dist.is_initialized():

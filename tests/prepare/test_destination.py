@@ -22,7 +22,9 @@ def objects(bucket: str, prefix: str = "tokens/") -> dict[str, bytes]:
     s3 = boto3.client("s3")
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
-    return {key.split("/", 2)[2]: s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+    return {
+        key.split("/", 2)[2]: s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys
+    }
 
 
 @pytest.fixture
@@ -41,7 +43,9 @@ def test_a_bucket_gets_what_a_folder_gets(flags, bucket, tmp_path, cache):
     assert not list(cache.rglob("*.bin")), "no shard stays"
     dry = run_prepare(*flags, "--tokens-root", f"s3://{bucket}/tokens", "--dry-run", cwd=tmp_path)
     assert "all shards are made" in dry.stdout
-    loaders = [RowLoader(tokens, batch_size=4, seq_len=64, cache_dir=cache) for tokens in (here, address)]
+    loaders = [
+        RowLoader(tokens, batch_size=4, seq_len=64, cache_dir=cache) for tokens in (here, address)
+    ]
     for _ in range(30):
         one, other = (next(loader)[0] for loader in loaders)
         assert torch.equal(one, other)
@@ -77,11 +81,21 @@ def test_names_in_a_bucket_lead_nowhere_else(flags, bucket, tmp_path, cache):
 
 
 def test_a_set_in_a_bucket_grows(source, tokenizer_json, bucket, tmp_path, cache):
-    flags = ["--tokenizer", tokenizer_json, *SHARDS, "--tokens-root", f"s3://{bucket}/tokens", "--name", "web"]
+    flags = [
+        "--tokenizer",
+        tokenizer_json,
+        *SHARDS,
+        "--tokens-root",
+        f"s3://{bucket}/tokens",
+        "--name",
+        "web",
+    ]
     few = tmp_path / "few"
     few.mkdir()
     for number in (0, 3):
-        (few / f"shard_{number}.parquet").write_bytes((source / f"shard_{number}.parquet").read_bytes())
+        (few / f"shard_{number}.parquet").write_bytes(
+            (source / f"shard_{number}.parquet").read_bytes()
+        )
     address = run_prepare("--source", str(few), *flags, cwd=tmp_path).stdout.splitlines()[-1]
     loader = RowLoader(address, batch_size=4, seq_len=64, cache_dir=cache)
     next(loader)
@@ -91,11 +105,17 @@ def test_a_set_in_a_bucket_grows(source, tokenizer_json, bucket, tmp_path, cache
     assert open_set(address, CacheConfig(cache)).digest != before
     grown = RowLoader(address, batch_size=4, seq_len=64, cache_dir=cache)
     grown.load_state_dict(state)
-    assert torch.equal(next(grown)[0], after), "the epoch goes on over the shards that it began with"
+    assert torch.equal(next(grown)[0], after), (
+        "the epoch goes on over the shards that it began with"
+    )
 
 
-@pytest.mark.parametrize("root", ["s3://no-such-bucket/tokens", "s4://bucket/tokens", "memory://tokens"])
-def test_what_cannot_be_written_to_is_refused_before_anything_is_made(root, flags, bucket, tmp_path):
+@pytest.mark.parametrize(
+    "root", ["s3://no-such-bucket/tokens", "s4://bucket/tokens", "memory://tokens"]
+)
+def test_what_cannot_be_written_to_is_refused_before_anything_is_made(
+    root, flags, bucket, tmp_path
+):
     done = run_prepare(*flags, "--tokens-root", root, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert root in done.stderr

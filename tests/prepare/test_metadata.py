@@ -40,7 +40,9 @@ def write_parquet_source(folder):
 def write_jsonl_source(folder):
     folder.mkdir()
     for number in range(3):
-        (folder / f"part_{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of(number)))
+        (folder / f"part_{number}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows_of(number))
+        )
 
 
 SOURCES = {"parquet": write_parquet_source, "jsonl": write_jsonl_source}
@@ -54,11 +56,24 @@ def source(request, tmp_path):
 
 
 def flags_of(tokenizer_json, *more):
-    return ("--source", "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", "5000", "--workers", "2", *more)
+    return (
+        "--source",
+        "corpus",
+        "--tokenizer",
+        tokenizer_json,
+        "--shard-text-bytes",
+        "5000",
+        "--workers",
+        "2",
+        *more,
+    )
 
 
 def prepared(cwd, tokenizer_json, *more, **settings):
-    return cwd / run_prepare(*flags_of(tokenizer_json, *more), cwd=cwd, **settings).stdout.splitlines()[-1]
+    return (
+        cwd
+        / run_prepare(*flags_of(tokenizer_json, *more), cwd=cwd, **settings).stdout.splitlines()[-1]
+    )
 
 
 def expected():
@@ -90,7 +105,9 @@ def test_a_column_that_is_not_there_is_an_error_unless_it_may_be_missing(source,
     assert done.returncode == 1
     assert "scor" in done.stderr
     assert "--keep-columns" in done.stderr
-    done = run_prepare(*flags_of(tokenizer_json, "--keep-columns", "score,note?,meta.nothing?"), cwd=cwd)
+    done = run_prepare(
+        *flags_of(tokenizer_json, "--keep-columns", "score,note?,meta.nothing?"), cwd=cwd
+    )
     assert "warning: column 'note' of --keep-columns has no value in any document" in done.stderr
     assert "column 'score' of" not in done.stderr
     folder = cwd / done.stdout.splitlines()[-1]
@@ -101,22 +118,30 @@ def test_a_column_that_is_not_there_is_an_error_unless_it_may_be_missing(source,
 def columns_of(folder, columns):
     folder.mkdir()
     for number, column in enumerate(columns):
-        pq.write_table(pa.table({"text": ["a text"] * len(column), "it": column}), folder / f"{number}.parquet")
+        pq.write_table(
+            pa.table({"text": ["a text"] * len(column), "it": column}), folder / f"{number}.parquet"
+        )
 
 
 def test_numbers_of_several_types_stay_numbers(tmp_path, tokenizer_json):
-    columns_of(tmp_path / "corpus", [pa.array([2, None]), pa.array([1.5]), pa.array([3], pa.uint64()), pa.nulls(1)])
+    columns_of(
+        tmp_path / "corpus",
+        [pa.array([2, None]), pa.array([1.5]), pa.array([3], pa.uint64()), pa.nulls(1)],
+    )
     folder = prepared(tmp_path, tokenizer_json, "--keep-columns", "it", "--val-file", "3.parquet")
     assert [row["it"] for row in kept_of(folder)] == [2, None, 1.5, 3, None]
 
 
 @pytest.mark.parametrize("size", ["1000", "100000"], ids=["a shard a file", "one shard"])
-def test_a_column_of_two_types_over_files_is_an_error_that_names_both(tmp_path, tokenizer_json, size):
+def test_a_column_of_two_types_over_files_is_an_error_that_names_both(
+    tmp_path, tokenizer_json, size
+):
     columns_of(tmp_path / "corpus", [pa.array([1] * 9), pa.array(["x"] * 9), pa.array([2] * 9)])
     flags = (*flags_of(tokenizer_json, "--keep-columns", "it"), "--shard-text-bytes", size)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert re.search(
-        "column 'it' to keep is (number|text) in [012].parquet and (number|text) in [012].parquet", done.stderr
+        "column 'it' to keep is (number|text) in [012].parquet and (number|text) in [012].parquet",
+        done.stderr,
     )
     assert not list(tmp_path.rglob("manifest.json"))

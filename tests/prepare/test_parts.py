@@ -7,7 +7,16 @@ from making import ROOT, run_prepare, tree
 
 @pytest.fixture
 def flags(source, tokenizer_json):
-    return ["--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", "5000", "--workers", "1"]
+    return [
+        "--source",
+        source,
+        "--tokenizer",
+        tokenizer_json,
+        "--shard-text-bytes",
+        "5000",
+        "--workers",
+        "1",
+    ]
 
 
 @pytest.fixture
@@ -22,7 +31,9 @@ def test_parts_side_by_side_are_finished_by_the_last(flags, whole, tmp_path):
     for process in parts:
         done = process.done()
         assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.glob("data/tokens/*/manifest.json"))) == 1, "the part that ended last has written it"
+    assert len(list(tmp_path.glob("data/tokens/*/manifest.json"))) == 1, (
+        "the part that ended last has written it"
+    )
     done = run_prepare(*flags, cwd=tmp_path)
     assert "all shards are made" in done.stderr
     assert tree(tmp_path / done.stdout.splitlines()[-1]) == whole

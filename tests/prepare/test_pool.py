@@ -26,7 +26,12 @@ def run(whats, tmp_path, workers=2, **more):
     todo = [(what, tmp_path / str(i)) for i, what in enumerate(whats)]
     with Pool(workers) as pool:
         failures = pool.run(
-            tasks.work, todo, add, lambda task, one: outcomes.update({task[0]: one}), told.append, **more
+            tasks.work,
+            todo,
+            add,
+            lambda task, one: outcomes.update({task[0]: one}),
+            told.append,
+            **more,
         )
     assert failures == [one for one in outcomes.values() if isinstance(one, Failure)]
     return outcomes, sums, told
@@ -58,11 +63,16 @@ def test_a_worker_that_dies_costs_its_task_one_retry(tmp_path):
     assert sums == [9, 90], "what the dead worker had reported is taken back"
     outcomes, _, _ = run(["a", "die", "b", "c"], tmp_path)
     assert [outcomes[what][0] for what in "abc"] == ["a", "b", "c"]
-    assert outcomes["die"].reason == "the worker died, perhaps for want of memory (use fewer --workers), 2 times"
+    assert (
+        outcomes["die"].reason
+        == "the worker died, perhaps for want of memory (use fewer --workers), 2 times"
+    )
 
 
 @pytest.mark.parametrize("what", ["stop", "stop once"])
-def test_a_worker_that_reports_nothing_is_killed_and_its_task_tried_once_more(tmp_path, what, monkeypatch):
+def test_a_worker_that_reports_nothing_is_killed_and_its_task_tried_once_more(
+    tmp_path, what, monkeypatch
+):
     monkeypatch.setattr(pools, "SILENT_SECONDS", 1.5)
     outcomes, _, _ = run(["a", what, "b", "c"], tmp_path)
     assert [outcomes[one][0] for one in "abc"] == ["a", "b", "c"]
@@ -80,7 +90,11 @@ def test_a_full_disk_begins_no_more_tasks(tmp_path):
 
 def test_tasks_that_may_not_begin_yet_wait_and_those_that_never_may_fail(tmp_path):
     began = time.monotonic()
-    states = {"late": lambda: time.monotonic() - began > 1, "never": lambda: "not on the hub", "a": lambda: True}
+    states = {
+        "late": lambda: time.monotonic() - began > 1,
+        "never": lambda: "not on the hub",
+        "a": lambda: True,
+    }
     outcomes, _, _ = run(["late", "never", "a"], tmp_path, state_of=lambda task: states[task[0]]())
     assert list(outcomes)[-1] == "late"
     assert outcomes["never"].reason == "not on the hub"
@@ -100,12 +114,18 @@ with Pool(2) as pool:
 def test_a_script_without_a_main_guard_is_not_run_again_and_its_workers_end_with_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(paths=[str(ROOT), str(ROOT / "tests")]))
-    done = subprocess.run([sys.executable, script, "a", "b", "c"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, script, "a", "b", "c"], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (0, "once\n"), done.stderr
-    process = subprocess.Popen([sys.executable, script, "stop", "stop"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, script, "stop", "stop"], stdout=subprocess.PIPE, text=True
+    )
     process.stdout.readline()
     below = psutil.Process(process.pid)
-    wait_until(lambda: len(below.children(recursive=True)) >= 4)  # a server, a tracker and two workers
+    wait_until(
+        lambda: len(below.children(recursive=True)) >= 4
+    )  # a server, a tracker and two workers
     children = below.children(recursive=True)
     process.kill()
     process.wait()
@@ -113,7 +133,9 @@ def test_a_script_without_a_main_guard_is_not_run_again_and_its_workers_end_with
     for child in sleeping:  # a worker ends when it reports, which these two never do
         child.terminate()
     psutil.wait_procs(children, 30)
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    assert not any(
+        child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
+    )
 
 
 def test_cores_are_those_of_the_container(tmp_path):

@@ -37,11 +37,16 @@ def texts_of(*paths):
     return [text for path in paths for text in pq.read_table(path)["text"].to_pylist() if text]
 
 
-def test_every_document_is_there_in_order_and_equal_to_tiktoken_s_ids(source, tokenizer, tokenizer_json, tmp_path):
+def test_every_document_is_there_in_order_and_equal_to_tiktoken_s_ids(
+    source, tokenizer, tokenizer_json, tmp_path
+):
     folder = prepare(source, tokenizer_json, tmp_path)
     files = sorted(source.glob("*.parquet"))
     for split, paths in (("train", files[:3]), ("val", files[3:])):
-        expected = [[tokenizer.bos_id, *tokenizer.encoding.encode_ordinary(text)] for text in texts_of(*paths)]
+        expected = [
+            [tokenizer.bos_id, *tokenizer.encoding.encode_ordinary(text)]
+            for text in texts_of(*paths)
+        ]
         assert [document.tolist() for document in documents_of(folder, split)] == expected
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["documents"] == 160
@@ -102,7 +107,16 @@ def test_a_trained_tokenizer_is_kept_and_used_again(source, tmp_path):
 
 def start(source, tokenizer_json, cwd):
     """A preparation with one worker, in a process group of its own, that has finished at least one shard."""
-    flags = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 300_000, "--workers", "1")
+    flags = (
+        "--source",
+        source,
+        "--tokenizer",
+        tokenizer_json,
+        "--shard-text-bytes",
+        300_000,
+        "--workers",
+        "1",
+    )
     flags += ("--engine", "tiktoken")  # the slow one, so that there is a middle to be caught in
     command = [sys.executable, ROOT / "prepare_data.py", *map(str, flags)]
     pipe = subprocess.PIPE
@@ -122,7 +136,9 @@ def large_source(tmp_path):
     return folder
 
 
-def test_ctrl_c_stops_promptly_and_leaves_nothing_half_written(large_source, tokenizer_json, tmp_path):
+def test_ctrl_c_stops_promptly_and_leaves_nothing_half_written(
+    large_source, tokenizer_json, tmp_path
+):
     process, flags = start(large_source, tokenizer_json, tmp_path)
     os.killpg(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=20)
@@ -133,7 +149,9 @@ def test_ctrl_c_stops_promptly_and_leaves_nothing_half_written(large_source, tok
     assert not list(tmp_path.rglob("data/**/*.tmp"))
 
 
-def test_two_preparations_of_one_set_at_once_write_the_same_bytes(large_source, tokenizer_json, tmp_path):
+def test_two_preparations_of_one_set_at_once_write_the_same_bytes(
+    large_source, tokenizer_json, tmp_path
+):
     process, flags = start(large_source, tokenizer_json, tmp_path)
     second = run_prepare(*flags, cwd=tmp_path)
     _, errors = process.communicate(timeout=120)
@@ -150,17 +168,28 @@ def test_two_preparations_of_one_set_at_once_write_the_same_bytes(large_source, 
     ("flags", "message"),
     [
         (("--source", "nowhere.parquet"), "nowhere.parquet: no such file or folder; expected"),
-        (("--source", "empty"), "empty: expected parquet/arrow/jsonl/json/csv/txt/md files in this folder, found none"),
+        (
+            ("--source", "empty"),
+            "empty: expected parquet/arrow/jsonl/json/csv/txt/md files in this folder, found none",
+        ),
         (("--source", "corpus", "--tokenizer", "gpt7"), "unknown tokenizer 'gpt7'"),
         (("--source", "corpus", "--tokenizer", "train:many"), "expected train:N of up to"),
         (("--source", "corpus", "--tokenizer", "train:5"), "expected at least 265"),
-        (("--source", "corpus", "--text-column", "content"), "expected text in column 'content', found columns text"),
+        (
+            ("--source", "corpus", "--text-column", "content"),
+            "expected text in column 'content', found columns text",
+        ),
         (("--source", "corpus", "--tokens-root", "a file"), "Not a directory: "),
-        (("--source", "corpus", "--workers", "0"), "workers must be a whole number of at least 1, not 0"),
+        (
+            ("--source", "corpus", "--workers", "0"),
+            "workers must be a whole number of at least 1, not 0",
+        ),
         (("--source", "corpus", "--name", "a b"), "name must be of letters"),
     ],
 )
-def test_what_cannot_work_is_a_clear_message_and_no_traceback(source, tokenizer_json, tmp_path, flags, message):
+def test_what_cannot_work_is_a_clear_message_and_no_traceback(
+    source, tokenizer_json, tmp_path, flags, message
+):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a file").touch()
     flags = flags if "--tokenizer" in flags else (*flags, "--tokenizer", tokenizer_json)
@@ -173,9 +202,13 @@ def test_what_cannot_work_is_a_clear_message_and_no_traceback(source, tokenizer_
     assert done.stdout == ""
 
 
-def test_a_wrong_column_is_told_once_and_a_glob_takes_its_folder_s_name(source, tokenizer_json, tmp_path):
+def test_a_wrong_column_is_told_once_and_a_glob_takes_its_folder_s_name(
+    source, tokenizer_json, tmp_path
+):
     flags = ("--source", source / "*.parquet", "--tokenizer", tokenizer_json)
-    done = run_prepare(*flags, "--text-column", "content", "--shard-text-bytes", 5_000, cwd=tmp_path, check=False)
+    done = run_prepare(
+        *flags, "--text-column", "content", "--shard-text-bytes", 5_000, cwd=tmp_path, check=False
+    )
     assert done.stderr.count("expected text in column 'content'") == 1
     assert re.search("and [0-9]+ more that differ only in the file or line", done.stderr)
     assert not list(tmp_path.rglob("manifest.json"))
@@ -183,10 +216,14 @@ def test_a_wrong_column_is_told_once_and_a_glob_takes_its_folder_s_name(source, 
     *summary, folder = done.stdout.splitlines()
     assert folder.startswith(f"data/tokens/{source.name}-")
     assert summary[0].endswith(" of 400 tokens, BOS <|bos|>")
-    assert any(line.endswith(f" -m tokenmill report {folder}") for line in summary), "as it is typed here"
+    assert any(line.endswith(f" -m tokenmill report {folder}") for line in summary), (
+        "as it is typed here"
+    )
 
 
-def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(source, tokenizer_json, tmp_path):
+def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(
+    source, tokenizer_json, tmp_path
+):
     path = source / "shard_1.parquet"
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:500] + bytes(500) + whole[1000:]):
@@ -200,10 +237,14 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(source
         assert {"shard_0", "shard_2", "shard_3"} <= sources
         path.write_bytes(whole)
     folder = prepare(source, tokenizer_json, tmp_path)
-    assert tree(folder) == tree(prepare(source, tokenizer_json, tmp_path, "--tokens-root", "undisturbed"))
+    assert tree(folder) == tree(
+        prepare(source, tokenizer_json, tmp_path, "--tokens-root", "undisturbed")
+    )
 
 
-def test_a_source_file_that_changed_under_a_finished_shard_is_refused(source, tokenizer_json, tmp_path):
+def test_a_source_file_that_changed_under_a_finished_shard_is_refused(
+    source, tokenizer_json, tmp_path
+):
     folder = prepare(source, tokenizer_json, tmp_path)
     before = tree(folder)
     write_parquet(source / "shard_0.parquet", make_text(documents=40, seed=99), row_group_size=8)
@@ -213,10 +254,13 @@ def test_a_source_file_that_changed_under_a_finished_shard_is_refused(source, to
     assert tree(folder) == before
 
 
-def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(tmp_path, tokenizer_json):
+def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(
+    tmp_path, tokenizer_json
+):
     for name in ("a", "val"):
         write_parquet(
-            tmp_path / "corpus" / f"{name}.parquet", ["a" * 50, None, "", "b", None] * (9 if name == "a" else 1)
+            tmp_path / "corpus" / f"{name}.parquet",
+            ["a" * 50, None, "", "b", None] * (9 if name == "a" else 1),
         )
     flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--val-file", "val.parquet")
     done = run_prepare(*flags, cwd=tmp_path)
@@ -230,13 +274,26 @@ def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(tmp
 
 def test_the_help_explains_every_flag():
     text = run_prepare("--help", cwd=ROOT).stdout
-    for flag in ("source", "num-shards", "tokenizer", "name", "tokens-root", "raw-dir", "workers", "shard-text-bytes"):
+    for flag in (
+        "source",
+        "num-shards",
+        "tokenizer",
+        "name",
+        "tokens-root",
+        "raw-dir",
+        "workers",
+        "shard-text-bytes",
+    ):
         assert f"--{flag}" in text
     assert "leave out and count lines, and conversations" in " ".join(text.replace("│", "").split())
     fields = re.findall(
         r"^    \w+: .*",
-        (ROOT / "tokenmill" / "prepare" / "config.py").read_text().partition("def __post_init__")[0],
+        (ROOT / "tokenmill" / "prepare" / "config.py")
+        .read_text()
+        .partition("def __post_init__")[0],
         re.MULTILINE,
     )
     assert len(fields) > 20
-    assert [field for field in fields if "  # " not in field] == [], "a comment on another line is no help text"
+    assert [field for field in fields if "  # " not in field] == [], (
+        "a comment on another line is no help text"
+    )

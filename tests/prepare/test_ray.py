@@ -24,8 +24,18 @@ def cluster():
 @pytest.fixture
 def flags(tokenizer_json, tmp_path):
     for number in range(16):
-        write_parquet(tmp_path / "corpus" / f"shard_{number:02d}.parquet", make_text(documents=700, seed=number))
-    fixed = ["--source", str(tmp_path / "corpus"), "--tokenizer", tokenizer_json, "--engine", "tiktoken"]
+        write_parquet(
+            tmp_path / "corpus" / f"shard_{number:02d}.parquet",
+            make_text(documents=700, seed=number),
+        )
+    fixed = [
+        "--source",
+        str(tmp_path / "corpus"),
+        "--tokenizer",
+        tokenizer_json,
+        "--engine",
+        "tiktoken",
+    ]
     return [*fixed, "--shard-text-bytes", "100000"]  # a shard a file
 
 
@@ -46,8 +56,12 @@ def test_one_of_two_raylets_is_killed_midway(cluster, flags, tmp_path):
     cwd = tmp_path / "cluster"
     cwd.mkdir()
     command = [sys.executable, str(ROOT / "prepare_data.py"), *flags, "--cluster", "ray"]
-    process = subprocess.Popen(command, cwd=cwd, env=environment(cluster), stdout=-1, stderr=-1, text=True)
-    wait_until(lambda: at_work(doomed) and list(cwd.glob("data/tokens/*/shards/*.json")), seconds=200)
+    process = subprocess.Popen(
+        command, cwd=cwd, env=environment(cluster), stdout=-1, stderr=-1, text=True
+    )
+    wait_until(
+        lambda: at_work(doomed) and list(cwd.glob("data/tokens/*/shards/*.json")), seconds=200
+    )
     cluster.remove_node(doomed, allow_graceful=False)
     done = len(list(cwd.glob("data/tokens/*/shards/*.json")))
     printed, errors = process.communicate(timeout=200)

@@ -14,7 +14,9 @@ import pytest
 from making import ROOT, full_after, make_text, run_prepare, tree, wait_until, write_parquet
 
 # root may write wherever it likes, unless it gives up that right
-WITHOUT_ROOT_S_RIGHTS = () if os.geteuid() else ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
+WITHOUT_ROOT_S_RIGHTS = (
+    () if os.geteuid() else ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
+)
 
 
 @pytest.fixture
@@ -22,7 +24,16 @@ def flags(tokenizer_json, tmp_path):
     for number in range(3):
         texts = make_text(documents=300, seed=number, words=500)
         write_parquet(tmp_path / "corpus" / f"shard_{number}.parquet", texts, row_group_size=30)
-    return ("--source", "corpus", "--tokenizer", tokenizer_json, "--workers", 2, "--shard-text-bytes", 200_000)
+    return (
+        "--source",
+        "corpus",
+        "--tokenizer",
+        tokenizer_json,
+        "--workers",
+        2,
+        "--shard-text-bytes",
+        200_000,
+    )
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KILLED_SETS", "1"))))
@@ -32,28 +43,42 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(flags, tmp_path, 
     expected = tree(tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1])
     whole = time.monotonic() - began
     for victim in rng.sample(("parent", "worker", "server", "group"), 3):
-        run_and_kill([*flags, "--tokens-root", "killed"], tmp_path, victim, rng.uniform(0.2, 1) * whole)
+        run_and_kill(
+            [*flags, "--tokens-root", "killed"], tmp_path, victim, rng.uniform(0.2, 1) * whole
+        )
     made = {path: path.stat().st_ino for path in tmp_path.glob("killed/*/shards/*.json")}
     done = run_prepare(*flags, "--tokens-root", "killed", cwd=tmp_path)
     assert tree(tmp_path / done.stdout.splitlines()[-1]) == expected, "and nothing is left over"
-    assert all(path.stat().st_ino == inode for path, inode in made.items()), "what was done is not done again"
+    assert all(path.stat().st_ino == inode for path, inode in made.items()), (
+        "what was done is not done again"
+    )
     shutil.rmtree(tmp_path / "killed")
 
 
 def run_and_kill(flags, cwd, victim, moment):
     """Starts a preparation and kills the victim after `moment` seconds, if there is one by then."""
     command = [sys.executable, str(ROOT / "prepare_data.py"), *map(str, flags)]
-    with subprocess.Popen(command, cwd=cwd, stdout=-3, stderr=-3, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, cwd=cwd, stdout=-3, stderr=-3, start_new_session=True
+    ) as process:
         time.sleep(moment)
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            servers = [one for one in psutil.Process(process.pid).children() if "forkserver" in str(one.cmdline())]
+            servers = [
+                one
+                for one in psutil.Process(process.pid).children()
+                if "forkserver" in str(one.cmdline())
+            ]
             workers = [worker for server in servers for worker in server.children()]
             if victim == "group":
                 os.killpg(process.pid, signal.SIGKILL)
-            for one in {"parent": [process], "worker": workers, "server": servers}.get(victim, [])[:1]:
+            for one in {"parent": [process], "worker": workers, "server": servers}.get(victim, [])[
+                :1
+            ]:
                 one.kill()
         process.wait(timeout=120)
-    wait_until(lambda: not alive(process.pid))  # workers end at their next report, and have a lock until then
+    wait_until(
+        lambda: not alive(process.pid)
+    )  # workers end at their next report, and have a lock until then
 
 
 def alive(group):
@@ -75,8 +100,19 @@ def test_a_full_disk_is_a_clear_error_and_the_next_run_goes_on(flags, tmp_path):
     assert again == tree(tmp_path / whole.stdout.splitlines()[-1])
 
 
-def test_a_read_only_token_set_is_used_as_it_is_and_refused_where_it_must_change(source, tokenizer_json, tmp_path):
-    flags = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 200_000, "--val-file", "last")
+def test_a_read_only_token_set_is_used_as_it_is_and_refused_where_it_must_change(
+    source, tokenizer_json, tmp_path
+):
+    flags = (
+        "--source",
+        source,
+        "--tokenizer",
+        tokenizer_json,
+        "--shard-text-bytes",
+        200_000,
+        "--val-file",
+        "last",
+    )
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     expected = tree(folder)
     with read_only(folder):
@@ -86,7 +122,10 @@ def test_a_read_only_token_set_is_used_as_it_is_and_refused_where_it_must_change
     with read_only(folder):
         refused = run_prepare(*flags, cwd=tmp_path, check=False, prefix=WITHOUT_ROOT_S_RIGHTS)
     assert refused.returncode == 1
-    assert "cannot be written (Permission denied); make room, or mend that, and run again" in refused.stderr
+    assert (
+        "cannot be written (Permission denied); make room, or mend that, and run again"
+        in refused.stderr
+    )
     assert "Traceback" not in refused.stderr
     run_prepare(*flags, cwd=tmp_path)
     assert tree(folder) == expected

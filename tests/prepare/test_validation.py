@@ -53,12 +53,32 @@ def test_the_rule(sizes, config, expected):
 @pytest.mark.parametrize(
     ("sizes", "config", "message"),
     [
-        ({"train.jsonl": 50, "dev.jsonl": 50}, {}, r"dev\.jsonl would validate, as the names say, 50% of the source"),
-        ({"val.jsonl": 50}, {}, r"val\.jsonl would validate, and nothing would be left to train on"),
+        (
+            {"train.jsonl": 50, "dev.jsonl": 50},
+            {},
+            r"dev\.jsonl would validate, as the names say, 50% of the source",
+        ),
+        (
+            {"val.jsonl": 50},
+            {},
+            r"val\.jsonl would validate, and nothing would be left to train on",
+        ),
         ({"a.jsonl": 50}, {"val_file": "a.jsonl"}, "nothing would be left to train on"),
-        (MANY, {"val_file": "nope"}, r"--val-file nope: no such file here or in the source, which has 0\.jsonl, 1"),
-        (MANY, {"former": {"fraction": 0.01}, "val_file": "1.jsonl"}, "0.01 of all .* cannot now validate 1.jsonl"),
-        (MANY, {"former": {"names": True}, "val_fraction": 0.5}, "whose names say so, and cannot now validate 0.5 of"),
+        (
+            MANY,
+            {"val_file": "nope"},
+            r"--val-file nope: no such file here or in the source, which has 0\.jsonl, 1",
+        ),
+        (
+            MANY,
+            {"former": {"fraction": 0.01}, "val_file": "1.jsonl"},
+            "0.01 of all .* cannot now validate 1.jsonl",
+        ),
+        (
+            MANY,
+            {"former": {"names": True}, "val_fraction": 0.5},
+            "whose names say so, and cannot now validate 0.5 of",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(sizes, config, message):
@@ -67,8 +87,13 @@ def test_what_cannot_be_is_refused(sizes, config, message):
 
 
 def test_a_set_keeps_its_rule():
-    assert divided(MANY | {"val.jsonl": 9}, former={"fraction": 0.01})[0] == dict.fromkeys([*MANY, "val.jsonl"], 0.01)
-    assert divided(MANY | {"3.jsonl": 9}, former={"file": "2.jsonl"}, val_file="last")[0]["2.jsonl"] == 1.0
+    assert divided(MANY | {"val.jsonl": 9}, former={"fraction": 0.01})[0] == dict.fromkeys(
+        [*MANY, "val.jsonl"], 0.01
+    )
+    assert (
+        divided(MANY | {"3.jsonl": 9}, former={"file": "2.jsonl"}, val_file="last")[0]["2.jsonl"]
+        == 1.0
+    )
 
 
 # ---------------------------------------------------------------------------- in sets that grow
@@ -86,7 +111,10 @@ def test_documents_never_change_their_split_and_equal_ones_are_in_one(tokenizer_
     """Over growth, other tokenizers, formats, sizes of shards and orders."""
     corpus, flags = tmp_path / "corpus", ("--source", "corpus", "--shard-text-bytes", 3000)
     corpus.mkdir()
-    texts = {name: make_text(80, seed=seed) for seed, name in enumerate(("m.jsonl", "a.jsonl", "z.jsonl", "n.jsonl"))}
+    texts = {
+        name: make_text(80, seed=seed)
+        for seed, name in enumerate(("m.jsonl", "a.jsonl", "z.jsonl", "n.jsonl"))
+    }
     texts["z.jsonl"][:20] = texts["m.jsonl"][:20]
     ever = {"train": set(), "val": set()}
     for count, name in enumerate(texts, 1):
@@ -103,7 +131,10 @@ def test_documents_never_change_their_split_and_equal_ones_are_in_one(tokenizer_
     assert 0.04 < len(ever["val"]) / 300 < 0.2
     assert read_manifest(folder)["prepared"]["validation"] == {"fraction": 0.1}
 
-    other = tmp_path / run_prepare(*flags, "--tokenizer", "train:300", cwd=tmp_path).stdout.splitlines()[-1]
+    other = (
+        tmp_path
+        / run_prepare(*flags, "--tokenizer", "train:300", cwd=tmp_path).stdout.splitlines()[-1]
+    )
     write_parquet(tmp_path / "parquet" / "all.parquet", sum(texts.values(), [])[::-1])
     more = ("--source", "parquet", "--tokenizer", tokenizer_json)
     again = tmp_path / run_prepare(*more, cwd=tmp_path).stdout.splitlines()[-1]
@@ -114,7 +145,12 @@ def test_documents_never_change_their_split_and_equal_ones_are_in_one(tokenizer_
 def test_a_file_from_elsewhere_validates_and_must_be_named_again(source, tokenizer_json, tmp_path):
     write_parquet(tmp_path / "held_out.parquet", ["one", "two"])
     flags = ("--source", source, "--tokenizer", tokenizer_json)
-    folder = tmp_path / run_prepare(*flags, "--val-file", "held_out.parquet", cwd=tmp_path).stdout.splitlines()[-1]
+    folder = (
+        tmp_path
+        / run_prepare(*flags, "--val-file", "held_out.parquet", cwd=tmp_path).stdout.splitlines()[
+            -1
+        ]
+    )
     assert texts_of(folder, "val") == ["one", "two"]
     assert len(texts_of(folder, "train")) == 160
     done = run_prepare(*flags, cwd=tmp_path, check=False)
@@ -122,7 +158,9 @@ def test_a_file_from_elsewhere_validates_and_must_be_named_again(source, tokeniz
     run_prepare(*flags, "--val-file", "held_out.parquet", cwd=tmp_path)
 
 
-def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(source, tokenizer_json, tmp_path):
+def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(
+    source, tokenizer_json, tmp_path
+):
     flags = ("--source", source, "--tokenizer", tokenizer_json, "--val-file", "shard_3.parquet")
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     before, shards = (
@@ -133,7 +171,10 @@ def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(sourc
         write_parquet(source / name, make_text(10, seed=7))
     run_prepare(*flags, cwd=tmp_path)
     assert read_manifest(folder)["shards"][: len(shards)] == shards
-    assert before.items() <= {path.name: path.stat().st_ino for path in folder.glob("shards/*")}.items()
+    assert (
+        before.items()
+        <= {path.name: path.stat().st_ino for path in folder.glob("shards/*")}.items()
+    )
     assert len(list((folder / "manifests").iterdir())) == 2
 
     whole = (source / "shard_1.parquet").read_bytes()
@@ -152,18 +193,33 @@ def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(sourc
     ("before", "after", "message"),
     [
         (["--document-separator", r"\n\n"], [], "document_separator was '\\n\\n', is None"),
-        (["--text-column", "title"], ["--text-column", "text"], "text_column was 'title', is 'text'"),
-        (["--skip-broken"], [], "1 broken lines or rows were left out, and --skip-broken is not given"),
+        (
+            ["--text-column", "title"],
+            ["--text-column", "text"],
+            "text_column was 'title', is 'text'",
+        ),
+        (
+            ["--skip-broken"],
+            [],
+            "1 broken lines or rows were left out, and --skip-broken is not given",
+        ),
         (["--max-document-bytes", "90"], [], "max_document_bytes was 90, is 16777216"),
         (["--keep-columns", "title"], [], "keep_columns was ['title'], is None"),
         ([], ["--keep-columns", "title"], "keep_columns was None, is ['title']"),
     ],
 )
-def test_other_settings_are_refused_and_change_nothing(before, after, message, tokenizer_json, tmp_path):
+def test_other_settings_are_refused_and_change_nothing(
+    before, after, message, tokenizer_json, tmp_path
+):
     broken = "nonsense\n" * ("--skip-broken" in before)
-    lines = "".join(json.dumps({"text": f"text {n}", "title": f"{n}"}) + "\n" for n in range(90)) + broken
+    lines = (
+        "".join(json.dumps({"text": f"text {n}", "title": f"{n}"}) + "\n" for n in range(90))
+        + broken
+    )
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / f"a.{'txt' if 'separator' in str(before) else 'jsonl'}").write_text(lines.replace("{", "\n\n{"))
+    (tmp_path / "in" / f"a.{'txt' if 'separator' in str(before) else 'jsonl'}").write_text(
+        lines.replace("{", "\n\n{")
+    )
     flags = ("--source", "in", "--tokenizer", tokenizer_json)
     folder = tmp_path / run_prepare(*flags, *before, cwd=tmp_path).stdout.splitlines()[-1]
     manifest = (folder / "manifest.json").read_bytes()
@@ -178,17 +234,33 @@ def test_other_settings_are_refused_and_change_nothing(before, after, message, t
     ("files", "flags", "message"),
     [
         ({"a.jsonl": ""}, [], "found no document to train on: the files are empty"),
-        ({"a.jsonl": '{"text": ""}\n' * 3 + '{"text": null}\n'}, [], "train on: 3 empty documents.*; 1 null document"),
-        ({"a.jsonl": '{"text": "long text"}\n'}, ["--max-document-bytes", "3"], "train on: 1 oversized document"),
+        (
+            {"a.jsonl": '{"text": ""}\n' * 3 + '{"text": null}\n'},
+            [],
+            "train on: 3 empty documents.*; 1 null document",
+        ),
+        (
+            {"a.jsonl": '{"text": "long text"}\n'},
+            ["--max-document-bytes", "3"],
+            "train on: 1 oversized document",
+        ),
         ({"a.txt": "one\n\ntwo"}, [], r"which is one document, .* as --document-separator"),
-        ({"a.txt": "one two"}, [], "which is one document, .* separates its documents, as --document-separator"),
+        (
+            {"a.txt": "one two"},
+            [],
+            "which is one document, .* separates its documents, as --document-separator",
+        ),
     ],
 )
-def test_a_source_without_a_document_to_train_on_makes_no_set(files, flags, message, tokenizer_json, tmp_path):
+def test_a_source_without_a_document_to_train_on_makes_no_set(
+    files, flags, message, tokenizer_json, tmp_path
+):
     (tmp_path / "in").mkdir()
     for name, text in files.items():
         (tmp_path / "in" / name).write_text(text)
-    done = run_prepare("--source", "in", "--tokenizer", tokenizer_json, *flags, cwd=tmp_path, check=False)
+    done = run_prepare(
+        "--source", "in", "--tokenizer", tokenizer_json, *flags, cwd=tmp_path, check=False
+    )
     assert done.returncode == 1
     assert re.search(message, done.stderr)
     assert not list(tmp_path.glob("data/tokens/*/manifest.json"))
@@ -199,14 +271,20 @@ def gen(path, word, count=50):
     path.write_text(jsonl([f"{word} {number} and more words" for number in range(count)]))
 
 
-def test_a_shard_of_a_run_with_other_settings_is_not_taken_for_one_of_this(tokenizer_json, tmp_path):
+def test_a_shard_of_a_run_with_other_settings_is_not_taken_for_one_of_this(
+    tokenizer_json, tmp_path
+):
     """As if the second run had been killed between the two shards of a unit."""
     flags = ("--source", "c", "--tokenizer", tokenizer_json, "--tokens-root")
     gen(tmp_path / "c" / "a.jsonl", "a")
-    made = [run_prepare(*flags, f, "--val-fraction", f, cwd=tmp_path).stdout for f in ("0.1", "0.6")]
+    made = [
+        run_prepare(*flags, f, "--val-fraction", f, cwd=tmp_path).stdout for f in ("0.1", "0.6")
+    ]
     first, second = (tmp_path / out.splitlines()[-1] for out in made)
     for path in second.glob("shards/*-val.*"):
         (first / "shards" / path.name).write_bytes(path.read_bytes())
     (first / "manifest.json").unlink()
     run_prepare(*flags, "0.1", "--val-fraction", "0.1", cwd=tmp_path)
-    assert {*texts_of(first, "train"), *texts_of(first, "val")} == {f"a {n} and more words" for n in range(50)}
+    assert {*texts_of(first, "train"), *texts_of(first, "val")} == {
+        f"a {n} and more words" for n in range(50)
+    }

@@ -16,7 +16,9 @@ def folder(tmp_path_factory) -> Path:
     """A set of 17 MB in 5 training shards, one of less than a part, and one for validation."""
     sizes = (3_000_000, 300_000, 1_900_000, 2_500_000, 900_000)
     train = [lengths(size, seed) for seed, size in enumerate(sizes)]
-    return make_token_set(tmp_path_factory.mktemp("elsewhere") / "web", train=train, val=[lengths(200_000, 9)])
+    return make_token_set(
+        tmp_path_factory.mktemp("elsewhere") / "web", train=train, val=[lengths(200_000, 9)]
+    )
 
 
 @pytest.fixture

@@ -67,13 +67,17 @@ def test_a_web_server_gives_the_present_manifest_and_its_shards(folder, tmp_path
     with FileServer.of(folder) as server:
         pull(f"{server.url}/set", tmp_path / "back")
     found = pushed(folder)
-    assert pushed(tmp_path / "back") == {name: data for name, data in found.items() if not name.startswith("views")}
+    assert pushed(tmp_path / "back") == {
+        name: data for name, data in found.items() if not name.startswith("views")
+    }
 
 
 def test_a_record_is_sent_after_its_tokens_and_the_manifest_last(folder, tmp_path, monkeypatch):
     """So that whoever looks at any moment sees the old set or the new one, and no shard that is not whole."""
     sent, real = [], files.write
-    monkeypatch.setattr(copy, "write", lambda address, name, data: (real(address, name, data), sent.append(name)))
+    monkeypatch.setattr(
+        copy, "write", lambda address, name, data: (real(address, name, data), sent.append(name))
+    )
     push(TokenSet(folder), f"memory://order/{tmp_path.name}")
     assert sent[-1] == "manifest.json"
     assert sent.count("manifest.json") == 1
@@ -81,10 +85,14 @@ def test_a_record_is_sent_after_its_tokens_and_the_manifest_last(folder, tmp_pat
         places = [sent.index(f"shards/{entry.name}.{suffix}") for suffix in ("bin", "idx", "json")]
         assert max(places) == places[-1]
     views = [name for name in sent if name.startswith("views")]
-    assert [name.endswith(".json") for name in views] == sorted(name.endswith(".json") for name in views)
+    assert [name.endswith(".json") for name in views] == sorted(
+        name.endswith(".json") for name in views
+    )
 
 
-def test_a_push_mends_what_is_missing_and_a_pull_names_what_is_damaged(folder, bucket, capsys, tmp_path):
+def test_a_push_mends_what_is_missing_and_a_pull_names_what_is_damaged(
+    folder, bucket, capsys, tmp_path
+):
     address, s3 = f"s3://{bucket}/tokens/mended", boto3.client("s3")
     push(TokenSet(folder), address)
     name = min(path.name for path in (folder / "shards").glob("*.bin"))
@@ -96,7 +104,10 @@ def test_a_push_mends_what_is_missing_and_a_pull_names_what_is_damaged(folder, b
         assert s3.get_object(**key)["Body"].read() == right
     s3.put_object(**key, Body=bytes([right[0] ^ 1]) + right[1:])
     assert cli.main(["pull", address, str(tmp_path / "back")]) == 1
-    assert "damaged there, or replaced; delete the shard there, and push it again" in capsys.readouterr().err
+    assert (
+        "damaged there, or replaced; delete the shard there, and push it again"
+        in capsys.readouterr().err
+    )
 
 
 def test_another_set_is_not_written_over_there_or_here(folder, tmp_path):
@@ -113,8 +124,16 @@ def test_another_set_is_not_written_over_there_or_here(folder, tmp_path):
 
 def test_what_is_damaged_is_not_sent(folder, tmp_path):
     digest = TokenSet(folder).viewed("long").view_digest
-    names = [min(path.name for path in (folder / "shards").glob(f"*.{suffix}")) for suffix in ("bin", "idx", "json")]
-    for name in [*(f"shards/{name}" for name in names), "tokenizer.json", "token_bytes.npy", f"views/{digest}.counts"]:
+    names = [
+        min(path.name for path in (folder / "shards").glob(f"*.{suffix}"))
+        for suffix in ("bin", "idx", "json")
+    ]
+    for name in [
+        *(f"shards/{name}" for name in names),
+        "tokenizer.json",
+        "token_bytes.npy",
+        f"views/{digest}.counts",
+    ]:
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
         with pytest.raises(ValueError, match=rf"{Path(name).name}: expected"):
@@ -130,7 +149,9 @@ def test_what_is_damaged_is_not_taken(folder, tmp_path):
         with FileServer.of(folder) as server:
             right = server.files[f"set/{damaged}"]
             server.files[f"set/{damaged}"] = right[:-2] + bytes([right[-2] ^ 1]) + right[-1:]
-            with pytest.raises(ValueError, match=rf"{damaged}: (cannot be read, 3 tries|expected SHA-256)"):
+            with pytest.raises(
+                ValueError, match=rf"{damaged}: (cannot be read, 3 tries|expected SHA-256)"
+            ):
                 pull(f"{server.url}/set", tmp_path / "back")
             assert not (tmp_path / "back" / "manifest.json").exists()
             server.files[f"set/{damaged}"] = right
@@ -142,29 +163,44 @@ def test_what_is_damaged_is_not_taken(folder, tmp_path):
 def test_names_from_a_manifest_or_a_listing_stay_in_the_folder(folder, tmp_path):
     address = f"memory://names/{tmp_path.name}"
     push(TokenSet(folder), address)
-    for name in ("views/..json", "views/a/b.json", "manifests/x.json", "views/\x1b[1m.json", "views/a.txt"):
+    for name in (
+        "views/..json",
+        "views/a/b.json",
+        "manifests/x.json",
+        "views/\x1b[1m.json",
+        "views/a.txt",
+    ):
         fsspec.filesystem("memory").pipe_file(f"{address}/{name}", b"mine")
     pull(address, tmp_path / "back")
     assert pushed(tmp_path / "back") == pushed(folder)
     for name in ("../../home", "/etc/passwd", "", "a\x1b[31m"):
         manifest = read_manifest(folder)
         manifest["shards"][0]["name"] = name
-        fsspec.filesystem("memory").pipe_file(f"{address}/manifest.json", json.dumps(manifest).encode())
+        fsspec.filesystem("memory").pipe_file(
+            f"{address}/manifest.json", json.dumps(manifest).encode()
+        )
         with pytest.raises(ValueError, match="expected a plain name"):
             pull(address, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("verb", ["push", "pull"])
-def test_a_copy_that_is_killed_continues_and_shows_the_old_set_or_the_new_one(prepared, bucket, tmp_path, verb):
-    whole = make_token_set(tmp_path / "web", train=[lengths(1 << 18, n) for n in range(40)], val=[[300] * 20])
+def test_a_copy_that_is_killed_continues_and_shows_the_old_set_or_the_new_one(
+    prepared, bucket, tmp_path, verb
+):
+    whole = make_token_set(
+        tmp_path / "web", train=[lengths(1 << 18, n) for n in range(40)], val=[[300] * 20]
+    )
     give_small_files(whole, prepared[1])
     if verb == "push":
         address = f"s3://{bucket}/web"
         words, done = ["push", whole, address], lambda: len(files.sizes(address)) / 123
     else:
         server = FileServer.of(whole, delay=0.02)
-        words, done = ["pull", f"{server.url}/set", tmp_path / "back"], lambda: server.tokens_served() / size(whole)
+        words, done = (
+            ["pull", f"{server.url}/set", tmp_path / "back"],
+            lambda: server.tokens_served() / size(whole),
+        )
     command = ["-m", "tokenmill", *words]
     for share in (0.3, 0.6):
         process = warm.Command(*command)
@@ -185,19 +221,36 @@ def test_a_copy_that_is_killed_continues_and_shows_the_old_set_or_the_new_one(pr
     assert not [name for name in tree(tmp_path / "back") if name.endswith(".tmp")]
 
 
-def test_what_cannot_be_is_said_before_anything_is_made(folder, bucket, hub, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_is_said_before_anything_is_made(
+    folder, bucket, hub, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(copy, "MOST_IN_A_FOLDER", 10)
     for words, told in {
         ("push", folder, "https://host/tokens/web"): "files cannot be sent there one by one",
         ("push", folder, "hf://datasets/o/n/web"): "expected --license",
-        ("push", folder, "hf://datasets/o/n/web", "--license", "mit"): "the hub takes 10 files in a folder",
+        (
+            "push",
+            folder,
+            "hf://datasets/o/n/web",
+            "--license",
+            "mit",
+        ): "the hub takes 10 files in a folder",
         ("push", folder, f"s3://{bucket}/x", "--license", "mit"): "are for the hub",
         ("push", folder, "s3://no-such-bucket-at-all/set"): "NoSuchBucket|bucket does not exist",
-        ("pull", f"s3://{bucket}/set", f"s3://{bucket}/other"): "must be on this disk, found an address",
+        (
+            "pull",
+            f"s3://{bucket}/set",
+            f"s3://{bucket}/other",
+        ): "must be on this disk, found an address",
         ("pull", f"s3://{bucket}/nothing"): "found no manifest.json",
         ("pull", "data/tokens/web"): "expected an address",
-        ("report", folder, "--out", f"s3://{bucket}/page.html"): "must be on this disk, found an address",
+        (
+            "report",
+            folder,
+            "--out",
+            f"s3://{bucket}/page.html",
+        ): "must be on this disk, found an address",
     }.items():
         assert cli.main(list(map(str, words))) == 1, words
         assert re.search(told, capsys.readouterr().err), words

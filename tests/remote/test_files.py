@@ -43,7 +43,9 @@ def test_a_fault_that_passes_costs_another_try(plain, fault):
 @pytest.mark.parametrize("fault", ["drop", "503", "stall", "trickle"])
 def test_a_fault_that_does_not_pass_is_an_error_in_time_with_the_address(plain, fault):
     plain.always["a.bin"] = fault
-    with pytest.raises(ConnectionError, match=r"/set/a.bin: cannot be read, \d+ tries over \d+ s: "):
+    with pytest.raises(
+        ConnectionError, match=r"/set/a.bin: cannot be read, \d+ tries over \d+ s: "
+    ):
         ask(plain)
 
 
@@ -51,7 +53,9 @@ def test_wrong_bytes_are_asked_for_three_times(plain):
     plain.faults["set/a.bin"] = ["short", "short"]
     assert read(f"{plain.url}/set", "a.bin", 1000, 51_000, short) == DATA[1000:51_000]
     plain.always["a.bin"] = "short"
-    with pytest.raises(WrongBytes, match=r"a.bin: cannot be read, 3 tries over .*: expected 50,000 bytes"):
+    with pytest.raises(
+        WrongBytes, match=r"a.bin: cannot be read, 3 tries over .*: expected 50,000 bytes"
+    ):
         read(f"{plain.url}/set", "a.bin", 1000, 51_000, short)
 
 
@@ -59,7 +63,10 @@ def test_wrong_bytes_are_asked_for_three_times(plain):
 def test_a_redirect_to_nowhere_is_an_error_at_once(plain, location):
     plain.always["a.bin"] = "redirect"
     plain.location = f"{plain.url}/set/a.bin" if location == "itself" else location
-    with pytest.raises((OSError, ValueError), match=r"/set/a.bin: cannot be read: (HTTP status 302|.*scheme|No host)"):
+    with pytest.raises(
+        (OSError, ValueError),
+        match=r"/set/a.bin: cannot be read: (HTTP status 302|.*scheme|No host)",
+    ):
         ask(plain)
     assert len(plain.asked) <= 6
 
@@ -71,7 +78,9 @@ def test_what_is_missing_forbidden_or_not_supported_is_final(plain):
     with pytest.raises(PermissionError, match="/set/a.bin: cannot be read: HTTP status 403"):
         ask(plain)
     plain.always["a.bin"] = "whole"
-    with pytest.raises(OSError, match="asked for 50,000 bytes, and more came: the server does not support"):
+    with pytest.raises(
+        OSError, match="asked for 50,000 bytes, and more came: the server does not support"
+    ):
         ask(plain)
     assert ask(plain, 0, len(DATA)) == DATA, "the whole file is what was asked for"
     with pytest.raises(ValueError, match="expected at most 10,000 bytes, found more"):
@@ -132,7 +141,9 @@ def test_s3_is_read_written_and_listed(bucket, tmp_path):
         write("s3://no-such-bucket/x", "a", tmp_path / "a")
 
 
-def test_s3_without_credentials_or_in_another_region_is_one_clear_error(plain, monkeypatch, tmp_path):
+def test_s3_without_credentials_or_in_another_region_is_one_clear_error(
+    plain, monkeypatch, tmp_path
+):
     """A server that answers as S3 does for a bucket of another region: 301 without a Location."""
     for key, value in {
         "AWS_ENDPOINT_URL": plain.url,
@@ -147,7 +158,10 @@ def test_s3_without_credentials_or_in_another_region_is_one_clear_error(plain, m
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     files._s3_client.cache_clear()
     files._url_on_the_hub.cache_clear()
-    with pytest.raises(PermissionError, match=r"redentials.*; set AWS credentials that have access, .*FSSPEC_S3_ANON"):
+    with pytest.raises(
+        PermissionError,
+        match=r"redentials.*; set AWS credentials that have access, .*FSSPEC_S3_ANON",
+    ):
         read("s3://set/x", "a.bin", 0, 10)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -190,21 +204,53 @@ def test_rows_are_right_through_faults_that_pass(folder, server, tmp_path, fault
 
 PAGE = b"<!doctype html><title>Sign in</title>" * 30_000
 NO_ROWS = {
-    "wrong bytes": (lambda s: s.always.update({"train_2.000.bin": "flip"}), r"train_2.000.bin: .*CRC-32"),
-    "half of them": (lambda s: s.always.update({"train_2.000.bin": "short"}), r"train_2.000.bin: .*CRC-32"),
-    "a login page": (lambda s: s.files.update({"set/shards/train_2.000.bin": PAGE}), "train_2.000.bin: cannot be read"),
-    "as offsets": (lambda s: s.files.update({"set/shards/train_0.000.idx": PAGE}), "train_0.000.idx: .*SHA-256"),
-    "as the manifest": (lambda s: s.files.update({"set/manifest.json": PAGE}), "manifest.json: .*found broken JSON"),
+    "wrong bytes": (
+        lambda s: s.always.update({"train_2.000.bin": "flip"}),
+        r"train_2.000.bin: .*CRC-32",
+    ),
+    "half of them": (
+        lambda s: s.always.update({"train_2.000.bin": "short"}),
+        r"train_2.000.bin: .*CRC-32",
+    ),
+    "a login page": (
+        lambda s: s.files.update({"set/shards/train_2.000.bin": PAGE}),
+        "train_2.000.bin: cannot be read",
+    ),
+    "as offsets": (
+        lambda s: s.files.update({"set/shards/train_0.000.idx": PAGE}),
+        "train_0.000.idx: .*SHA-256",
+    ),
+    "as the manifest": (
+        lambda s: s.files.update({"set/manifest.json": PAGE}),
+        "manifest.json: .*found broken JSON",
+    ),
     "another shard's record": (
-        lambda s: s.files.update({"set/shards/train_0.000.json": s.files["set/shards/train_1.000.json"]}),
+        lambda s: s.files.update(
+            {"set/shards/train_0.000.json": s.files["set/shards/train_1.000.json"]}
+        ),
         "train_0.000.json: .*SHA-256",
     ),
-    "no tokens": (lambda s: s.files.pop("set/shards/train_0.000.bin"), "train_0.000.bin: cannot be read"),
-    "no offsets": (lambda s: s.files.pop("set/shards/train_0.000.idx"), "train_0.000.idx: cannot be read"),
-    "no record": (lambda s: s.files.pop("set/shards/train_0.000.json"), "train_0.000.json: cannot be read"),
-    "no set": (lambda s: s.files.pop("set/manifest.json"), "/set: expected a finished token set, found no manifest"),
+    "no tokens": (
+        lambda s: s.files.pop("set/shards/train_0.000.bin"),
+        "train_0.000.bin: cannot be read",
+    ),
+    "no offsets": (
+        lambda s: s.files.pop("set/shards/train_0.000.idx"),
+        "train_0.000.idx: cannot be read",
+    ),
+    "no record": (
+        lambda s: s.files.pop("set/shards/train_0.000.json"),
+        "train_0.000.json: cannot be read",
+    ),
+    "no set": (
+        lambda s: s.files.pop("set/manifest.json"),
+        "/set: expected a finished token set, found no manifest",
+    ),
     "no ranges": (lambda s: s.always.update({".bin": "whole"}), "does not support ranges"),
-    "a stall": (lambda s: s.always.update({"train_2.000.bin": "stall"}), r"train_2.000.bin: cannot be read, \d+ tries"),
+    "a stall": (
+        lambda s: s.always.update({"train_2.000.bin": "stall"}),
+        r"train_2.000.bin: cannot be read, \d+ tries",
+    ),
 }
 
 
@@ -223,7 +269,9 @@ def test_what_is_not_the_set_s_is_an_error_and_no_row(folder, server, tmp_path, 
         with pytest.raises((OSError, ValueError), match=told):
             open_set(f"{server.url}/set")
         return
-    with RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
+    with RowLoader(
+        f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path
+    ) as loader:
         with pytest.raises((OSError, ValueError), match=told):
             found.extend(inputs for inputs, _ in loader)
         found = found[: loader.step]

@@ -16,13 +16,20 @@ from making import make_token_set
 
 from tokenmill import RowLoader
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user, and mount disks")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can give files to another user, and mount disks"
+)
 
 
 def test_a_cache_of_two_windows_keeps_its_limit_and_the_rows(folder, server, tmp_path):
     found, most = [], 0
     with RowLoader(
-        f"{server.url}/set", batch_size=8, seq_len=512, epochs=2, cache_dir=tmp_path, cache_bytes=2 * WINDOW
+        f"{server.url}/set",
+        batch_size=8,
+        seq_len=512,
+        epochs=2,
+        cache_dir=tmp_path,
+        cache_bytes=2 * WINDOW,
     ) as loader:
         for inputs, targets in loader:
             found.append(torch.stack([inputs, targets]))
@@ -36,13 +43,17 @@ def test_a_cache_of_two_windows_keeps_its_limit_and_the_rows(folder, server, tmp
 def test_too_small_a_cache_is_an_error_with_both_numbers(server, tmp_path):
     told = r"the cache may take 1,048,576 bytes, but rows need [\d,]+: 2 windows"
     with pytest.raises(ValueError, match=told):
-        RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=MIB)
+        RowLoader(
+            f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=MIB
+        )
 
 
 def test_parts_that_are_deleted_or_damaged_are_fetched_again(folder, server, tmp_path):
     """While they are read, as by eviction, and between runs, as by a power cut."""
     here, rng = batches(folder), random.Random(3)
-    with RowLoader(f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
+    with RowLoader(
+        f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path
+    ) as loader:
         for number, (inputs, _) in enumerate(loader):
             assert torch.equal(inputs, here[number][0])
             if number % 10 == 0:
@@ -101,7 +112,9 @@ print("whole" if number + 1 == len(right) else "WRONG", flush=True)
 
 def test_where_locks_do_nothing_rows_are_right(folder, server, tmp_path):
     lying = "import fcntl\nfcntl.flock = lambda *_: None\n"
-    running = [warm.Command("-c", lying + read_code(f"{server.url}/set", tmp_path)) for _ in range(3)]
+    running = [
+        warm.Command("-c", lying + read_code(f"{server.url}/set", tmp_path)) for _ in range(3)
+    ]
     assert {process.done(240).stdout.strip() for process in running} == {digest_of(folder)}
 
 
@@ -114,7 +127,10 @@ def test_a_cache_belongs_to_its_user(server, tmp_path):
 def test_a_cache_of_another_user_is_refused(server, tmp_path):
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", 4242, -1)
-    with pytest.raises(PermissionError, match="expected a cache of user 0, found one of user 4242; pass a cache_dir"):
+    with pytest.raises(
+        PermissionError,
+        match="expected a cache of user 0, found one of user 4242; pass a cache_dir",
+    ):
         batches(f"{server.url}/set", 1, cache_dir=tmp_path / "theirs")
 
 
@@ -122,7 +138,9 @@ def test_a_cache_of_another_user_is_refused(server, tmp_path):
 def disk(tmp_path):
     """A disk of 4 MiB."""
     (folder := tmp_path / "disk").mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True
+    ).returncode:
         pytest.skip("no tmpfs may be mounted here")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
@@ -134,7 +152,9 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_needed(server, disk):
     other.mkdir(parents=True)
     for number in range(3):
         (other / str(number)).write_bytes(bytes(MIB))
-    with pytest.raises(OSError, match=rf"{disk}: no room for [\d,]+ more bytes, and nothing to evict. Make room"):
+    with pytest.raises(
+        OSError, match=rf"{disk}: no room for [\d,]+ more bytes, and nothing to evict. Make room"
+    ):
         batches(f"{server.url}/set", cache_dir=disk, cache_bytes=100 * MIB)
     assert not list(disk.rglob("*.tmp"))
     assert not list(other.iterdir())
@@ -142,7 +162,10 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_needed(server, disk):
 
 def test_two_sets_of_one_name_share_no_part(tmp_path):
     """The same shards' names and sizes, other tokens; and one address whose set was replaced between two runs."""
-    sets = [make_token_set(tmp_path / name, train=[lengths(MIB, 5)], val=[[9]], seed=n) for n, name in enumerate("ab")]
+    sets = [
+        make_token_set(tmp_path / name, train=[lengths(MIB, 5)], val=[[9]], seed=n)
+        for n, name in enumerate("ab")
+    ]
     with FileServer.of(sets[0]) as server:
         for folder in (sets[0], sets[1], sets[0]):
             server.files = FileServer.of(folder).files

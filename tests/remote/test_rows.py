@@ -32,7 +32,9 @@ def test_rows_are_the_local_set_s(folder, server, tmp_path, settings):
 def test_each_part_comes_once_whatever_the_rank(folder, server, tmp_path):
     for rank in range(3):
         more = {"rank": rank, "world_size": 3}
-        assert same(batches(f"{server.url}/set", cache_dir=tmp_path, **more), batches(folder, **more))
+        assert same(
+            batches(f"{server.url}/set", cache_dir=tmp_path, **more), batches(folder, **more)
+        )
     assert server.tokens_served() == size(folder)
 
 
@@ -41,14 +43,19 @@ def test_rows_of_wide_ids_of_views_and_of_chats(prepared, tmp_path):
     chats = make_chat_set(tmp_path / "chats", train=[[30, 9, 12, 5] * 20_000] * 2, val=[[9]])
     for name, rule in (("few", "number % 7 = 0"), ("twice", "2 * (number % 3)")):
         what = "--where" if name == "few" else "--repeat"
-        assert cli.main(["view", str(wide), "--name", name, what, rule.replace("number", "tokens")]) == 0
+        assert (
+            cli.main(["view", str(wide), "--name", name, what, rule.replace("number", "tokens")])
+            == 0
+        )
     with FileServer.of(wide) as server:
         for view in (None, "few", "twice"):
             found = batches(f"{server.url}/set", view=view, cache_dir=tmp_path / "c")
             assert same(found, batches(wide, view=view))
     how = {"long_documents": "crop", "seq_len": 16, "batch_size": 64}
     with FileServer.of(chats) as server:
-        assert same(batches(f"{server.url}/set", cache_dir=tmp_path / "c", **how), batches(chats, **how))
+        assert same(
+            batches(f"{server.url}/set", cache_dir=tmp_path / "c", **how), batches(chats, **how)
+        )
 
 
 def test_rows_of_a_mixture_of_which_half_lies_elsewhere(folder, server, tmp_path):
@@ -79,7 +86,9 @@ def test_a_position_is_continued_there_and_here(folder, server, tmp_path):
 def test_four_processes_share_a_cache_and_each_part_comes_once(folder, server, tmp_path):
     running = [warm.Command("-c", read_code(f"{server.url}/set", tmp_path)) for _ in range(4)]
     found = [process.done(240) for process in running]
-    assert {done.stdout.strip() for done in found} == {digest_of(folder)}, [done.stderr for done in found]
+    assert {done.stdout.strip() for done in found} == {digest_of(folder)}, [
+        done.stderr for done in found
+    ]
     assert server.tokens_served() == size(folder)
 
 
@@ -101,13 +110,23 @@ def says(capsys, *words) -> str:
 
 
 @pytest.mark.parametrize(
-    "asked", [["--row", "3"], ["--document", "7"], ["--step", "2", "--batch-size", "2", "--world-size", "1"]]
+    "asked",
+    [
+        ["--row", "3"],
+        ["--document", "7"],
+        ["--step", "2", "--batch-size", "2", "--world-size", "1"],
+    ],
 )
 def test_show_shows_the_same(whole, tmp_path, capsys, asked):
     folder, server = whole
     here = says(capsys, "show", folder, *asked, "--seq-len", "128")
     here = here.replace(str(folder), f"{server.url}/set").replace(folder.name, "set")
-    assert says(capsys, "show", f"{server.url}/set", *asked, "--seq-len", "128", "--cache-dir", tmp_path) == here
+    assert (
+        says(
+            capsys, "show", f"{server.url}/set", *asked, "--seq-len", "128", "--cache-dir", tmp_path
+        )
+        == here
+    )
 
 
 def test_report_convert_and_documents_read_what_lies_there(whole, tmp_path, capsys, monkeypatch):
@@ -120,6 +139,11 @@ def test_report_convert_and_documents_read_what_lies_there(whole, tmp_path, caps
     for tokens, out in ((folder, "here"), (address, "there")):
         says(capsys, "convert", "out", "llm.c", tokens, tmp_path / out)
     assert tree(tmp_path / "here") == tree(tmp_path / "there")
-    assert [one.text for one in Documents(address)[:5]] == [one.text for one in Documents(folder)[:5]]
+    assert [one.text for one in Documents(address)[:5]] == [
+        one.text for one in Documents(folder)[:5]
+    ]
     assert cli.main(["verify", address]) == 1
-    assert "verify reads sets on this disk; pull it, which compares every checksum" in capsys.readouterr().err
+    assert (
+        "verify reads sets on this disk; pull it, which compares every checksum"
+        in capsys.readouterr().err
+    )

@@ -10,7 +10,9 @@ from tokenmill.rows.windows import WindowSize, epoch_of_shards
 
 row_lens = st.integers(2, 24)
 shard_tokens = st.lists(st.integers(0, 90), min_size=1, max_size=5)
-sizes = st.tuples(st.integers(1, 30), st.integers(1, 4)).map(lambda g: WindowSize(slice=g[0], window=g[0] * g[1]))
+sizes = st.tuples(st.integers(1, 30), st.integers(1, 4)).map(
+    lambda g: WindowSize(slice=g[0], window=g[0] * g[1])
+)
 
 
 @given(st.integers(0, 200), row_lens)
@@ -35,11 +37,17 @@ def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_l
     shards, concat, random = np.array(tokens), [], []
     epoch = epoch_of_shards(tokens, (seed, "", 0), size)
     for window in map(epoch.window, range(len(epoch))):
-        plans = [plan_concat(window, shards, row_len, None), plan_concat(window, shards, row_len, (seed,))]
+        plans = [
+            plan_concat(window, shards, row_len, None),
+            plan_concat(window, shards, row_len, (seed,)),
+        ]
         drawn = plan_random(window, shards, row_len, (seed,))
-        assert {plan.num_rows for plan in [*plans, drawn]} == {int(count_concat(window, shards, row_len).sum())}
+        assert {plan.num_rows for plan in [*plans, drawn]} == {
+            int(count_concat(window, shards, row_len).sum())
+        }
         in_order, shuffled = (
-            [*zip(window.shard[p.document], window.begin[p.document] + p.start, strict=True)] for p in plans
+            [*zip(window.shard[p.document], window.begin[p.document] + p.start, strict=True)]
+            for p in plans
         )
         assert in_order == sorted(shuffled)
         concat += in_order
@@ -48,5 +56,7 @@ def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_l
             assert window.begin[slice_] <= begin < window.end[slice_]
             assert begin + row_len <= shards[window.shard[slice_]]
             random.append(begin)
-    assert sorted(concat) == [(i, at) for i, n in enumerate(tokens) for at in starts(n, row_len).tolist()]
+    assert sorted(concat) == [
+        (i, at) for i, n in enumerate(tokens) for at in starts(n, row_len).tolist()
+    ]
     assert len(random) == len(concat)

@@ -9,7 +9,9 @@ from slow_turns import slow_turns
 
 from tokenmill.rows.interleave import pattern_of
 
-WEIGHTS = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(1, 60), min_size=1, max_size=12)
+WEIGHTS = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=2), st.integers(1, 60), min_size=1, max_size=12
+)
 TURNS = 1 << 16  # most turns of a pattern
 
 
@@ -20,7 +22,9 @@ def letters(weights, count):
 
 
 def test_the_examples_of_the_design():
-    assert letters({"web": 12, "code": 5, "math": 3}, 20) == "W C W W M W C W W C W M W W C W W C M W"
+    assert (
+        letters({"web": 12, "code": 5, "math": 3}, 20) == "W C W W M W C W W C W M W W C W W C M W"
+    )
     weights = {"web": 8, "code": 5, "math": 5, "news": 2}
     assert letters(weights, 20) == "W C M W C M W N W C M W W C M W C M N W"
 
@@ -43,6 +47,9 @@ def test_each_source_is_within_a_row_of_its_share_and_exact_at_rounds(weights, r
     assert given == dict(zip(pattern.names, pattern.counts(rounds * total), strict=True))
     for turn, number in enumerate(source.tolist(), rounds * total + 1):
         given[pattern.names[number]] += 1
-        assert all(abs(given[name] - Fraction(turn * weight, total)) < 1 for name, weight in weights.items())
+        assert all(
+            abs(given[name] - Fraction(turn * weight, total)) < 1
+            for name, weight in weights.items()
+        )
         if turn % 7 == 0:
             assert given == dict(zip(pattern.names, pattern.counts(turn), strict=True))

@@ -42,28 +42,42 @@ def like_fineweb(documents, seed=0):
 
 @pytest.mark.parametrize(("long_documents", "whole"), WAYS)
 @given(some_lengths, row_lens, seeds)
-def test_every_token_that_is_kept_is_in_one_piece_and_rows_are_full(long_documents, whole, lengths, row_len, seed):
+def test_every_token_that_is_kept_is_in_one_piece_and_rows_are_full(
+    long_documents, whole, lengths, row_len, seed
+):
     plan = plan_rows(lengths, row_len, long_documents=long_documents, seed=seed, whole=whole)
     seen = [np.zeros(length, int) for length in lengths]
     for row in rows_of(plan):
         assert sum(map(size, row)) == row_len
-        assert [piece[3] for piece in row] == sorted(piece[3] for piece in row), "filler and padding come last"
+        assert [piece[3] for piece in row] == sorted(piece[3] for piece in row), (
+            "filler and padding come last"
+        )
         for document, start, length, filler in row:
             assert start >= 0 < length, "a piece begins with its document's BOS, or an inserted one"
             if not filler:
                 seen[document][start : start + length] += 1
     for length, times in zip(lengths, seen, strict=True):
-        kept = {"split": length, "crop": min(length, row_len), "drop": length if length <= row_len else 0}
+        kept = {
+            "split": length,
+            "crop": min(length, row_len),
+            "drop": length if length <= row_len else 0,
+        }
         assert times.tolist() == [1] * kept[long_documents] + [0] * (length - kept[long_documents])
     assert np.array_equal(plan.bos, plan.start > 0)
-    again = plan_rows(np.array(lengths, int), row_len, long_documents=long_documents, seed=seed, whole=whole)
+    again = plan_rows(
+        np.array(lengths, int), row_len, long_documents=long_documents, seed=seed, whole=whole
+    )
     assert rows_of(again) == rows_of(plan), "a plan is a pure function of its arguments"
-    assert plan.num_rows == count_rows(lengths, row_len, long_documents=long_documents, seed=seed, whole=whole)
+    assert plan.num_rows == count_rows(
+        lengths, row_len, long_documents=long_documents, seed=seed, whole=whole
+    )
 
 
 @pytest.mark.parametrize("long_documents", ["split", "crop"])
 @given(some_lengths, row_lens)
-def test_filler_is_the_beginning_of_a_document_that_is_not_in_the_row_if_there_is_one(long_documents, lengths, row_len):
+def test_filler_is_the_beginning_of_a_document_that_is_not_in_the_row_if_there_is_one(
+    long_documents, lengths, row_len
+):
     for row in rows_of(plan_rows(lengths, row_len, long_documents=long_documents, seed=(2,))):
         documents = [piece[0] for piece in row]
         for document, start, length, is_filler in row:
@@ -114,7 +128,9 @@ def slow_bundles(sizes, row_len, seed):
     short = [i for _, _, i in sorted(zip(digits, range(len(short)), short, strict=True))]
     rows = sum(sizes) // row_len
     alone = min(len(short), rows, max(len(short) // 5, rows // 8))
-    bundles = [[size] for size in sizes if size > row_len // 4] + [[sizes[i]] for i in short[:alone]]
+    bundles = [[size] for size in sizes if size > row_len // 4] + [
+        [sizes[i]] for i in short[:alone]
+    ]
     joined = [sizes[i] for i in short[alone:]]
     least, end, bound, last = max(1, row_len // 8), 0, 0, None
     drawn = iter(random_bits(sum(joined) // least + 1, "bundles", *seed).tolist())
@@ -160,7 +176,9 @@ def slow_pieces(lengths, row_len):
 @example([3, 3, 3, 1], 7, (0,))
 def test_rows_are_the_slow_best_fit_of_bundles_and_then_cut(lengths, row_len, seed):
     plan, pieces = plan_rows(lengths, row_len, seed=seed), slow_pieces(lengths, row_len)
-    packed = slow_best_fit([sum(bundle) for bundle in slow_bundles(pieces, row_len, seed)], row_len, seed)
+    packed = slow_best_fit(
+        [sum(bundle) for bundle in slow_bundles(pieces, row_len, seed)], row_len, seed
+    )
     free = sorted((row_len - sum(row) for row in packed), reverse=True)
     donors = slow_donors(free, row_len)
     assert plan.num_rows == len(packed) - donors
@@ -175,7 +193,9 @@ def test_rows_are_the_slow_best_fit_of_bundles_and_then_cut(lengths, row_len, se
 @given(st.lists(st.integers(1, 40), max_size=60), row_lens, seeds)
 def test_whole_documents_are_the_slow_best_fit_with_or_without_bundles(lengths, row_len, seed):
     fitting = [length for length in lengths if length <= row_len]
-    bundled = slow_best_fit([sum(bundle) for bundle in slow_bundles(fitting, row_len, seed)], row_len, seed)
+    bundled = slow_best_fit(
+        [sum(bundle) for bundle in slow_bundles(fitting, row_len, seed)], row_len, seed
+    )
     alone = slow_best_fit(list(fitting), row_len, seed)
     plan = plan_rows(lengths, row_len, long_documents="drop", seed=seed, whole=True)
     expected = min(bundled, alone, key=len)
@@ -187,7 +207,11 @@ def test_whole_documents_are_the_slow_best_fit_with_or_without_bundles(lengths, 
 def test_pairs_that_share_a_row_seldom_share_one_in_the_next_epoch(row_len):
     plans = [plan_rows(like_fineweb(20_000), row_len, seed=(1337, epoch, 0)) for epoch in (0, 1)]
     pairs = [
-        {pair for row in rows_of(plan) for pair in combinations(sorted(p[0] for p in row if not p[3]), 2)}
+        {
+            pair
+            for row in rows_of(plan)
+            for pair in combinations(sorted(p[0] for p in row if not p[3]), 2)
+        }
         for plan in plans
     ]
     assert len(pairs[0] & pairs[1]) < 0.01 * len(pairs[0]), "without bundles 20 and 43%"

@@ -9,7 +9,9 @@ from tokenmill.rows.plan import Content, Packing, count_window, plan_window
 from tokenmill.rows.windows import WindowSize, epoch_of_shards
 
 many_lengths = st.lists(st.integers(1, 40), max_size=30)
-stages = st.lists(st.tuples(st.integers(1, 23), st.floats(0, 1)), max_size=4)  # the seq_len, and which share is used
+stages = st.lists(
+    st.tuples(st.integers(1, 23), st.floats(0, 1)), max_size=4
+)  # the seq_len, and which share is used
 last_lens = st.integers(1, 23)
 SPLIT, CROP = Packing("best_fit", "split"), Packing("best_fit", "crop")
 
@@ -25,7 +27,11 @@ def used_rows(packing, content, stages, seed=(0,)):
     for seq_len, share in stages:
         plan = plan_window(packing, content, seq_len, seed, past)
         assert plan.num_rows == count_window(packing, content, seq_len, seed, past)
-        sizes = np.add.reduceat(plan.length + plan.bos, plan.row_offsets[:-1]) if plan.num_rows else np.array([])
+        sizes = (
+            np.add.reduceat(plan.length + plan.bos, plan.row_offsets[:-1])
+            if plan.num_rows
+            else np.array([])
+        )
         assert (sizes == seq_len + 1).all()
         assert np.array_equal(plan.bos, plan.start > 0)
         assert plan.length.all(), "no BOS without a token of its document"
@@ -60,7 +66,9 @@ def test_every_token_is_used_once_over_any_changes_of_the_row_length(lengths, st
 @settings(max_examples=100)
 def test_crop_uses_the_beginning_of_every_document_once_and_no_token_twice(lengths, stages, last):
     content = content_of(lengths)
-    shortest = 1 + min([last, *(seq_len for seq_len, share in stages if share)])  # what is unused is whole again
+    shortest = 1 + min(
+        [last, *(seq_len for seq_len, share in stages if share)]
+    )  # what is unused is whole again
     for count in counted(content, used_rows(CROP, content, [*stages, (last, 1)])):
         assert (count[:shortest] == 1).all()
         assert (count <= 1).all()
@@ -69,19 +77,28 @@ def test_crop_uses_the_beginning_of_every_document_once_and_no_token_twice(lengt
 @pytest.mark.parametrize("long_documents", ["crop", "drop"])
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 50)), max_size=30), stages, last_lens)
 @settings(max_examples=100)
-def test_a_whole_document_is_used_once_if_it_fits_and_a_target_of_it_is_kept(long_documents, documents, stages, last):
+def test_a_whole_document_is_used_once_if_it_fits_and_a_target_of_it_is_kept(
+    long_documents, documents, stages, last
+):
     lengths = [length for length, _ in documents]
     content = content_of(lengths, np.array([target for _, target in documents], np.int64))
     times = [0] * len(lengths)
-    for row_len, pieces in used_rows(Packing("best_fit", long_documents, whole=True), content, [*stages, (last, 1)]):
+    for row_len, pieces in used_rows(
+        Packing("best_fit", long_documents, whole=True), content, [*stages, (last, 1)]
+    ):
         for document, start, length in pieces:
             assert (start, length) == (0, min(lengths[document], row_len)), "never cut but by crop"
             assert documents[document][1] < row_len, "a row of it would have no target"
             assert long_documents == "crop" or lengths[document] <= row_len
             times[document] += 1
-    fits = [target <= last and (length <= last + 1 or long_documents == "crop") for length, target in documents]
+    fits = [
+        target <= last and (length <= last + 1 or long_documents == "crop")
+        for length, target in documents
+    ]
     assert max(times, default=0) <= 1
-    assert all(found for found, fit in zip(times, fits, strict=True) if fit), "what fits at the end is not lost"
+    assert all(found for found, fit in zip(times, fits, strict=True) if fit), (
+        "what fits at the end is not lost"
+    )
 
 
 def test_a_past_of_rows_that_do_not_exist_is_refused():

@@ -23,7 +23,12 @@ from tokenmill.rows.run import (
 
 def setting(names="a", seq_len=8, manifest="m0", **more):
     """The setting of a mixture of sources with names of one letter."""
-    values = {"batch_size": 2, "world_size": 1, "stages": [Stage(0, dict.fromkeys(names, 1))], "caps": {}}
+    values = {
+        "batch_size": 2,
+        "world_size": 1,
+        "stages": [Stage(0, dict.fromkeys(names, 1))],
+        "caps": {},
+    }
     sets = {name: Documents(manifest, "", name) for name in names}
     return Setting(**(values | {"seq_len": seq_len, "sets": sets} | more))
 
@@ -75,7 +80,9 @@ def test_an_epoch_goes_over_what_there_was_when_its_first_row_came():
     assert set_of(run.legs, "a", 1).manifest == "m2", "no row of it was dealt"
     run = moved(run, a=(1, 0, 1)).go_on(setting("b", manifest="m3"))
     run = moved(run).go_on(setting("ab", manifest="m3"))
-    assert [set_of(run.legs, "a", epoch).manifest for epoch in (1, 2)] == ["m2", "m3"], "also after it was away"
+    assert [set_of(run.legs, "a", epoch).manifest for epoch in (1, 2)] == ["m2", "m3"], (
+        "also after it was away"
+    )
 
 
 def test_a_step_was_made_by_the_last_leg_at_or_before_it():
@@ -88,7 +95,9 @@ def test_a_step_was_made_by_the_last_leg_at_or_before_it():
         assert (back.now.step, back.setting.batch_size) == (step // 10 * 10, step // 10 + 2)
         assert back.now == run.legs[step // 10].begin
     for step in (-1, 40):
-        with pytest.raises(ValueError, match=f"step {step} is not in this run, which has made 40 steps"):
+        with pytest.raises(
+            ValueError, match=f"step {step} is not in this run, which has made 40 steps"
+        ):
             run.back_to(step)
 
 
@@ -106,11 +115,15 @@ def test_a_leg_begins_with_a_change_alone_and_replaces_one_that_made_no_batch():
     assert len(skipped.legs) == 3
     assert skipped.now.cursors["a"] == Cursor(0, 0, 9)
     assert run.go_on(setting(batch_size=5)).now.weights == run.now.weights, "the pattern goes on"
-    assert run.go_on(setting(seq_len=9)).now.weights == {}, "it starts over with rows of another length"
+    assert run.go_on(setting(seq_len=9)).now.weights == {}, (
+        "it starts over with rows of another length"
+    )
 
 
 def test_an_epoch_may_be_begun_again_whatever_was_used_of_it():
-    run = moved(Run.start(setting(epochs=1)), a=(0, 1, 5)).go_on(setting(seq_len=16, manifest="m1", epochs=1))
+    run = moved(Run.start(setting(epochs=1)), a=(0, 1, 5)).go_on(
+        setting(seq_len=16, manifest="m1", epochs=1)
+    )
     run = moved(run, a=(0, 1, 7))
     back = run.begin_epoch(0)
     assert (back.now.cursors["a"], back.now.until, back.now.step) == (Cursor(0), 1, 2)
@@ -130,7 +143,9 @@ def test_iterations_of_epochs_end_and_go_on():
     assert ended.has_ended
     assert (ended.now.cursors["a"], len(ended.legs)) == (Cursor(2), 1)
     again = ended.next_iteration()
-    assert (again.now.cursors["a"], again.now.until, len(again.legs)) == (Cursor(2), 4, 1), "no leg: it is known"
+    assert (again.now.cursors["a"], again.now.until, len(again.legs)) == (Cursor(2), 4, 1), (
+        "no leg: it is known"
+    )
     assert not again.has_ended
 
 
@@ -143,18 +158,36 @@ def random_run(rng, legs, names="abcd"):
     for _ in range(legs):
         for name in run.setting.sets:
             epoch, window, row = run.now.cursors[name]
-            place = rng.choice([(epoch, window, row + rng.randint(0, 9)), (epoch, window + 1, 3), (epoch + 1, 0, 0)])
+            place = rng.choice(
+                [
+                    (epoch, window, row + rng.randint(0, 9)),
+                    (epoch, window + 1, 3),
+                    (epoch + 1, 0, 0),
+                ]
+            )
             run = moved(run, rng.randint(0, 5), **{name: place})
-        more = {"batch_size": rng.randint(1, 4), "caps": {names[0]: 2} if rng.random() < 0.5 else {}}
+        more = {
+            "batch_size": rng.randint(1, 4),
+            "caps": {names[0]: 2} if rng.random() < 0.5 else {},
+        }
         some = rng.sample(names, rng.randint(1, len(names)))
-        changed = setting(some, rng.choice([8, 16]), rng.choice(["m0", "m1"]), epochs=rng.choice([None, 1]), **more)
+        changed = setting(
+            some,
+            rng.choice([8, 16]),
+            rng.choice(["m0", "m1"]),
+            epochs=rng.choice([None, 1]),
+            **more,
+        )
         run = run.go_on(changed, restarts=rng.random() < 0.1)
     return run
 
 
 @given(st.integers(0, 10**9), st.integers(0, 12))
 def test_a_position_is_the_run(seed, legs):
-    run, settings = random_run(random.Random(seed), legs), {"seed": 1337, "split": "train", "shuffle": True}
+    run, settings = (
+        random_run(random.Random(seed), legs),
+        {"seed": 1337, "split": "train", "shuffle": True},
+    )
     state = json.loads(json.dumps(write_position(run, settings)))
     assert list(state) == ["tokenmill"], "one text, which torch.distributed.checkpoint takes"
     assert read_position(state) == (run, settings)
@@ -163,7 +196,11 @@ def test_a_position_is_the_run(seed, legs):
 
 def test_a_position_stays_small():
     """100 legs of 50 sources, with thousands of rows from leg to leg."""
-    rng, names, window_rows = random.Random(0), [f"source-{number:02}" for number in range(50)], 20_000
+    rng, names, window_rows = (
+        random.Random(0),
+        [f"source-{number:02}" for number in range(50)],
+        20_000,
+    )
     weights = {name: rng.randint(1, 999) for name in names}
     sets = {name: Documents(f"{rng.getrandbits(64):016x}", "", name) for name in names}
     run = Run.start(setting(names, stages=[Stage(0, weights)], sets=sets))
@@ -172,10 +209,16 @@ def test_a_position_stays_small():
         for name, (epoch, window, row) in run.now.cursors.items():
             given = steps * weights[name] // sum(weights.values()) + rng.randint(0, 1)
             rows[name] += given
-            cursors[name] = (epoch, window + (row + given) // window_rows, (row + given) % window_rows)
+            cursors[name] = (
+                epoch,
+                window + (row + given) // window_rows,
+                (row + given) % window_rows,
+            )
         run = moved(run, steps, **cursors)
         run = run._replace(now=run.now._replace(rows=rows))
-        run = run.go_on(setting(names, 2048, world_size=leg + 1, stages=[Stage(0, weights)], sets=sets))
+        run = run.go_on(
+            setting(names, 2048, world_size=leg + 1, stages=[Stage(0, weights)], sets=sets)
+        )
     assert len(run.legs) == 101
     state = write_position(run, {"seed": 1337})
     assert len(state["tokenmill"]) < 20_000

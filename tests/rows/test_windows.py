@@ -10,14 +10,18 @@ from hypothesis import strategies as st
 from tokenmill.rows.windows import WindowSize, cut_slices, epoch_of_shards, epoch_of_view
 
 shard_tokens = st.lists(st.integers(0, 60), min_size=1, max_size=8)
-sizes = st.tuples(st.integers(1, 20), st.integers(1, 6)).map(lambda g: WindowSize(slice=g[0], window=g[0] * g[1]))
+sizes = st.tuples(st.integers(1, 20), st.integers(1, 6)).map(
+    lambda g: WindowSize(slice=g[0], window=g[0] * g[1])
+)
 keys = st.one_of(st.none(), st.integers(0, 5).map(lambda seed: (seed, "", 0)))
 
 
 def slices_of(epoch):
     """The (shard, begin, end) of each window's slices."""
     found = map(epoch.window, range(len(epoch)))
-    return [list(zip(w.shard.tolist(), w.begin.tolist(), w.end.tolist(), strict=True)) for w in found]
+    return [
+        list(zip(w.shard.tolist(), w.begin.tolist(), w.end.tolist(), strict=True)) for w in found
+    ]
 
 
 @given(shard_tokens, sizes, keys)
@@ -31,7 +35,11 @@ def test_every_token_is_in_one_slice_of_one_window(tokens, size, key):
             counted[shard][begin:end] += 1
             assert begin % size.slice == 0 < end - begin <= size.slice
     assert all((count == 1).all() for count in counted)
-    places = zip(*(column.tolist() for column in epoch.slices[:3]), epoch.windows_of_slices().tolist(), strict=True)
+    places = zip(
+        *(column.tolist() for column in epoch.slices[:3]),
+        epoch.windows_of_slices().tolist(),
+        strict=True,
+    )
     windows = slices_of(epoch)
     assert all((shard, begin, end) in windows[number] for shard, begin, end, number in places)
 
@@ -41,20 +49,26 @@ def test_windows_have_the_same_tokens_but_for_a_slice(tokens, size, seed):
     windows = slices_of(epoch_of_shards(tokens, (seed, "", 0), size))
     assert len(windows) == max(1, round(sum(tokens) / size.window))
     for window in windows:
-        assert abs(sum(end - begin for _, begin, end in window) - sum(tokens) / len(windows)) <= size.slice
+        assert (
+            abs(sum(end - begin for _, begin, end in window) - sum(tokens) / len(windows))
+            <= size.slice
+        )
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
 def test_the_sample_is_systematic(groups, windows, seed):
     """Each window has one of every `windows` neighboring slices."""
-    for window in slices_of(epoch_of_shards([groups * windows * 5], (seed, "", 0), WindowSize(5, groups * 5))):
+    for window in slices_of(
+        epoch_of_shards([groups * windows * 5], (seed, "", 0), WindowSize(5, groups * 5))
+    ):
         assert [begin // 5 // windows for _, begin, _ in window] == list(range(groups))
 
 
 def test_another_seed_name_or_epoch_is_another_order_and_without_a_key_it_is_that_of_the_shards():
     tokens, size = [100] * 5, WindowSize(slice=10, window=100)
     orders = [
-        slices_of(epoch_of_shards(tokens, key, size)) for key in [(1, "", 0), (1, "", 1), (2, "", 0), (1, "web", 0)]
+        slices_of(epoch_of_shards(tokens, key, size))
+        for key in [(1, "", 0), (1, "", 1), (2, "", 0), (1, "web", 0)]
     ]
     assert len({str(order) for order in orders}) == 4
     in_order = [(shard, begin, begin + 10) for shard in range(5) for begin in range(0, 100, 10)]
@@ -65,21 +79,29 @@ def test_the_order_is_the_same_in_every_numpy_and_for_numbers_of_every_library()
     # written down once: a position would mean other rows
     expected = [[(0, 10, 15)], [(0, 5, 10), (1, 0, 5), (1, 5, 7)], [(0, 0, 5), (0, 15, 20)]]
     for seed in (1337, np.int64(1337)):
-        assert slices_of(epoch_of_shards([20, 7], (seed, "", 0), WindowSize(slice=5, window=10))) == expected
+        assert (
+            slices_of(epoch_of_shards([20, 7], (seed, "", 0), WindowSize(slice=5, window=10)))
+            == expected
+        )
     with pytest.raises(TypeError):
         epoch_of_shards([90], (1337.0, "", 0), WindowSize(5, 20))
 
 
 # ---------------------------------------------------------------------------- views
 
-documents = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 3)), max_size=25)  # (length, how often it counts)
+documents = st.lists(
+    st.tuples(st.integers(1, 30), st.integers(0, 3)), max_size=25
+)  # (length, how often it counts)
 
 
 def view_of(shards, size):
     """The slices of shards of (length, count), and their document offsets."""
     offsets = [np.cumsum([0, *(length for length, _ in shard)]) for shard in shards]
     counts = [np.array([count for _, count in shard], np.uint8) for shard in shards]
-    slices = [cut_slices(n, *shard, size.slice) for n, shard in enumerate(zip(offsets, counts, strict=True))]
+    slices = [
+        cut_slices(n, *shard, size.slice)
+        for n, shard in enumerate(zip(offsets, counts, strict=True))
+    ]
     return np.concatenate(slices), offsets
 
 
@@ -89,13 +111,22 @@ def test_every_document_is_in_as_many_slices_of_a_view_as_it_counts(shards, size
     epoch, found = epoch_of_view(slices, key, size), Counter()
     for window in map(epoch.window, range(len(epoch))):
         columns = (window.shard, window.begin, window.end, *window.copies)
-        for shard, begin, end, first, last, copy in zip(*(column.tolist() for column in columns), strict=True):
+        for shard, begin, end, first, last, copy in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             own = [number for number in range(first, last) if shards[shard][number][1] > copy]
             found.update((shard, number) for number in own)
             assert (begin, end) == (offsets[shard][first], offsets[shard][last])
-    expected = {(s, d): times for s, shard in enumerate(shards) for d, (_, times) in enumerate(shard) if times}
+    expected = {
+        (s, d): times
+        for s, shard in enumerate(shards)
+        for d, (_, times) in enumerate(shard)
+        if times
+    }
     assert found == expected
-    assert int(epoch.tokens.sum()) == sum(length * times for shard in shards for length, times in shard)
+    assert int(epoch.tokens.sum()) == sum(
+        length * times for shard in shards for length, times in shard
+    )
 
 
 @given(st.lists(documents, min_size=1, max_size=4), sizes, st.integers(0, 5))

@@ -25,7 +25,9 @@ def test_a_mask_has_a_bit_for_each_token_however_it_is_written(tmp_path):
             writer.write(tokens[first:last], [last - first])
             writer.write_column("mask", mask[first:last])
             writer.write_column("targets", [np.count_nonzero(mask[first:last])])
-        record = writer.finish(dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64, "source": {"file": "a.jsonl"}})
+        record = writer.finish(
+            dict.fromkeys(TEXT_COUNTS, 0) | {"fingerprint": "f" * 64, "source": {"file": "a.jsonl"}}
+        )
     bits = np.unpackbits(np.fromfile(tmp_path / f"shards/{NAME}.mask", np.uint8), bitorder="little")
     assert bits.tolist() == [*mask, 0, 0, 0]
     assert np.fromfile(tmp_path / f"shards/{NAME}.targets", "<u4").tolist() == [1, 4, 2]
@@ -46,6 +48,8 @@ def test_the_digest_follows_from_each_column_and_damage_is_found(folder, suffix)
     path.write_bytes(bytes([whole[0] ^ 4]) + whole[1:])
     assert f".{suffix}: the MiB from byte 0 on is damaged" in verify(folder, workers=1)[NAME]
     path.write_bytes(whole[:-1])
-    with pytest.raises(ValueError, match=f"{NAME}.{suffix}: expected {len(whole)} bytes, found {len(whole) - 1}"):
+    with pytest.raises(
+        ValueError, match=f"{NAME}.{suffix}: expected {len(whole)} bytes, found {len(whole) - 1}"
+    ):
         TokenSet(folder).open(TokenSet(folder).entries[0]).column(suffix)
     assert finished_record(folder, NAME) is None, "so it is made again"

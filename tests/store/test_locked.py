@@ -23,14 +23,22 @@ def test_a_second_process_is_refused_and_told_to_wait(tmp_path):
     folder = tmp_path / "is/made"
     with locked(folder):
         done = warm.run("-c", enter(folder, "pass"))
-        assert f"{folder}: another process is writing in this folder; wait for it to end" in done.stderr
+        assert (
+            f"{folder}: another process is writing in this folder; wait for it to end"
+            in done.stderr
+        )
         assert list(folder.iterdir()) == []
     with locked(folder):
         pass
 
 
 def test_a_process_that_was_killed_keeps_nobody_out(tmp_path):
-    assert subprocess.run([sys.executable, "-c", enter(tmp_path, "os.kill(os.getpid(), 9)")]).returncode == -9
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", enter(tmp_path, "os.kill(os.getpid(), 9)")]
+        ).returncode
+        == -9
+    )
     with locked(tmp_path):
         assert list(tmp_path.iterdir()) == []
 

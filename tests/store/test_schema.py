@@ -11,31 +11,85 @@ from making_views import make_view
 from tokenmill import TokenSet
 from tokenmill.store.files import header, parse_json
 
-OTHERS = [None, True, -1, 0.5, 10**30, math.nan, math.inf, "", "x", "../x", "a\x1bb", [], {}, [[]], ["x"], {"x": 1}]
+OTHERS = [
+    None,
+    True,
+    -1,
+    0.5,
+    10**30,
+    math.nan,
+    math.inf,
+    "",
+    "x",
+    "../x",
+    "a\x1bb",
+    [],
+    {},
+    [[]],
+    ["x"],
+    {"x": 1},
+]
 # where any text may stand
-FREE = {"bos_token", "repository", "revision", "commit", "source", "file", "template", "pattern", "metadata", "where"}
+FREE = {
+    "bos_token",
+    "repository",
+    "revision",
+    "commit",
+    "source",
+    "file",
+    "template",
+    "pattern",
+    "metadata",
+    "where",
+}
 FREE |= {"first", "chat", "sources", "bos_token", "eot_token", "checksum"}
 OPTIONAL = {"mask", "targets", "hub", "chat", "eot_token", "eot_id"}  # of manifests
-OPTIONAL |= {"metadata", "refused", "bytes", "unit", "row_groups", "row_group_documents", "checksum", "val_fraction"}
-OPTIONAL |= {"left_out", "prepared", "fraction", "validates"}  # of records
-OPTIONAL |= {"where", "cap", "broken_conversations", "refused_conversations"}  # of views, and of chat sets
-# objects with keys of data
-DATA = {"ranks", "special_tokens", "times", "tokenizer.json", "a/b.parquet", "oversized", "score", "train_0.000"} | {
-    "model"
+OPTIONAL |= {
+    "metadata",
+    "refused",
+    "bytes",
+    "unit",
+    "row_groups",
+    "row_group_documents",
+    "checksum",
+    "val_fraction",
 }
+OPTIONAL |= {"left_out", "prepared", "fraction", "validates"}  # of records
+OPTIONAL |= {
+    "where",
+    "cap",
+    "broken_conversations",
+    "refused_conversations",
+}  # of views, and of chat sets
+# objects with keys of data
+DATA = {
+    "ranks",
+    "special_tokens",
+    "times",
+    "tokenizer.json",
+    "a/b.parquet",
+    "oversized",
+    "score",
+    "train_0.000",
+} | {"model"}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A file of each kind, with everything that it may have: {name: (kind, what it says)}."""
-    folder = make_chat_set(tmp_path_factory.mktemp("schema") / "set", train=[[5, 3], [4]], val=[[2]])
+    folder = make_chat_set(
+        tmp_path_factory.mktemp("schema") / "set", train=[[5, 3], [4]], val=[[2]]
+    )
     hub = {"repository": "o/n", "revision": "main", "commit": "c" * 40}
     manifest = read_manifest(folder) | {"hub": hub, "files": {"tokenizer.json": "0" * 64}}
     manifest["prepared"] = {"validation": {"fraction": 0.01}, "shard_text_bytes": 9000}
     manifest["shards"][0]["sources"] = ["a.parquet", "b.parquet"]
     manifest["tokenizer"] |= {"eot_token": "<|eot|>", "eot_id": 1}
     record = json.loads((folder / "shards/train_0.000.json").read_text())
-    record |= {"metadata": {"score": "number"}, "refused": {"no text": {"count": 3, "first": "a: line 1"}}}
+    record |= {
+        "metadata": {"score": "number"},
+        "refused": {"no text": {"count": 3, "first": "a: line 1"}},
+    }
     record["unit"] = {"k": 0, "n": 1, "shard_text_bytes": 9000, "shards": {"train_0.000": "train"}}
     one = {"documents": 1, "bytes": 9, "checksum": "0", "validates": 0.1, "left_out": 3}
     several = record | {"source": {"files": [{"file": name} | one for name in "ab"]}}
@@ -50,13 +104,23 @@ def files(tmp_path_factory):
             "tokenizer",
             named | {"kind": "huggingface", "code_points": "0" * 64, "tokenizer": {"model": {}}},
         ),
-        "view": ("view", make_view(folder, "good", {"train_0.000": [0, 3]}) | {"rule": {"where": "a > 0", "cap": 3}}),
+        "view": (
+            "view",
+            make_view(folder, "good", {"train_0.000": [0, 3]})
+            | {"rule": {"where": "a > 0", "cap": 3}},
+        ),
     }
 
 
 def paths(value, path=()):
     """The path to everything in a file."""
-    for key, below in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, below in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield (*path, key)
         yield from paths(below, (*path, key))
 
@@ -89,9 +153,19 @@ def test_whatever_is_replaced_is_refused_unless_it_is_of_the_same_type(files):
                 at(changed, path[:-1])[path[-1]] = copy.copy(other)
                 if is_refused(kind, changed) or other == old:
                     continue
-                text = isinstance(other, str) and (FREE & set(path) or other == "x") and isinstance(old, str)
-                container = type(other) is type(old) in (list, dict) and path[-1] not in ("shards", "source", "crc32")
-                foreign = path[0] == "tokenizer" and kind == "tokenizer"  # as Hugging Face's library reads it
+                text = (
+                    isinstance(other, str)
+                    and (FREE & set(path) or other == "x")
+                    and isinstance(old, str)
+                )
+                container = type(other) is type(old) in (list, dict) and path[-1] not in (
+                    "shards",
+                    "source",
+                    "crc32",
+                )
+                foreign = (
+                    path[0] == "tokenizer" and kind == "tokenizer"
+                )  # as Hugging Face's library reads it
                 share = (type(other) is type(old) is float) or "metadata" in path
                 assert text or container or foreign or share, (name, path, other)
 
@@ -108,18 +182,50 @@ def test_whatever_is_taken_out_is_missed_unless_it_is_optional(files):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("shards", 1, "split"), "Train", r"shards\[1\].split: expected train or val, found 'Train'"),
+        (
+            ("shards", 1, "split"),
+            "Train",
+            r"shards\[1\].split: expected train or val, found 'Train'",
+        ),
         (("shards", 1, "bin"), "F" * 64, r"shards\[1\].bin: expected 64 hex digits, found 'FFF"),
-        (("shards", 1, "tokens"), 2**63, r"shards\[1\].tokens: expected a whole number, 0 to .*, found 9223"),
-        (("shards", 1, "name"), "../x", r"shards\[1\].name: expected a plain name, .*, found '../x'"),
-        (("shards", 1, "name"), "train_0.000", "shards: expected each shard once, found 'train_0.000'"),
-        (("shards", 1, "sources"), [], "shards: expected a source or more for each shard, found 'train_1.000'"),
-        (("shards", 1, "documents"), 5, "shards: expected a token or more for each document, found 'train_1.000'"),
+        (
+            ("shards", 1, "tokens"),
+            2**63,
+            r"shards\[1\].tokens: expected a whole number, 0 to .*, found 9223",
+        ),
+        (
+            ("shards", 1, "name"),
+            "../x",
+            r"shards\[1\].name: expected a plain name, .*, found '../x'",
+        ),
+        (
+            ("shards", 1, "name"),
+            "train_0.000",
+            "shards: expected each shard once, found 'train_0.000'",
+        ),
+        (
+            ("shards", 1, "sources"),
+            [],
+            "shards: expected a source or more for each shard, found 'train_1.000'",
+        ),
+        (
+            ("shards", 1, "documents"),
+            5,
+            "shards: expected a token or more for each document, found 'train_1.000'",
+        ),
         (("tokens",), 99, "tokens: expected 14, as its shards have, found 99"),
         (("dtype",), "uint32", "dtype: expected uint16 for 1,000 ids, found 'uint32'"),
-        (("tokenizer", "bos_id"), 1000, "tokenizer.bos_id, eot_id: expected less than 1,000, found 1000"),
+        (
+            ("tokenizer", "bos_id"),
+            1000,
+            "tokenizer.bos_id, eot_id: expected less than 1,000, found 1000",
+        ),
         (("records",), {}, "records: expected one for each of the shards, found 'train_0.000"),
-        (("files", "a\x1bb"), "0" * 64, r"files, a key: expected a plain name, .*, found 'a\\x1bb'"),
+        (
+            ("files", "a\x1bb"),
+            "0" * 64,
+            r"files, a key: expected a plain name, .*, found 'a\\x1bb'",
+        ),
     ],
 )
 def test_a_manifest_says_what_is_wrong_with_it(files, tmp_path, path, value, message):

@@ -36,7 +36,13 @@ def tokens(tmp_path, monkeypatch, make):
 
 def test_a_set_is_found_by_its_folder_its_name_and_its_data_set(tokens):
     expected = tokens / "web-bpe-11111111"
-    for name in ("web", "web-bpe-11111111", "data/tokens/web-bpe-11111111", expected, str(expected) + "/"):
+    for name in (
+        "web",
+        "web-bpe-11111111",
+        "data/tokens/web-bpe-11111111",
+        expected,
+        str(expected) + "/",
+    ):
         assert TokenSet(name).path == expected
     assert TokenSet("web-edu").path == tokens / "web-edu-bpe-22222222"
 
@@ -44,14 +50,23 @@ def test_a_set_is_found_by_its_folder_its_name_and_its_data_set(tokens):
 def test_a_name_never_means_a_set_whose_name_only_begins_so(tokens):
     shutil.rmtree(tokens / "web-bpe-11111111")
     for name in ("web", "web-e", "edu", "WEB"):
-        with pytest.raises(FileNotFoundError, match=f"{name}: expected a finished token set, found no such folder"):
+        with pytest.raises(
+            FileNotFoundError, match=f"{name}: expected a finished token set, found no such folder"
+        ):
             TokenSet(name)
 
 
 def test_a_name_of_two_sets_is_refused_and_both_are_listed(tokens, make):
     make(tokens / "web-gpt2-33333333", "web")
-    for use in (TokenSet, lambda name: RowLoader(name, **SIZES), lambda name: Mixture({"a": 1}, sources={"a": name})):
-        with pytest.raises(ValueError, match=r"web: 2 token sets have this name(.|\n)*web-bpe-1{8}\n.*web-gpt2-3{8}$"):
+    for use in (
+        TokenSet,
+        lambda name: RowLoader(name, **SIZES),
+        lambda name: Mixture({"a": 1}, sources={"a": name}),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=r"web: 2 token sets have this name(.|\n)*web-bpe-1{8}\n.*web-gpt2-3{8}$",
+        ):
             use("web")
     assert TokenSet("web-gpt2-33333333").path.name == "web-gpt2-33333333"
 
@@ -61,8 +76,14 @@ def test_a_folder_here_comes_first_and_an_unfinished_set_is_never_meant(tokens, 
     assert TokenSet("web").path == tmp_path / "web"
     assert TokenSet("./web").path == tmp_path / "web"
     (tmp_path / "web-edu").mkdir()
-    assert TokenSet("web-edu").path == tokens / "web-edu-bpe-22222222", "a folder of text is no token set"
-    for use in (TokenSet, lambda name: RowLoader(name, **SIZES), lambda name: get_batch("train", tokens=name, **SIZES)):
+    assert TokenSet("web-edu").path == tokens / "web-edu-bpe-22222222", (
+        "a folder of text is no token set"
+    )
+    for use in (
+        TokenSet,
+        lambda name: RowLoader(name, **SIZES),
+        lambda name: get_batch("train", tokens=name, **SIZES),
+    ):
         with pytest.raises(FileNotFoundError, match="found a folder without manifest"):
             use("./web-edu")
     shutil.copytree(tokens / "web-edu-bpe-22222222", tokens / "copy")
@@ -75,16 +96,27 @@ def test_a_folder_here_comes_first_and_an_unfinished_set_is_never_meant(tokens, 
 
 
 def test_loaders_of_one_set_by_several_names_are_one(tokens):
-    names = ["web", "web-bpe-11111111", "data/tokens/web-bpe-11111111", str(tokens / "web-bpe-11111111")]
+    names = [
+        "web",
+        "web-bpe-11111111",
+        "data/tokens/web-bpe-11111111",
+        str(tokens / "web-bpe-11111111"),
+    ]
     rows = [get_batch("train", tokens=name, **SIZES)[0].tolist() for name in names]
     loader = RowLoader("web", **SIZES)
-    assert rows == [next(loader)[0].tolist() for _ in names], "each call gets the next batch of the same loader"
+    assert rows == [next(loader)[0].tolist() for _ in names], (
+        "each call gets the next batch of the same loader"
+    )
     mixture = Mixture({"web": 1, "web-edu": 1})
-    assert mixture.names == ("web-bpe-11111111", "web-edu-bpe-22222222"), "one source name, however a set is named"
+    assert mixture.names == ("web-bpe-11111111", "web-edu-bpe-22222222"), (
+        "one source name, however a set is named"
+    )
     assert [os.path.basename(path) for path in mixture.paths.values()] == [*mixture.names]
 
 
-def test_list_prints_every_set_with_its_short_name_and_what_is_not_finished(tokens, capsys, tmp_path):
+def test_list_prints_every_set_with_its_short_name_and_what_is_not_finished(
+    tokens, capsys, tmp_path
+):
     (tokens / "code-bpe-44444444/shards").mkdir(parents=True)
     (tokens / "code-bpe-44444444/shards/a.000.json").write_text("{}")
     (tokens / "bad" / "shards").mkdir(parents=True)

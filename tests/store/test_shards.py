@@ -65,32 +65,48 @@ def test_an_atomic_file_leaves_the_old_one_until_it_is_committed(tmp_path):
 
 
 def test_a_folder_without_manifest_is_no_token_set(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no such folder; run `tokenmill prepare`, or prepare_data"):
+    with pytest.raises(
+        FileNotFoundError, match="no such folder; run `tokenmill prepare`, or prepare_data"
+    ):
         TokenSet(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"a folder without manifest\.json; run `tokenmill prepare`"):
+    with pytest.raises(
+        FileNotFoundError, match=r"a folder without manifest\.json; run `tokenmill prepare`"
+    ):
         TokenSet(tmp_path)
 
 
 def test_the_one_token_set_is_found_and_several_are_listed(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"run `tokenmill prepare` \(in a clone `python prepare_data\.py`\)"):
+    with pytest.raises(
+        FileNotFoundError, match=r"run `tokenmill prepare` \(in a clone `python prepare_data\.py`\)"
+    ):
         find_token_set(tmp_path / "tokens")
     one = make_token_set(tmp_path / "tokens" / "one", train=[[3]], val=[[2]])
     assert find_token_set(tmp_path / "tokens") == one
     monkeypatch.chdir(tmp_path)
     make_token_set(tmp_path / "data" / "tokens" / "near", train=[[3]], val=[[2]])
     (tmp_path / "data" / "tokens" / "unfinished").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"unfinished: expected a finished .* folder without man"):
+    with pytest.raises(
+        FileNotFoundError, match=r"unfinished: expected a finished .* folder without man"
+    ):
         TokenSet("data/tokens/unfinished")
-    with pytest.raises(FileNotFoundError, match=r"found a folder of 1 token set; name one of them, as .*tokens/one$"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"found a folder of 1 token set; name one of them, as .*tokens/one$",
+    ):
         TokenSet(tmp_path / "tokens")
     make_token_set(tmp_path / "tokens" / "two", train=[[3]], val=[[2]])
-    with pytest.raises(ValueError, match=r"2 token sets(.|\n)*one(.|\n)*two(.|\n)*tokens=\".*two\"$"):
+    with pytest.raises(
+        ValueError, match=r"2 token sets(.|\n)*one(.|\n)*two(.|\n)*tokens=\".*two\"$"
+    ):
         find_token_set(tmp_path / "tokens")
 
 
 def test_the_digest_changes_with_any_shard_or_split_and_not_with_what_is_said_of_them(tmp_path):
     one = TokenSet(make_token_set(tmp_path / "one", train=[[3], [5]], val=[[2]]))
-    assert one.digest == TokenSet(make_token_set(tmp_path / "same", train=[[3], [5]], val=[[2]])).digest
+    assert (
+        one.digest
+        == TokenSet(make_token_set(tmp_path / "same", train=[[3], [5]], val=[[2]])).digest
+    )
     others = [([[3], [5]], [[2], [2]]), ([[5], [3]], [[2]]), ([[3], [4]], [[2]])]
     found = [make_token_set(tmp_path / str(i), train=t, val=v) for i, (t, v) in enumerate(others)]
     assert len({one.digest, *(TokenSet(path).digest for path in found)}) == 4
@@ -116,15 +132,23 @@ def test_a_set_is_had_as_it_was_or_it_is_said_what_of_it_is_gone(tmp_path):
     left = [shard for shard in manifest["shards"] if shard["name"] != "train_1.000"]
     write_json(folder / "manifest.json", of_shards(manifest, left))
     less = TokenSet(folder)
-    with pytest.raises(ValueError, match=r"expected shard train_1.000 of train_1.parquet, with 5 tokens, .*found none"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected shard train_1.000 of train_1.parquet, with 5 tokens, .*found none",
+    ):
         less.as_it_was(was.digest, "train")
     assert less.as_it_was(was.digest, "val").entries == was.entries, "and the others are not needed"
     with pytest.raises(
-        ValueError, match=r"this was never the token set with manifest (abc){5}0: expected .*abc0.json, found no"
+        ValueError,
+        match=r"this was never the token set with manifest (abc){5}0: expected .*abc0.json, found no",
     ):
         less.as_it_was("abc" * 5 + "0", "train")
-    (folder / "manifests" / f"{was.digest}.json").write_bytes((folder / "manifest.json").read_bytes())
-    with pytest.raises(ValueError, match=f"expected the manifest with this digest, found {less.digest}"):
+    (folder / "manifests" / f"{was.digest}.json").write_bytes(
+        (folder / "manifest.json").read_bytes()
+    )
+    with pytest.raises(
+        ValueError, match=f"expected the manifest with this digest, found {less.digest}"
+    ):
         less.as_it_was(was.digest, "train")
 
 
@@ -135,7 +159,9 @@ def test_a_manifest_that_lies_costs_no_memory(tmp_path, tokens, elsewhere):
     folder = make_token_set(tmp_path / "set", train=[[50] * 40], val=[[50] * 20])
     manifest = read_manifest(folder)
     first, *others = manifest["shards"]
-    (folder / "manifest.json").write_text(json.dumps(of_shards(manifest, [first | {"tokens": tokens}, *others])))
+    (folder / "manifest.json").write_text(
+        json.dumps(of_shards(manifest, [first | {"tokens": tokens}, *others]))
+    )
     told = "expected [0-9,]+ bytes, found 4,000|0 to 17,592,186,044,416, found|record of shard train_0.000 is not of"
     tracemalloc.start()
     with FileServer.of(folder) as server:

@@ -12,7 +12,13 @@ from reading import counts_of, read, texts_of, units_of
 
 from tokenmill.text.formats import ReadOptions
 
-KINDS = [pa.string(), pa.large_string(), pa.binary(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+KINDS = [
+    pa.string(),
+    pa.large_string(),
+    pa.binary(),
+    pa.string_view(),
+    pa.dictionary(pa.int32(), pa.string()),
+]
 TEXTS = [*make_text(95, seed=1), None, "", "水"]
 
 
@@ -38,7 +44,10 @@ def check(path):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_parquet_is_read_whole_in_any_number_of_parts(kind, tmp_path):
     table = pa.table({"n": range(len(TEXTS)), "text": column_of(kind)})
-    for how in ({"compression": "zstd"}, {"compression": "none", "use_dictionary": False, "write_statistics": False}):
+    for how in (
+        {"compression": "zstd"},
+        {"compression": "none", "use_dictionary": False, "write_statistics": False},
+    ):
         pq.write_table(table, tmp_path / "a.parquet", row_group_size=7, **how)
         check(tmp_path / "a.parquet")
 
@@ -53,9 +62,15 @@ def test_arrow_is_read_whole_in_any_number_of_parts(kind, open_writer, tmp_path)
 
 
 def test_row_groups_are_told_and_parts_take_them_evenly(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", [letter * 10_000 for letter in "abcdefgh"], row_group_size=1)
+    path = write_parquet(
+        tmp_path / "a.parquet", [letter * 10_000 for letter in "abcdefgh"], row_group_size=1
+    )
     groups = [
-        [documents.row_group for documents in read(path, size=1) if documents.texts[0].as_py().startswith(letter)]
+        [
+            documents.row_group
+            for documents in read(path, size=1)
+            if documents.texts[0].as_py().startswith(letter)
+        ]
         for letter in "abcdefgh"
     ]
     assert groups == [[n] for n in range(8)]
@@ -68,20 +83,30 @@ def test_row_groups_are_told_and_parts_take_them_evenly(tmp_path):
 @pytest.mark.parametrize("write", ["parquet", "arrow"])
 def test_fields_of_structs_several_columns_and_kept_ones(write, tmp_path):
     rows = [
-        {"title": f"t{n}" if n % 2 else None, "doc": {"text": f"body {n}", "raw": b"r%d" % n}, "score": n / 8}
+        {
+            "title": f"t{n}" if n % 2 else None,
+            "doc": {"text": f"body {n}", "raw": b"r%d" % n},
+            "score": n / 8,
+        }
         for n in range(6)
     ]
     rows[4] |= {"title": None, "doc": {"text": None, "raw": b"\xff"}}
     path, table = tmp_path / f"a.{write}", pa.Table.from_pylist(rows)
-    pq.write_table(table, path, row_group_size=2) if write == "parquet" else write_arrow(path, table, 2)
+    pq.write_table(table, path, row_group_size=2) if write == "parquet" else write_arrow(
+        path, table, 2
+    )
     joined = [f"t{n}\n\nbody {n}" if n % 2 else f"body {n}" for n in (0, 1, 2, 3, 5)]
     options = ReadOptions("title,doc.text", keep_columns=("score", "doc.raw", "none?"))
     assert texts_of(path, options) == joined
     kept = [row for documents in read(path, options) for row in documents.kept.to_pylist()]
-    assert kept == [{"score": n / 8, "doc": {"raw": b"r%d" % n}, "none": None} for n in (0, 1, 2, 3, 5)]
+    assert kept == [
+        {"score": n / 8, "doc": {"raw": b"r%d" % n}, "none": None} for n in (0, 1, 2, 3, 5)
+    ]
     assert texts_of(path, ReadOptions("doc.raw")) == ["r0", "r1", "r2", "r3", "\ufffd", "r5"]
     assert counts_of(path, ReadOptions("doc.raw")) == {"repaired_documents": 1}
-    with pytest.raises(ValueError, match=r"expected a column 'none' to keep, found columns .*or write none\?"):
+    with pytest.raises(
+        ValueError, match=r"expected a column 'none' to keep, found columns .*or write none\?"
+    ):
         read(path, ReadOptions("title", keep_columns=("none",)))
     with pytest.raises(ValueError, match="expected text in column 'score', found double there"):
         read(path, ReadOptions("score"))
@@ -91,7 +116,9 @@ def test_fields_of_structs_several_columns_and_kept_ones(write, tmp_path):
 def test_conversations_become_json_and_their_rows_are_known(write, tmp_path):
     messages = [[{"role": "user", "content": f"question {n}", "name": None}] for n in range(30)]
     path, table = tmp_path / f"a.{write}", pa.table({"messages": messages, "n": range(30)})
-    pq.write_table(table, path, row_group_size=10) if write == "parquet" else write_arrow(path, table, 10)
+    pq.write_table(table, path, row_group_size=10) if write == "parquet" else write_arrow(
+        path, table, 10
+    )
     found = read(path, ReadOptions(conversations=True, keep_columns=("n",)), 500)
     texts = [text for documents in found for text in documents.texts.to_pylist()]
     assert list(map(json.loads, texts)) == [
@@ -99,7 +126,9 @@ def test_conversations_become_json_and_their_rows_are_known(write, tmp_path):
     ]
     assert [n for documents in found for n in documents.kept["n"].to_pylist()] == list(range(30))
     assert found[-1].place(3) == ("row 3 of row group 2" if write == "parquet" else "row 23")
-    with pytest.raises(ValueError, match=r"expected conversations under turns, found columns messages, n"):
+    with pytest.raises(
+        ValueError, match=r"expected conversations under turns, found columns messages, n"
+    ):
         read(path, ReadOptions(conversations=True, messages_column="turns"))
     table = pa.table({"messages": [[{"role": "user", "content": b"\xff"}]]})
     pq.write_table(table, path) if write == "parquet" else write_arrow(path, table)
@@ -113,10 +142,13 @@ def test_damage_is_an_error_that_names_the_file(tmp_path):
     for data in (whole[:1000] + bytes(2000) + whole[3000:], whole[: len(whole) // 2], b""):
         path.write_bytes(data)
         with pytest.raises(
-            ValueError, match=r"a\.parquet: expected a whole parquet file, found damage .*fetch it again"
+            ValueError,
+            match=r"a\.parquet: expected a whole parquet file, found damage .*fetch it again",
         ):
             texts_of(path)
-    path = write_arrow(tmp_path / "a.arrow", pa.table({"text": [f"text {n}" for n in range(10)]}), rows=2)
+    path = write_arrow(
+        tmp_path / "a.arrow", pa.table({"text": [f"text {n}" for n in range(10)]}), rows=2
+    )
     whole = path.read_bytes()
     for data, said in (
         (whole[:-8], "the stream has no end mark"),
@@ -141,7 +173,9 @@ def peak():
 (unit,), before = units_of(Path({str(path)!r})), peak()
 print(sum(len(documents.texts) for documents in read_unit(unit, BY_DEFAULT)), peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
     documents, grown = done.stdout.split()
     assert int(documents) == 40_000
     assert float(grown) < 90, "MB: some batches and pages, and not the row group"

@@ -30,14 +30,18 @@ def written(rows, **how) -> bytes:
 def test_records_are_those_of_the_csv_module(rows, size, mark, end, columns, tmp_path_factory):
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     some = [row[: len(columns)] for row in rows]
-    quoting = csv.QUOTE_MINIMAL if end == "\r\n" else csv.QUOTE_ALL  # Python does not quote the other line breaks
+    quoting = (
+        csv.QUOTE_MINIMAL if end == "\r\n" else csv.QUOTE_ALL
+    )  # Python does not quote the other line breaks
     data = written([columns, *some], lineterminator=end, quoting=quoting)
     path.write_bytes(b"\xef\xbb\xbf" * mark + data)
     reference = [row["text"] for row in csv.DictReader(io.StringIO(data.decode(), newline=""))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tokenmill.text.csv.BATCH_BYTES", size)
         assert texts_of(path) == [text for text in reference if text]
-        assert counts_of(path).get("empty_documents", 0) <= reference.count("")  # a blank line is no record
+        assert counts_of(path).get("empty_documents", 0) <= reference.count(
+            ""
+        )  # a blank line is no record
 
 
 @pytest.mark.parametrize(
@@ -45,11 +49,20 @@ def test_records_are_those_of_the_csv_module(rows, size, mark, end, columns, tmp
     [
         (b'text,n\n"a"b,1\n', r"a\.csv: line 2: expected quotes around whole cells"),
         (b'text\na\n"b', r"a\.csv: line 3: expected quotes around whole cells"),
-        (b"text,n\na,1\nb,2,3\n", r"a\.csv: line 3: expected 2 cells, as the header has, found 3 in 'b,2,3'"),
+        (
+            b"text,n\na,1\nb,2,3\n",
+            r"a\.csv: line 3: expected 2 cells, as the header has, found 3 in 'b,2,3'",
+        ),
         (b"", r"a\.csv: expected one column 'text', found columns none"),
-        (b"body,n\na,1\n", r"a\.csv: expected one column 'text', found columns body, n; name another by --text-column"),
+        (
+            b"body,n\na,1\n",
+            r"a\.csv: expected one column 'text', found columns body, n; name another by --text-column",
+        ),
         (b"id;text\n1;a\n", r"found columns id;text; name another"),
-        (b"text,text\na,b\n", r"a\.csv: expected one column 'text', found 2 of them; name another by --text-column"),
+        (
+            b"text,text\na,b\n",
+            r"a\.csv: expected one column 'text', found 2 of them; name another by --text-column",
+        ),
     ],
 )
 def test_what_is_no_csv_is_an_error_that_says_where(tmp_path, data, said):

@@ -19,7 +19,9 @@ NAMES = [f"shard_{number}.parquet" for number in range(4)]
 def make_files(folder, first_seed=0):
     files = {"README.md": b"a data set"}
     for number, name in enumerate(NAMES):
-        path = write_parquet(folder / name, make_text(documents=60, seed=first_seed + number), row_group_size=20)
+        path = write_parquet(
+            folder / name, make_text(documents=60, seed=first_seed + number), row_group_size=20
+        )
         files[name] = path.read_bytes()
     return files
 
@@ -65,12 +67,16 @@ def bins(files):
 def test_the_first_files_in_name_order_are_fetched_once_and_more_later(hub, env, flags, tmp_path):
     done = run_prepare(*flags, 2, cwd=tmp_path, env=env)
     assert sorted(hub.fetched) == NAMES[:2]
-    assert (tmp_path / "data/raw/owner--corpus/shard_1.parquet").read_bytes() == hub.commits[hub.main][NAMES[1]]
+    assert (tmp_path / "data/raw/owner--corpus/shard_1.parquet").read_bytes() == hub.commits[
+        hub.main
+    ][NAMES[1]]
     assert done.stdout.splitlines()[-1].startswith("data/tokens/corpus-bpe400-")
     size = sum(len(hub.commits[hub.main][name]) for name in NAMES[:2])
     ahead = f"2 files, 2 of them to fetch: {in_bytes(size)}\n"
     assert ahead in done.stderr.partition("fetched shard_")[0], "told before anything is fetched"
-    assert f"fetched shard_1.parquet, {in_bytes(len(hub.commits[hub.main][NAMES[1]]))}" in done.stderr
+    assert (
+        f"fetched shard_1.parquet, {in_bytes(len(hub.commits[hub.main][NAMES[1]]))}" in done.stderr
+    )
     run_prepare(*flags, 2, cwd=tmp_path, env=env)
     more = run_prepare(*flags, 3, cwd=tmp_path, env=env)
     assert sorted(hub.fetched) == NAMES[:3]
@@ -84,7 +90,9 @@ def test_what_goes_wrong_on_the_way_is_tried_again(hub, env, flags, tmp_path, tr
     hub.faults = {NAMES[0]: [trouble], NAMES[1]: [trouble]}
     run_prepare(*flags, 2, cwd=tmp_path, env=env)
     for name in NAMES[:2]:
-        assert (tmp_path / "data/raw/owner--corpus" / name).read_bytes() == hub.commits[hub.main][name]
+        assert (tmp_path / "data/raw/owner--corpus" / name).read_bytes() == hub.commits[hub.main][
+            name
+        ]
         assert hub.fetched.count(name) >= 2
 
 
@@ -103,9 +111,14 @@ def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, f
     assert hub.fetched == [NAMES[2]]
 
 
-def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_fetched(hub, env, flags, tmp_path):
+def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_fetched(
+    hub, env, flags, tmp_path
+):
     texts, rng = make_text(240, seed=0), random.Random(0)
-    columns = {"text": texts, "image": [rng.randbytes(100_000) for _ in texts]}  # the client writes 10 MB at a time
+    columns = {
+        "text": texts,
+        "image": [rng.randbytes(100_000) for _ in texts],
+    }  # the client writes 10 MB at a time
     pq.write_table(pa.table(columns), tmp_path / "large.parquet")
     hub.commits[hub.main][NAMES[0]] = (tmp_path / "large.parquet").read_bytes()
     hub.faults, flags[5] = {NAMES[0]: ["stall"]}, 100_000_000  # few shards
@@ -117,10 +130,14 @@ def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_f
     hub.faults = {NAMES[0]: ["drop"]}
     run_prepare(*flags, 2, cwd=tmp_path, env=env)
     assert hub.ranges == [(NAMES[0], 10 << 20)], "the second request is for the rest only"
-    assert (tmp_path / "data/raw/owner--corpus" / NAMES[0]).read_bytes() == hub.commits[hub.main][NAMES[0]]
+    assert (tmp_path / "data/raw/owner--corpus" / NAMES[0]).read_bytes() == hub.commits[hub.main][
+        NAMES[0]
+    ]
 
 
-def test_no_keep_raw_deletes_files_once_their_shards_are_made_and_asks_for_none_again(hub, env, flags, tmp_path):
+def test_no_keep_raw_deletes_files_once_their_shards_are_made_and_asks_for_none_again(
+    hub, env, flags, tmp_path
+):
     kept, other = tmp_path / "kept", tmp_path / "other"
     for folder in (kept, other):
         folder.mkdir()
@@ -145,7 +162,9 @@ def test_a_set_stays_of_the_commit_that_it_was_made_from(hub, env, flags, tmp_pa
     assert "was made from other data" in done.stderr
     assert "bytes of shard_0.parquet was" in done.stderr
     assert "name the commit in manifest.json as --revision" in done.stderr
-    more = token_set(run_prepare(*flags, 4, "--revision", "a" * 40, cwd=tmp_path, env=env), tmp_path)
+    more = token_set(
+        run_prepare(*flags, 4, "--revision", "a" * 40, cwd=tmp_path, env=env), tmp_path
+    )
     assert json.loads(more["manifest.json"])["hub"]["commit"] == "a" * 40
     newer = token_set(run_prepare(*flags, 4, "--name", "newer", cwd=tmp_path, env=env), tmp_path)
     assert json.loads(newer["manifest.json"])["hub"]["commit"] == "b" * 40
@@ -172,16 +191,22 @@ def test_a_repository_of_several_configs_is_an_error_that_lists_them(tokenizer_j
         for line in told:
             assert f"--source '{REPOSITORY}{line}" in done.stderr
         for line in told[:1]:
-            found = run_prepare(*flags[2:], "--source", f"{REPOSITORY}/{line[1:-1]}", cwd=folder, env=env)
+            found = run_prepare(
+                *flags[2:], "--source", f"{REPOSITORY}/{line[1:-1]}", cwd=folder, env=env
+            )
             assert "about " in found.stdout
 
 
-def test_the_climbmix_preset_validates_on_the_repository_s_last_file(hub, env, tokenizer_json, tmp_path):
+def test_the_climbmix_preset_validates_on_the_repository_s_last_file(
+    hub, env, tokenizer_json, tmp_path
+):
     hub.repository = "karpathy/climbmix-400b-shuffle"
     flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--shard-text-bytes", 500_000)
     done = run_prepare("climbmix", *flags, cwd=tmp_path, env=env)
     manifest = json.loads(token_set(done, tmp_path)["manifest.json"])
-    assert {(name, shard["split"]) for shard in manifest["shards"] for name in shard["sources"]} == {
+    assert {
+        (name, shard["split"]) for shard in manifest["shards"] for name in shard["sources"]
+    } == {
         (NAMES[0], "train"),
         (NAMES[1], "train"),
         (NAMES[3], "val"),
@@ -193,7 +218,10 @@ def test_a_private_repository_takes_the_usual_token(hub, env, flags, tmp_path):
     hub.token = "hf_secret"
     done = run_prepare(*flags, 2, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 1
-    assert "no such dataset repository on the hub (for a private repository set HF_TOKEN, or log in" in done.stderr
+    assert (
+        "no such dataset repository on the hub (for a private repository set HF_TOKEN, or log in"
+        in done.stderr
+    )
     run_prepare(*flags, 2, cwd=tmp_path, env={**env, "HF_TOKEN": "hf_secret"})
 
 
@@ -201,7 +229,10 @@ def test_a_repository_that_is_not_there_or_too_small_is_an_error(env, tokenizer_
     flags = ("--tokenizer", tokenizer_json, "--source")
     done = run_prepare(*flags, "owner/nothing", cwd=tmp_path, env=env, check=False)
     assert done.returncode == 1
-    assert "owner/nothing: no such local file or folder, and no such dataset repository on the hub" in done.stderr
+    assert (
+        "owner/nothing: no such local file or folder, and no such dataset repository on the hub"
+        in done.stderr
+    )
     done = run_prepare(*flags, REPOSITORY, "--num-shards", 9, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 1
     assert "expected 9 files, found 4; give a smaller --num-shards" in done.stderr

@@ -19,11 +19,17 @@ from reading import counts_of, read, texts_of, units_of
 from tokenmill.text import lines
 from tokenmill.text.formats import ReadOptions
 
-COMPRESS = {"": lambda data: data, ".gz": gzip.compress, ".zst": lambda data: bytes(pa.Codec("zstd").compress(data))}
+COMPRESS = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".zst": lambda data: bytes(pa.Codec("zstd").compress(data)),
+}
 
 
 def as_jsonl(texts, key="text") -> bytes:
-    return b"".join(json.dumps({"id": i, key: text}).encode() + b"\n" for i, text in enumerate(texts))
+    return b"".join(
+        json.dumps({"id": i, key: text}).encode() + b"\n" for i, text in enumerate(texts)
+    )
 
 
 @contextmanager
@@ -42,8 +48,16 @@ some_texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size
 
 
 @settings(max_examples=80)
-@given(some_texts, st.integers(1, 60), st.sampled_from(sorted(COMPRESS)), st.integers(1, 40), st.booleans())
-def test_jsonl_gives_every_text_once_in_order_wherever_it_is_cut(texts, size, ending, block, last_newline):
+@given(
+    some_texts,
+    st.integers(1, 60),
+    st.sampled_from(sorted(COMPRESS)),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_jsonl_gives_every_text_once_in_order_wherever_it_is_cut(
+    texts, size, ending, block, last_newline
+):
     data = as_jsonl(texts) if last_newline else as_jsonl(texts).removesuffix(b"\n")
     with small_blocks(f"a.jsonl{ending}", COMPRESS[ending](data), block) as path:
         assert texts_of(path, size=size) == [text for text in texts if text]
@@ -60,12 +74,18 @@ def test_jsonl_gives_every_text_once_in_order_wherever_it_is_cut(texts, size, en
     st.integers(1, 20),
     st.sampled_from([5, 1000]),
 )
-def test_txt_is_split_as_python_splits_it_wherever_it_is_cut(text, separator, size, ending, block, most):
+def test_txt_is_split_as_python_splits_it_wherever_it_is_cut(
+    text, separator, size, ending, block, most
+):
     options = ReadOptions(document_separator=separator, max_document_bytes=most)
     with small_blocks(f"a.txt{ending}", COMPRESS[ending](text.encode()), block) as path:
         pieces = text.split(separator)
-        assert texts_of(path, options, size) == [piece for piece in pieces if 0 < len(piece) <= most]
-        assert counts_of(path, options, size).get("oversized_documents", 0) == sum(len(p) > most for p in pieces)
+        assert texts_of(path, options, size) == [
+            piece for piece in pieces if 0 < len(piece) <= most
+        ]
+        assert counts_of(path, options, size).get("oversized_documents", 0) == sum(
+            len(p) > most for p in pieces
+        )
 
 
 def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
@@ -93,7 +113,9 @@ def test_a_broken_line_is_named_with_file_and_line_or_counted(tmp_path, ending, 
     whole = as_jsonl(make_text(documents=50, seed=0)).splitlines(keepends=True)
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(COMPRESS[ending](b"".join([*whole[:40], line + b"\n", *whole[40:]])))
-    told = rf"a\.jsonl{re.escape(ending)}: line 41: expected .* 'text', found {found}.*--skip-broken"
+    told = (
+        rf"a\.jsonl{re.escape(ending)}: line 41: expected .* 'text', found {found}.*--skip-broken"
+    )
     with pytest.raises(ValueError, match=told):
         texts_of(path, size=10_000)
     options = ReadOptions(skip_broken=True)
@@ -107,7 +129,9 @@ def test_a_truncated_file_is_damage_and_members_and_frames_in_a_row_are_one_text
     texts = make_text(documents=300, seed=0)
     whole = COMPRESS[ending](as_jsonl(texts))
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"a\.jsonl.*: expected a whole jsonl file, found damage .*fetch it again"):
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl.*: expected a whole jsonl file, found damage .*fetch it again"
+    ):
         texts_of(path)
     path.write_bytes(whole + COMPRESS[ending](as_jsonl(["three"])))
     assert texts_of(path) == [*texts, "three"]
@@ -115,10 +139,17 @@ def test_a_truncated_file_is_damage_and_members_and_frames_in_a_row_are_one_text
 
 def test_texts_of_fields_and_of_several_keys_are_found_and_joined(tmp_path):
     path = tmp_path / "a.jsonl"
-    rows = [{"title": f"t{n}" if n % 2 else None, "doc": {"text": f"body {n}" if n else None}} for n in range(4)]
+    rows = [
+        {"title": f"t{n}" if n % 2 else None, "doc": {"text": f"body {n}" if n else None}}
+        for n in range(4)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert texts_of(path, ReadOptions("doc.text")) == ["body 1", "body 2", "body 3"]
-    assert texts_of(path, ReadOptions("title,doc.text")) == ["t1\n\nbody 1", "body 2", "t3\n\nbody 3"]
+    assert texts_of(path, ReadOptions("title,doc.text")) == [
+        "t1\n\nbody 1",
+        "body 2",
+        "t3\n\nbody 3",
+    ]
     assert counts_of(path, ReadOptions("title,doc.text")) == {"null_documents": 1}
     with pytest.raises(ValueError, match="found keys title, doc; fix it, name the key"):
         texts_of(path, ReadOptions("title,nope"))
@@ -126,9 +157,14 @@ def test_texts_of_fields_and_of_several_keys_are_found_and_joined(tmp_path):
 
 def test_keys_are_kept_with_their_types_and_several_types_are_refused(tmp_path):
     path = tmp_path / "a.jsonl"
-    rows = [{"text": "a", "it": it, "score": 0.5, "meta": {"lang": "en"}} for it in ("one", None, "\ud800")]
+    rows = [
+        {"text": "a", "it": it, "score": 0.5, "meta": {"lang": "en"}}
+        for it in ("one", None, "\ud800")
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (found,) = read(path, ReadOptions(keep_columns=("it", "score", "meta.lang", "note?", "meta.none?")))
+    (found,) = read(
+        path, ReadOptions(keep_columns=("it", "score", "meta.lang", "note?", "meta.none?"))
+    )
     assert found.kept.to_pydict() == {
         "it": ["one", None, "\ufffd"],
         "score": [0.5] * 3,
@@ -141,7 +177,8 @@ def test_keys_are_kept_with_their_types_and_several_types_are_refused(tmp_path):
     for values in ([1, "two"], [1, True], [{"a": 1}, 2], [1, 1 << 64]):
         path.write_text("".join(json.dumps({"text": "a", "it": value}) + "\n" for value in values))
         with pytest.raises(
-            ValueError, match=r"a\.jsonl: column 'it' to keep has values of several types .*make it one"
+            ValueError,
+            match=r"a\.jsonl: column 'it' to keep has values of several types .*make it one",
         ):
             read(path, ReadOptions(keep_columns=("it",)))
 
@@ -153,18 +190,25 @@ def test_conversations_stay_json_and_their_lines_are_known(tmp_path):
     options = ReadOptions(conversations=True, keep_columns=("id",))
     found = read(path, options, 3000)
     assert len(found) > 3
-    assert [json.loads(text)["id"] for documents in found for text in documents.texts.to_pylist()] == list(range(200))
+    assert [
+        json.loads(text)["id"] for documents in found for text in documents.texts.to_pylist()
+    ] == list(range(200))
     assert [n for documents in found for n in documents.kept["id"].to_pylist()] == list(range(200))
     places = [documents.place(n) for documents in found for n in range(len(documents.texts))]
     assert places == [f"line {2 * n + 1}" for n in range(200)]
     path.write_text("{}\n" + "x" * 999 + "\n{}\n")
     found = read(path, ReadOptions(conversations=True, max_document_bytes=99))
-    assert [documents.place(0) for documents in found] == ["line 1", "line 3"], "a line that was left out counts"
+    assert [documents.place(0) for documents in found] == ["line 1", "line 3"], (
+        "a line that was left out counts"
+    )
 
 
 def test_a_line_of_any_length_costs_no_memory(tmp_path):
     path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"text": "' + b"x" * 250_000_000 + b'"}\n', 1) + gzip.compress(as_jsonl(["b"])))
+    path.write_bytes(
+        gzip.compress(b'{"text": "' + b"x" * 250_000_000 + b'"}\n', 1)
+        + gzip.compress(as_jsonl(["b"]))
+    )
     code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n"
     code += f"""
 from reading import *
@@ -173,6 +217,8 @@ def peak():
 before = peak()
 print(texts_of(Path({str(path)!r})), counts_of(Path({str(path)!r})), peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
     assert done.stdout.startswith("['b'] {'oversized_documents': 1} ")
     assert float(done.stdout.split()[-1]) < 150, "MB"

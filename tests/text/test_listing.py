@@ -26,13 +26,22 @@ def left_out(*sources):
 
 def test_files_of_a_folder_a_glob_and_a_url_come_in_name_order(tmp_path, monkeypatch):
     write(tmp_path, "b.jsonl", "a.jsonl", "sub/c.jsonl", "sub/a.ndjson", ".cache/hidden.jsonl")
-    for source in (tmp_path, f"{tmp_path}/**/*.*json*", f"file://{tmp_path}", f"file://{tmp_path}/**/*.*json*"):
+    for source in (
+        tmp_path,
+        f"{tmp_path}/**/*.*json*",
+        f"file://{tmp_path}",
+        f"file://{tmp_path}/**/*.*json*",
+    ):
         assert names_of(source) == ["a.jsonl", "b.jsonl", "sub/a.ndjson", "sub/c.jsonl"], source
     assert names_of(tmp_path / "a.jsonl") == names_of(f"file://{tmp_path}/a.jsonl") == ["a.jsonl"]
     monkeypatch.chdir(tmp_path.parent)
     assert names_of(f"{tmp_path.name}/sub/*.jsonl") == ["c.jsonl"], "no repository on the hub"
     (file,) = list_sources([str(tmp_path / "a.jsonl")]).files
-    assert (file.path, file.bytes, file.is_local) == (os.path.realpath(tmp_path / "a.jsonl"), 14, True)
+    assert (file.path, file.bytes, file.is_local) == (
+        os.path.realpath(tmp_path / "a.jsonl"),
+        14,
+        True,
+    )
 
 
 def test_links_are_followed_and_what_several_names_lead_to_is_read_once(tmp_path):
@@ -57,7 +66,12 @@ def make_socket(path):
 
 @pytest.mark.parametrize(
     "make",
-    [os.mkfifo, make_socket, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("gone")],
+    [
+        os.mkfifo,
+        make_socket,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to("gone"),
+    ],
     ids=["pipe", "socket", "device", "broken link"],
 )
 def test_only_regular_files_are_sources(make, tmp_path):
@@ -65,7 +79,8 @@ def test_only_regular_files_are_sources(make, tmp_path):
     make(tmp_path / "b.jsonl")
     for source in (tmp_path, f"{tmp_path}/*.jsonl"):
         with pytest.raises(
-            ValueError, match=r"b\.jsonl: expected a regular file, found a broken link, a pipe or a dev"
+            ValueError,
+            match=r"b\.jsonl: expected a regular file, found a broken link, a pipe or a dev",
         ):
             names_of(source)
     (tmp_path / "b.jsonl").unlink()
@@ -74,8 +89,19 @@ def test_only_regular_files_are_sources(make, tmp_path):
 
 
 def test_files_of_other_formats_and_unknown_ones_are_told(tmp_path):
-    write_parquet(tmp_path / "a.PARQUET", [chr(33 + number % 90) * 99 + str(number) for number in range(3000)])
-    write(tmp_path, "b.jsonl", "c.ndjson", "d.txt", "data.bin", "README.md", "_SUCCESS", ".cache/e.jsonl")
+    write_parquet(
+        tmp_path / "a.PARQUET", [chr(33 + number % 90) * 99 + str(number) for number in range(3000)]
+    )
+    write(
+        tmp_path,
+        "b.jsonl",
+        "c.ndjson",
+        "d.txt",
+        "data.bin",
+        "README.md",
+        "_SUCCESS",
+        ".cache/e.jsonl",
+    )
     assert names_of(tmp_path) == ["a.PARQUET"]
     assert left_out(tmp_path) == [
         "1 md file: README.md",
@@ -86,10 +112,18 @@ def test_files_of_other_formats_and_unknown_ones_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["corpus", "it's"])
-def test_a_folder_of_several_formats_is_refused_with_the_pattern_that_names_one(folder, tmp_path, monkeypatch):
+def test_a_folder_of_several_formats_is_refused_with_the_pattern_that_names_one(
+    folder, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path, *(f"{folder}/{name}" for name in ("a.jsonl", "b.ndjson", "web/c.JSONL", "web/d.txt")), "c1/z.jsonl")
-    with pytest.raises(ValueError, match="found 3 jsonl files of 42 bytes and 1 txt file of 14 bytes") as error:
+    write(
+        tmp_path,
+        *(f"{folder}/{name}" for name in ("a.jsonl", "b.ndjson", "web/c.JSONL", "web/d.txt")),
+        "c1/z.jsonl",
+    )
+    with pytest.raises(
+        ValueError, match="found 3 jsonl files of 42 bytes and 1 txt file of 14 bytes"
+    ) as error:
         names_of(folder)
     patterns = shlex.split(str(error.value).split("as --source ")[1])
     assert names_of(*patterns) == ["a.jsonl", "b.ndjson", "web/c.JSONL"]
@@ -101,10 +135,19 @@ def test_several_sources_are_listed_side_by_side_and_a_file_that_two_name_is_rea
     web, books = tmp_path / "web", tmp_path / "books"
     assert names_of(web) == ["a.jsonl", "b.jsonl"], "as one source"
     sources = (web, books, f"{books}/notes.jsonl", f"{web}/")
-    assert names_of(*sources) == ["books/a.jsonl", "books/notes.jsonl", "web/a.jsonl", "web/b.jsonl"]
-    assert f"of {books}/notes.jsonl: notes.jsonl: the same file as books/notes.jsonl" in left_out(*sources)
+    assert names_of(*sources) == [
+        "books/a.jsonl",
+        "books/notes.jsonl",
+        "web/a.jsonl",
+        "web/b.jsonl",
+    ]
+    assert f"of {books}/notes.jsonl: notes.jsonl: the same file as books/notes.jsonl" in left_out(
+        *sources
+    )
     write(tmp_path, "one/data/a.jsonl", "two/data/a.jsonl")
-    with pytest.raises(ValueError, match=r"both would be named a\.jsonl in the token set; rename one"):
+    with pytest.raises(
+        ValueError, match=r"both would be named a\.jsonl in the token set; rename one"
+    ):
         names_of(tmp_path / "one" / "data", tmp_path / "two" / "data")
 
 
@@ -113,7 +156,8 @@ def test_names_that_cannot_be_written_are_refused(tmp_path):
     (tmp_path / os.fsdecode(b"caf\xe9.jsonl")).write_text('{"text": "b"}\n')
     for source in (tmp_path, f"{tmp_path}/*.jsonl"):
         with pytest.raises(
-            ValueError, match=r"caf\\udce9\.jsonl': a name that is not UTF-8, too long, or cannot be sh"
+            ValueError,
+            match=r"caf\\udce9\.jsonl': a name that is not UTF-8, too long, or cannot be sh",
         ):
             names_of(source)
 
@@ -121,12 +165,20 @@ def test_names_that_cannot_be_written_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        ("nowhere", FileNotFoundError, "nowhere: no such file or folder; expected a folder, file or glob"),
+        (
+            "nowhere",
+            FileNotFoundError,
+            "nowhere: no such file or folder; expected a folder, file or glob",
+        ),
         ("empty", FileNotFoundError, "empty: expected parquet/.* in this folder, found none"),
         ("*.parquet", FileNotFoundError, "found no file; check --source"),
         ("a.bin", ValueError, r"a\.bin: expected the name of a parquet/.* file; check --source"),
         ("file:///nowhere/at/all", FileNotFoundError, "no such file or folder"),
-        ("nothing://bucket/folder", ConnectionError, "nothing://bucket/folder: could not be listed"),
+        (
+            "nothing://bucket/folder",
+            ConnectionError,
+            "nothing://bucket/folder: could not be listed",
+        ),
     ],
 )
 def test_a_source_without_files_is_an_error(source, error, message, tmp_path, monkeypatch):

@@ -11,11 +11,16 @@ from tokenmill.text.source_file import HubSource, SourceFile
 MB = 1 << 20
 NAMES = ("a.parquet", "b.jsonl", "c.csv", "d.jsonl.zst", "e.txt", "f.arrow")
 files = st.lists(
-    st.tuples(st.sampled_from(NAMES), st.integers(0, 40 * MB) | st.integers(0, MB), st.sampled_from([0.0, 0.01, 1.0])),
+    st.tuples(
+        st.sampled_from(NAMES),
+        st.integers(0, 40 * MB) | st.integers(0, MB),
+        st.sampled_from([0.0, 0.01, 1.0]),
+    ),
     max_size=20,
 ).map(
     lambda some: [
-        SourceFile(f"{n:02d}{name}", f"/{n:02d}{name}", size, val) for n, (name, size, val) in enumerate(some)
+        SourceFile(f"{n:02d}{name}", f"/{n:02d}{name}", size, val)
+        for n, (name, size, val) in enumerate(some)
     ]
 )
 
@@ -29,7 +34,10 @@ def test_every_part_of_every_file_is_in_one_unit(files, size, separator):
             (k, unit.n) for k in range(unit.n)
         ]
         assert len({file.validates for file in unit.files}) == 1
-        whole = unit.files[0].format.name in ("csv", "txt" if separator is None else "") or unit.files[0].compression
+        whole = (
+            unit.files[0].format.name in ("csv", "txt" if separator is None else "")
+            or unit.files[0].compression
+        )
         assert unit.n == 1 or not whole
         text = sum(file.text_bytes for file in unit.files) / unit.n
         assert len(unit.files) == 1 or text <= size
@@ -51,7 +59,11 @@ def test_what_was_together_stays_together_when_files_come(files, data):
 
 def test_a_part_takes_whole_files_of_the_hub_so_that_it_fetches_no_others():
     hub = HubSource("owner/name", "a" * 40, "/raw", None, None)
-    units = plan([SourceFile(f"{n}.jsonl", f"/{n}.jsonl", 30 * MB, hub=hub) for n in range(5)], ReadOptions(), 8 * MB)
+    units = plan(
+        [SourceFile(f"{n}.jsonl", f"/{n}.jsonl", 30 * MB, hub=hub) for n in range(5)],
+        ReadOptions(),
+        8 * MB,
+    )
     assert len(units) == 20
     assert {unit.files[0].name for unit in part_of(units, 2, 2)} == {"1.jsonl", "3.jsonl"}
     assert len(part_of(units, 2, 2)) == 8
@@ -65,8 +77,16 @@ def test_a_shard_has_about_a_512th_of_the_corpus(gb, expected):
 
 
 def test_names_of_shards_are_short_and_of_one_file():
-    with pytest.raises(ValueError, match=r"/a\.jsonl: a path of over 200 bytes in the source; shorten it"):
+    with pytest.raises(
+        ValueError, match=r"/a\.jsonl: a path of over 200 bytes in the source; shorten it"
+    ):
         plan([SourceFile(f"{'x' * 100}/{'é' * 100}.jsonl", "/a.jsonl", 1)], ReadOptions(), MB)
     assert Unit((SourceFile("web/a.jsonl.gz", "/a", 1),), 7, 9).name == "web--a.007"
-    with pytest.raises(ValueError, match="copies of one text\\? Both would write shards named a--b; take one"):
-        plan([SourceFile("a--b.jsonl", "/1", MB), SourceFile("a/b.jsonl", "/2", MB)], ReadOptions(), MB)
+    with pytest.raises(
+        ValueError, match="copies of one text\\? Both would write shards named a--b; take one"
+    ):
+        plan(
+            [SourceFile("a--b.jsonl", "/1", MB), SourceFile("a/b.jsonl", "/2", MB)],
+            ReadOptions(),
+            MB,
+        )

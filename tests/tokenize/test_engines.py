@@ -24,7 +24,22 @@ PATTERNS = list(gigatoken.PRETOKENIZERS)
 IDS = ["gpt2", "cl100k", "llama3", "qwen2", "nanochat", "o200k"]
 EXCEPTIONAL = "\u180e\u088f\ua7ce\U000323b0"  # classed differently by gigatoken
 ODD = st.sampled_from(
-    [" ", "\n", "\r\n", "'s", "'S", "ſ", "'ſ", "1", "é", "水", "😀", "\u00a0", *EXCEPTIONAL, "<|bos|>"]
+    [
+        " ",
+        "\n",
+        "\r\n",
+        "'s",
+        "'S",
+        "ſ",
+        "'ſ",
+        "1",
+        "é",
+        "水",
+        "😀",
+        "\u00a0",
+        *EXCEPTIONAL,
+        "<|bos|>",
+    ]
 )
 
 
@@ -45,23 +60,36 @@ def expected(encoder, texts):
 def encoded(encoder, column):
     tokens, lengths, _ = encoder.encode(column)
     assert (tokens.dtype, len(lengths)) == (np.uint16, len(column))
-    return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if len(lengths) else []
+    return (
+        [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
+        if len(lengths)
+        else []
+    )
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.lists(ODD | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)).map("".join), max_size=6))
+@given(
+    st.lists(
+        st.lists(ODD | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)).map("".join),
+        max_size=6,
+    )
+)
 def test_documents_are_bos_and_then_tiktoken_s_ids(encoder, texts):
     assert encoded(encoder, documents(texts)) == expected(encoder, texts)
 
 
-def test_an_engine_that_has_taken_too_much_memory_is_made_anew_and_gives_the_same(encoder, monkeypatch):
+def test_an_engine_that_has_taken_too_much_memory_is_made_anew_and_gives_the_same(
+    encoder, monkeypatch
+):
     monkeypatch.setattr(encoders, "CACHE_BYTES", -(1 << 40))
     made, texts = encoder._fast, make_text(5, seed=2)
     assert encoded(encoder, documents(texts)) == expected(encoder, texts)
     assert encoder._fast is not made
 
 
-NUMBERS = st.sampled_from(["1", "12", "999", "2²", "٣", "½", "\x01", " ", "a", "\n", "  ", "x\n ", "1.5", "①"])
+NUMBERS = st.sampled_from(
+    ["1", "12", "999", "2²", "٣", "½", "\x01", " ", "a", "\n", "  ", "x\n ", "1.5", "①"]
+)
 
 
 @settings(deadline=None, max_examples=80)
@@ -104,7 +132,11 @@ def test_the_patterns_are_tiktoken_s_own(monkeypatch):
     assert CL100K_PATTERN in Path(public.__file__).read_text()
 
 
-@given(st.lists(st.text("ab é水😀" + EXCEPTIONAL, max_size=6), max_size=6), st.integers(0, 6), st.integers(0, 6))
+@given(
+    st.lists(st.text("ab é水😀" + EXCEPTIONAL, max_size=6), max_size=6),
+    st.integers(0, 6),
+    st.integers(0, 6),
+)
 def test_code_points_are_found_where_they_are(texts, first, last):
     wanted = CodePoints(np.array([*map(ord, EXCEPTIONAL + "水")]))
     found = wanted.among(documents(texts)[first:last]).tolist()
@@ -123,7 +155,8 @@ def test_an_engine_that_differs_is_found_out_with_a_short_text(tokenizer):
     tokens, lengths, _ = encoder.encode(texts)
     encoder.prove(texts, tokens, lengths, [0, 2])
     with pytest.raises(
-        ValueError, match=r"gigatoken and tiktoken encode a text differently near '[^']*mill[^']*': .*--engine tik"
+        ValueError,
+        match=r"gigatoken and tiktoken encode a text differently near '[^']*mill[^']*': .*--engine tik",
     ):
         encoder.prove(texts, tokens, lengths, [1])
 
@@ -149,18 +182,24 @@ def test_auto_takes_the_fastest_engine_that_is_proven_with_the_pattern(tokenizer
         ("no-such-package", "no-such-package is proven with no-such-package 9.9, found none"),
     ],
 )
-def test_a_package_that_is_missing_or_another_version_is_not_used(tokenizer, monkeypatch, name, reason):
+def test_a_package_that_is_missing_or_another_version_is_not_used(
+    tokenizer, monkeypatch, name, reason
+):
     monkeypatch.setattr(gigatoken, "NAME", name)
     monkeypatch.setitem(gigatoken.VERSIONS, name, "9.9")
     engine, why = choose_engine("auto", tokenizer)
     assert engine == "tiktoken"
     assert re.search(reason, why)
-    with pytest.raises(ValueError, match=f"--engine {name}: {reason}; use --engine auto or tiktoken"):
+    with pytest.raises(
+        ValueError, match=f"--engine {name}: {reason}; use --engine auto or tiktoken"
+    ):
         choose_engine(name, tokenizer)
 
 
 def test_special_tokens_at_id_0_and_holes_cost_no_engine(tokenizer):
-    sparse = {token: rank + 9 if rank < 300 else rank + 20 for token, rank in tokenizer.ranks.items()}
+    sparse = {
+        token: rank + 9 if rank < 300 else rank + 20 for token, rank in tokenizer.ranks.items()
+    }
     special = {name: id for id, name in enumerate(tokenizer.special_tokens)}
     texts = [*make_text(20, seed=3), EXCEPTIONAL]
     for pattern in PATTERNS:
@@ -176,7 +215,15 @@ def test_the_engine_changes_no_byte_of_the_token_set(source, tokenizer_json, tmp
         cwd = tmp_path / engine
         cwd.mkdir()
         done = run_prepare(
-            "--source", source, "--val-file", "last", "--tokenizer", tokenizer_json, "--engine", engine, cwd=cwd
+            "--source",
+            source,
+            "--val-file",
+            "last",
+            "--tokenizer",
+            tokenizer_json,
+            "--engine",
+            engine,
+            cwd=cwd,
         )
         trees[engine], said[engine] = tree(cwd / "data"), done.stderr
     assert trees["tiktoken"] == trees["gigatoken"]

@@ -40,7 +40,10 @@ def test_its_name_bos_and_special_tokens_are_taken_over(tmp_path):
     theirs.save(str(path))
     ours = load_foreign(path, None)
     assert ours.name == path.parent.name
-    assert (ours.bos_token, ours.bos_id) == ("<|begin_of_text|>", theirs.token_to_id("<|begin_of_text|>"))
+    assert (ours.bos_token, ours.bos_id) == (
+        "<|begin_of_text|>",
+        theirs.token_to_id("<|begin_of_text|>"),
+    )
     assert ours.vocab_size == theirs.get_vocab_size()
     assert Tokenizer.load(saved(ours, path.with_name("ours.json"))).fingerprint == ours.fingerprint
     assert is_foreign(path)
@@ -55,7 +58,10 @@ def saved(tokenizer, path):
 
 def test_the_bos_token_is_named_where_it_cannot_be_told(tmp_path):
     train(byte_level(), ["[BOS]", "[EOS]"]).save(str(tmp_path / "own.json"))
-    with pytest.raises(ValueError, match=r"found 2 special tokens, as \[BOS\], \[EOS\]; name the one .* --bos-token"):
+    with pytest.raises(
+        ValueError,
+        match=r"found 2 special tokens, as \[BOS\], \[EOS\]; name the one .* --bos-token",
+    ):
         load_foreign(tmp_path / "own.json", None)
     assert load_foreign(tmp_path / "own.json", "[EOS]").bos_token == "[EOS]"
 
@@ -102,7 +108,10 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(tokenizer, tmp_path, fun
     bad = Malicious(function, *arguments)
     path = tmp_path / "tokenizer.pkl"
     path.write_bytes(pickle.dumps([tokenizer.encoding, bad] if nested else bad))
-    with pytest.raises(ValueError, match=r"tokenizer.pkl: expected a pickled tiktoken Encoding .* it was not loaded"):
+    with pytest.raises(
+        ValueError,
+        match=r"tokenizer.pkl: expected a pickled tiktoken Encoding .* it was not loaded",
+    ):
         load_foreign(path, None)
     assert not witness.exists()
 

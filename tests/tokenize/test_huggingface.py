@@ -25,7 +25,9 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 OTHERS = [kind for kind in KINDS if kind != "nfc"]  # which "cut" has too
 
 
-@pytest.fixture(scope="module", params=some_slow(OTHERS, quick=["digits", "llama2", "unigram", "cut"]))
+@pytest.fixture(
+    scope="module", params=some_slow(OTHERS, quick=["digits", "llama2", "unigram", "cut"])
+)
 def both(request, tmp_path_factory):
     """A tokenizer.json, the library's own tokenizer of it, and ours."""
     path = tmp_path_factory.mktemp(request.param, numbered=False) / "tokenizer.json"
@@ -39,7 +41,23 @@ def both(request, tmp_path_factory):
 
 
 PARTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
-    [" ", "  ", "\n", "\u2581", "1984", "12345", "é", "e\u0301", "水車", "😀", "'s", "mil", "grinder", "ﬁ", "\x00"]
+    [
+        " ",
+        "  ",
+        "\n",
+        "\u2581",
+        "1984",
+        "12345",
+        "é",
+        "e\u0301",
+        "水車",
+        "😀",
+        "'s",
+        "mil",
+        "grinder",
+        "ﬁ",
+        "\x00",
+    ]
 )
 
 
@@ -47,11 +65,15 @@ PARTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampl
 @given(st.lists(st.lists(PARTS, max_size=20).map("".join), max_size=4))
 def test_every_engine_gives_the_library_s_ids(both, texts):
     _, theirs, ours = both
-    texts = [text for text in texts if not any(token in text for token in ours.special_tokens)]  # which theirs obeys
+    texts = [
+        text for text in texts if not any(token in text for token in ours.special_tokens)
+    ]  # which theirs obeys
     column = pa.array(texts, pa.large_string())
     for encoder in encoders_of(ours):
         tokens, lengths, _ = encoder.encode(column)
-        found = [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if texts else []
+        found = (
+            [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if texts else []
+        )
         expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
         assert found == [[ours.bos_id, *ids] for ids in expected]
 
@@ -70,7 +92,10 @@ def test_text_that_spells_a_special_token_is_text(both):
     for token in ("<s>", "</s>"):
         ids = ours.encode(f"a {token} b{token}c").tolist()
         assert not {ours.special_tokens["<s>"], ours.special_tokens["</s>"]} & set(ids)
-    if ours.name not in ("word_piece", "unigram"):  # these know no way to write the others' characters
+    if ours.name not in (
+        "word_piece",
+        "unigram",
+    ):  # these know no way to write the others' characters
         assert ours.special_tokens["<unk>"] not in ours.encode("a <unk> b<unk>c").tolist()
 
 
@@ -128,7 +153,10 @@ ADDED = {  # of one tokenizer each
         {"content": "o\u0308", "normalized": False},
         {"content": "ü水", "rstrip": True, "normalized": False},
     ],
-    "llama2": [{"content": "code", "single_word": True, "normalized": False}, {"content": "é", "normalized": True}],
+    "llama2": [
+        {"content": "code", "single_word": True, "normalized": False},
+        {"content": "é", "normalized": True},
+    ],
 }
 
 
@@ -138,7 +166,10 @@ def test_documents_with_added_tokens_that_only_the_library_matches_are_left_to_i
     theirs.add_tokens([tokenizers.AddedToken(**token) for token in ADDED[kind]])
     theirs.save(str(tmp_path / "tokenizer.json"))
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
-    rng, pieces = random.Random(0), ["code", "<l>", "<r>", "mill", "Code", "de", "a", "12", "\u0663", ".", " ", "\n"]
+    rng, pieces = (
+        random.Random(0),
+        ["code", "<l>", "<r>", "mill", "Code", "de", "a", "12", "\u0663", ".", " ", "\n"],
+    )
     pieces += ["e\u0301", "é", "o\u0308", "ö", "ü", "u\u0308", "水"]
     texts = ["".join(rng.choices(pieces, k=rng.randint(1, 8))) for _ in range(3000)]
     encoder, why = choose_encoder("auto", ours)
@@ -156,10 +187,14 @@ def test_the_model_says_what_begins_a_document(tmp_path):
     path = tmp_path / "tokenizer.json"
     theirs.save(str(path))
     assert load_any(str(path)).bos_token == "<|endoftext|>"
-    theirs.post_processor = tokenizers.processors.TemplateProcessing("<cls> $A", None, [("<cls>", 4)])
+    theirs.post_processor = tokenizers.processors.TemplateProcessing(
+        "<cls> $A", None, [("<cls>", 4)]
+    )
     theirs.save(str(path))
     assert load_any(str(path)).bos_token == "<cls>"
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<eos>"}}))
+    (tmp_path / "special_tokens_map.json").write_text(
+        json.dumps({"bos_token": {"content": "<eos>"}})
+    )
     assert load_any(str(path)).bos_token == "<eos>"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<bos>"}))
     assert load_any(f"{tmp_path}/").bos_token == "<bos>"
@@ -168,7 +203,10 @@ def test_the_model_says_what_begins_a_document(tmp_path):
     with pytest.raises(ValueError, match=r"found no '<none>', but 4 special tokens, .*--bos-token"):
         load_any(str(path))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": ["<bos>"]}))
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json: expected a token as bos_token, found \['<bos>'\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"tokenizer_config\.json: expected a token as bos_token, found \['<bos>'\]",
+    ):
         load_any(str(path))
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         (tmp_path / name).unlink()
@@ -178,7 +216,11 @@ def test_the_model_says_what_begins_a_document(tmp_path):
 
 
 A, B = ({"Sequence": {"id": letter, "type_id": 0}} for letter in "AB")
-TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "BOS", "type_id": 0}}, A], "pair": [A, B]}
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "BOS", "type_id": 0}}, A],
+    "pair": [A, B],
+}
 TEMPLATE["special_tokens"] = {"BOS": {"id": "BOS", "ids": [2], "tokens": ["<bos>"]}}
 BERT = {"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<ordinary>", 5]}
 
@@ -191,7 +233,10 @@ def test_a_post_processor_puts_it_first(tmp_path, step, bos):
     path = tmp_path / "tokenizer.json"
     theirs.save(str(path))
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": ""}')
-    whole, roberta = json.loads(path.read_text()), {"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<cls>", 4]}
+    whole, roberta = (
+        json.loads(path.read_text()),
+        {"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<cls>", 4]},
+    )
     for post_processor in (step, {"type": "Sequence", "processors": [roberta, step]}):
         path.write_text(json.dumps(whole | {"post_processor": post_processor}))
         assert load_any(str(path)).bos_token == bos
@@ -203,9 +248,13 @@ def test_a_post_processor_puts_it_first(tmp_path, step, bos):
 
 SPLIT = {"type": "Split", "invert": False}
 DOUBTFUL = {
-    "a literal": {"pre_tokenizer": [SPLIT | {"pattern": {"String": "the"}, "behavior": "Isolated"}]},
+    "a literal": {
+        "pre_tokenizer": [SPLIT | {"pattern": {"String": "the"}, "behavior": "Isolated"}]
+    },
     "a delimiter": {"pre_tokenizer": [{"type": "CharDelimiterSplit", "delimiter": "|"}]},
-    "what is removed": {"pre_tokenizer": [SPLIT | {"pattern": {"Regex": "the"}, "behavior": "Removed"}]},
+    "what is removed": {
+        "pre_tokenizer": [SPLIT | {"pattern": {"Regex": "the"}, "behavior": "Removed"}]
+    },
     "merges twice": {"merges": 1},
 }
 
@@ -229,12 +278,16 @@ def test_added_tokens_that_overlap_are_matched_in_the_library_s_order(tmp_path):
     ours = load_any(str(tmp_path / "tokenizer.json"), "<s>")
     encoder, why = choose_encoder("auto", ours)
     assert encoder.engine == "gigatoken", why
-    documents = pa.array(["We are the people who live", "the people", "people who", "none"], pa.large_string())
+    documents = pa.array(
+        ["We are the people who live", "the people", "people who", "none"], pa.large_string()
+    )
     assert encoder.encode(documents)[0].tolist() == Encoder(ours).encode(documents)[0].tolist()
 
 
 def test_a_suffix_of_words_is_no_text():
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    theirs = tokenizers.Tokenizer(
+        tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>")
+    )
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     trainer = tokenizers.trainers.BpeTrainer(
         special_tokens=["<s>", "<unk>"], end_of_word_suffix="</w>", show_progress=False
@@ -242,7 +295,9 @@ def test_a_suffix_of_words_is_no_text():
     theirs.train_from_iterator(["the mill grinds the grain"] * 9, trainer)
     ours = HuggingFace.of_json("clip", json.loads(theirs.to_str()), {"<s>": 0, "<unk>": 1}, "<s>")
     text = "the grain the mill"
-    assert int(ours.token_bytes()[ours.encode(text)].sum()) == len(text) + 1, "a space after each word"
+    assert int(ours.token_bytes()[ours.encode(text)].sum()) == len(text) + 1, (
+        "a space after each word"
+    )
 
 
 def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
@@ -251,7 +306,10 @@ def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
     theirs.add_tokens([tokenizers.AddedToken("<X>", special=False)])
     theirs.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<X>"}))
-    other, ours = load_any(str(tmp_path / "tokenizer.json")), load_any(str(tmp_path / "tokenizer.json"), "<s>")
+    other, ours = (
+        load_any(str(tmp_path / "tokenizer.json")),
+        load_any(str(tmp_path / "tokenizer.json"), "<s>"),
+    )
     assert (other.bos_token, other.framed("<s>").bos_token) == ("<X>", "<s>")
     assert other.framed("<s>").encode("a<X>b").tolist() != ours.encode("a<X>b").tolist()
     assert other.framed("<s>").fingerprint != ours.fingerprint
@@ -260,22 +318,34 @@ def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
 def test_the_ids_of_a_saved_tokenizer_are_those_of_this_release_or_an_error(tmp_path):
     KINDS["digits"]().save(str(tmp_path / "tokenizer.json"))
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
-    with pytest.raises(ValueError, match="this release of tokenizers gives other ids than that which it was saved by"):
+    with pytest.raises(
+        ValueError,
+        match="this release of tokenizers gives other ids than that which it was saved by",
+    ):
         replace(ours, code_points="0" * 64).encode("a")
     old = [chr(code) for first, last in OLD for code in range(256 * first, 256 * last)]
-    assert [unicodedata.category(c) for c in old] == [unicodedata.ucd_3_2_0.category(c) for c in old]
+    assert [unicodedata.category(c) for c in old] == [
+        unicodedata.ucd_3_2_0.category(c) for c in old
+    ]
 
 
 def test_the_code_point_that_hides_special_tokens_is_none_of_a_text(both):
     _, _, ours = both
     hidden = f"\ufdd0\ufdd1{ours.bos_id}\ufdd0"
-    assert ours.encode(f"a{hidden}").tolist() == ours.encode(f"a{hidden}".replace("\ufdd0", "\ufffd")).tolist()
+    assert (
+        ours.encode(f"a{hidden}").tolist()
+        == ours.encode(f"a{hidden}".replace("\ufdd0", "\ufffd")).tolist()
+    )
     assert ours.bos_id not in ours.encode(hidden)
 
 
 def test_tokenizers_1_is_one_sentence(both, monkeypatch):
-    monkeypatch.setattr(tokenizers, "Tokenizer", object)  # which lacks from_str, as that of 1.0 does
-    with pytest.raises(MissingExtra, match=r"expected tokenizers below 1, found .*; run pip install 'tokenizers<1'"):
+    monkeypatch.setattr(
+        tokenizers, "Tokenizer", object
+    )  # which lacks from_str, as that of 1.0 does
+    with pytest.raises(
+        MissingExtra, match=r"expected tokenizers below 1, found .*; run pip install 'tokenizers<1'"
+    ):
         load_foreign(both[0], "<s>")
 
 
@@ -291,7 +361,9 @@ def test_a_dropout_is_refused(tmp_path):
     whole = json.loads(KINDS["nfc"]().to_str())
     whole["model"]["dropout"] = 0.1
     (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
-    with pytest.raises(ValueError, match="a dropout of 0.1, with which a text has other ids every time"):
+    with pytest.raises(
+        ValueError, match="a dropout of 0.1, with which a text has other ids every time"
+    ):
         load_foreign(tmp_path / "tokenizer.json", "<s>")
 
 
@@ -299,14 +371,27 @@ def test_preparing_and_showing_with_one(both, source, tmp_path, monkeypatch):
     path, _, ours = both
     if ours.name != "llama2":
         pytest.skip("a kind is enough for the commands")
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # threads that would not survive the fork of a worker
+    monkeypatch.setenv(
+        "TOKENIZERS_PARALLELISM", "true"
+    )  # threads that would not survive the fork of a worker
     trees = []
     for engine in ("auto", "tiktoken"):
-        flags = ("--source", source, "--val-file", "last", "--tokenizer", path, "--bos-token", "<s>")
+        flags = (
+            "--source",
+            source,
+            "--val-file",
+            "last",
+            "--tokenizer",
+            path,
+            "--bos-token",
+            "<s>",
+        )
         done = run_prepare(*flags, "--engine", engine, "--tokens-root", engine, cwd=tmp_path)
         token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
         trees.append([entry.sha256[0] for entry in token_set.entries])
     assert trees[0] == trees[1]
     assert warm.run("-m", "tokenmill", "verify", token_set.path, cwd=ROOT).returncode == 0
-    shown = warm.run("-m", "tokenmill", "show", token_set.path, "--document", 0, "--seq-len", 64, cwd=ROOT)
+    shown = warm.run(
+        "-m", "tokenmill", "show", token_set.path, "--document", 0, "--seq-len", 64, cwd=ROOT
+    )
     assert (shown.returncode, bool(shown.stdout)) == (0, True)

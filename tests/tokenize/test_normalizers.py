@@ -31,13 +31,20 @@ NEWER_MARKS = [  # which gigatoken 0.10.0 and tokenizers 0.23.3 order differentl
 
 
 def split(name):
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PATTERN_OF[name]), "isolated"), BYTES])
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(PATTERN_OF[name]), "isolated"), BYTES]
+    )
 
 
 def showing_joins(pre_tokenizer, normalizer):
     """A vocabulary in which every piece shows where it ends (tables.py)."""
-    spelled = {"".join(CHARACTER_OF[byte] for byte in token): rank for token, rank in join_showing_ranks().items()}
-    theirs = tokenizers.Tokenizer(models.BPE(spelled, [(token[0], token[1]) for token in spelled if len(token) == 2]))
+    spelled = {
+        "".join(CHARACTER_OF[byte] for byte in token): rank
+        for token, rank in join_showing_ranks().items()
+    }
+    theirs = tokenizers.Tokenizer(
+        models.BPE(spelled, [(token[0], token[1]) for token in spelled if len(token) == 2])
+    )
     theirs.pre_tokenizer, theirs.decoder = pre_tokenizer, decoders.ByteLevel()
     if normalizer is not None:
         theirs.normalizer = normalizer
@@ -47,7 +54,12 @@ def showing_joins(pre_tokenizer, normalizer):
 
 def gemma():
     whole = json.loads(llama2().to_str())
-    by_spaces = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    by_spaces = {
+        "type": "Split",
+        "pattern": {"String": " "},
+        "behavior": "MergedWithPrevious",
+        "invert": False,
+    }
     whole["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     return tokenizers.Tokenizer.from_str(json.dumps(whole | {"pre_tokenizer": by_spaces}))
 
@@ -60,18 +72,31 @@ def metaspace():
 
 
 BY_AN_ENGINE = {
-    "neox, joins": lambda: showing_joins(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),
-    "qwen2, joins": lambda: showing_joins(split("qwen2"), normalizers.Sequence([normalizers.NFC()])),
+    "neox, joins": lambda: showing_joins(
+        pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()
+    ),
+    "qwen2, joins": lambda: showing_joins(
+        split("qwen2"), normalizers.Sequence([normalizers.NFC()])
+    ),
     "llama3 with NFC, joins": lambda: showing_joins(split("llama3"), normalizers.NFC()),
-    "prefix space, joins": lambda: showing_joins(pre_tokenizers.ByteLevel(add_prefix_space=True), None),
+    "prefix space, joins": lambda: showing_joins(
+        pre_tokenizers.ByteLevel(add_prefix_space=True), None
+    ),
     "llama2": llama2,
     "gemma": gemma,
     "metaspace": metaspace,
 }
-FORMS = {form: lambda form=form: bpe(BYTES, getattr(normalizers, form)()) for form in ("NFD", "NFKC", "NFKD")}
+FORMS = {
+    form: lambda form=form: bpe(BYTES, getattr(normalizers, form)())
+    for form in ("NFD", "NFKC", "NFKD")
+}
 FORMS |= {
-    "lowercase": lambda: bpe(BYTES, normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])),
-    "accents": lambda: bpe(BYTES, normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])),
+    "lowercase": lambda: bpe(
+        BYTES, normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    ),
+    "accents": lambda: bpe(
+        BYTES, normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+    ),
     "bert": lambda: bpe(BYTES, normalizers.BertNormalizer()),
     **{name: KINDS[name] for name in ("unigram", "word_piece", "splits", "digits", "added")},
 }
@@ -123,14 +148,18 @@ def faulty(real, change):
 
     def made(tokenizer):
         encode = real(tokenizer)
-        return lambda documents: encode(pa.array([change(text) for text in documents.to_pylist()], pa.large_string()))
+        return lambda documents: encode(
+            pa.array([change(text) for text in documents.to_pylist()], pa.large_string())
+        )
 
     return made
 
 
 # one that hard and random texts lack; an unassigned one
 @pytest.mark.parametrize("character", some_slow(["\u2ff0", "\u0378"], quick=["\u0378"]))
-def test_documents_with_a_character_that_an_engine_gets_wrong_go_to_the_library(tmp_path, monkeypatch, character):
+def test_documents_with_a_character_that_an_engine_gets_wrong_go_to_the_library(
+    tmp_path, monkeypatch, character
+):
     wrong = partial(re.sub, character, "a")
     monkeypatch.setattr(gigatoken, "make", faulty(gigatoken.make, wrong))
     theirs, encoder, _ = encoder_of(BY_AN_ENGINE["prefix space, joins"], tmp_path)

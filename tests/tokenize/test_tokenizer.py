@@ -34,11 +34,18 @@ def test_lone_surrogates_become_replacement_characters(tokenizer):
 
 
 @pytest.mark.parametrize("space", [" ", "\t", "\u3000", "\n"])
-def test_a_run_of_white_space_that_tiktoken_encodes_is_kept_and_a_longer_one_left_out(tokenizer, space, tmp_path):
+def test_a_run_of_white_space_that_tiktoken_encodes_is_kept_and_a_longer_one_left_out(
+    tokenizer, space, tmp_path
+):
     kept = f"word{space * (MOST_SPACES - 1)}word <|bos|>"
     assert tokenizer.decode(tokenizer.encode(kept)) == kept
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", kept, f"x{space * MOST_SPACES}y", "b")))
+    path.write_text(
+        "".join(
+            json.dumps({"text": text}) + "\n"
+            for text in ("a", kept, f"x{space * MOST_SPACES}y", "b")
+        )
+    )
     assert texts_of(path) == ["a", kept, "b"]
     assert counts_of(path) == {"oversized_documents": 1}
 
@@ -61,7 +68,9 @@ def test_a_tokenizer_file_that_was_changed_is_refused(tokenizer, tmp_path):
 def test_the_fingerprint_changes_with_whatever_can_change_an_id_and_not_with_the_name(tokenizer):
     def other(**changes):
         fields = ("name", "pattern", "ranks", "special_tokens", "bos_token")
-        return Tokenizer(**{name: getattr(tokenizer, name) for name in fields} | changes).fingerprint
+        return Tokenizer(
+            **{name: getattr(tokenizer, name) for name in fields} | changes
+        ).fingerprint
 
     ranks = dict(zip(tokenizer.ranks, reversed(tokenizer.ranks.values()), strict=True))
     changed = [
@@ -91,14 +100,18 @@ def test_training_gives_the_tokens_asked_for_special_ones_among_them_and_the_sam
     assert one.fingerprint == two.fingerprint
 
 
-@pytest.mark.parametrize(("size", "message"), [(264, "at least 265"), (5000, "the text gives only")])
+@pytest.mark.parametrize(
+    ("size", "message"), [(264, "at least 265"), (5000, "the text gives only")]
+)
 def test_a_vocabulary_that_cannot_be_trained_is_refused(size, message):
     with pytest.raises(ValueError, match=message):
         train_tokenizer(["ab ab abc"], size, "t")
 
 
 def test_an_unknown_tokenizer_lists_the_known():
-    with pytest.raises(ValueError, match=r"unknown tokenizer 'gpt7'.*train:N.*cl100k_base.*gpt2.*r50k_base"):
+    with pytest.raises(
+        ValueError, match=r"unknown tokenizer 'gpt7'.*train:N.*cl100k_base.*gpt2.*r50k_base"
+    ):
         load_tokenizer("gpt7")
 
 
@@ -109,7 +122,9 @@ def test_without_network_and_cache_the_error_is_one_short_paragraph(monkeypatch,
     for proxy in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
-    with pytest.raises(ConnectionError, match=r"not cached.*TIKTOKEN_CACHE_DIR.*--tokenizer train:") as caught:
+    with pytest.raises(
+        ConnectionError, match=r"not cached.*TIKTOKEN_CACHE_DIR.*--tokenizer train:"
+    ) as caught:
         load_tokenizer("o200k_base")
     assert len(str(caught.value)) < 600
     assert "\n" not in str(caught.value)

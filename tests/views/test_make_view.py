@@ -25,7 +25,9 @@ def write_source(folder, number, documents=60):
     rng = random.Random(number)
     columns = {
         "text": make_text(documents, seed=number, words=10),
-        "score": [None if rng.random() < 0.1 else round(rng.random() * 5, 2) for _ in range(documents)],
+        "score": [
+            None if rng.random() < 0.1 else round(rng.random() * 5, 2) for _ in range(documents)
+        ],
         "language": pa.array(rng.choices(["en", "de", None], k=documents)).dictionary_encode(),
         "meta": [{"domain": rng.choice(["a.org", "b.com"]), "n": n} for n in range(documents)],
         "tokens": list(range(documents)),
@@ -74,7 +76,10 @@ def counts_of(folder, name):
 
 
 RULES = [
-    ({"where": "score >= 3 and language = 'en'"}, lambda d: (d["score"] or 0) >= 3 and d["language"] == "en"),
+    (
+        {"where": "score >= 3 and language = 'en'"},
+        lambda d: (d["score"] or 0) >= 3 and d["language"] == "en",
+    ),
     ({"where": "Tokens < 20"}, lambda d: d["tokens"] < 20),
     ({"where": "kept_tokens = 7"}, lambda d: d["kept_tokens"] == 7),
     ({"where": "meta.domain = 'a.org' -- a comment"}, lambda d: d["meta"]["domain"] == "a.org"),
@@ -88,8 +93,14 @@ RULES = [
         lambda d: 3 if (d["score"] or 0) >= 4 else 2 if (d["score"] or 0) >= 3 else 0,
     ),
     ({"repeat": "1 + 1 - 1"}, lambda d: 1),
-    ({"where": "year(timestamp '2020-01-01') = 2020 and score - 1 > 2"}, lambda d: (d["score"] or 0) - 1 > 2),
-    ({"where": "score > 1", "repeat": "score * 100", "cap": 4}, lambda d: 4 if (d["score"] or 0) > 1 else 0),
+    (
+        {"where": "year(timestamp '2020-01-01') = 2020 and score - 1 > 2"},
+        lambda d: (d["score"] or 0) - 1 > 2,
+    ),
+    (
+        {"where": "score > 1", "repeat": "score * 100", "cap": 4},
+        lambda d: 4 if (d["score"] or 0) > 1 else 0,
+    ),
 ]
 
 
@@ -97,7 +108,9 @@ RULES = [
 def test_a_rule_counts_what_the_same_rule_in_python_counts(made, rule, expected):
     _, folder = made
     make_view(TokenSet(folder), "one", Rule(**rule))
-    assert counts_of(folder, "one") == [int(expected(document)) for document in documents_of(folder)]
+    assert counts_of(folder, "one") == [
+        int(expected(document)) for document in documents_of(folder)
+    ]
 
 
 def test_fractions_are_coins_that_stay_when_the_rule_changes():
@@ -107,7 +120,9 @@ def test_fractions_are_coins_that_stay_when_the_rule_changes():
         own = counts[times == fraction]
         assert abs(own.mean() - fraction) < 0.02
         assert {*own.tolist()} == {int(np.floor(fraction)), int(np.ceil(fraction))}
-    assert (rounded("a", np.minimum(times * 1.5, 255)) >= counts).all(), "a larger number takes nothing out"
+    assert (rounded("a", np.minimum(times * 1.5, 255)) >= counts).all(), (
+        "a larger number takes nothing out"
+    )
     assert (rounded("b", times) != counts).any()
 
 
@@ -115,17 +130,27 @@ def test_a_rule_over_columns_that_some_shards_lack_is_an_error_that_names_them(m
     folder = shutil.copytree(made[1], tmp_path / "set")
     lacking = TokenSet(folder).entries[1].name
     path = folder / "shards" / f"{lacking}.json"
-    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "meta.parquet"}))
+    path.write_text(
+        json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "meta.parquet"})
+    )
     for rule in (Rule(where="score >= 0"), Rule(repeat="coalesce(score, 0)")):
-        with pytest.raises(ValueError, match=f"expected metadata of all shards, found none of 1, as {lacking}"):
+        with pytest.raises(
+            ValueError, match=f"expected metadata of all shards, found none of 1, as {lacking}"
+        ):
             make_view(TokenSet(folder), "one", rule)
     make_view(TokenSet(folder), "long", Rule(where="tokens > 1"))
 
 
 WRONG = [
-    ({"where": "scor > 3"}, r"there is no column 'scor'; the columns are tokens, shard, source_file, split, score, la"),
+    (
+        {"where": "scor > 3"},
+        r"there is no column 'scor'; the columns are tokens, shard, source_file, split, score, la",
+    ),
     ({"where": "score >"}, "expected an SQL expression, found syntax error at its end"),
-    ({"where": "meta.domian = 'x'"}, 'cannot be evaluated: .*"domian" in struct Candidate Entries: "domain"'),
+    (
+        {"where": "meta.domian = 'x'"},
+        'cannot be evaluated: .*"domian" in struct Candidate Entries: "domain"',
+    ),
     ({"where": "score > 3) or (1 = 1"}, "expected an SQL expression"),
     ({"where": "1 from documents; drop table x"}, "expected an SQL expression"),
     ({"where": "1 from range(3)"}, "expected an SQL expression"),
@@ -135,12 +160,24 @@ WRONG = [
     ({"where": "score > 7"}, r"view 'wrong' keeps none of its 180 documents"),
     ({"where": "language"}, "expected what is true or false, found VARCHAR"),
     ({"repeat": "case when score > 3 then 1 end"}, "--repeat gives NULL for"),
-    ({"repeat": "100 * coalesce(score, 0)"}, "would not count from 0 to 255 times, .* or pass --cap"),
-    ({"repeat": "-1"}, r"180 documents would not count .* the first of them -1 times: .* as to greatest\(0, ...\)"),
-    ({"repeat": "'nan'::double"}, "180 documents would not count .* the first of them nan times: change the rule"),
+    (
+        {"repeat": "100 * coalesce(score, 0)"},
+        "would not count from 0 to 255 times, .* or pass --cap",
+    ),
+    (
+        {"repeat": "-1"},
+        r"180 documents would not count .* the first of them -1 times: .* as to greatest\(0, ...\)",
+    ),
+    (
+        {"repeat": "'nan'::double"},
+        "180 documents would not count .* the first of them nan times: change the rule",
+    ),
     ({"where": "score"}, "expected what is true or false, found DOUBLE; compare it"),
     ({"where": 'language = "en"'}, r"there is no column 'en'; .*; write texts in single quotes"),
-    ({"repeat": "sum(tokens)"}, "sum is of several documents, and a rule sees one document at a time"),
+    (
+        {"repeat": "sum(tokens)"},
+        "sum is of several documents, and a rule sees one document at a time",
+    ),
     ({"repeat": "count(*) over ()"}, "a window function is not supported"),
     ({"where": "score > (select avg(score) from documents)"}, "a subquery is not supported"),
     ({"where": "random() < 0.1"}, "random does not give the same each time"),
@@ -148,7 +185,10 @@ WRONG = [
     ({"repeat": "unnest([1, 2])"}, "a rule sees one document at a time"),
     ({"repeat": "1", "cap": 256}, "--cap must be at most 255"),
     ({"repeat": "#1"}, "a position like #1 is not supported"),
-    ({"where": "age(timestamp '2020-01-01') > interval 1 day"}, "age does not give the same each time"),
+    (
+        {"where": "age(timestamp '2020-01-01') > interval 1 day"},
+        "age does not give the same each time",
+    ),
     ({"where": "current_date > '2020-01-01'"}, "there is no column 'current_date'"),
     ({}, "a view needs a rule"),
 ]
@@ -163,7 +203,9 @@ def test_a_rule_that_cannot_be_is_an_error_and_leaves_nothing(made, rule, messag
     assert tree(folder) == before
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "0123456789abcdef", "é" * 101, "../x", ".", "..", ".x"])
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "0123456789abcdef", "é" * 101, "../x", ".", "..", ".x"]
+)
 def test_names_that_cannot_be_are_refused(made, name):
     with pytest.raises(ValueError, match="--name must be"):
         make_view(TokenSet(made[1]), name, Rule(where="true"))
@@ -176,7 +218,16 @@ def prepare_columns(cwd, tokenizer_json, columns, keep):
         rows = len(next(iter(columns.values())))
         table = pa.table({"text": make_text(rows, seed=number, words=3)} | columns)
         pq.write_table(table, cwd / "corpus" / f"{number}.parquet")
-    flags = ("--source", "corpus", "--val-file", "last", "--tokenizer", tokenizer_json, "--keep-columns", keep)
+    flags = (
+        "--source",
+        "corpus",
+        "--val-file",
+        "last",
+        "--tokenizer",
+        tokenizer_json,
+        "--keep-columns",
+        keep,
+    )
     return cwd / run_prepare(*flags, cwd=cwd).stdout.splitlines()[-1]
 
 
@@ -188,7 +239,9 @@ def test_times_are_compared_in_utc_on_every_machine(tokenizer_json, tmp_path, zo
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        make_view(TokenSet(folder), "hour", Rule(where="hour(ts) = 16 and ts >= '2019-12-31 16:00:00'"))
+        make_view(
+            TokenSet(folder), "hour", Rule(where="hour(ts) = 16 and ts >= '2019-12-31 16:00:00'")
+        )
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -205,18 +258,32 @@ def test_the_command_makes_lists_and_shows_views(made, capsys):
     assert cli.main(["view", str(folder)]) == 0
     out = capsys.readouterr().out
     assert f"up: --repeat '{rule}'" in out
-    assert "score (double), language (string), meta (struct<domain: string>), kept_tokens (int64)" in out
+    assert (
+        "score (double), language (string), meta (struct<domain: string>), kept_tokens (int64)"
+        in out
+    )
     assert cli.main(["view", str(folder), "--name", "up"]) == 0
     out = capsys.readouterr().out
     of_language = out[out.index("┃ language ") : out.index("┃ meta.domain ")].splitlines()
     counts, documents = counts_of(folder, "up"), list(documents_of(folder))
     for language in ("en", "de", None):
-        own = [(times, d["tokens"]) for times, d in zip(counts, documents, strict=True) if d["language"] == language]
-        cells = (len(own), sum(t for _, t in own), sum(n for n, _ in own), sum(n * t for n, t in own))
-        (line,) = [line for line in of_language if line.startswith(f"│ {language or 'none'} ")]
-        assert [int(cell.replace(",", "")) for cell in line.replace("│", " ").split()[1:] if "%" not in cell] == [
-            *cells
+        own = [
+            (times, d["tokens"])
+            for times, d in zip(counts, documents, strict=True)
+            if d["language"] == language
         ]
+        cells = (
+            len(own),
+            sum(t for _, t in own),
+            sum(n for n, _ in own),
+            sum(n * t for n, t in own),
+        )
+        (line,) = [line for line in of_language if line.startswith(f"│ {language or 'none'} ")]
+        assert [
+            int(cell.replace(",", ""))
+            for cell in line.replace("│", " ").split()[1:]
+            if "%" not in cell
+        ] == [*cells]
     assert "┃ meta.domain " in out
     assert cli.main(["view", str(folder), "--name", "nope"]) == 1
     assert "expected a view 'nope', found " in capsys.readouterr().err
@@ -225,14 +292,24 @@ def test_the_command_makes_lists_and_shows_views(made, capsys):
 def test_a_view_is_made_again_for_a_set_that_has_grown(tokenizer_json, tmp_path, capsys):
     for number in range(3):
         write_source(tmp_path / "corpus", number)
-    flags = ("--source", "corpus", "--val-file", "last", "--tokenizer", tokenizer_json, "--keep-columns", "score")
+    flags = (
+        "--source",
+        "corpus",
+        "--val-file",
+        "last",
+        "--tokenizer",
+        tokenizer_json,
+        "--keep-columns",
+        "score",
+    )
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     assert cli.main(["view", str(folder), "--name", "good", "--where", "score >= 2.5"]) == 0
     before = counts_of(folder, "good")
     write_source(tmp_path / "corpus", 9)
     run_prepare(*flags, cwd=tmp_path)
     with pytest.raises(
-        ValueError, match=r"the set has grown or changed since, to .*; run `tokenmill view .* --name good --update`"
+        ValueError,
+        match=r"the set has grown or changed since, to .*; run `tokenmill view .* --name good --update`",
     ):
         TokenSet(folder).viewed("good")
     assert cli.main(["view", str(folder)]) == 0
@@ -246,16 +323,27 @@ def test_a_view_is_made_again_for_a_set_that_has_grown(tokenizer_json, tmp_path,
 def test_a_view_that_is_damaged_is_found(made, tmp_path):
     folder = shutil.copytree(made[1], tmp_path / "set")
     facts = make_view(TokenSet(folder), "good", Rule(where="score >= 2"))
-    counts, slices = (folder / "views" / f"{facts['digest']}.{kind}" for kind in ("counts", "slices"))
+    counts, slices = (
+        folder / "views" / f"{facts['digest']}.{kind}" for kind in ("counts", "slices")
+    )
     whole = counts.read_bytes()
     counts.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    assert any("counts: its SHA-256 is not the view's" in problem for problem in verify(folder, quick=True)[""])
+    assert any(
+        "counts: its SHA-256 is not the view's" in problem
+        for problem in verify(folder, quick=True)[""]
+    )
     counts.write_bytes(whole[:-1])
     with pytest.raises(ValueError, match="expected 180 bytes, found 179; the view is damaged"):
         _ = TokenSet(folder).viewed("good").view.counts
     counts.write_bytes(whole)
     slices.write_bytes(slices.read_bytes()[::-1])
-    assert any("slices: its SHA-256 is not the view's" in problem for problem in verify(folder, quick=True)[""])
+    assert any(
+        "slices: its SHA-256 is not the view's" in problem
+        for problem in verify(folder, quick=True)[""]
+    )
     path = folder / "views" / "good.json"
     path.write_text(path.read_text().replace('"tokens": ', '"tokens": 9'))
-    assert any("good: splits changed since it was made" in problem for problem in verify(folder, quick=True)[""])
+    assert any(
+        "good: splits changed since it was made" in problem
+        for problem in verify(folder, quick=True)[""]
+    )

@@ -14,7 +14,11 @@ Places = np.ndarray | slice
 
 
 def widen(
-    rows: np.ndarray, mask: np.ndarray | None, places: Places, dtype: np.dtype[Any], ignore_index: int
+    rows: np.ndarray,
+    mask: np.ndarray | None,
+    places: Places,
+    dtype: np.dtype[Any],
+    ignore_index: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(inputs, targets), (B, T) each, of rows (B, T + 1), of which row i is row `places[i]` of the batch. Targets that
     are not in the loss, as `mask` (B, T + 1) says, are `ignore_index`.
@@ -23,7 +27,9 @@ def widen(
     inputs, targets = np.empty(shape, dtype), np.empty(shape, dtype)
     inputs[places], targets[places] = rows[:, :-1], rows[:, 1:]
     if mask is not None:
-        np.copyto(targets, ignore_index, where=~in_place(mask, places)[:, 1:])  # half the time of putmask
+        np.copyto(
+            targets, ignore_index, where=~in_place(mask, places)[:, 1:]
+        )  # half the time of putmask
     return inputs, targets
 
 
@@ -42,7 +48,9 @@ class NumpyArrays:
     def __init__(self, dtype: np.dtype[Any], ignore_index: int):
         self._dtype, self._ignore_index = dtype, ignore_index
 
-    def send(self, rows: np.ndarray, mask: np.ndarray | None, places: Places) -> tuple[np.ndarray, np.ndarray]:
+    def send(
+        self, rows: np.ndarray, mask: np.ndarray | None, places: Places
+    ) -> tuple[np.ndarray, np.ndarray]:
         return widen(rows, mask, places, self._dtype, self._ignore_index)
 
     def receive(self, sent: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -58,8 +66,12 @@ def integer_type(dtype: Any, vocab_size: int, ignore_index: int | None) -> np.dt
         found: np.dtype[Any] = np.dtype(dtype)
         limits = np.iinfo(found)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"dtype must be an integer type, as 'int32' or np.uint16, found {dtype!r}") from error
+        raise ValueError(
+            f"dtype must be an integer type, as 'int32' or np.uint16, found {dtype!r}"
+        ) from error
     for what, number in (("the largest token id", vocab_size - 1), ("ignore_index", ignore_index)):
         if number is not None and not limits.min <= number <= limits.max:
-            raise ValueError(f"dtype {found} cannot hold {what}, {number:,}; pass a wider or a signed dtype")
+            raise ValueError(
+                f"dtype {found} cannot hold {what}, {number:,}; pass a wider or a signed dtype"
+            )
     return found

@@ -65,7 +65,9 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
     def _set_up(self, config: LoaderConfig) -> None:
         """Finds the rank, opens the token sets and stands at the first row. Raises what RowLoader's docstring says."""
         self.config, self._closed, self._begun, self._pid = config, False, False, os.getpid()
-        self._resumed = self._stays = False  # a position was loaded; its iteration was asked for, even if it has ended
+        self._resumed = self._stays = (
+            False  # a position was loaded; its iteration was asked for, even if it has ended
+        )
         self._batches: Prefetch | None = None
         self.rank, self.world_size = self._find_rank()
         self._sets = config.mixture.open(config.cache)
@@ -87,14 +89,22 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
     def _find_rank(self) -> tuple[int, int]:
         """(rank, world_size): which part of each global batch this process gets."""
         config = self.config
-        return rank_and_world_size(config.mesh) if config.rank is None else (config.rank, config.world_size or 1)
+        return (
+            rank_and_world_size(config.mesh)
+            if config.rank is None
+            else (config.rank, config.world_size or 1)
+        )
 
     def _make_arrays(self) -> Any:
         """What makes the arrays of a batch (arrays.py). Raises ValueError if they cannot hold these rows."""
         raise NotImplementedError
 
     def __iter__(self) -> Self:
-        if self.config.epochs is not None and (self._begun or self.run.has_ended) and not self._stays:
+        if (
+            self.config.epochs is not None
+            and (self._begun or self.run.has_ended)
+            and not self._stays
+        ):
             self._move(self.run.next_iteration())
         self._stays = self._resumed = self._begun = False
         return self
@@ -103,14 +113,23 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         started = time.perf_counter()
         try:
             alone = self.world_size == 1 and self.config.rank is None and self.config.mesh is None
-            if self._batches is None or self._pid != os.getpid() or (alone and torch_rank() not in (None, (0, 1))):
+            if (
+                self._batches is None
+                or self._pid != os.getpid()
+                or (alone and torch_rank() not in (None, (0, 1)))
+            ):
                 self._start()
             batches: Any = self._batches
             sent, sources, targets, run = next(batches)
             if batches is not self._batches:
                 raise ValueError(CLOSED)
             arrays: Arrays = self._arrays.receive(sent)
-            self._row_parts, self.targets, self._begun, self.run = sources, targets, True, run  # the run is set last
+            self._row_parts, self.targets, self._begun, self.run = (
+                sources,
+                targets,
+                True,
+                run,
+            )  # the run is set last
         except StopIteration:
             self._move(self.run if self.run.now.until is None else self.run.at_end())
             self._begun = False
@@ -134,14 +153,25 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         if self.config.packing == "nanochat":
             rows = nanochat_rows(self.token_set, self.config.split, self.run, self.rank)
         else:
-            pool = ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "tokenmill") if self.config.prefetch else None
+            pool = (
+                ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "tokenmill")
+                if self.config.prefetch
+                else None
+            )
             sources = self._sources(self.run, pool=pool, stop=stop)
-            for name, source in sources.items():  # here, as malloc is slower with arrays of this size in other threads
+            for (
+                name,
+                source,
+            ) in (
+                sources.items()
+            ):  # here, as malloc is slower with arrays of this size in other threads
                 source.documents(self.run.now.cursors[name].epoch)
             rows = mixed_rows(sources, self.run, self.rank)
         shape, dtype = (self.config.batch_size, self.config.seq_len + 1), self.token_set.numpy_dtype
         ahead = self.config.prefetch
-        self._batches = Prefetch(_make_batches(rows, self._arrays, shape, dtype, ahead), ahead, stop)
+        self._batches = Prefetch(
+            _make_batches(rows, self._arrays, shape, dtype, ahead), ahead, stop
+        )
 
     def _sources(self, run: Run, **more: Any) -> dict[str, Source]:
         return {
@@ -172,9 +202,13 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         self._require_open()
         epoch, epochs = whole_number("epoch", epoch, 0), self.config.epochs
         if not self.config.is_one_set or self.config.packing == "nanochat":
-            raise ValueError("set_epoch: rows of a mixture and of nanochat continue from one epoch into the next")
+            raise ValueError(
+                "set_epoch: rows of a mixture and of nanochat continue from one epoch into the next"
+            )
         if epochs is not None and epoch % epochs:
-            raise ValueError(f"set_epoch({epoch}): iterations of {epochs} epochs begin at multiples of {epochs}")
+            raise ValueError(
+                f"set_epoch({epoch}): iterations of {epochs} epochs begin at multiples of {epochs}"
+            )
         if self.run.has_ended and epoch == self.run.now.until:
             self._move(self.run.next_iteration())
         within = self.run.now.until == epoch + epochs if epochs is not None else self.epoch == epoch
@@ -188,14 +222,20 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         if an iteration of `epochs`, or the mixture, ends before.
         """
         self._require_open()
-        count = whole_number("batches", batches, 0, 10_000_000)  # more take minutes, and are a mistake
+        count = whole_number(
+            "batches", batches, 0, 10_000_000
+        )  # more take minutes, and are a mistake
         if self.config.packing == "nanochat":
-            raise ValueError("skip is not supported with packing='nanochat'; use packing='best_fit'")
+            raise ValueError(
+                "skip is not supported with packing='nanochat'; use packing='best_fit'"
+            )
         now, total = self.run.now, count * self._setting.global_batch
         sources = self._sources(self.run, counts_only=True)
         turns, after = advance(sources, past_empty_windows(sources, self.run), total)
         if (found := sum(some.last - some.first for some in turns)) < total:
-            raise ValueError(f"skip({count}): only {found // self._setting.global_batch:,} batches are left")
+            raise ValueError(
+                f"skip({count}): only {found // self._setting.global_batch:,} batches are left"
+            )
         moved = after.now._replace(step=now.step, tokens=now.tokens, rows=now.rows)
         self._move(self.run.go_on(self.run.setting, moved))
 
@@ -211,11 +251,15 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a RowLoader cannot be copied or pickled; make another one and load this one's state_dict()")
+        raise TypeError(
+            "a RowLoader cannot be copied or pickled; make another one and load this one's state_dict()"
+        )
 
     def _require_open(self) -> None:
         if self._closed:
-            raise ValueError(f"{self!r} is closed; create another one and load this one's state_dict()")
+            raise ValueError(
+                f"{self!r} is closed; create another one and load this one's state_dict()"
+            )
 
     # ------------------------------------------------------------------------ the position
 
@@ -241,7 +285,11 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
     @property
     def epoch(self) -> int | None:
         """The epoch of the next row, from 0; of a mixture, of the source that is last. None with nanochat."""
-        return None if self.config.packing == "nanochat" else min(self.run.now.cursors[n] for n in self._sets).epoch
+        return (
+            None
+            if self.config.packing == "nanochat"
+            else min(self.run.now.cursors[n] for n in self._sets).epoch
+        )
 
     @property
     def step(self) -> int:
@@ -269,17 +317,30 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
     def seen(self) -> dict[str, SourceUsage]:
         """(tokens, rows, about how many epochs) that all ranks have used, by source. ValueError for one token set."""
         if not self.sources:
-            raise ValueError("seen() is for a mixture; for one token set, use tokens_seen and epoch")
-        found, points = dict[str, SourceUsage](), [*(leg.begin.rows for leg in self.run.legs), self.run.now.rows]
+            raise ValueError(
+                "seen() is for a mixture; for one token set, use tokens_seen and epoch"
+            )
+        found, points = (
+            dict[str, SourceUsage](),
+            [*(leg.begin.rows for leg in self.run.legs), self.run.now.rows],
+        )
         for name, source in self._sources(self.run, counts_only=True).items():
             given = [after.get(name, 0) - before.get(name, 0) for before, after in pairwise(points)]
-            tokens = sum(rows * leg.setting.seq_len for rows, leg in zip(given, self.run.legs, strict=True))
+            tokens = sum(
+                rows * leg.setting.seq_len for rows, leg in zip(given, self.run.legs, strict=True)
+            )
             epoch, window, row = self.run.now.cursors[name]
-            windows = source.documents(epoch).windows.tokens.tolist()  # of this one, as many as its rows have inputs
+            windows = source.documents(
+                epoch
+            ).windows.tokens.tolist()  # of this one, as many as its rows have inputs
             past, before = past_of(self.run.legs, name, epoch, window)
-            inputs = (row - before) * self.config.seq_len + sum(seq_len * rows for seq_len, rows in past)
+            inputs = (row - before) * self.config.seq_len + sum(
+                seq_len * rows for seq_len, rows in past
+            )
             done = sum(windows[:window]) + min(windows[window], inputs)
-            found[name] = SourceUsage(tokens, self.run.now.rows[name], epoch + done / max(1, sum(windows)))
+            found[name] = SourceUsage(
+                tokens, self.run.now.rows[name], epoch + done / max(1, sum(windows))
+            )
         return found
 
     @property
@@ -310,9 +371,14 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         """
         until, epochs = self.run.now.until, self.config.epochs
         if epochs is None or until is None:
-            raise TypeError("this loader is endless and has no len(); pass epochs=, or use loader.rows")
+            raise TypeError(
+                "this loader is endless and has no len(); pass epochs=, or use loader.rows"
+            )
         end = until + epochs if self.run.has_ended and not self._begun else until
-        rows, global_batch = sum(map(self._rows_of, range(end - epochs, end))), self._setting.global_batch
+        rows, global_batch = (
+            sum(map(self._rows_of, range(end - epochs, end))),
+            self._setting.global_batch,
+        )
         return rows // global_batch if self.config.drop_last else -(-rows // global_batch)
 
     def __bool__(self) -> bool:
@@ -331,8 +397,12 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
         for one in self._sets.values() if config.packing != "best_fit" else ():
             if one.is_chat or one.view is not None:
                 what = "chat sets" if one.is_chat else "views"
-                raise ValueError(f"{one.display_name}: packing {config.packing!r} is not for {what}; use 'best_fit'")
-            short = [entry for entry in one.split(config.split) if 0 < entry.tokens <= config.seq_len]
+                raise ValueError(
+                    f"{one.display_name}: packing {config.packing!r} is not for {what}; use 'best_fit'"
+                )
+            short = [
+                entry for entry in one.split(config.split) if 0 < entry.tokens <= config.seq_len
+            ]
             if short and config.packing != "nanochat":
                 raise ValueError(
                     f"{one.display_name}: packing {config.packing!r} would leave out shard {short[0].name}, which has "
@@ -346,9 +416,16 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
 
     def _require_rows(self, name: str, one: TokenSet) -> None:
         """ValueError if a set cannot give what is asked for: rows, or enough of them for a batch."""
-        config, row_len, entries, tokens = self.config, self.config.seq_len + 1, one.split(self.config.split), 0
+        config, row_len, entries, tokens = (
+            self.config,
+            self.config.seq_len + 1,
+            one.split(self.config.split),
+            0,
+        )
         if config.packing == "nanochat":
-            next(nanochat_rows(one, config.split, self.run, self.rank))  # ValueError if the rank has no document
+            next(
+                nanochat_rows(one, config.split, self.run, self.rank)
+            )  # ValueError if the rank has no document
             return
         needed = self._setting.global_batch if config.epochs is not None and config.drop_last else 1
         if one.is_chat:  # tokens that are surely in rows, known without planning them
@@ -369,9 +446,13 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             )
 
 
-def _make_batches(rows: Any, arrays: Any, shape: tuple[int, int], dtype: np.dtype[Any], ahead: int) -> Iterator[Any]:
+def _make_batches(
+    rows: Any, arrays: Any, shape: tuple[int, int], dtype: np.dtype[Any], ahead: int
+) -> Iterator[Any]:
     """(what the arrays have sent, the sources of its rows, targets of all ranks, the run after it) of each batch."""
-    kept: deque[Any] = deque(maxlen=ahead + 2)  # so that the thread frees them, and not the caller's `next`
+    kept: deque[Any] = deque(
+        maxlen=ahead + 2
+    )  # so that the thread frees them, and not the caller's `next`
     for batch, targets, run in rows:
         kept.append((batch.sources, run))
         tokens, mask = read_batch(batch, shape, dtype)

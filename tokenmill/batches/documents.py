@@ -52,13 +52,21 @@ def cu_seqlens(document_ids: torch.Tensor, max_documents: int) -> torch.Tensor:
     count = begins.sum()  # 0 in an empty batch
     eager = not torch.compiler.is_compiling()
     if eager and document_ids.device.type == "cpu" and count > max_documents:
-        raise ValueError(f"expected at most {max_documents} documents in a batch, found {count}; raise max_documents")
+        raise ValueError(
+            f"expected at most {max_documents} documents in a batch, found {count}; raise max_documents"
+        )
     # with a message: compilers drop an assertion without one
-    torch._assert_async(count <= max_documents, "a batch has more than max_documents documents; raise max_documents")
-    starts = torch.full((max_documents + 2,), len(begins), dtype=torch.int32, device=document_ids.device)
+    torch._assert_async(
+        count <= max_documents, "a batch has more than max_documents documents; raise max_documents"
+    )
+    starts = torch.full(
+        (max_documents + 2,), len(begins), dtype=torch.int32, device=document_ids.device
+    )
     places = torch.arange(len(begins), dtype=torch.int32, device=document_ids.device)
     # tokens that do not begin a document all write to the last entry, which is cut off
-    return starts.scatter_(0, torch.where(begins, number - 1, max_documents + 1), places)[: max_documents + 1]
+    return starts.scatter_(0, torch.where(begins, number - 1, max_documents + 1), places)[
+        : max_documents + 1
+    ]
 
 
 def document_mask(document_ids: torch.Tensor) -> Mask:
@@ -68,7 +76,9 @@ def document_mask(document_ids: torch.Tensor) -> Mask:
     out = flex_attention(query, key, value, block_mask=mask)
     """
 
-    def mask(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    def mask(
+        batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> torch.Tensor:
         return (query >= key) & (document_ids[batch, query] == document_ids[batch, key])
 
     return mask

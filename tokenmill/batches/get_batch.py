@@ -29,8 +29,20 @@ from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
 from tokenmill.store.shards import Split
 
 Purpose = Literal["train", "eval"]
-EVAL_SEEDS = 1 << 32  # added to the seed for evaluation, so that it is no seed that anybody trains with
-SAVED = ("split", "batch_size", "seq_len", "view", "packing", "long_documents", "shuffle", "seed", "loss")
+EVAL_SEEDS = (
+    1 << 32
+)  # added to the seed for evaluation, so that it is no seed that anybody trains with
+SAVED = (
+    "split",
+    "batch_size",
+    "seq_len",
+    "view",
+    "packing",
+    "long_documents",
+    "shuffle",
+    "seed",
+    "loss",
+)
 
 
 class LoaderCache:
@@ -40,7 +52,9 @@ class LoaderCache:
         self._loaders: dict[tuple[LoaderConfig, str, str], RowLoader] = {}
         self._loaded: list[Any] = []  # [arguments of a call, position] that were loaded
         self._waiting: list[Any] = []  # those of them that no loader has taken yet
-        self._anew: list[dict[str, Any]] = []  # arguments of training calls that began at the first row since a load
+        self._anew: list[
+            dict[str, Any]
+        ] = []  # arguments of training calls that began at the first row since a load
 
     def next(self, config: LoaderConfig, purpose: str) -> tuple[torch.Tensor, torch.Tensor]:
         """The next batch of the loader with these settings."""
@@ -58,9 +72,15 @@ class LoaderCache:
         for known in self._loaders.values():
             if known.config == resolved:  # by other words
                 return known
-        loader = RowLoader.of(resolved, is_compared=purpose == "train")  # one rank may evaluate alone
+        loader = RowLoader.of(
+            resolved, is_compared=purpose == "train"
+        )  # one rank may evaluate alone
         arguments = _arguments(loader, purpose)
-        kind = [one for one in self._loaded if (one[0]["split"], one[0]["purpose"]) == (config.split, purpose)]
+        kind = [
+            one
+            for one in self._loaded
+            if (one[0]["split"], one[0]["purpose"]) == (config.split, purpose)
+        ]
         for saved in [one for one in kind if one[0] == arguments or len(kind) == 1]:
             if saved in self._waiting:
                 with suppress(ValueError):  # it is of another token set
@@ -68,7 +88,9 @@ class LoaderCache:
                     self._waiting.remove(saved)
                     return loader
             elif saved[0] == arguments:
-                raise ValueError(f"another call came first and continued the position of {_call(arguments)}")
+                raise ValueError(
+                    f"another call came first and continued the position of {_call(arguments)}"
+                )
         if purpose == "train":
             self._anew.append(arguments)
         return loader
@@ -81,19 +103,28 @@ class LoaderCache:
                 f"no call has continued the loaded position of {_call(waiting[0])}, while {_call(self._anew[0])} began "
                 "at its first row: call get_batch with the arguments and token set of the position"
             )
-        saved = {id(one): [_arguments(one, of), one.state_dict()] for (_, of, _), one in self._loaders.items()}
+        saved = {
+            id(one): [_arguments(one, of), one.state_dict()]
+            for (_, of, _), one in self._loaders.items()
+        }
         every = [arguments for arguments, _ in saved.values()]
         if twice := [one for one in every if every.count(one) > 1]:
-            raise ValueError(f"a state cannot tell two calls apart that agree in all of this: {_call(twice[0])}")
+            raise ValueError(
+                f"a state cannot tell two calls apart that agree in all of this: {_call(twice[0])}"
+            )
         return {"get_batch": json.dumps([*saved.values(), *self._waiting])}
 
     def load_state_dict(self, state: Any) -> None:
         """See tokenmill.load_state_dict."""
         try:
             waiting = json.loads(state["get_batch"])
-            assert all(arguments.keys() >= {*SAVED, "purpose", "tokens"} for arguments, _ in waiting)
+            assert all(
+                arguments.keys() >= {*SAVED, "purpose", "tokens"} for arguments, _ in waiting
+            )
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"expected what tokenmill.state_dict() returned, found {str(state)[:80]!r}") from error
+            raise ValueError(
+                f"expected what tokenmill.state_dict() returned, found {str(state)[:80]!r}"
+            ) from error
         self._loaders.clear()
         _mixture_of.cache_clear()
         self._loaded, self._waiting, self._anew = waiting, [*waiting], []
@@ -102,7 +133,10 @@ class LoaderCache:
 def _arguments(loader: RowLoader, purpose: str) -> dict[str, Any]:
     """The arguments that decide which rows a call returns, except the rank and where the token set is."""
     tokens = repr(loader.config.tokens) if loader.sources else loader.token_set.name
-    return {name: getattr(loader.config, name) for name in SAVED} | {"purpose": purpose, "tokens": tokens}
+    return {name: getattr(loader.config, name) for name in SAVED} | {
+        "purpose": purpose,
+        "tokens": tokens,
+    }
 
 
 def _call(arguments: dict[str, Any]) -> str:

@@ -32,10 +32,14 @@ class JaxArrays:
     def __init__(self, sharding: NamedSharding, world_size: int, ignore_index: int):
         self._sharding, self._world_size, self._ignore_index = sharding, world_size, ignore_index
 
-    def send(self, rows: np.ndarray, mask: np.ndarray | None, places: Places) -> tuple[jax.Array, ...]:
+    def send(
+        self, rows: np.ndarray, mask: np.ndarray | None, places: Places
+    ) -> tuple[jax.Array, ...]:
         shape = len(rows) * self._world_size, rows.shape[1] - 1
         both = widen(rows, mask, places, np.dtype(np.int32), self._ignore_index)
-        return tuple(jax.make_array_from_process_local_data(self._sharding, one, shape) for one in both)
+        return tuple(
+            jax.make_array_from_process_local_data(self._sharding, one, shape) for one in both
+        )
 
     def receive(self, sent: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         return sent  # JAX itself waits for copies that are under way
@@ -58,7 +62,11 @@ def default_sharding() -> NamedSharding:
 
 def require_sharding(sharding: Any) -> NamedSharding:
     """The sharding of a batch. ValueError if it is none that batches can have."""
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and len(sharding.spec) <= 2:
+    if (
+        isinstance(sharding, NamedSharding)
+        and isinstance(sharding.mesh, Mesh)
+        and len(sharding.spec) <= 2
+    ):
         return sharding
     raise ValueError(
         "sharding must be a NamedSharding of devices for (batch, sequence), as NamedSharding(mesh, "
@@ -97,7 +105,9 @@ def rank_in_sharding(sharding: NamedSharding) -> tuple[int, int]:
         )
     ranks = sorted(set(parts.values()), key=min)
     if sum(map(len, ranks)) != number_of_parts(sharding) or len(set(map(len, ranks))) > 1:
-        held = ", ".join(f"process {number}: {sorted(held)}" for number, held in sorted(parts.items()))
+        held = ", ".join(
+            f"process {number}: {sorted(held)}" for number, held in sorted(parts.items())
+        )
         raise ValueError(
             "processes must hold either the same parts of the batch axis or different ones, as many each, found "
             f"{held}; make the mesh of devices in another order"
@@ -105,9 +115,13 @@ def rank_in_sharding(sharding: NamedSharding) -> tuple[int, int]:
     return ranks.index(parts[process]), len(ranks)
 
 
-def require_divisible(sharding: NamedSharding, batch_size: int, seq_len: int, world_size: int) -> None:
+def require_divisible(
+    sharding: NamedSharding, batch_size: int, seq_len: int, world_size: int
+) -> None:
     """ValueError if a batch cannot be split into equal parts."""
     of_rank, along = number_of_parts(sharding) // world_size, number_of_parts(sharding, axis=1)
     for name, size, parts in (("batch_size", batch_size, of_rank), ("seq_len", seq_len, along)):
         if size % parts:
-            raise ValueError(f"{name} must be a multiple of {parts}, its parts on this process's devices, found {size}")
+            raise ValueError(
+                f"{name} must be a multiple of {parts}, its parts on this process's devices, found {size}"
+            )

@@ -66,15 +66,23 @@ class PackedRows(IterableDataset[Pair]):
         self._single = batch_size is None
         config = LoaderConfig.of(locals() | {"batch_size": 1 if batch_size is None else batch_size})
         if self._single and not config.drop_last:
-            raise ValueError("drop_last=False needs a batch_size: ranks would have unequal numbers of single rows")
+            raise ValueError(
+                "drop_last=False needs a batch_size: ranks would have unequal numbers of single rows"
+            )
         # found here, as a worker may start in another folder
         self.config = replace(config, tokens=config.tokens or find_token_set(TOKENS_ROOT))
         self._epoch, self._iterated_in, self._length = 0, -1, (tuple[Any, ...](), 0)
         self._sets = setting_of(self.config, self.config.mixture.open(self.config.cache), 1).sets
-        if is_distributed() and config.rank is None:  # here, because a worker cannot reach the other ranks
+        if (
+            is_distributed() and config.rank is None
+        ):  # here, because a worker cannot reach the other ranks
             local = ("mesh", "tokens", "device", "prefetch", "cache_dir", "cache_bytes")
-            settings = {key: repr(value) for key, value in vars(self.config).items() if key not in local}
-            require_same_on_all_ranks(settings | {"sets": self._sets, "tokens": repr(config.mixture.stages)})
+            settings = {
+                key: repr(value) for key, value in vars(self.config).items() if key not in local
+            }
+            require_same_on_all_ranks(
+                settings | {"sets": self._sets, "tokens": repr(config.mixture.stages)}
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration begin with this epoch. The default is epoch 0 for each iteration."""
@@ -84,13 +92,22 @@ class PackedRows(IterableDataset[Pair]):
         config, worker = self._of_rank(), get_worker_info()
         if worker is not None:
             if worker.num_workers > 1:
-                raise ValueError(f"use num_workers=0 or 1, not {worker.num_workers}: all would deal the same rows")
+                raise ValueError(
+                    f"use num_workers=0 or 1, not {worker.num_workers}: all would deal the same rows"
+                )
             if self._iterated_in == os.getpid():
-                return _refused("a worker that persists cannot be told its epoch: leave out persistent_workers=True")
-            self._iterated_in, config = os.getpid(), replace(config, prefetch=0)  # the DataLoader makes batches ahead
+                return _refused(
+                    "a worker that persists cannot be told its epoch: leave out persistent_workers=True"
+                )
+            self._iterated_in, config = (
+                os.getpid(),
+                replace(config, prefetch=0),
+            )  # the DataLoader makes batches ahead
         loader = (_SingleRows if self._single else RowLoader).of(config)
         if loader.run.setting.sets != self._sets:
-            raise ValueError("a token set has changed since this PackedRows was made; make another one")
+            raise ValueError(
+                "a token set has changed since this PackedRows was made; make another one"
+            )
         if self._epoch:
             loader.set_epoch(self._epoch)
         return loader
@@ -118,7 +135,9 @@ class PackedRows(IterableDataset[Pair]):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for a worker process, which gets the rank of this process; what a launcher pickles has none."""
-        ranked = self._of_rank() if is_distributed() or self.config.mesh is not None else self.config
+        ranked = (
+            self._of_rank() if is_distributed() or self.config.mesh is not None else self.config
+        )
         return vars(self) | {"config": ranked}
 
 

@@ -29,7 +29,9 @@ def rank_and_world_size(mesh: Any = None) -> tuple[int, int]:
         return rank_in_mesh(mesh)
     of_torch, of_jax = torch_rank(), jax_rank()
     if of_torch and of_jax and of_torch != of_jax:
-        raise ValueError(f"(rank, world_size) is {of_torch} in torch and {of_jax} in JAX; pass rank and world_size")
+        raise ValueError(
+            f"(rank, world_size) is {of_torch} in torch and {of_jax} in JAX; pass rank and world_size"
+        )
     if found := of_torch or of_jax:
         return found
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
@@ -56,12 +58,16 @@ def jax_rank() -> tuple[int, int] | None:
     if not _is_jax_connected():
         return None
     if _inherited:  # JAX would wait for a thread that a fork does not have
-        raise ValueError("a fork of a process that JAX has connected cannot ask for its rank; pass rank and world_size")
+        raise ValueError(
+            "a fork of a process that JAX has connected cannot ask for its rank; pass rank and world_size"
+        )
     return sys.modules["jax"].process_index(), sys.modules["jax"].process_count()
 
 
 def _is_jax_connected() -> bool:
-    return "jax.distributed" in sys.modules and bool(sys.modules["jax.distributed"].is_initialized())
+    return "jax.distributed" in sys.modules and bool(
+        sys.modules["jax.distributed"].is_initialized()
+    )
 
 
 def is_distributed() -> bool:
@@ -71,8 +77,14 @@ def is_distributed() -> bool:
 
 def require_known_rank() -> None:
     """ValueError in a process of multiprocessing that knows no rank: it would be rank 0 of 1, like all others."""
-    modules: list[Any] = [sys.modules.get(f"{name}.process") for name in ("multiprocessing", "multiprocess")]
-    is_child = any(module.parent_process() is not None for module in modules if hasattr(module, "parent_process"))
+    modules: list[Any] = [
+        sys.modules.get(f"{name}.process") for name in ("multiprocessing", "multiprocess")
+    ]
+    is_child = any(
+        module.parent_process() is not None
+        for module in modules
+        if hasattr(module, "parent_process")
+    )
     if is_child and not is_distributed() and "RANK" not in os.environ:
         raise ValueError(
             "multiprocessing has started this process, which does not know its rank; pass rank and world_size, which "
@@ -84,7 +96,9 @@ def rank_in_mesh(mesh: Any) -> tuple[int, int]:
     """(rank, world_size) of this process in a DeviceMesh whose dimensions are all data-parallel."""
     coordinate, rank = mesh.get_coordinate(), 0
     if coordinate is None:
-        raise ValueError(f"this process is not part of {mesh}; create the loader only on the ranks of the mesh")
+        raise ValueError(
+            f"this process is not part of {mesh}; create the loader only on the ranks of the mesh"
+        )
     for index, size in zip(coordinate, mesh.mesh.shape, strict=True):
         rank = rank * size + index
     return rank, mesh.mesh.numel()
@@ -96,7 +110,11 @@ def require_same_on_all_ranks(values: dict[str, Any]) -> None:
     The first rank to arrive writes its values into the process group's store, and the others compare theirs, so no rank
     waits. Loaders are matched by the order in which a process makes them.
     """
-    dist, data, found = sys.modules.get("torch.distributed"), sys.modules.get("torch.utils.data"), torch_rank()
+    dist, data, found = (
+        sys.modules.get("torch.distributed"),
+        sys.modules.get("torch.utils.data"),
+        torch_rank(),
+    )
     is_worker = data is not None and data.get_worker_info() is not None
     if found is None or dist is None or dist.get_backend() == "fake" or _inherited or is_worker:
         return
@@ -106,7 +124,8 @@ def require_same_on_all_ranks(values: dict[str, Any]) -> None:
     first, theirs = json.loads(said)
     if different := [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]:
         listed = (
-            f"{key} is {ours.get(key)!r} on rank {rank}, {theirs.get(key)!r} on rank {first}" for key in different
+            f"{key} is {ours.get(key)!r} on rank {rank}, {theirs.get(key)!r} on rank {first}"
+            for key in different
         )
         raise ValueError(
             "all ranks must ask for the same rows, so that each deals its share of them: "

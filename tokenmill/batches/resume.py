@@ -25,9 +25,19 @@ def order_of(config: LoaderConfig, sets: Sets) -> Order:
     """What determines the rows of every source. In a mixture with chats, long_documents is about these alone."""
     has_chats = any(one.is_chat for one in sets.values())
     if config.long_documents == "drop" and not has_chats:
-        raise ValueError("long_documents='drop' is for conversations; with text use 'split' or 'crop'")
-    packing = Packing(config.packing, "split" if has_chats else config.long_documents, config.shuffle)
-    return Order(config.split, packing, config.order_seed, config.long_documents if has_chats else "split", config.loss)
+        raise ValueError(
+            "long_documents='drop' is for conversations; with text use 'split' or 'crop'"
+        )
+    packing = Packing(
+        config.packing, "split" if has_chats else config.long_documents, config.shuffle
+    )
+    return Order(
+        config.split,
+        packing,
+        config.order_seed,
+        config.long_documents if has_chats else "split",
+        config.loss,
+    )
 
 
 def setting_of(config: LoaderConfig, sets: Sets, world_size: int) -> Setting:
@@ -41,24 +51,38 @@ def setting_of(config: LoaderConfig, sets: Sets, world_size: int) -> Setting:
 def identity_of(config: LoaderConfig, setting: Setting, sets: Sets, order: Order) -> dict[str, Any]:
     """What must match for a position to mean the same row."""
     name, long_documents, shuffle, _ = order.packing
-    identity: dict[str, Any] = {"tokenizer": ids_fingerprint(next(iter(sets.values()))), "split": config.split}
+    identity: dict[str, Any] = {
+        "tokenizer": ids_fingerprint(next(iter(sets.values()))),
+        "split": config.split,
+    }
     identity |= {"packing": name, "long_documents": long_documents, "shuffle": shuffle}
     identity |= {"seed": order.seed, "loss": order.loss}
     if any(one.is_chat for one in sets.values()):
         identity[LONG_CHATS] = order.long_chats
     if name == "nanochat":  # each rank has an order of its own
-        own = {"seq_len": setting.seq_len, "world_size": setting.world_size, "manifest": sets[ONE_SET].digest}
+        own = {
+            "seq_len": setting.seq_len,
+            "world_size": setting.world_size,
+            "manifest": sets[ONE_SET].digest,
+        }
         return identity | own
     return identity
 
 
-def resumed(state: Any, config: LoaderConfig, setting: Setting, sets: Sets, order: Order) -> tuple[Run, dict[str, Any]]:
+def resumed(
+    state: Any, config: LoaderConfig, setting: Setting, sets: Sets, order: Order
+) -> tuple[Run, dict[str, Any]]:
     """The run that continues from a position, and its identity. ValueError if the position does not fit."""
     if isinstance(state, Mapping) and "get_batch" in state:
-        raise ValueError("this is the state of get_batch's loaders; pass it to tokenmill.load_state_dict")
+        raise ValueError(
+            "this is the state of get_batch's loaders; pass it to tokenmill.load_state_dict"
+        )
     run, found = read_position(state)
     own = identity_of(config, setting, sets, order)
-    for mine, others in ((own, found), (found, own)):  # chats that join or leave a run change nothing of its text
+    for mine, others in (
+        (own, found),
+        (found, own),
+    ):  # chats that join or leave a run change nothing of its text
         if LONG_CHATS in others:
             mine.setdefault(LONG_CHATS, others[LONG_CHATS])
     for key in {**own, **found}:
@@ -68,16 +92,25 @@ def resumed(state: Any, config: LoaderConfig, setting: Setting, sets: Sets, orde
                 "load it with the settings and token sets that it was saved with"
             )
     run = _with_our_names(run, config, sets)
-    orders = {name: docs.order for leg in run.legs for name, docs in leg.setting.sets.items()}  # as it joined the run
-    setting = setting._replace(sets={n: docs._replace(order=orders.get(n, n)) for n, docs in setting.sets.items()})
+    orders = {
+        name: docs.order for leg in run.legs for name, docs in leg.setting.sets.items()
+    }  # as it joined the run
+    setting = setting._replace(
+        sets={n: docs._replace(order=orders.get(n, n)) for n, docs in setting.sets.items()}
+    )
     until = run.now.until if setting.epochs else None
     if setting.epochs and (run.setting.epochs != setting.epochs or until is None):
         until = (run.now.cursors[ONE_SET].epoch // setting.epochs + 1) * setting.epochs
     was, run = run.setting.seq_len, run.go_on(setting, run.now._replace(until=until))
     for name, one in sets.items() if config.packing != "nanochat" else ():
-        source, (epoch, window, row) = Source(name, one, order, run.legs, counts_only=True), run.now.cursors[name]
+        source, (epoch, window, row) = (
+            Source(name, one, order, run.legs, counts_only=True),
+            run.now.cursors[name],
+        )
         if window >= source.count_windows(epoch):
-            raise ValueError(f"{one.display_name} has no window {window} in epoch {epoch}, where this position is")
+            raise ValueError(
+                f"{one.display_name} has no window {window} in epoch {epoch}, where this position is"
+            )
         if config.packing != "best_fit" and was != setting.seq_len and (window or row):
             raise ValueError(
                 f"rows of packing {config.packing!r} cannot change their length within an epoch, from {was} to "
@@ -105,7 +138,9 @@ def _with_our_names(run: Run, config: LoaderConfig, sets: Sets) -> Run:
                 f"sources of the mixture are or were: {', '.join(sets)}"
             )
         run = _renamed(run, ONE_SET, same[0])
-    for name, (manifest, *_) in {k: v for leg in run.legs for k, v in leg.setting.sets.items()}.items():
+    for name, (manifest, *_) in {
+        k: v for leg in run.legs for k, v in leg.setting.sets.items()
+    }.items():
         if name in sets and not sets[name].knows(manifest):
             raise ValueError(
                 f"{f'source {name!r} of ' if name else ''}this position is of a token set with manifest {manifest}, "

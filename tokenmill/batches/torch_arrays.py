@@ -23,7 +23,10 @@ import torch
 
 from tokenmill.batches.arrays import Places, widen
 
-SIGNED = {2: torch.int16, 4: torch.int32}  # by bytes per token, as torch has few operations on unsigned numbers
+SIGNED = {
+    2: torch.int16,
+    4: torch.int32,
+}  # by bytes per token, as torch has few operations on unsigned numbers
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -39,7 +42,11 @@ class TorchArrays:
 
     def receive(self, sent: Pair) -> Pair:
         inputs, targets = sent
-        return (inputs, targets) if self._device.type == "cpu" else (inputs.to(self._device), targets.to(self._device))
+        return (
+            (inputs, targets)
+            if self._device.type == "cpu"
+            else (inputs.to(self._device), targets.to(self._device))
+        )
 
 
 class Cuda:
@@ -111,7 +118,11 @@ def widened(narrow: torch.Tensor) -> torch.Tensor:
 
 def arrays_for(device: torch.device, ignore_index: int) -> TorchArrays | StreamArrays:
     """What makes tensors on a device."""
-    return StreamArrays(Cuda(device), ignore_index) if device.type == "cuda" else TorchArrays(device, ignore_index)
+    return (
+        StreamArrays(Cuda(device), ignore_index)
+        if device.type == "cuda"
+        else TorchArrays(device, ignore_index)
+    )
 
 
 def find_device(name: str | int | torch.device) -> torch.device:

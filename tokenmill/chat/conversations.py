@@ -53,8 +53,12 @@ class Tokenized(NamedTuple):
 
 def parse_row(row: str) -> Any:
     """The value of a row of JSON. Raises BrokenConversation."""
-    with contextlib.suppress(ValueError):  # NaN, and lone surrogates, which JSON can spell and UTF-8 cannot
-        if b"0" * 19 not in row.encode().translate(ZEROS):  # an integer over 64 bits, which orjson makes a float
+    with contextlib.suppress(
+        ValueError
+    ):  # NaN, and lone surrogates, which JSON can spell and UTF-8 cannot
+        if b"0" * 19 not in row.encode().translate(
+            ZEROS
+        ):  # an integer over 64 bits, which orjson makes a float
             return orjson.loads(row)
     try:
         spelled = json.dumps(json.loads(row), ensure_ascii=False)
@@ -63,12 +67,19 @@ def parse_row(row: str) -> Any:
     return json.loads(spelled.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
-def read_conversation(row: str | Mapping[str, Any], column: str | None = None) -> Conversation | Tokenized:
+def read_conversation(
+    row: str | Mapping[str, Any], column: str | None = None
+) -> Conversation | Tokenized:
     """The conversation of a row or its JSON; `column` names the one with its messages. Raises BrokenConversation."""
     row = parse_row(row) if isinstance(row, str) else row
-    _need(isinstance(row, Mapping), f"expected an object with messages, found a {type(row).__name__}")
+    _need(
+        isinstance(row, Mapping), f"expected an object with messages, found a {type(row).__name__}"
+    )
     _need(UNREADABLE not in row, str(row.get(UNREADABLE)))
-    _need(not row.get("chat_template_kwargs"), "chat_template_kwargs would change the text; take them out of the data")
+    _need(
+        not row.get("chat_template_kwargs"),
+        "chat_template_kwargs would change the text; take them out of the data",
+    )
     if column is None and row.get("input_ids") is not None:
         return _tokenized(row)
     names = MESSAGES_COLUMNS if column is None else (column,)
@@ -76,22 +87,44 @@ def read_conversation(row: str | Mapping[str, Any], column: str | None = None) -
     given, first = [], 0
     if name is not None:
         given = _decoded(row[name], list)
-        _need(isinstance(given, list), f"expected a list of messages under {name!r}, found a {type(given).__name__}")
+        _need(
+            isinstance(given, list),
+            f"expected a list of messages under {name!r}, found a {type(given).__name__}",
+        )
     elif column is None and row.get("prompt") is not None and row.get("completion") is not None:
         for key, role in (("prompt", "user"), ("completion", "assistant")):
             first, value = len(given), _decoded(row[key], list)
-            value = value if value and all(isinstance(one, dict) for one in value) else row[key]  # a text such as "[]"
-            _need(isinstance(value, str | list), "expected a prompt and a completion of text, or lists of messages")
-            given = given + ([{"role": role, "content": value}] if isinstance(value, str) else value)
+            value = (
+                value if value and all(isinstance(one, dict) for one in value) else row[key]
+            )  # a text such as "[]"
+            _need(
+                isinstance(value, str | list),
+                "expected a prompt and a completion of text, or lists of messages",
+            )
+            given = given + (
+                [{"role": role, "content": value}] if isinstance(value, str) else value
+            )
     else:
-        wanted = repr(column) if column else "messages, conversations, prompt and completion, or input_ids"
-        found = f"keys {', '.join(key for key in row if row[key] is not None)}" if any(row.values()) else "no values"
-        raise BrokenConversation(f"expected {wanted}, found {found}; name the key by --messages-column")
+        wanted = (
+            repr(column)
+            if column
+            else "messages, conversations, prompt and completion, or input_ids"
+        )
+        found = (
+            f"keys {', '.join(key for key in row if row[key] is not None)}"
+            if any(row.values())
+            else "no values"
+        )
+        raise BrokenConversation(
+            f"expected {wanted}, found {found}; name the key by --messages-column"
+        )
     if system := row.get("system"):  # beside them, as in LLaMA-Factory's form of ShareGPT
         given, first = [{"role": "system", "content": system}, *given], first + 1
     tools = _decoded(row.get("tools"), list)
     tools = [_decoded(tool, dict) for tool in tools] if isinstance(tools, list) else tools
-    is_right = tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools))
+    is_right = tools is None or (
+        isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
+    )
     _need(is_right, "expected a list of tools that are objects")
     messages, learned = list[dict[str, Any]](), list[int]()
     for number, one in enumerate(given):
@@ -114,7 +147,11 @@ def texts_of_row(row: str, column: str | None = None) -> list[str]:
         return []
     contents = [one.get("content") for one in getattr(conversation, "messages", ())]
     parts = [part for some in contents for part in (some if isinstance(some, list) else [some])]
-    return [text for part in parts if isinstance(text := part.get("text") if isinstance(part, dict) else part, str)]
+    return [
+        text
+        for part in parts
+        if isinstance(text := part.get("text") if isinstance(part, dict) else part, str)
+    ]
 
 
 def _message(given: Any) -> tuple[dict[str, Any], bool]:
@@ -129,17 +166,36 @@ def _message(given: Any) -> tuple[dict[str, Any], bool]:
         message = _without_none({"role": SHAREGPT.get(sender, sender), "content": value, **message})
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
-        raise BrokenConversation(f"unknown role {role!r:.60}; known are {', '.join(ROLES)}, and ShareGPT's")
-    if content is None and not any(message.get(key) for key in ("tool_calls", "function_call", *REASONING)):
+        raise BrokenConversation(
+            f"unknown role {role!r:.60}; known are {', '.join(ROLES)}, and ShareGPT's"
+        )
+    if content is None and not any(
+        message.get(key) for key in ("tool_calls", "function_call", *REASONING)
+    ):
         raise BrokenConversation(f"role {role!r} has no content")
     if isinstance(content, list):
-        media = [part for part in content if isinstance(part, dict) and MEDIA.search(str(part.get("type")))]
-        _need(not media, f"expected parts of text, found one of type {media and media[0]['type']!r:.60}")
-        _need(all(isinstance(part, str | dict) for part in content), "expected content of text or parts")
-        message["content"] = [_without_none(part) if isinstance(part, dict) else part for part in content]
+        media = [
+            part
+            for part in content
+            if isinstance(part, dict) and MEDIA.search(str(part.get("type")))
+        ]
+        _need(
+            not media,
+            f"expected parts of text, found one of type {media and media[0]['type']!r:.60}",
+        )
+        _need(
+            all(isinstance(part, str | dict) for part in content),
+            "expected content of text or parts",
+        )
+        message["content"] = [
+            _without_none(part) if isinstance(part, dict) else part for part in content
+        ]
     elif not isinstance(content, str | None):
         raise BrokenConversation(f"expected content of text or parts, found {content!r:.60}")
-    _need(all(isinstance(message.get(key, ""), str) for key in REASONING), "expected reasoning of text")
+    _need(
+        all(isinstance(message.get(key, ""), str) for key in REASONING),
+        "expected reasoning of text",
+    )
     reasoning = next((message[key] for key in REASONING if key in message), None)
     if reasoning is not None:  # under both names that templates read, as in apply_chat_template
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
@@ -154,26 +210,54 @@ def _call(call: Any) -> dict[str, Any]:
     _need(isinstance(call, dict), "expected tool_calls that are objects")
     call = _without_none(call)
     inner = call.get("function", call)
-    _need(isinstance(inner, dict) and bool(inner.get("name")), "expected the function of a call to have a name")
+    _need(
+        isinstance(inner, dict) and bool(inner.get("name")),
+        "expected the function of a call to have a name",
+    )
     if isinstance(inner.get("arguments"), str):
         inner = {**inner, "arguments": _decoded(inner["arguments"], dict)}
     return {**call, "function": inner} if "function" in call else inner
 
 
 def _tokenized(row: Mapping[str, Any]) -> Tokenized:
-    ids, given = row["input_ids"], {name: row[name] for name in MASK_COLUMNS if row.get(name) is not None}
-    _need(bool(given), f"expected {' or '.join(MASK_COLUMNS)} beside input_ids, found keys {', '.join(map(str, row))}")
-    _need(0 not in (row.get("attention_mask") or ()), "attention_mask has zeros, so input_ids has padding, no text")
+    ids, given = (
+        row["input_ids"],
+        {name: row[name] for name in MASK_COLUMNS if row.get(name) is not None},
+    )
+    _need(
+        bool(given),
+        f"expected {' or '.join(MASK_COLUMNS)} beside input_ids, found keys {', '.join(map(str, row))}",
+    )
+    _need(
+        0 not in (row.get("attention_mask") or ()),
+        "attention_mask has zeros, so input_ids has padding, no text",
+    )
     for name, values in given.items():
-        are_ids = all(isinstance(some, list) and {int, bool} >= set(map(type, some)) for some in (ids, values))
-        _need(are_ids and len(ids) == len(values), f"expected input_ids and {name}, two lists of numbers of one length")
+        are_ids = all(
+            isinstance(some, list) and {int, bool} >= set(map(type, some)) for some in (ids, values)
+        )
+        _need(
+            are_ids and len(ids) == len(values),
+            f"expected input_ids and {name}, two lists of numbers of one length",
+        )
         if name == "labels":
             is_same = all(value < 0 or value == id for value, id in zip(values, ids, strict=True))
-            _need(is_same, "expected labels that are input_ids or negative: they are not to be shifted")
+            _need(
+                is_same,
+                "expected labels that are input_ids or negative: they are not to be shifted",
+            )
         else:
-            _need(set(values) <= {0, 1}, f"expected {name} of 0 and 1, found {max(values, default=0)}")
-    masks = [[value >= 0 if name == "labels" else value == 1 for value in values] for name, values in given.items()]
-    _need(all(mask == masks[0] for mask in masks), f"{' and '.join(given)} say differently what is in the loss")
+            _need(
+                set(values) <= {0, 1}, f"expected {name} of 0 and 1, found {max(values, default=0)}"
+            )
+    masks = [
+        [value >= 0 if name == "labels" else value == 1 for value in values]
+        for name, values in given.items()
+    ]
+    _need(
+        all(mask == masks[0] for mask in masks),
+        f"{' and '.join(given)} say differently what is in the loss",
+    )
     return Tokenized(ids, masks[0])
 
 

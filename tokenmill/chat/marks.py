@@ -18,7 +18,12 @@ from tokenmill.chat.conversations import REASONING, CannotMask
 TAG = re.compile(r"(<[^<>\s]{1,40}>|\[/?[A-Z_]{2,30}\])")  # that templates may look for in texts
 THOUGHT = re.compile("(?s)(.*?)(<think>.*?</think>)(.*)")
 KEYS: dict[str, dict[str, str]] = {  # key: what is under it
-    "message": {"content": "content", "refusal": "content", "tool_calls": "calls", "function_call": "calls"}
+    "message": {
+        "content": "content",
+        "refusal": "content",
+        "tool_calls": "calls",
+        "function_call": "calls",
+    }
     | dict.fromkeys((*REASONING, "tool_plan"), "reasoning"),
     "calls": {"function": "calls", "name": "name of a call", "arguments": "arguments of a call"},
 }
@@ -44,14 +49,26 @@ class Marker:
     `kinds` what of it (KEYS). Conversations of one `shape` differ in their texts only.
     """
 
-    def __init__(self, special: re.Pattern[str], messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None):
+    def __init__(
+        self,
+        special: re.Pattern[str],
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+    ):
         self._special = special
         for number in itertools.count():
             self._letters = f"Zq{number}x" if number else "Zq"
-            self.texts, self.owners, self.kinds, self.shape = list[str](), list[int](), list[str](), list[Any]()
+            self.texts, self.owners, self.kinds, self.shape = (
+                list[str](),
+                list[int](),
+                list[str](),
+                list[Any](),
+            )
             self._reasoning: dict[tuple[int, str], str] = {}  # which is there under several names
             self.tools = (
-                [self._marked(one, -1 - n, "tools") for n, one in enumerate(tools)] if tools is not None else None
+                [self._marked(one, -1 - n, "tools") for n, one in enumerate(tools)]
+                if tools is not None
+                else None
             )
             self.shape.append("messages")
             self.messages = [self._marked(one, n, "message") for n, one in enumerate(messages)]
@@ -61,7 +78,14 @@ class Marker:
 
     def read(self, text: str, blocks: list[tuple[int, int]]) -> Rendering:
         """A rendering of the marked messages."""
-        pieces, places, cuts, opened, at, done = list[str](), list[tuple[int, int, int]](), [], {}, 0, 0
+        pieces, places, cuts, opened, at, done = (
+            list[str](),
+            list[tuple[int, int, int]](),
+            [],
+            {},
+            0,
+            0,
+        )
         for found in self._find.finditer(text):
             pieces.append(text[at : found.start()])
             done += found.start() - at
@@ -73,14 +97,21 @@ class Marker:
                 places.append((opened.pop(found[1]), done, int(found[1])))
         if opened:
             raise CannotMask("the template cuts a text")
-        shifted = [[at - sum(min(b, at) - a for a, b in cuts if a < at) for at in block] for block in blocks]
-        return Rendering("".join([*pieces, text[at:]]), sorted(places), [(a, b) for a, b in shifted])
+        shifted = [
+            [at - sum(min(b, at) - a for a, b in cuts if a < at) for at in block]
+            for block in blocks
+        ]
+        return Rendering(
+            "".join([*pieces, text[at:]]), sorted(places), [(a, b) for a, b in shifted]
+        )
 
     def special_in(self, marked: Rendering) -> Iterator[tuple[int, int]]:
         """(begin, end) of the special tokens that the template wrote: those that are not in texts."""
         at = 0
         for begin, end, _ in [*marked.places, (len(marked.text), len(marked.text), 0)]:
-            yield from (one.span() for one in self._special.finditer(marked.text, at, max(begin, at)))
+            yield from (
+                one.span() for one in self._special.finditer(marked.text, at, max(begin, at))
+            )
             at = max(at, end)
 
     def _marked(self, value: Any, owner: int, what: str, key: str = "") -> Any:
@@ -90,13 +121,17 @@ class Marker:
             found = {}
             for name, one in value.items():
                 inner = KEYS[what].get(name, "plain") if what in KEYS else what
-                is_own = key in ("properties", "parameters") and not isinstance(one, dict)  # names of a tool's own
+                is_own = key in ("properties", "parameters") and not isinstance(
+                    one, dict
+                )  # names of a tool's own
                 found[self._plain(name)] = self._marked(one, owner, inner, key if is_own else name)
             return found
         if isinstance(value, list):
             self.shape.append(len(value))
             return [self._marked(one, owner, what) for one in value]
-        is_name = (what == "content" and key == "type") or (what == "tools" and key not in ("name", "description"))
+        is_name = (what == "content" and key == "type") or (
+            what == "tools" and key not in ("name", "description")
+        )
         if is_name or not isinstance(value, str) or what in ("plain", *KEYS):
             return self._plain(value)
         if what == "reasoning":
@@ -104,7 +139,11 @@ class Marker:
                 self._reasoning[owner, value] = self._text(owner, what, value)
             return self._reasoning[owner, value]
         thought = THOUGHT.fullmatch(value) if what == "content" else None
-        parts = zip((what, "reasoning", what), thought.groups(), strict=True) if thought else [(what, value)]
+        parts = (
+            zip((what, "reasoning", what), thought.groups(), strict=True)
+            if thought
+            else [(what, value)]
+        )
         return "".join(self._text(owner, kind, part) for kind, part in parts)
 
     def _plain(self, value: Any) -> Any:

@@ -9,9 +9,19 @@ of parts: text and python are learned, the output of python is not. Every text i
 
 from typing import NamedTuple
 
-from tokenmill.chat.conversations import REASONING, BrokenConversation, CannotMask, Conversation, Tokenized
+from tokenmill.chat.conversations import (
+    REASONING,
+    BrokenConversation,
+    CannotMask,
+    Conversation,
+    Tokenized,
+)
 
-KINDS = {"text": "", "python": "python", "python_output": "output"}  # of parts, and how their tokens are called
+KINDS = {
+    "text": "",
+    "python": "python",
+    "python_output": "output",
+}  # of parts, and how their tokens are called
 
 
 class Segment(NamedTuple):
@@ -19,7 +29,9 @@ class Segment(NamedTuple):
 
     text: str
     is_special: bool
-    learned: tuple[tuple[int, int], ...]  # (begin, end) of the characters that are in the loss, ascending
+    learned: tuple[
+        tuple[int, int], ...
+    ]  # (begin, end) of the characters that are in the loss, ascending
     known: Tokenized | None = None  # its tokens, if they are known
 
 
@@ -28,13 +40,22 @@ def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> 
     messages, found = conversation.messages, [Segment(bos_token, True, ())]
     for what in ("tool_calls", "function_call", *REASONING):
         if conversation.tools or any(message.get(what) for message in messages):
-            raise CannotMask(f"nanochat's rendering has no place for {'tools' if conversation.tools else what}")
+            raise CannotMask(
+                f"nanochat's rendering has no place for {'tools' if conversation.tools else what}"
+            )
     if first := int(messages[0]["role"] == "system"):
         texts = [message.get("content") for message in messages[:2]]
-        if [one["role"] for one in messages[1:2]] != ["user"] or not all(isinstance(text, str) for text in texts):
-            raise BrokenConversation("expected texts of the system and then of the user, as nanochat does")
+        if [one["role"] for one in messages[1:2]] != ["user"] or not all(
+            isinstance(text, str) for text in texts
+        ):
+            raise BrokenConversation(
+                "expected texts of the system and then of the user, as nanochat does"
+            )
         messages = [messages[1] | {"content": "\n\n".join(map(str, texts))}, *messages[2:]]
-    last = max((number for number, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+    last = max(
+        (number for number, message in enumerate(messages) if message["role"] == "assistant"),
+        default=-1,
+    )
 
     def write(text: str, in_loss: bool = False, is_special: bool = True) -> None:
         if text:
@@ -43,15 +64,25 @@ def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> 
     for number, message in enumerate(messages):
         role, content = ("user", "assistant")[number % 2], message.get("content")
         if message["role"] != role:
-            raise BrokenConversation(f"message {number} is from {message['role']}, and nanochat expects {role}")
+            raise BrokenConversation(
+                f"message {number} is from {message['role']}, and nanochat expects {role}"
+            )
         if role == "user" and not isinstance(content, str):
-            raise BrokenConversation(f"expected a user's message to be text, as nanochat does, found {content!r:.60}")
+            raise BrokenConversation(
+                f"expected a user's message to be text, as nanochat does, found {content!r:.60}"
+            )
         is_learned = number + first in conversation.learned and (loss == "all" or number == last)
         write(f"<|{role}_start|>")
-        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content or ():
-            kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
+        for part in (
+            [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+        ):
+            kind, text = (
+                (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
+            )
             if not isinstance(text, str) or kind not in KINDS:
-                raise BrokenConversation(f"a part of type {kind!r}; nanochat knows {', '.join(KINDS)}")
+                raise BrokenConversation(
+                    f"a part of type {kind!r}; nanochat knows {', '.join(KINDS)}"
+                )
             in_loss = is_learned and kind != "python_output"
             write(f"<|{KINDS[kind]}_start|>" if KINDS[kind] else "", in_loss)
             write(text, in_loss, is_special=False)

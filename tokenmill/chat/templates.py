@@ -30,7 +30,15 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 
 Rendered = tuple[str, list[tuple[int, int]]]  # a text, and (begin, end) of its generation blocks
 NOW = datetime.datetime(2024, 7, 26)
-FAILS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError)
+FAILS = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    ArithmeticError,
+)
 
 
 class _Namespace(jinja2.utils.Namespace):
@@ -69,36 +77,68 @@ class JinjaTemplate:
     """A chat template; `has_blocks`: whether it marks what is learned. Raises ValueError if it is not valid Jinja."""
 
     def __init__(self, source: str, variables: dict[str, str]):
-        how: Any = {"trim_blocks": True, "lstrip_blocks": True, "extensions": [_Blocks, jinja2.ext.loopcontrols]}
+        how: Any = {
+            "trim_blocks": True,
+            "lstrip_blocks": True,
+            "extensions": [_Blocks, jinja2.ext.loopcontrols],
+        }
         environment: Any = jinja2.sandbox.ImmutableSandboxedEnvironment(**how)
         environment.has_blocks, environment.rendered, environment.blocks = False, [], []
-        environment.filters["tojson"] = lambda x, ensure_ascii=False, indent=None, separators=None, sort_keys=False: (
-            json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        environment.filters["tojson"] = (
+            lambda x, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
+                x,
+                ensure_ascii=ensure_ascii,
+                indent=indent,
+                separators=separators,
+                sort_keys=sort_keys,
+            )
         )
-        environment.globals.update(raise_exception=_raise, strftime_now=NOW.strftime, namespace=_Namespace)
+        environment.globals.update(
+            raise_exception=_raise, strftime_now=NOW.strftime, namespace=_Namespace
+        )
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"the chat template is not valid Jinja: line {error.lineno}: {error.message}") from error
-        self.variables, self.has_blocks, self._environment = variables, environment.has_blocks, environment
+            raise ValueError(
+                f"the chat template is not valid Jinja: line {error.lineno}: {error.message}"
+            ) from error
+        self.variables, self.has_blocks, self._environment = (
+            variables,
+            environment.has_blocks,
+            environment,
+        )
 
-    def render(self, messages: Sequence[Any], tools: list[Any] | None = None, prompt: bool = False) -> Rendered:
+    def render(
+        self, messages: Sequence[Any], tools: list[Any] | None = None, prompt: bool = False
+    ) -> Rendered:
         """The text of a conversation, with the prompt for an answer if that is asked for, and its blocks.
 
         Raises CannotMask with the template's reason.
         """
         environment = self._environment
         environment.rendered, environment.blocks = [], []
-        given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
+        given = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": prompt,
+        }
         try:
             for piece in self._template.generate(self.variables, **given):
                 environment.rendered.append(piece)
         except (*FAILS, RecursionError) as error:
-            raise CannotMask(f"the template rejects it: {str(error) or type(error).__name__}"[:160]) from error
+            raise CannotMask(
+                f"the template rejects it: {str(error) or type(error).__name__}"[:160]
+            ) from error
         text = "".join(environment.rendered)
         blocks = [(begin, begin + len(block)) for begin, block in environment.blocks]
-        if any(text[begin:end] != block for (begin, end), (_, block) in zip(blocks, environment.blocks, strict=True)):
-            raise CannotMask("a generation block is within a macro, a filter or a set, so its place cannot be told")
+        if any(
+            text[begin:end] != block
+            for (begin, end), (_, block) in zip(blocks, environment.blocks, strict=True)
+        ):
+            raise CannotMask(
+                "a generation block is within a macro, a filter or a set, so its place cannot be told"
+            )
         return text, blocks
 
 
@@ -118,7 +158,11 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
         return ChatRule.named(spec, loss)
     path = Path(spec)
     if path.is_dir():
-        path /= "tokenizer_config.json" if (path / "tokenizer_config.json").exists() else "chat_template.jinja"
+        path /= (
+            "tokenizer_config.json"
+            if (path / "tokenizer_config.json").exists()
+            else "chat_template.jinja"
+        )
     if not path.exists():
         raise FileNotFoundError(
             f"{path}: expected {' or '.join(NAMES)}, a tokenizer_config.json or a .jinja file, found no such file; "
@@ -130,23 +174,34 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
     try:
         found = json.loads(_text(config)) if config.exists() else {}
     except ValueError as error:
-        raise ValueError(f"{config}: expected a tokenizer_config.json, found broken JSON ({error})") from error
+        raise ValueError(
+            f"{config}: expected a tokenizer_config.json, found broken JSON ({error})"
+        ) from error
     if not isinstance(found, dict):
-        raise ValueError(f"{config}: expected a tokenizer_config.json, found a {type(found).__name__}")
+        raise ValueError(
+            f"{config}: expected a tokenizer_config.json, found a {type(found).__name__}"
+        )
     template = _text(beside) if beside.exists() else found.get("chat_template")
     if isinstance(template, list):  # several, by name
-        template = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}.get("default")
+        template = {
+            one.get("name"): one.get("template") for one in template if isinstance(one, dict)
+        }.get("default")
     if not isinstance(template, str) or not template:
         raise ValueError(
             f"{path}: expected a chat_template in it, or a chat_template.jinja beside it, found neither; name another "
             "file by --chat, or use --chat chatml"
         )
     if not config.exists() and (names := re.findall(r"\b(?:bos|eos|pad|unk)_token\b", template)):
-        raise ValueError(f"{path}: writes {names[0]}; put the tokenizer_config.json beside it that says which that is")
+        raise ValueError(
+            f"{path}: writes {names[0]}; put the tokenizer_config.json beside it that says which that is"
+        )
     named = {key: value for key, value in sorted(found.items()) if key.endswith("_token")}
     for key in ("extra_special_tokens", "model_specific_special_tokens"):
         named |= found[key] if isinstance(found.get(key), dict) else {}
-    texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
+    texts = {
+        key: value.get("content") if isinstance(value, dict) else value
+        for key, value in named.items()
+    }
     variables = {key: text for key, text in texts.items() if isinstance(text, str)}
     name = path.stem if is_jinja else path.absolute().parent.name or path.stem
     return ChatRule(name, template, loss, variables=variables)
@@ -154,12 +209,18 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
 
 def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
     """The tokenizer of a chat set. Special tokens that it lacks are added if the rule says so, after its last id."""
-    lacks = [token for token in rule.needs if token not in tokenizer.special_tokens] if rule.adds else []
+    lacks = (
+        [token for token in rule.needs if token not in tokenizer.special_tokens]
+        if rule.adds
+        else []
+    )
     ids = {token: tokenizer.vocab_size + number for number, token in enumerate(lacks)}
     facts: dict[str, Any] = {"chat": replace(rule, text_fingerprint=tokenizer.fingerprint)}
     if isinstance(tokenizer, HuggingFace):
         if ordinary := [token for token in lacks if token.encode() in tokenizer.tokens.values()]:
-            raise ValueError(f"{tokenizer.name}: {ordinary[0]} is an ordinary token; make it special in tokenizer.json")
+            raise ValueError(
+                f"{tokenizer.name}: {ordinary[0]} is an ordinary token; make it special in tokenizer.json"
+            )
         added = [added_token(id, token, special=True) for token, id in ids.items()]
         added = [*(tokenizer.parts.get("added_tokens") or []), *added]
         facts["parts"] = tokenizer.parts | {"added_tokens": added}

@@ -23,5 +23,7 @@ from tokenmill.exchange.convert_out import Out, export
 def main(arguments: list[str], prog: str) -> None:
     """Converts, and prints the new folder."""
     verbs: dict[str, Callable] = {"out": Out, "in": In}
-    config = tyro.extras.subcommand_cli_from_dict(verbs, prog=prog, args=arguments, description=__doc__)
+    config = tyro.extras.subcommand_cli_from_dict(
+        verbs, prog=prog, args=arguments, description=__doc__
+    )
     print(export(config) if isinstance(config, Out) else take_in(config))

@@ -35,12 +35,16 @@ class Out:
     """Writes a token set as token files of another program."""
 
     layout: tyro.conf.Positional[Name]  # the program that reads the files, or their format
-    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder or address
+    tokens: tyro.conf.Positional[
+        Annotated[str, tyro.conf.arg(metavar="TOKENS")]
+    ]  # the token set's folder or address
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FOLDER")]]  # a new folder
     # of raw, llm.c and npy, about so many a file; by default 100M. Files are of even size, at least two to train on
     file_tokens: int | None = None
     eos: bool = False  # documents end with EOS, and have no BOS; datatrove's always do
-    eos_token: str | None = None  # --eos with another special token than the tokenizer's own end of text
+    eos_token: str | None = (
+        None  # --eos with another special token than the tokenizer's own end of text
+    )
     view: str | None = None  # only the documents of this view, each as often as it counts
 
 
@@ -53,24 +57,40 @@ def export(config: Out) -> Path:
         file_tokens = whole_number("--file-tokens", config.file_tokens, 1)
         if not layout.is_cut:
             cut = ", ".join(name for name, other in LAYOUTS.items() if other.is_cut)
-            raise ValueError(f"--file-tokens is for layouts of many files, {cut}; {config.layout} has its own")
-    eos_id = _eos_id(tokenizer, config.eos_token) if config.eos or config.eos_token or layout.ends else None
+            raise ValueError(
+                f"--file-tokens is for layouts of many files, {cut}; {config.layout} has its own"
+            )
+    eos_id = (
+        _eos_id(tokenizer, config.eos_token)
+        if config.eos or config.eos_token or layout.ends
+        else None
+    )
     kept = layout.columns if eos_id is None else ()
-    _say_what_is_left_out(token_set, config.layout if eos_id is None else f"{config.layout} with EOS", kept)
-    prefix = str(token_set.manifest["dataset"])  # of file names, in which readers look for the name of a split
+    _say_what_is_left_out(
+        token_set, config.layout if eos_id is None else f"{config.layout} with EOS", kept
+    )
+    prefix = str(
+        token_set.manifest["dataset"]
+    )  # of file names, in which readers look for the name of a split
     prefix = "tokens" if any(split in prefix.lower() for split in SPLITS) else prefix
     with new_folder(Path(config.folder)) as unfinished:
         for name in SPLITS:
-            shards = documents_of(token_set, [entry for entry in token_set.split(name) if entry.tokens])
+            shards = documents_of(
+                token_set, [entry for entry in token_set.split(name) if entry.tokens]
+            )
             if not shards:
                 of = (
-                    token_set.display_name if config.view is None else f"{token_set.display_name}, view {config.view!r}"
+                    token_set.display_name
+                    if config.view is None
+                    else f"{token_set.display_name}, view {config.view!r}"
                 )
                 raise ValueError(f"{of}: split {name!r} has no token to write")
             if eos_id is not None:
                 _require_no_eos(token_set, shards, eos_id)
                 shards = [shard.ended(eos_id) for shard in shards]
-            split = SplitFiles(name, prefix, token_set.numpy_dtype, shards, file_tokens, tokenizer.name)
+            split = SplitFiles(
+                name, prefix, token_set.numpy_dtype, shards, file_tokens, tokenizer.name
+            )
             layout.write(split, unfinished)
         if config.layout == "nanogpt":
             write_meta(unfinished, tokenizer)
@@ -94,18 +114,27 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def _say_what_is_left_out(token_set: TokenSet, where: str, kept: tuple[str, ...]) -> None:
     """Names the optional columns that the layout has no place for."""
     records = map(token_set.record, token_set.entries)
-    optional = Counter(name for record in records for name, column in columns_of(record).items() if column.optional)
+    optional = Counter(
+        name for record in records for name, column in columns_of(record).items() if column.optional
+    )
     for name, shards in sorted(optional.items()):
         if name not in kept:
-            print(f"left out: column {name} of {shards:,} shards, as {where} has no place for it", file=sys.stderr)
+            print(
+                f"left out: column {name} of {shards:,} shards, as {where} has no place for it",
+                file=sys.stderr,
+            )
 
 
 def _eos_id(tokenizer: Tokenizer, eos_token: str | None) -> int:
     """The id that documents end with. Where a tokenizer has none of its own, BOS stands between documents."""
     special = tokenizer.special_tokens
-    token = eos_token or next((token for token in EOT_TOKENS if token in special), tokenizer.bos_token)
+    token = eos_token or next(
+        (token for token in EOT_TOKENS if token in special), tokenizer.bos_token
+    )
     if token not in special:
-        raise ValueError(f"--eos-token {token}: expected a special token of {tokenizer.name}, {', '.join(special)}")
+        raise ValueError(
+            f"--eos-token {token}: expected a special token of {tokenizer.name}, {', '.join(special)}"
+        )
     return special[token]
 
 

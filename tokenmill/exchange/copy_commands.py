@@ -33,11 +33,15 @@ class Push:
     again: it continues where it stopped. On the hub, a dataset card is written from the manifest.
     """
 
-    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder
+    tokens: tyro.conf.Positional[
+        Annotated[str, tyro.conf.arg(metavar="TOKENS")]
+    ]  # the token set's folder
     # s3://, gs://, hf://datasets/OWNER/NAME
     address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
     license: str | None = None  # of the text, for the hub's card, as odc-by
-    private: bool = False  # make the hub's repository, where it is not there, one that not everybody sees
+    private: bool = (
+        False  # make the hub's repository, where it is not there, one that not everybody sees
+    )
 
 
 def main(arguments: list[str], prog: str) -> None:
@@ -56,10 +60,14 @@ def send(arguments: list[str], prog: str) -> None:
     if address.startswith("hf://"):
         parse_address(address)
         if not config.license:
-            raise ValueError("expected --license, of the text, for the dataset card, as odc-by, cc-by-4.0 or unknown")
+            raise ValueError(
+                "expected --license, of the text, for the dataset card, as odc-by, cc-by-4.0 or unknown"
+            )
         card = card_of(token_set, address, config.license).encode()
     elif config.license or config.private:
-        raise ValueError("--license and --private are for the hub, hf://datasets/OWNER/NAME; leave them out")
+        raise ValueError(
+            "--license and --private are for the hub, hf://datasets/OWNER/NAME; leave them out"
+        )
     size = sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize
     with counting(f"pushing to {redact(address)}", size) as count:
         sent = push(token_set, address, count, card, config.private)
@@ -71,7 +79,9 @@ def send(arguments: list[str], prog: str) -> None:
 def counting(what: str, size: int) -> Iterator[Progress]:
     """Says on stderr how much of `size` bytes has come: a bar in a terminal, else a line now and then."""
     seconds, lock = 0.1 if sys.stderr.isatty() else 15, threading.Lock()
-    with tqdm(desc=what, total=size, unit="B", unit_scale=True, mininterval=seconds, leave=False) as bar:
+    with tqdm(
+        desc=what, total=size, unit="B", unit_scale=True, mininterval=seconds, leave=False
+    ) as bar:
 
         def count(shards: int, size: int) -> None:  # from any thread
             with lock:
@@ -108,12 +118,23 @@ def card_of(token_set: TokenSet, address: str, license: str) -> str:
     manifest, tokenizer, rows = token_set.manifest, token_set.tokenizer, list[str]()
     for split in SPLITS:
         entries = token_set.split(split)
-        tokens, documents = sum(entry.tokens for entry in entries), sum(entry.documents for entry in entries)
+        tokens, documents = (
+            sum(entry.tokens for entry in entries),
+            sum(entry.documents for entry in entries),
+        )
         rows.append(f"| {split} | {tokens:,} tokens, {documents:,} documents |")
     if hub := manifest.get("hub"):
         rows.append(f"| from | {hub['repository']} on the hub, at commit `{hub['commit']}` |")
-    facts = {"name": manifest["dataset"], "text_bytes": manifest["text_bytes"], "bos": tokenizer["bos_token"]}
-    facts |= {"tokenizer": tokenizer["name"], "fingerprint": tokenizer["fingerprint"], "digest": token_set.digest}
+    facts = {
+        "name": manifest["dataset"],
+        "text_bytes": manifest["text_bytes"],
+        "bos": tokenizer["bos_token"],
+    }
+    facts |= {
+        "tokenizer": tokenizer["name"],
+        "fingerprint": tokenizer["fingerprint"],
+        "digest": token_set.digest,
+    }
     return CARD.format(**facts, license=json.dumps(license), rows="\n".join(rows), address=address)
 
 
@@ -137,7 +158,9 @@ def fetch(arguments: list[str], prog: str) -> None:
     """Fetches what the command line asks for, and prints where it is."""
     config = tyro.cli(Pull, prog=prog, args=arguments)
     if not is_address(config.address):
-        raise ValueError(f"{config.address}: expected an address, as s3://bucket/NAME; copy a folder by cp -r")
+        raise ValueError(
+            f"{config.address}: expected an address, as s3://bucket/NAME; copy a folder by cp -r"
+        )
     address = str(named(config.address))
     require_folder("the folder", config.folder)
     folder, (_, manifest) = config.folder or TOKENS_ROOT / name_of(address), read_manifest(address)

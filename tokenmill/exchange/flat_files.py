@@ -16,7 +16,9 @@ from tokenmill.store.documents import ShardDocuments
 from tokenmill.store.maps import map_file
 
 BLOCK_TOKENS = 1 << 22
-FILE_TOKENS = 100_000_000  # about, of the layouts with several files: build-nanogpt's and llm.c's own size
+FILE_TOKENS = (
+    100_000_000  # about, of the layouts with several files: build-nanogpt's and llm.c's own size
+)
 
 
 class SplitFiles(NamedTuple):
@@ -69,7 +71,10 @@ def file_sizes(lengths: np.ndarray, most: int, trains: bool) -> list[int]:
 
 
 # llm.c's magic and version (its data_common.py)
-LLMC_HEADERS: dict[tuple[int, ...], np.dtype] = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
+LLMC_HEADERS: dict[tuple[int, ...], np.dtype] = {
+    (20240520, 1): np.dtype("<u2"),
+    (20240801, 7): np.dtype("<u4"),
+}
 LLMC_BYTES = 256 * 4
 LLMC_MOST = (1 << 31) - 1  # tokens of a file, which its header counts
 
@@ -78,7 +83,9 @@ class Header(NamedTuple):
     """What stands before the ids of a file."""
 
     write: Callable[[np.dtype, int], bytes]  # of a file of so many ids
-    read: Callable[[Path, np.dtype], tuple[int, np.dtype]]  # its bytes, and what follows; `dtype` if it does not say
+    read: Callable[
+        [Path, np.dtype], tuple[int, np.dtype]
+    ]  # its bytes, and what follows; `dtype` if it does not say
 
 
 def write_flat(path: Path, blocks: Iterable[np.ndarray], header: bytes = b"") -> None:
@@ -94,13 +101,17 @@ def write_flat(path: Path, blocks: Iterable[np.ndarray], header: bytes = b"") ->
 def write_one(split: SplitFiles, folder: Path) -> None:
     """nanoGPT's only file of a split."""
     if split.dtype.itemsize != 2:
-        raise ValueError("nanoGPT's files are uint16, and this token set's vocabulary is over 65,536; use llm.c or raw")
+        raise ValueError(
+            "nanoGPT's files are uint16, and this token set's vocabulary is over 65,536; use llm.c or raw"
+        )
     write_flat(folder / f"{split.name}.bin", split.blocks())
 
 
 def write_cut(header: Header, suffix: str, split: SplitFiles, folder: Path) -> None:
     """Files of even size. build-nanogpt takes the first of all, number 0, to validate."""
-    for number, (count, blocks) in enumerate(split.files(), int(split.name == "train" or header is BARE)):
+    for number, (count, blocks) in enumerate(
+        split.files(), int(split.name == "train" or header is BARE)
+    ):
         path = folder / f"{split.dataset}_{split.name}_{number:06d}{suffix}"
         write_flat(path, blocks, header.write(split.dtype, count))
 
@@ -110,24 +121,32 @@ def read_flat(header: Header, path: Path, dtype: np.dtype) -> tuple[np.ndarray, 
     begin, dtype = header.read(path, dtype)
     size = path.stat().st_size - begin
     if size % dtype.itemsize or not size:
-        raise ValueError(f"{path}: expected {dtype.name} token ids, found {size:,} bytes; is it a file of this format?")
+        raise ValueError(
+            f"{path}: expected {dtype.name} token ids, found {size:,} bytes; is it a file of this format?"
+        )
     tokens = map_file(path, np.dtype(np.uint8))[begin:].view(dtype)
     some = tokens[: 1 << 16]
     if dtype.itemsize == 2 and len(some) > 3 and some[::2].any() and not some[1::2].any():
-        raise ValueError(f"{path}: expected uint16 token ids, and every other one is 0: they look like uint32 ids")
+        raise ValueError(
+            f"{path}: expected uint16 token ids, and every other one is 0: they look like uint32 ids"
+        )
     return tokens, None
 
 
 def _read_bare(path: Path, dtype: np.dtype) -> tuple[int, np.dtype]:
     with open(path, "rb") as file:
         if file.read(6) == b"\x93NUMPY":
-            raise ValueError(f"{path}: expected bare token ids, found an array of NumPy's with a header; use npy")
+            raise ValueError(
+                f"{path}: expected bare token ids, found an array of NumPy's with a header; use npy"
+            )
     return 0, dtype
 
 
 def _write_llmc(dtype: np.dtype, count: int) -> bytes:
     if count > LLMC_MOST:
-        raise ValueError(f"a file of llm.c counts its tokens in 32 bits, and one would have {count:,}: --file-tokens")
+        raise ValueError(
+            f"a file of llm.c counts its tokens in 32 bits, and one would have {count:,}: --file-tokens"
+        )
     (key,) = (key for key, known in LLMC_HEADERS.items() if known == dtype)
     return np.array([*key, count, *[0] * 253], "<i4").tobytes()
 
@@ -137,7 +156,9 @@ def _read_llmc(path: Path, dtype: np.dtype) -> tuple[int, np.dtype]:
     found = tuple(header[:2].tolist())
     if len(header) < 256 or found not in LLMC_HEADERS:
         known = " or ".join(f"magic {magic}, version {version}" for magic, version in LLMC_HEADERS)
-        raise ValueError(f"{path}: expected a header of 256 int32, {known}, found {found}; is it a file of llm.c's?")
+        raise ValueError(
+            f"{path}: expected a header of 256 int32, {known}, found {found}; is it a file of llm.c's?"
+        )
     dtype = LLMC_HEADERS[found]
     require_size(path, LLMC_BYTES + int(header[2]) * dtype.itemsize)
     return LLMC_BYTES, dtype
@@ -145,7 +166,11 @@ def _read_llmc(path: Path, dtype: np.dtype) -> tuple[int, np.dtype]:
 
 def _write_numpy(dtype: np.dtype, count: int) -> bytes:
     file = io.BytesIO()
-    facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+    facts = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": (count,),
+    }
     np.lib.format.write_array_header_1_0(file, facts)
     return file.getvalue()
 
@@ -158,14 +183,18 @@ def _read_numpy(path: Path, dtype: np.dtype) -> tuple[int, np.dtype]:
             f"{path}: expected an array of NumPy's, found another or a damaged file; check the layout"
         ) from error
     if array.ndim != 1 or array.dtype.kind not in "ui":
-        raise ValueError(f"{path}: expected an array of ids, found {array.dtype} of shape {array.shape}")
+        raise ValueError(
+            f"{path}: expected an array of ids, found {array.dtype} of shape {array.shape}"
+        )
     return array.offset, array.dtype
 
 
 def require_size(path: Path, expected: int) -> None:
     """ValueError if a file does not have as many bytes as its header says."""
     if (found := path.stat().st_size) != expected:
-        raise ValueError(f"{path}: expected {expected:,} bytes, as its header says, found {found:,}; it is damaged")
+        raise ValueError(
+            f"{path}: expected {expected:,} bytes, as its header says, found {found:,}; it is damaged"
+        )
 
 
 BARE = Header(lambda dtype, count: b"", _read_bare)

@@ -28,7 +28,9 @@ class Layout(NamedTuple):
 
 
 def _flat(header: flat.Header, suffix: str) -> Layout:
-    return Layout(partial(flat.write_cut, header, suffix), partial(flat.read_flat, header), is_cut=True)
+    return Layout(
+        partial(flat.write_cut, header, suffix), partial(flat.read_flat, header), is_cut=True
+    )
 
 
 LAYOUTS: dict[str, Layout] = {

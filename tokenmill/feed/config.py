@@ -58,7 +58,13 @@ class LoaderConfig:
     @classmethod
     def of(cls, arguments: dict[str, Any]) -> Self:
         """The settings among `arguments`, the `locals()` of a function whose parameters are named like the fields."""
-        return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
+        return cls(
+            **{
+                field.name: arguments[field.name]
+                for field in fields(cls)
+                if field.name in arguments
+            }
+        )
 
     def __post_init__(self) -> None:
         if self.tokens in ("", *SPLITS) and not Path(str(self.tokens), "manifest.json").exists():
@@ -66,12 +72,23 @@ class LoaderConfig:
                 f"the first argument must be a token set's folder, found {self.tokens!r}: pass the folder first, as "
                 "('data/tokens/NAME', 'train'), or write split='train' to use the one token set under data/tokens"
             )
-        known = {"split": SPLITS, "packing": PACKINGS, "long_documents": LONG_DOCUMENTS, "loss": LOSSES}
+        known = {
+            "split": SPLITS,
+            "packing": PACKINGS,
+            "long_documents": LONG_DOCUMENTS,
+            "loss": LOSSES,
+        }
         for field, values in known.items():
             one_of(field, getattr(self, field), values)
-        given = {field: least for field, least in LEAST_IF_GIVEN.items() if getattr(self, field) is not None}
+        given = {
+            field: least
+            for field, least in LEAST_IF_GIVEN.items()
+            if getattr(self, field) is not None
+        }
         for field, least in (LEAST | given).items():
-            self._set(field, whole_number(field, getattr(self, field), least, MOST.get(field, LARGEST)))
+            self._set(
+                field, whole_number(field, getattr(self, field), least, MOST.get(field, LARGEST))
+            )
         for field in ("shuffle", "drop_last"):
             self._set(field, truth(field, getattr(self, field)))
         self._set("split", str(self.split))
@@ -81,11 +98,16 @@ class LoaderConfig:
         if self.cache_dir is not None:
             self._set("cache_dir", cache_root(self.cache_dir))
         if isinstance(self.tokens, Mapping):
-            raise ValueError("tokens must be a token set's folder or a Mixture, not a dict; pass Mixture({...})")
+            raise ValueError(
+                "tokens must be a token set's folder or a Mixture, not a dict; pass Mixture({...})"
+            )
         if self.tokens is not None and not isinstance(self.tokens, Mixture):
             location = named(self.tokens)
             is_mixture = isinstance(location, Path) and location.suffix == ".toml"
-            self._set("tokens", Mixture.load(location) if is_mixture else folder_of(self.tokens, Path.cwd()))
+            self._set(
+                "tokens",
+                Mixture.load(location) if is_mixture else folder_of(self.tokens, Path.cwd()),
+            )
         self._require_valid()
 
     def _set(self, field: str, value: object) -> None:
@@ -94,22 +116,32 @@ class LoaderConfig:
     def _require_valid(self) -> None:
         is_mixture = isinstance(self.tokens, Mixture)
         if is_mixture and self.view is not None:
-            raise ValueError(f"view={self.view!r} is for one token set; use Mixture(..., views={{source: view}})")
+            raise ValueError(
+                f"view={self.view!r} is for one token set; use Mixture(..., views={{source: view}})"
+            )
         if is_mixture and self.epochs is not None:
-            raise ValueError("epochs is for one token set, as mixture['NAME']; a mixture ends with its max_epochs")
+            raise ValueError(
+                "epochs is for one token set, as mixture['NAME']; a mixture ends with its max_epochs"
+            )
         if isinstance(self.tokens, Mixture) and self.split == "val" and len(self.tokens.stages) > 1:
             raise ValueError("validation has no stages: pass mixture.at(0), or mixture.at('900B')")
-        if self.packing == "nanochat" and (is_mixture or self.view is not None or self.epochs is not None):
+        if self.packing == "nanochat" and (
+            is_mixture or self.view is not None or self.epochs is not None
+        ):
             raise ValueError(
                 "a mixture, view or epochs is not supported with packing='nanochat', whose rows are those of one whole "
                 "token set, without end; use packing='best_fit'"
             )
         if self.loss == "once" and self.packing != "best_fit":
-            raise ValueError(f"loss='once' is not supported with packing={self.packing!r}; use packing='best_fit'")
+            raise ValueError(
+                f"loss='once' is not supported with packing={self.packing!r}; use packing='best_fit'"
+            )
         rank, world_size = self.rank, self.world_size
         if self.mesh is not None and rank is not None:
             raise ValueError("mesh determines rank and world_size; leave these out")
-        if (rank is None) != (world_size is None) or (rank is not None and rank >= (world_size or 0)):
+        if (rank is None) != (world_size is None) or (
+            rank is not None and rank >= (world_size or 0)
+        ):
             raise ValueError(
                 f"pass both, rank from 0 to world_size - 1, or none; found rank={rank}, world_size={world_size}"
             )
@@ -117,7 +149,9 @@ class LoaderConfig:
     @property
     def mixture(self) -> Mixture:
         """The mixture that rows are made of; one token set is a mixture of one. Raises what finding a set raises."""
-        return Mixture.of(find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens, self.view)
+        return Mixture.of(
+            find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens, self.view
+        )
 
     @property
     def is_one_set(self) -> bool:
@@ -127,7 +161,9 @@ class LoaderConfig:
     @property
     def cache(self) -> CacheConfig:
         """Where remote token sets are cached, and the size limit of that cache."""
-        return CacheConfig(self.cache_dir, None if self.cache_bytes is None else int(self.cache_bytes))
+        return CacheConfig(
+            self.cache_dir, None if self.cache_bytes is None else int(self.cache_bytes)
+        )
 
     @property
     def order_seed(self) -> int:

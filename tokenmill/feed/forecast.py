@@ -45,7 +45,9 @@ class Forecast:
         return totals
 
 
-def forecast(mixture: Mixture, *, tokens: int | float | str, sizes: Mapping[str, int] | None = None) -> Forecast:
+def forecast(
+    mixture: Mixture, *, tokens: int | float | str, sizes: Mapping[str, int] | None = None
+) -> Forecast:
     """Forecasts what a run of `tokens`, as 1e12 or "1T", takes from each source. `sizes` are the tokens of an epoch,
     by default those of the token set.
 
@@ -53,7 +55,9 @@ def forecast(mixture: Mixture, *, tokens: int | float | str, sizes: Mapping[str,
     """
     sizes = sizes or {name: epoch_tokens(one, "train") for name, one in mixture.open().items()}
     if empty := [name for name, size in sizes.items() if not size]:
-        raise ValueError(f"source {empty[0]!r} has no training tokens; leave it out of this mixture")
+        raise ValueError(
+            f"source {empty[0]!r} has no training tokens; leave it out of this mixture"
+        )
     total = tokens_of("tokens", tokens)
     given, lines, problems = dict.fromkeys(sizes, 0.0), list[ForecastLine](), list[str]()
     room = {name: mixture.max_epochs.get(name, float("inf")) * sizes[name] for name in sizes}
@@ -63,17 +67,23 @@ def forecast(mixture: Mixture, *, tokens: int | float | str, sizes: Mapping[str,
         while at < end and not problems:
             live = {n: stage.weights[n] for n in sizes if n in stage.weights and given[n] < room[n]}
             if not live:
-                problems.append(f"all sources of stage {number} are used up after {at:,} tokens, before {end:,}")
+                problems.append(
+                    f"all sources of stage {number} are used up after {at:,} tokens, before {end:,}"
+                )
                 break
             whole = sum(live.values())
             capped = [name for name in live if name in mixture.max_epochs]
-            lasts = {name: round((room[name] - given[name]) * whole / live[name]) for name in capped}  # tokens of all
+            lasts = {
+                name: round((room[name] - given[name]) * whole / live[name]) for name in capped
+            }  # tokens of all
             until = min([end, *(at + max(1, tokens) for tokens in lasts.values())])
             for name, weight in live.items():
                 before, given[name] = given[name], given[name] + (until - at) * weight / whole
                 if name in lasts and until - at >= lasts[name]:
                     given[name] = room[name]  # it retires here
                 took, epochs = round(given[name]) - round(before), given[name] / sizes[name]
-                lines.append(ForecastLine(number, at, until, name, weight, weight / whole, took, epochs))
+                lines.append(
+                    ForecastLine(number, at, until, name, weight, weight / whole, took, epochs)
+                )
             at = until
     return Forecast(mixture, total, lines, problems)

@@ -37,7 +37,9 @@ def exact(name: str, value: Any) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         raise ValueError(f"{name} must be a positive number, not {value!r}")
     if value <= 0 or not (isinstance(value, Rational) or math.isfinite(value)):
-        raise ValueError(f"{name} must be a positive number, not {value}; leave out what you do not want to use")
+        raise ValueError(
+            f"{name} must be a positive number, not {value}; leave out what you do not want to use"
+        )
     if isinstance(value, Rational):  # whole numbers too
         return Fraction(int(value.numerator), int(value.denominator))
     return Fraction(str(value))
@@ -85,7 +87,10 @@ def powers(sizes: Mapping[str, Any], temperature: float = 1.0) -> dict[str, floa
     power = 1 / exact("temperature", temperature)
     found = {name: exact(f"the size of {name!r}", size) for name, size in sizes.items()}
     largest = max(found.values(), default=Fraction(1))
-    return {name: float(size) if power == 1 else float(size / largest) ** float(power) for name, size in found.items()}
+    return {
+        name: float(size) if power == 1 else float(size / largest) ** float(power)
+        for name, size in found.items()
+    }
 
 
 PathLike = str | os.PathLike[str]
@@ -118,13 +123,20 @@ class Mixture:
         max_epochs: Mapping[str, int] | int | None = None,
         removed: Iterable[str] = (),
     ):
-        self.paths = {_plain(name): folder_of(path, Path.cwd()) for name, path in _mapping("sources", sources).items()}
+        self.paths = {
+            _plain(name): folder_of(path, Path.cwd())
+            for name, path in _mapping("sources", sources).items()
+        }
         self.stages = self._read_stages([(0, weights)] if isinstance(weights, Mapping) else weights)
-        if unused := [name for name in self.paths if all(name not in stage.weights for stage in self.stages)]:
+        if unused := [
+            name for name in self.paths if all(name not in stage.weights for stage in self.stages)
+        ]:
             raise ValueError(
                 f"source {unused[0]!r} has no weight; leave it out, or, if a run used it, list it in removed"
             )
-        self.views = {self._known("views", s): v for s, v in _mapping("views", views).items() if v is not None}
+        self.views = {
+            self._known("views", s): v for s, v in _mapping("views", views).items() if v is not None
+        }
         if wrong := [view for view in self.views.values() if not isinstance(view, str) or not view]:
             raise ValueError(f"a view must be the name of a view, not {wrong[0]!r}")
         if max_epochs is not None and not isinstance(max_epochs, Mapping):
@@ -174,14 +186,19 @@ class Mixture:
         moment = tokens_of("tokens", tokens)
         weights = [stage for stage in self.stages if stage.begin <= moment][-1].weights
         settings: tuple[dict[str, Any], ...] = (self.paths, self.views, self.max_epochs)
-        paths, views, caps = ({name: one for name, one in some.items() if name in weights} for some in settings)
+        paths, views, caps = (
+            {name: one for name, one in some.items() if name in weights} for some in settings
+        )
         return Mixture(weights, sources=paths, views=views, max_epochs=caps, removed=self.removed)
 
     def open(self, cache: CacheConfig = DEFAULT_CACHE) -> dict[str, TokenSet]:
         """The token sets, with their views, by name. `cache` says where remote ones are cached. ValueError if two have
         other tokenizers, or are one set with equal views.
         """
-        sets = {name: open_set(path, cache).viewed(self.views.get(name)) for name, path in self.paths.items()}
+        sets = {
+            name: open_set(path, cache).viewed(self.views.get(name))
+            for name, path in self.paths.items()
+        }
         _require_compatible(sets)
         return sets
 
@@ -222,19 +239,25 @@ class Mixture:
             found.append(Stage(tokens_of(f"begin of stage {number}", begin), whole_weights(named)))
         begins = [stage.begin for stage in found]
         if not begins or begins != sorted({0, *begins}):
-            raise ValueError(f"stages must begin at 0 tokens and ascend, found stages that begin at {begins}")
+            raise ValueError(
+                f"stages must begin at 0 tokens and ascend, found stages that begin at {begins}"
+            )
         return found
 
     def _name(self, source: Any) -> str:
         """The name of a source, from its name or its folder. ValueError if two folders have the same name."""
-        if not isinstance(source, str | os.PathLike) or isinstance(text := os.fspath(source), bytes):
+        if not isinstance(source, str | os.PathLike) or isinstance(
+            text := os.fspath(source), bytes
+        ):
             raise ValueError(f"a source must be a name or a folder, not {source!r}")
         if text in self.paths:
             return text
         path = folder_of(text, Path.cwd())
         name = _plain(name_of(path))
         known = self.paths.setdefault(name, path)
-        if os.path.realpath(known) != os.path.realpath(path):  # of addresses too, which are equal as they are
+        if os.path.realpath(known) != os.path.realpath(
+            path
+        ):  # of addresses too, which are equal as they are
             raise ValueError(
                 f"two sources are called {name!r}: {known} and {path}; name them with sources={{name: folder}}"
             )
@@ -243,7 +266,9 @@ class Mixture:
     def _known(self, parameter: str, source: Any) -> str:
         before, name = [*self.paths], self._name(source)
         if name not in before:
-            raise ValueError(f"{parameter} names {name!r}, which is not a source of the mixture: {', '.join(before)}")
+            raise ValueError(
+                f"{parameter} names {name!r}, which is not a source of the mixture: {', '.join(before)}"
+            )
         return name
 
 
@@ -251,7 +276,10 @@ def _require_compatible(sets: Mapping[str, TokenSet]) -> None:
     """ValueError if token sets have different tokenizers, or if two of them have the same documents as often."""
     tokenizers = {(ids_fingerprint(one), one.dtype, one.bos_id): name for name, one in sets.items()}
     if len(tokenizers) > 1:
-        found = (f"{name!r} with {sets[name].tokenizer['name']}, {ids}" for (ids, *_), name in tokenizers.items())
+        found = (
+            f"{name!r} with {sets[name].tokenizer['name']}, {ids}"
+            for (ids, *_), name in tokenizers.items()
+        )
         raise ValueError(
             f"the sources of a mixture must have the same tokenizer, found {', '.join(found)}; prepare some of "
             "them again with the tokenizer of the others"
@@ -272,14 +300,22 @@ def ids_fingerprint(token_set: TokenSet) -> str:
     return str(token_set.tokenizer["fingerprint"] if chat is None else chat["text_fingerprint"])
 
 
-def proportional(sources: Iterable[PathLike] | Mapping[str, PathLike], temperature: float = 1.0) -> dict[str, float]:
+def proportional(
+    sources: Iterable[PathLike] | Mapping[str, PathLike], temperature: float = 1.0
+) -> dict[str, float]:
     """Weights for a Mixture from the training tokens of `sources`, folders or {name: folder}, to 1 / temperature.
 
     With temperature 1, all sources finish their epochs together. Higher temperatures favor small sources. ValueError if
     the temperature is not positive, or if a token set has no training tokens.
     """
-    named = sources if isinstance(sources, Mapping) else {os.fspath(source): source for source in sources}
-    sets = {name: open_set(folder_of(os.fspath(folder), Path.cwd())) for name, folder in named.items()}
+    named = (
+        sources
+        if isinstance(sources, Mapping)
+        else {os.fspath(source): source for source in sources}
+    )
+    sets = {
+        name: open_set(folder_of(os.fspath(folder), Path.cwd())) for name, folder in named.items()
+    }
     return powers({name: epoch_tokens(one, "train") for name, one in sets.items()}, temperature)
 
 
@@ -294,11 +330,23 @@ def tokens_of(name: str, amount: Any) -> int:
     """Parses a number of tokens: 900_000, 9e11, "900B", "1.5T". ValueError for anything else."""
     value = amount
     if isinstance(amount, str):
-        match = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?(?:e\d{1,2})?)([KMBT]?)", amount.strip(), re.IGNORECASE)
-        value = Fraction(match[1].replace("_", "")) * UNITS.get(match[2].upper(), 1) if match else None
-    value = 0 if not isinstance(value, bool) and value == 0 else exact(name, value) if value is not None else None
+        match = re.fullmatch(
+            r"(\d[\d_]*(?:\.\d+)?(?:e\d{1,2})?)([KMBT]?)", amount.strip(), re.IGNORECASE
+        )
+        value = (
+            Fraction(match[1].replace("_", "")) * UNITS.get(match[2].upper(), 1) if match else None
+        )
+    value = (
+        0
+        if not isinstance(value, bool) and value == 0
+        else exact(name, value)
+        if value is not None
+        else None
+    )
     if value is None or value != int(value):
-        raise ValueError(f"{name} must be a whole number of tokens, as 900_000 or '900B', not {amount!r}")
+        raise ValueError(
+            f"{name} must be a whole number of tokens, as 900_000 or '900B', not {amount!r}"
+        )
     return int(value)
 
 

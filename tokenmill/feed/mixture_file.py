@@ -47,19 +47,26 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         _table(f"sources.{name}", source, "path", "max_epochs", "view")
         for key, argument in (("path", "sources"), ("max_epochs", "max_epochs"), ("view", "views")):
             if key in source:
-                found[argument][name] = _located(name, source[key], folder) if key == "path" else source[key]
+                found[argument][name] = (
+                    _located(name, source[key], folder) if key == "path" else source[key]
+                )
     for number, stage in enumerate(stages):
         _table(f"stages[{number}]", stage, "begin", "weights")
         if missing := {"begin", "weights"} - stage.keys():
             raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
         found["weights"].append(
-            (stage["begin"], weights := _table(f"the weights of stages[{number}]", stage["weights"]))
+            (
+                stage["begin"],
+                weights := _table(f"the weights of stages[{number}]", stage["weights"]),
+            )
         )
         bare = {name: folder_of(name, folder) for name in weights if name not in found["sources"]}
         for name, path in bare.items():
             is_named = name in content.get("sources", (name,))
             if not is_named and isinstance(path, Path) and not path.exists():
-                raise ValueError(f"source {name!r} has a weight, but no [sources.{name}] and no folder {path}")
+                raise ValueError(
+                    f"source {name!r} has a weight, but no [sources.{name}] and no folder {path}"
+                )
         found["sources"] |= bare
     return found | {"removed": content.get("removed", ())}
 
@@ -84,5 +91,7 @@ def _table(where: str, value: Any, *known: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be a table, not {value!r}")
     if known and (unknown := [key for key in value if key not in known]):
-        raise ValueError(f"unknown key {where}{'.' * bool(where)}{unknown[0]}; the keys are {', '.join(known)}")
+        raise ValueError(
+            f"unknown key {where}{'.' * bool(where)}{unknown[0]}; the keys are {', '.join(known)}"
+        )
     return value

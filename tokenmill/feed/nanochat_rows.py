@@ -27,7 +27,9 @@ SHARDS_HELD = 8  # open at once; the longest documents stay in the buffer while 
 DOCUMENT = 32  # bits of a place below the visit
 
 
-def nanochat_rows(token_set: TokenSet, split: str, run: Run, rank: int) -> Iterator[tuple[Batch, int, Run]]:
+def nanochat_rows(
+    token_set: TokenSet, split: str, run: Run, rank: int
+) -> Iterator[tuple[Batch, int, Run]]:
     """This rank's rows from a run on, without end, as mixed_rows.py yields them. ValueError as `RankDocuments`."""
     (name,), setting = run.setting.sets, run.setting
     documents = RankDocuments(token_set, split, rank, setting.world_size)
@@ -41,7 +43,11 @@ def nanochat_rows(token_set: TokenSet, split: str, run: Run, rank: int) -> Itera
         cursors = {name: now.cursors[name]._replace(row=now.cursors[name].row + setting.batch_size)}
         now = now._replace(step=now.step + 1, cursors=cursors, rows={name: now.rows[name] + total})
         run = run._replace(now=now._replace(tokens=now.tokens + total * setting.seq_len))
-        yield Batch([Part(0, PickedRows(documents, rows), 0, len(rows))], slice(None)), total * setting.seq_len, run
+        yield (
+            Batch([Part(0, PickedRows(documents, rows), 0, len(rows))], slice(None)),
+            total * setting.seq_len,
+            run,
+        )
 
 
 class RankDocuments:
@@ -53,7 +59,8 @@ class RankDocuments:
     def __init__(self, token_set: TokenSet, split: str, rank: int, world_size: int):
         self.token_set, self.rank, self.world_size = token_set, rank, world_size
         self._files = [
-            list(shards) for _, shards in groupby(token_set.split(split), key=lambda entry: entry.sources[0])
+            list(shards)
+            for _, shards in groupby(token_set.split(split), key=lambda entry: entry.sources[0])
         ]
         self._visits: list[ShardEntry] = []  # the shard of each visit
         self._shard = lru_cache(SHARDS_HELD)(token_set.open)
@@ -80,15 +87,21 @@ class RankDocuments:
             check.require([shard])
         return shard, shard.offsets.data[document]
 
-    def _refills_of(self, entry: ShardEntry, groups: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    def _refills_of(
+        self, entry: ShardEntry, groups: list[tuple[int, int]]
+    ) -> Iterator[list[tuple[int, int]]]:
         lengths, base = self._shard(entry).lengths, len(self._visits) << DOCUMENT
         self._visits.append(entry)
         for first, last in groups:
             for start in range(first, last, REFILL_DOCUMENTS):
                 stop = min(start + REFILL_DOCUMENTS, last)
-                yield list(zip(lengths[start:stop].tolist(), range(base + start, base + stop), strict=True))
+                yield list(
+                    zip(lengths[start:stop].tolist(), range(base + start, base + stop), strict=True)
+                )
 
-    def _row_groups(self, file: list[ShardEntry]) -> Iterator[tuple[ShardEntry, list[tuple[int, int]]]]:
+    def _row_groups(
+        self, file: list[ShardEntry]
+    ) -> Iterator[tuple[ShardEntry, list[tuple[int, int]]]]:
         """This rank's row groups in the shards of a source file: the (first, last + 1) document of each."""
         for entry in file:
             sources, before = sources_of(self.token_set.record(entry)), 0
@@ -100,7 +113,11 @@ class RankDocuments:
                     )
                 ends = np.cumsum([before, *source["row_group_documents"]]).tolist()
                 spans = zip(source["row_groups"], ends[:-1], ends[1:], strict=True)
-                mine = [(first, last) for group, first, last in spans if group % self.world_size == self.rank]
+                mine = [
+                    (first, last)
+                    for group, first, last in spans
+                    if group % self.world_size == self.rank
+                ]
                 before = ends[-1]
                 if any(first < last for first, last in mine):
                     yield entry, mine
@@ -129,4 +146,8 @@ class PickedRows:
 
     def pieces(self, row: int) -> list[Piece]:
         """The pieces of a row, for display."""
-        return [p for place, taken in self._rows[row] for p in pieces_of(*self._documents.find(place), taken)]
+        return [
+            p
+            for place, taken in self._rows[row]
+            for p in pieces_of(*self._documents.find(place), taken)
+        ]

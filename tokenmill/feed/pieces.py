@@ -73,11 +73,15 @@ class Piece:
 def mask_of(shard: Shard, begin: int, end: int) -> np.ndarray:
     """Which of tokens `begin` to `end` of a chat set's shard are in the loss: (end - begin,) bool."""
     assert shard.mask_bytes is not None, "only chat sets have a mask"
-    bits = np.unpackbits(np.frombuffer(shard.mask_bytes[begin >> 3 : (end + 7) >> 3], np.uint8), bitorder="little")
+    bits = np.unpackbits(
+        np.frombuffer(shard.mask_bytes[begin >> 3 : (end + 7) >> 3], np.uint8), bitorder="little"
+    )
     return bits[begin & 7 :][: end - begin].view(bool)
 
 
-def pieces_of(shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False) -> list[Piece]:
+def pieces_of(
+    shard: Shard, begin: int, length: int, bos: bool = False, filler: bool = False
+) -> list[Piece]:
     """The pieces of a span of a shard's tokens, which may cover several documents."""
     parts = cut_at_documents(shard.offsets, begin, length)
     return [Piece(shard, *part, bos and not index, filler) for index, part in enumerate(parts)]
@@ -85,7 +89,9 @@ def pieces_of(shard: Shard, begin: int, length: int, bos: bool = False, filler: 
 
 def cut_at_documents(offsets: np.ndarray, begin: int, length: int) -> list[tuple[int, int, int]]:
     """Cuts a span of a token stream at documents: (document, its first token here, tokens) of each part."""
-    ends = np.array([begin, begin + length - 1], offsets.dtype)  # same dtype, so that offsets are not converted
+    ends = np.array(
+        [begin, begin + length - 1], offsets.dtype
+    )  # same dtype, so that offsets are not converted
     first, last = (np.searchsorted(offsets, ends, side="right") - 1).tolist()
     bounds = [begin, *offsets[first + 1 : last + 1].tolist(), begin + length]
     starts = [begin - int(offsets[first]), *[0] * (last - first)]
@@ -97,7 +103,11 @@ NONE = 1 << 62  # the place of the first target of a conversation that has none
 
 
 def first_targets(
-    shards: Sequence[Shard], shard: np.ndarray, begin: np.ndarray, length: np.ndarray, row_len: int | None
+    shards: Sequence[Shard],
+    shard: np.ndarray,
+    begin: np.ndarray,
+    length: np.ndarray,
+    row_len: int | None,
 ) -> np.ndarray:
     """The place of the first target of each document if it is longer than a row, else 0; NONE if it has none:
     (documents,) int64. `shard` and `begin` are its number in `shards` and its first token there. None as `row_len`
@@ -106,16 +116,22 @@ def first_targets(
     found = np.zeros(len(length), np.int64)
     for number, one in enumerate(shards):
         own = np.flatnonzero(shard == number)
-        document = np.searchsorted(one.offsets, begin[own].astype(one.offsets.dtype), side="right") - 1
+        document = (
+            np.searchsorted(one.offsets, begin[own].astype(one.offsets.dtype), side="right") - 1
+        )
         has_none = one.target_counts[document] == 0
         found[own[has_none]] = NONE
         long = own[(length[own] > row_len) & ~has_none] if row_len is not None else own[:0]
         for place in long.tolist():
-            found[place] = mask_of(one, int(begin[place]), int(begin[place] + length[place])).argmax()
+            found[place] = mask_of(
+                one, int(begin[place]), int(begin[place] + length[place])
+            ).argmax()
     return found
 
 
-def require_conversations(token_set: TokenSet, split: str, row_len: int, long_documents: LongDocuments) -> int:
+def require_conversations(
+    token_set: TokenSet, split: str, row_len: int, long_documents: LongDocuments
+) -> int:
     """The tokens of a chat set's conversations that are in rows. ValueError if one is longer than a row and "split"; a
     warning if some are left out.
     """
@@ -126,13 +142,24 @@ def require_conversations(token_set: TokenSet, split: str, row_len: int, long_do
         shard, in_view = token_set.open(entry), token_set.times_of(entry) > 0
         own, lengths = shard.target_counts[in_view].astype(np.int64), shard.lengths[in_view]
         is_long = lengths > row_len
-        total, many, longest = total + len(own), many + int(is_long.sum()), max(longest, int(lengths.max(initial=0)))
+        total, many, longest = (
+            total + len(own),
+            many + int(is_long.sum()),
+            max(longest, int(lengths.max(initial=0))),
+        )
         lost, targets = lost + int(own[is_long].sum()), targets + int(own.sum())
-        begin, one_shard = shard.offsets[:-1][in_view].astype(np.int64), np.zeros(len(own), np.int64)
-        first = first_targets([shard], one_shard, begin, lengths, row_len if long_documents == "crop" else None)
+        begin, one_shard = (
+            shard.offsets[:-1][in_view].astype(np.int64),
+            np.zeros(len(own), np.int64),
+        )
+        first = first_targets(
+            [shard], one_shard, begin, lengths, row_len if long_documents == "crop" else None
+        )
         is_late = (first >= row_len) & ~(is_long & (long_documents != "crop"))
         late += int(is_late.sum())
-        kept += int(np.minimum(lengths, row_len)[~is_late & ~(is_long & (long_documents == "drop"))].sum())
+        kept += int(
+            np.minimum(lengths, row_len)[~is_late & ~(is_long & (long_documents == "drop"))].sum()
+        )
     if many and long_documents == "split":
         raise ValueError(
             f"{token_set.display_name}: {many:,} of {total:,} conversations are longer than a row of {row_len - 1:,} + "

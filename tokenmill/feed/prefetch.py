@@ -43,7 +43,9 @@ class Prefetch:
             for _ in range(depth):
                 self._requests.put(True)
             finished: Queue = SimpleQueue()
-            self._end = weakref.finalize(self, _stop, os.getpid(), stop, self._requests, self._results, finished)
+            self._end = weakref.finalize(
+                self, _stop, os.getpid(), stop, self._requests, self._results, finished
+            )
             _running.add(self)
             _thread.start_new_thread(_run, (items, stop, self._requests, self._results, finished))
 
@@ -86,7 +88,9 @@ def stop_all() -> None:
         running.stop()
 
 
-def _run(items: Iterator[Any], stop: Stop, requests: Queue, results: Queue, finished: Queue) -> None:
+def _run(
+    items: Iterator[Any], stop: Stop, requests: Queue, results: Queue, finished: Queue
+) -> None:
     before = 0.0
     try:
         with cancelled_by(lambda: stop.stopped):
@@ -96,7 +100,9 @@ def _run(items: Iterator[Any], stop: Stop, requests: Queue, results: Queue, fini
                 # the caller has just taken an item, has another, and takes its time between items
                 if now - since > 2 * HEAD_START_SECONDS and not results.empty():
                     with suppress(Empty):
-                        requests.put(requests.get(timeout=HEAD_START_SECONDS))  # or until it takes the other too
+                        requests.put(
+                            requests.get(timeout=HEAD_START_SECONDS)
+                        )  # or until it takes the other too
                 results.put((next(items), None))
     except BaseException as error:  # the caller raises it, StopIteration included
         results.put((None, error))

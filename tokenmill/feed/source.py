@@ -81,8 +81,17 @@ class Source:
         counts_only: bool = False,
         number: int = 0,
     ):
-        self.name, self.number, self._legs, self.seq_len = name, number, legs, legs[-1].setting.seq_len
-        self.token_set, self._order, self._key_name = token_set, order, legs[-1].setting.sets[name].order
+        self.name, self.number, self._legs, self.seq_len = (
+            name,
+            number,
+            legs,
+            legs[-1].setting.seq_len,
+        )
+        self.token_set, self._order, self._key_name = (
+            token_set,
+            order,
+            legs[-1].setting.sets[name].order,
+        )
         self._packing = order.packing
         if token_set.is_chat:
             self._packing = order.packing._replace(long_documents=order.long_chats, whole=True)
@@ -95,11 +104,17 @@ class Source:
 
     # ------------------------------------------------------------------------ the order of rows
 
-    def walk(self, cursor: Cursor, count: int, until: int | None = None) -> tuple[list[Span], Cursor]:
+    def walk(
+        self, cursor: Cursor, count: int, until: int | None = None
+    ) -> tuple[list[Span], Cursor]:
         """The next `count` rows and the cursor after them; fewer rows if epoch `until` comes."""
         if len(self._tables) > 2:  # drop windows that are done
-            self._tables = {place: table for place, table in self._tables.items() if place >= cursor[:2]}
-            self._counts = {place: counts for place, counts in self._counts.items() if place >= cursor[:2]}
+            self._tables = {
+                place: table for place, table in self._tables.items() if place >= cursor[:2]
+            }
+            self._counts = {
+                place: counts for place, counts in self._counts.items() if place >= cursor[:2]
+            }
         spans: list[Span] = []
         epoch, window, row = cursor
         empty = 0
@@ -115,9 +130,13 @@ class Source:
                 break
             empty = empty + 1 if before == end else 0
             if empty > self.count_windows(epoch):
-                raise ValueError(f"{self.token_set.display_name}: split {self._order.split!r} has no row this long")
+                raise ValueError(
+                    f"{self.token_set.display_name}: split {self._order.split!r} has no row this long"
+                )
             (epoch, window), row = self._next(epoch, window), 0
-            if not count and until is None:  # else go past windows without rows, to see whether the source ends here
+            if (
+                not count and until is None
+            ):  # else go past windows without rows, to see whether the source ends here
                 break
         return spans, Cursor(epoch, window, row)
 
@@ -145,7 +164,9 @@ class Source:
             past, before = past_of(self._legs, self.name, epoch, window)
             if self._counts_only:
                 content, *_ = self._content(epoch, window, past)
-                rows = count_window(self._packing, content, self.seq_len, self._key(epoch, window), past)
+                rows = count_window(
+                    self._packing, content, self.seq_len, self._key(epoch, window), past
+                )
             else:
                 rows = self.table(epoch, window).num_rows
             found = self._counts[epoch, window] = before, before + rows
@@ -156,8 +177,12 @@ class Source:
     def table(self, epoch: int, window: int) -> Table:
         """A window's rows; waits for the plan."""
         place, tables = (epoch, window), self._tables
-        if not isinstance(tables.get(place), Table):  # no variable for the plan: its error refers to this frame
-            tables[place] = tables.pop(place).result() if place in tables else self._make(epoch, window)
+        if not isinstance(
+            tables.get(place), Table
+        ):  # no variable for the plan: its error refers to this frame
+            tables[place] = (
+                tables.pop(place).result() if place in tables else self._make(epoch, window)
+            )
         found: Table = tables[place]
         return found
 
@@ -180,30 +205,52 @@ class Source:
             if (epoch, window) == (0, 0) and self.count_windows(0) == 1:
                 self._warn(plan)
             slices, opened = content.slices, list(shards.values())
-            lengths = content.lengths if self._packing.packs_documents else slices.end - slices.begin
+            lengths = (
+                content.lengths if self._packing.packs_documents else slices.end - slices.begin
+            )
             _read_ahead(opened, shard, begin, begin + lengths)
             if self._packing.whole:  # padding is the document after the last
-                opened.append(Padding(plan.row_len, self.token_set.bos_id, self.token_set.numpy_dtype))
+                opened.append(
+                    Padding(plan.row_len, self.token_set.bos_id, self.token_set.numpy_dtype)
+                )
                 shard, begin = np.append(shard, len(shards)), np.append(begin, 0)
             bos_id = self.token_set.bos_id if self._packing.packs_documents else None
             table = Table((epoch, window), plan, opened, (shard, begin), bos_id, self._order.loss)
-            before = [one for at, one in list(self._tables.items()) if isinstance(one, Table) and at < (epoch, window)]
+            before = [
+                one
+                for at, one in list(self._tables.items())
+                if isinstance(one, Table) and at < (epoch, window)
+            ]
             table.files.fetch(after=sum(len(one.files.missing) for one in before))
             return table
 
     def _warn(self, plan: RowPlan) -> None:
         """Warns of an epoch of one window with too little text for rows of this length, or for a global batch."""
-        setting, filler = self._legs[-1].setting, plan.length[plan.filler].sum() / max(1, plan.num_rows * plan.row_len)
-        is_few = setting.epochs is None and len(setting.sets) == 1 and plan.num_rows < setting.global_batch
+        setting, filler = (
+            self._legs[-1].setting,
+            plan.length[plan.filler].sum() / max(1, plan.num_rows * plan.row_len),
+        )
+        is_few = (
+            setting.epochs is None
+            and len(setting.sets) == 1
+            and plan.num_rows < setting.global_batch
+        )
         if is_few or (filler > MUCH_FILLER and not self._packing.whole):
-            told = f"of {self.seq_len:,} + 1 tokens, {filler:.0%} of them filler; a global batch takes"
+            told = (
+                f"of {self.seq_len:,} + 1 tokens, {filler:.0%} of them filler; a global batch takes"
+            )
             has = f"{self.token_set.display_name}: an epoch of {self._order.split} has {counted(plan.num_rows, 'row')}"
             remedy = "use shorter rows, smaller batches or more text"
             warnings.warn(f"{has} {told} {setting.global_batch:,}; {remedy}", stacklevel=2)
 
     def _key(self, epoch: int, window: int) -> tuple[int, ...]:
         """The seed of a window's plan."""
-        return (self._order.seed, self._drawn(epoch), window, *([number_of(self._key_name)] if self._key_name else []))
+        return (
+            self._order.seed,
+            self._drawn(epoch),
+            window,
+            *([number_of(self._key_name)] if self._key_name else []),
+        )
 
     def _drawn(self, epoch: int) -> int:
         """The epoch that random orders are drawn for."""
@@ -217,7 +264,11 @@ class Source:
             was = self.token_set.as_it_was(manifest, self._order.split)
             was = was if was.view_digest == view else was.viewed(view)
             size, entries = windows.DEFAULT_WINDOW_SIZE, was.split(self._order.split)
-            key = (self._order.seed, self._key_name, self._drawn(epoch)) if self._order.packing.shuffle else None
+            key = (
+                (self._order.seed, self._key_name, self._drawn(epoch))
+                if self._order.packing.shuffle
+                else None
+            )
             tokens = np.array([entry.tokens for entry in entries], np.int64)
             if was.view is None:
                 order = epoch_of_shards(tokens, key, size)
@@ -236,11 +287,21 @@ class Source:
         """
         token_set, entries, tokens, order = self.documents(epoch)
         slices = order.window(window)
-        numbers = np.unique(slices.shard).tolist() or [*range(len(entries))][:1]  # a small view has empty windows
+        numbers = (
+            np.unique(slices.shard).tolist() or [*range(len(entries))][:1]
+        )  # a small view has empty windows
         token_set.bring([entries[number] for number in numbers])
         # a small set has the same shards in every window, so their memory maps are reused
-        held = {s.entry: s for t in list(self._tables.values()) if isinstance(t, Table) for s in t.shards}
-        shards = {number: held.get(entries[number]) or token_set.open(entries[number]) for number in numbers}
+        held = {
+            s.entry: s
+            for t in list(self._tables.values())
+            if isinstance(t, Table)
+            for s in t.shards
+        }
+        shards = {
+            number: held.get(entries[number]) or token_set.open(entries[number])
+            for number in numbers
+        }
         for one in shards.values():
             one.expect_random_reads()
         if not self._packing.packs_documents:
@@ -251,16 +312,25 @@ class Source:
         if self._packing.whole:
             lengths = [self.seq_len, *(seq_len for seq_len, _ in past)]
             row_len = min(lengths) + 1 if self._packing.long_documents == "crop" else None
-            content = content._replace(first_target=first_targets([*shards.values()], shard, begin, length, row_len))
+            content = content._replace(
+                first_target=first_targets([*shards.values()], shard, begin, length, row_len)
+            )
         return content, shards, shard, begin
 
 
-def _read_ahead(shards: Sequence[Shard], shard: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
+def _read_ahead(
+    shards: Sequence[Shard], shard: np.ndarray, begin: np.ndarray, end: np.ndarray
+) -> None:
     """Asks the kernel to start reading a window: its documents, with what is between those that are close."""
     if len(begin):
-        is_last = np.append((shard[1:] != shard[:-1]) | (begin[1:] - end[:-1] > GAP) | (begin[1:] < begin[:-1]), True)
+        is_last = np.append(
+            (shard[1:] != shard[:-1]) | (begin[1:] - end[:-1] > GAP) | (begin[1:] < begin[:-1]),
+            True,
+        )
         is_first = np.append(True, is_last[:-1])
-        spans = zip(shard[is_first].tolist(), begin[is_first].tolist(), end[is_last].tolist(), strict=True)
+        spans = zip(
+            shard[is_first].tolist(), begin[is_first].tolist(), end[is_last].tolist(), strict=True
+        )
         for number, first, last in spans:
             shards[number].read_ahead(first, last)
 
@@ -274,19 +344,33 @@ def _documents(
     """
     found: list[tuple[int, np.ndarray, np.ndarray]] = []
     if slices.copies is None:
-        for number, begin, end in zip(slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True):
+        for number, begin, end in zip(
+            slices.shard.tolist(), slices.begin.tolist(), slices.end.tolist(), strict=True
+        ):
             first, last = shards[number].documents_between(begin, end)
             begins = shards[number].offsets[first:last].astype(np.int64)
             found.append((number, begins, shards[number].lengths_of(first, last)))
     else:
         assert token_set.view is not None, "slices with copies are a view's"
         by_shard: dict[int, list[np.ndarray]] = {}
-        copies = zip(slices.shard.tolist(), *(column.tolist() for column in slices.copies), strict=True)
+        copies = zip(
+            slices.shard.tolist(), *(column.tolist() for column in slices.copies), strict=True
+        )
         for number, first, last, copy in copies:
             counts = token_set.view.counts_of(entries[number])[first:last]
             by_shard.setdefault(number, []).append(first + np.flatnonzero(counts > copy))
         for number in sorted(by_shard):
-            found.append((number, *shards[number].spans_of(np.sort(np.concatenate(by_shard[number])))))
+            found.append(
+                (number, *shards[number].spans_of(np.sort(np.concatenate(by_shard[number]))))
+            )
     empty = np.zeros(0, np.int64)
-    numbers = np.repeat([n for n, *_ in found], [len(begins) for _, begins, _ in found]) if found else empty
-    return numbers, np.concatenate([empty, *(b for _, b, _ in found)]), np.concatenate([empty, *(n for *_, n in found)])
+    numbers = (
+        np.repeat([n for n, *_ in found], [len(begins) for _, begins, _ in found])
+        if found
+        else empty
+    )
+    return (
+        numbers,
+        np.concatenate([empty, *(b for _, b, _ in found)]),
+        np.concatenate([empty, *(n for *_, n in found)]),
+    )

@@ -55,12 +55,27 @@ class Table:
     """
 
     def __init__(
-        self, place: tuple[int, int], plan: RowPlan, shards: list[Shard], starts: Starts, bos_id: int | None, loss: Loss
+        self,
+        place: tuple[int, int],
+        plan: RowPlan,
+        shards: list[Shard],
+        starts: Starts,
+        bos_id: int | None,
+        loss: Loss,
     ):
-        self.place, self.shards, self.row_len, self.num_rows = place, shards, plan.row_len, plan.num_rows
+        self.place, self.shards, self.row_len, self.num_rows = (
+            place,
+            shards,
+            plan.row_len,
+            plan.num_rows,
+        )
         self.bos_id, self.dtype, (shard, start) = bos_id, shards[0].dtype, starts
         size = self.dtype.itemsize
-        self.offsets, self.filler, self.bos = plan.row_offsets.astype(np.int32), plan.filler, plan.bos
+        self.offsets, self.filler, self.bos = (
+            plan.row_offsets.astype(np.int32),
+            plan.filler,
+            plan.bos,
+        )
         self.span = np.empty((len(plan.document), 3), np.int64)
         first = start[plan.document] + plan.start
         self.span[:, 0], self.span[:, 1] = shard[plan.document], (first - plan.bos) * size
@@ -132,10 +147,17 @@ class Table:
             if isinstance(one, Padding):
                 counts[own] = 0
                 continue
-            document = np.searchsorted(one.offsets, begin[own].astype(one.offsets.dtype), side="right") - 1
+            document = (
+                np.searchsorted(one.offsets, begin[own].astype(one.offsets.dtype), side="right") - 1
+            )
             counts[own] = one.target_counts[document]
             cropped = own[plan.length[own] < one.lengths[document]]
-            spans = zip(cropped.tolist(), begin[cropped].tolist(), plan.length[cropped].tolist(), strict=True)
+            spans = zip(
+                cropped.tolist(),
+                begin[cropped].tolist(),
+                plan.length[cropped].tolist(),
+                strict=True,
+            )
             for span, first, length in spans:
                 counts[span] = np.count_nonzero(mask_of(one, first, first + length))
         done = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -167,13 +189,20 @@ class Batch(NamedTuple):
         return [(part.source, part.last - part.first) for part in self.parts]
 
 
-def read_batch(batch: Batch, shape: tuple[int, int], dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+def read_batch(
+    batch: Batch, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The rows of a batch, part after part: tokens (rows, T + 1) of `dtype`, the tokens'; and which of them are in the
     loss, (rows, T + 1) bool, or None for all. ValueError if a piece that must begin with BOS does not.
     """
     if not batch.parts:
         return np.zeros((0, shape[1]), dtype), None
-    views, spans, inserted, now = list[Any](), list[np.ndarray](), list[np.ndarray](), time.monotonic()
+    views, spans, inserted, now = (
+        list[Any](),
+        list[np.ndarray](),
+        list[np.ndarray](),
+        time.monotonic(),
+    )
     is_masked = False
     for _, table, first, last in batch.parts:
         if now >= table.check.due:
@@ -187,26 +216,34 @@ def read_batch(batch: Batch, shape: tuple[int, int], dtype: np.dtype[Any]) -> tu
     rows = np.frombuffer(bytearray().join(views), dtype).reshape(-1, shape[1])
     if batch.parts[0].table.bos_id is not None:
         one = len(spans) == 1
-        span, bos = (spans[0], inserted[0]) if one else (np.concatenate(spans), np.concatenate(inserted))
+        span, bos = (
+            (spans[0], inserted[0]) if one else (np.concatenate(spans), np.concatenate(inserted))
+        )
         _mark_pieces(batch.parts, rows.reshape(-1), span, bos)
     if not is_masked:
         return rows, None
     done, masks = 0, list[np.ndarray]()
     for _, table, first, last in batch.parts:
         own = rows[done : done + last - first]
-        masks.append(table.loss_mask(first, last, own) if table.is_masked else np.ones(own.shape, bool))
+        masks.append(
+            table.loss_mask(first, last, own) if table.is_masked else np.ones(own.shape, bool)
+        )
         done += last - first
     return rows, masks[0] if len(masks) == 1 else np.concatenate(masks)
 
 
-def _mark_pieces(parts: Sequence[Part], tokens: np.ndarray, span: np.ndarray, bos: np.ndarray) -> None:
+def _mark_pieces(
+    parts: Sequence[Part], tokens: np.ndarray, span: np.ndarray, bos: np.ndarray
+) -> None:
     """Inserts BOS where a piece begins inside a document, and requires that all pieces begin with BOS."""
     firsts, bos_id = np.zeros(len(span), np.int64), parts[0].table.bos_id
     np.cumsum((span[:-1, 2] - span[:-1, 1]) // tokens.itemsize, out=firsts[1:])
     tokens[firsts[bos]] = bos_id
     if (wrong := tokens[firsts] != bos_id).any():
         at = int(np.argmax(wrong))
-        ends = np.cumsum([table.offsets[last] - table.offsets[first] for _, table, first, last in parts])
+        ends = np.cumsum(
+            [table.offsets[last] - table.offsets[first] for _, table, first, last in parts]
+        )
         table = parts[int(np.searchsorted(ends, at, side="right"))].table
         raise not_bos(int(tokens[firsts[at]]), bos_id, table.shards[span[at, 0]])
 

@@ -21,7 +21,9 @@ from tokenmill.rows import windows
 from tokenmill.store.shards import Shard
 from tokenmill.store.token_sets import TokenSet
 
-WINDOWS = 2  # that a loader needs in the cache: the current one, and the next one while it is fetched
+WINDOWS = (
+    2  # that a loader needs in the cache: the current one, and the next one while it is fetched
+)
 
 
 class _NotThere(Exception):
@@ -74,7 +76,9 @@ class TokenFiles:
         self._span[:, 2] = np.minimum(end[span] - start, part_bytes[span])
         self._offsets = np.concatenate([[0], ends])[self._offsets]
         parts = ((shards[key >> 32], key >> 32, key & 0xFFFFFFFF) for key in keys[order].tolist())
-        self._jobs = [one.part(part) if one.part_bytes else self._jobs[number] for one, number, part in parts]
+        self._jobs = [
+            one.part(part) if one.part_bytes else self._jobs[number] for one, number, part in parts
+        ]
 
     def _look(self) -> None:
         self._views = [MISSING if job.result is None else job.result for job in self._jobs]
@@ -102,7 +106,10 @@ class TokenFiles:
 def require_room(sets: Iterable[TokenSet], split: str) -> None:
     """ValueError, with both numbers, if two windows of each remote set do not fit into the cache."""
     remote = [token_set for token_set in sets if isinstance(token_set, RemoteTokenSet)]
-    needed, limit = sum(_needed(token_set, split) for token_set in remote), remote[0].cache.limit() if remote else 0
+    needed, limit = (
+        sum(_needed(token_set, split) for token_set in remote),
+        remote[0].cache.limit() if remote else 0,
+    )
     if needed > limit:
         raise ValueError(
             f"{remote[0].cache.root}: the cache may take {limit:,} bytes, but rows need {needed:,}: {WINDOWS} windows "
@@ -116,8 +123,12 @@ def _needed(token_set: RemoteTokenSet, split: str) -> int:
     size, itemsize, window = windows.DEFAULT_WINDOW_SIZE, token_set.numpy_dtype.itemsize, 1.0
     tokens = np.array([entry.tokens for entry in token_set.split(split)], np.int64)
     parts = int((-(-tokens * itemsize // PART_BYTES)).sum())
-    if token_set.view is not None:  # a slice of a view spans all tokens from its first document to its last
+    if (
+        token_set.view is not None
+    ):  # a slice of a view spans all tokens from its first document to its last
         slices = token_set.view.slices_of(split, windows.SLICE)
         window = int((slices["end"] - slices["begin"]).sum()) / max(1, token_set.view.tokens(split))
-    of_slices = -(-int(window * size.window) * itemsize // PART_BYTES) + 2 * (size.window // size.slice + 1)
+    of_slices = -(-int(window * size.window) * itemsize // PART_BYTES) + 2 * (
+        size.window // size.slice + 1
+    )
     return min(parts, WINDOWS * of_slices) * PART_BYTES

@@ -104,7 +104,9 @@ def position_of(flag: str, path: Path, wanted: str | None, expected: str) -> dic
     )
 
 
-def _search(value: Any, where: str, levels: int, seen: dict[int, Any], purpose: str = "") -> Iterator[Found]:
+def _search(
+    value: Any, where: str, levels: int, seen: dict[int, Any], purpose: str = ""
+) -> Iterator[Found]:
     """The positions in a value of any kind. `seen` has what was searched, by id: objects may contain each other."""
     if not isinstance(value, Mapping | list | tuple) or not levels or id(value) in seen:
         return
@@ -116,7 +118,13 @@ def _search(value: Any, where: str, levels: int, seen: dict[int, Any], purpose: 
     elif isinstance(value, Mapping) and isinstance(value.get("get_batch"), str):
         for number, saved in enumerate(_parse(value["get_batch"])):
             if isinstance(saved, list) and len(saved) == 2 and isinstance(saved[0], dict):
-                yield from _search(saved[1], f"{where or 'get_batch'}[{number}]", 2, seen, str(saved[0].get("purpose")))
+                yield from _search(
+                    saved[1],
+                    f"{where or 'get_batch'}[{number}]",
+                    2,
+                    seen,
+                    str(saved[0].get("purpose")),
+                )
     else:
         for key, inner in list(value.items() if isinstance(value, Mapping) else enumerate(value)):
             yield from _search(inner, f"{where}.{key}" if where else str(key), levels - 1, seen)
@@ -126,7 +134,9 @@ def _parse(text: str) -> list[Any]:
     try:
         return list(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"expected the positions of get_batch's loaders as JSON, found {text[:60]!r}") from error
+        raise ValueError(
+            f"expected the positions of get_batch's loaders as JSON, found {text[:60]!r}"
+        ) from error
 
 
 def _read(path: Path) -> Any:
@@ -158,7 +168,11 @@ def _read_folder(path: Path) -> dict[tuple[Any, ...], Any]:
             "file that your loop saved the position in"
         )
     try:
-        metadata = _Unpickler(io.BytesIO(read_bounded(path / ".metadata", LARGEST, "DCP's metadata"))).load().state
+        metadata = (
+            _Unpickler(io.BytesIO(read_bounded(path / ".metadata", LARGEST, "DCP's metadata")))
+            .load()
+            .state
+        )
         paths = metadata.get("planner_data") or {}
         nested: dict[Any, Any] = {}
         for index, place in metadata["storage_data"].items():

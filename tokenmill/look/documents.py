@@ -38,7 +38,10 @@ class SourceLocator:
 
     def __init__(self, token_set: TokenSet):
         self._token_set = token_set
-        self._record, self._metadata = lru_cache(None)(token_set.record), lru_cache(4)(self._read_metadata)
+        self._record, self._metadata = (
+            lru_cache(None)(token_set.record),
+            lru_cache(4)(self._read_metadata),
+        )
 
     def find(self, entry: ShardEntry, document: int) -> str:
         """The source file of a shard's document, and its row there, from 0 (in a jsonl file its line, from 1).
@@ -49,7 +52,9 @@ class SourceLocator:
             if document < source.get("documents", entry.documents):
                 return self._place(source, entry, document)
             document -= source["documents"]
-        raise ValueError(f"{entry.name}: the shard is damaged: its record has fewer documents than the shard")
+        raise ValueError(
+            f"{entry.name}: the shard is damaged: its record has fewer documents than the shard"
+        )
 
     def _place(self, source: dict[str, Any], entry: ShardEntry, document: int) -> str:
         file, before, is_whole = source["file"], 0, source.get("validates", 0.0) in (0.0, 1.0)
@@ -57,9 +62,9 @@ class SourceLocator:
         for other in ours if len(ours) > 1 else [entry]:
             own = next(one for one in sources_of(self._record(other)) if one["file"] == file)
             is_whole = is_whole and not own.get("left_out")
-            if other.split == entry.split and self._token_set.entries.index(other) < self._token_set.entries.index(
-                entry
-            ):
+            if other.split == entry.split and self._token_set.entries.index(
+                other
+            ) < self._token_set.entries.index(entry):
                 before += own.get("documents", other.documents)
         known = format_of(file)
         if is_whole and known is not None:

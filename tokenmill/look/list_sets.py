@@ -30,10 +30,14 @@ class ListSets:
 
 def lines(root: Path) -> Iterator[str]:
     """A few lines for each set. FileNotFoundError if there is no such folder, or nothing in it."""
-    folders = [root] if (root / "manifest.json").exists() else [*root.iterdir()] if root.is_dir() else []
+    folders = (
+        [root] if (root / "manifest.json").exists() else [*root.iterdir()] if root.is_dir() else []
+    )
     folders = [path for path in folders if (path / "shards").is_dir()]
     if not folders:
-        raise FileNotFoundError(f"{root}: expected token sets, found none; run `tokenmill prepare` first")
+        raise FileNotFoundError(
+            f"{root}: expected token sets, found none; run `tokenmill prepare` first"
+        )
     for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns):
         yield path.name
         try:
@@ -52,7 +56,10 @@ def _about(token_set: TokenSet) -> Iterator[str]:
     yield f"{facts['dataset']}, tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} tokens{kind}, {size}"
     for split in SPLITS:
         entries = token_set.split(split)
-        documents, tokens = sum(entry.documents for entry in entries), sum(entry.tokens for entry in entries)
+        documents, tokens = (
+            sum(entry.documents for entry in entries),
+            sum(entry.tokens for entry in entries),
+        )
         yield f"{split:5} {counted(documents, 'document'):>22} {tokens:>18,} tokens"
     if views := token_set.view_names():
         yield f"views: {', '.join(views)}"

@@ -41,7 +41,9 @@ class Mix:
         if (self.mixture is None) == (self.checkpoint is None):
             raise ValueError("expected either a mixture's file or --checkpoint")
         if (self.mixture is None) != (self.tokens is None):
-            raise ValueError("a mixture's file needs --tokens, those of the whole run; a checkpoint says them")
+            raise ValueError(
+                "a mixture's file needs --tokens, those of the whole run; a checkpoint says them"
+            )
 
 
 def cells(found: Forecast) -> list[tuple[Any, ...]]:
@@ -50,7 +52,10 @@ def cells(found: Forecast) -> list[tuple[Any, ...]]:
     """
     rows = []
     for line in [line for line in found.lines if (line.end - line.begin) * 10_000 >= found.tokens]:
-        span, cap = f"{short(line.begin)} to {short(line.end)}", found.mixture.max_epochs.get(line.source, "")
+        span, cap = (
+            f"{short(line.begin)} to {short(line.end)}",
+            found.mixture.max_epochs.get(line.source, ""),
+        )
         row = (line.stage, span, line.source, line.weight, f"{line.share:.3%}", short(line.tokens))
         rows.append((*row, f"{line.epochs:.3f}", cap))
     return rows
@@ -62,12 +67,22 @@ def run_cells(position: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], Count
     """
     run, _ = read_position(position)
     rows, totals = [], Counter[str]()
-    for (begin, setting, _), after in zip(run.legs, [*(leg.begin for leg in run.legs[1:]), run.now], strict=True):
+    for (begin, setting, _), after in zip(
+        run.legs, [*(leg.begin for leg in run.legs[1:]), run.now], strict=True
+    ):
         for name in setting.sets if after.tokens > begin.tokens else ():
             own = (after.rows[name] - begin.rows[name]) * setting.seq_len
             how = (setting.world_size, setting.batch_size, setting.seq_len)
             share = f"{own / (after.tokens - begin.tokens):.3%}"
-            rows.append((f"{short(begin.tokens)} to {short(after.tokens)}", *how, name or NAMELESS, share, short(own)))
+            rows.append(
+                (
+                    f"{short(begin.tokens)} to {short(after.tokens)}",
+                    *how,
+                    name or NAMELESS,
+                    share,
+                    short(own),
+                )
+            )
             totals[name or NAMELESS] += own
     return rows, totals
 
@@ -78,10 +93,14 @@ def main(arguments: list[str], prog: str) -> int:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if config.checkpoint is not None:
         place = config.checkpoint
-        rows, totals = run_cells(position_of("--checkpoint", place, "train", "a checkpoint with a position in it"))
+        rows, totals = run_cells(
+            position_of("--checkpoint", place, "train", "a checkpoint with a position in it")
+        )
         _print(RUN_HEADS, rows, console)
         for name, tokens in totals.items():
-            console.print(f"{name}: {tokens:,} tokens, {tokens / max(1, totals.total()):.3%} of the run")
+            console.print(
+                f"{name}: {tokens:,} tokens, {tokens / max(1, totals.total()):.3%} of the run"
+            )
         return 0
     found = forecast(Mixture.load(config.mixture or Path()), tokens=config.tokens or 0)
     if not found.tokens:

@@ -19,8 +19,13 @@ from tokenmill.rows.plan import Content, Packing, plan_window
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window
 
 NANOCHAT_SETTLED, NANOCHAT_MEASURED = 300_000, 100_000  # documents
-OF_TEXT = {"best_fit": Packing()} | {name: Packing(name) for name in ("nanochat", "concat", "random")}
-OF_CHATS = {"crop": Packing(long_documents="crop", whole=True), "drop": Packing(long_documents="drop", whole=True)}
+OF_TEXT = {"best_fit": Packing()} | {
+    name: Packing(name) for name in ("nanochat", "concat", "random")
+}
+OF_CHATS = {
+    "crop": Packing(long_documents="crop", whole=True),
+    "drop": Packing(long_documents="drop", whole=True),
+}
 
 
 def variants(chat: bool = False) -> dict[str, Packing]:
@@ -52,7 +57,9 @@ class Tally:
     headed: int = 0  # of these, those in a row that holds their document's beginning
     rows: int = 0
     at_start: int = 0  # of these, rows that begin where a document does
-    inserted: int = 0  # rows that begin with an inserted BOS: within a document that is longer than a row
+    inserted: int = (
+        0  # rows that begin with an inserted BOS: within a document that is longer than a row
+    )
     short: int = 0  # documents that fit a row
     broken: int = 0  # of these, those that are whole in no row
 
@@ -110,7 +117,11 @@ def tally(
     for number, (lengths, first) in enumerate(zip(joined, firsts, strict=True)):
         if len(lengths):
             plan = plan_of(packing, lengths, row_len, (seed, 0, number), first)
-            found += _of_documents(plan, lengths) if packing.packs_documents else _of_stream(plan, lengths, packing)
+            found += (
+                _of_documents(plan, lengths)
+                if packing.packs_documents
+                else _of_stream(plan, lengths, packing)
+            )
     return found
 
 
@@ -118,7 +129,10 @@ def _windows(shards: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> lis
     """A column of shards of documents of these lengths, in groups with about as many tokens as a window."""
     tokens = np.array([lengths.sum() for lengths in shards])
     number = (np.cumsum(tokens) - tokens) // DEFAULT_WINDOW_SIZE.window
-    return [np.concatenate([columns[i] for i in np.flatnonzero(number == n).tolist()]) for n in np.unique(number)]
+    return [
+        np.concatenate([columns[i] for i in np.flatnonzero(number == n).tolist()])
+        for n in np.unique(number)
+    ]
 
 
 def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
@@ -135,7 +149,9 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
         at_start=int((plan.start[first] == 0).sum()),
         inserted=int(plan.bos[first].sum()),
         short=int((lengths <= plan.row_len).sum()),
-        broken=len(np.unique(plan.document[kept][(whole <= plan.row_len) & (plan.length[kept] < whole)])),
+        broken=len(
+            np.unique(plan.document[kept][(whole <= plan.row_len) & (plan.length[kept] < whole)])
+        ),
     )
 
 
@@ -156,7 +172,9 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
     first = np.searchsorted(ends, starts, side="right")  # the document that each row begins in
     headless = np.where(on_bos, 0, np.minimum(ends[first] - starts, row_len))
     # a document is whole in a row that starts from its end - row_len to its beginning
-    holding = np.searchsorted(starts, begins, side="right") - np.searchsorted(starts, ends - row_len, side="left")
+    holding = np.searchsorted(starts, begins, side="right") - np.searchsorted(
+        starts, ends - row_len, side="left"
+    )
     short = lengths <= row_len
     return Tally(
         tokens=int(ends[-1]),
@@ -174,7 +192,10 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
 def _settled(lengths: np.ndarray, row_len: int) -> Tally:
     """The tally of nanochat's buffer on one rank, reading the documents again and again, as its epochs do."""
     known = lengths.tolist()
-    refill = lambda at: [(known[place % len(known)], place) for place in range(at, at + REFILL_DOCUMENTS)]  # noqa: E731
+
+    def refill(at: int) -> list[tuple[int, int]]:
+        return [(known[place % len(known)], place) for place in range(at, at + REFILL_DOCUMENTS)]
+
     buffer = BestFitBuffer(map(refill, count(step=REFILL_DOCUMENTS)), row_len)
     settled = 0
     while settled <= NANOCHAT_SETTLED:

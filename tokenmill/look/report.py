@@ -40,11 +40,17 @@ class Report:
 
     # a token set's folder, name or address; or files of text, or a folder of them (./web if a set is called web)
     source: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOKENS|FILES")]]
-    seq_len: int = 2048  # tokens of an input, in the rows that the page draws; of text, in one more table
-    out: Path | None = None  # the page; by default report.html in the folder, or NAME.html here for a remote set
+    seq_len: int = (
+        2048  # tokens of an input, in the rows that the page draws; of text, in one more table
+    )
+    out: Path | None = (
+        None  # the page; by default report.html in the folder, or NAME.html here for a remote set
+    )
     view: str | None = None  # report on the documents of this view, each as often as it counts
     cache_dir: str | None = None  # where to cache files of a remote set; by default TOKENMILL_CACHE
-    tokenizer: str | None = None  # of text that was not prepared: as for prepare, but not train:N; by default gpt2
+    tokenizer: str | None = (
+        None  # of text that was not prepared: as for prepare, but not train:N; by default gpt2
+    )
     text_column: str | None = None  # of text that was not prepared; by default text
 
     def __post_init__(self) -> None:
@@ -57,7 +63,9 @@ class Report:
         path = set_folder(self.source[0])
         if isinstance(path, str) or any([*path.glob("shards"), *path.glob("*/shards")]):
             return False
-        return format_of(path.name) is not None or any(format_of(file.name) for file in path.rglob("*"))
+        return format_of(path.name) is not None or any(
+            format_of(file.name) for file in path.rglob("*")
+        )
 
 
 def find(config: Report) -> Findings:
@@ -68,7 +76,10 @@ def find(config: Report) -> Findings:
     loss = look_at_loss(token_set, entries, seq_lens) if token_set.is_chat else None
     first = None if loss is None else loss.first
     labels = variants(token_set.is_chat)
-    tallies = {t: {label: tally(label, lengths, t + 1, first_targets=first) for label in labels} for t in seq_lens}
+    tallies = {
+        t: {label: tally(label, lengths, t + 1, first_targets=first) for label in labels}
+        for t in seq_lens
+    }
     columns = []
     if META.suffix in token_set.record(token_set.entries[0]) or token_set.view is not None:
         from tokenmill.views.documents import distributions  # and pyarrow
@@ -81,7 +92,11 @@ def find(config: Report) -> Findings:
 def print_short(found: Findings, seq_len: int, console: Console) -> None:
     """Prints the set at a glance, and what each packing does to it."""
     console.print(f"{found.token_set.name}: {', '.join(glance(found.token_set))}")
-    for line in [view_in_words(found.token_set), *report_text.left_out(found.token_set), found.verdict(seq_len)]:
+    for line in [
+        view_in_words(found.token_set),
+        *report_text.left_out(found.token_set),
+        found.verdict(seq_len),
+    ]:
         if line:
             console.print(line)
     console.print(f"{found.looked_at} {found.lengths_in_words}")
@@ -100,20 +115,30 @@ def print_text(config: Report, console: Console) -> None:
         raise ValueError(f"{error} ({hint})" if "--" in str(error) else str(error)) from error
     whole, lengths = found.whole_bytes / found.text_bytes, found.lengths
     tokens = int(lengths.sum() * whole)
-    part = "all" if whole == 1 else f"{in_bytes(found.text_bytes)} of about {in_bytes(found.whole_bytes)}"
+    part = (
+        "all"
+        if whole == 1
+        else f"{in_bytes(found.text_bytes)} of about {in_bytes(found.whole_bytes)}"
+    )
     engine = f"{found.encoder.tokenizer.name} ({found.encoder.engine})"
-    console.print(f"read {part} of the text, {counted(len(lengths), 'document')}, and tokenized it with {engine}")
+    console.print(
+        f"read {part} of the text, {counted(len(lengths), 'document')}, and tokenized it with {engine}"
+    )
     console.print(report_text.of_lengths(lengths, "documents"))
     time = in_time(math.ceil(found.seconds * whole / found.cores))
     size = in_bytes(tokens * found.encoder.dtype.itemsize)
-    console.print(f"about {tokens:,} tokens in all, {size}; to tokenize them takes about {time} on {found.cores} cores")
+    console.print(
+        f"about {tokens:,} tokens in all, {size}; to tokenize them takes about {time} on {found.cores} cores"
+    )
     for seq_len in sorted({*SAMPLE_SEQ_LENS, config.seq_len}):
         tallies = {label: tally(label, [lengths], seq_len + 1) for label in variants()}
         _print_table(report_text.table(tallies, seq_len, None), list(tallies), seq_len, console)
     console.print(f"{OTHERS}. {report_text.MEASURES_IN_WORDS}")
 
 
-def _print_table(rows: list[tuple[str, list[str]]], labels: list[str], seq_len: int, console: Console) -> None:
+def _print_table(
+    rows: list[tuple[str, list[str]]], labels: list[str], seq_len: int, console: Console
+) -> None:
     table = Table(f"seq_len {seq_len:,}", *labels)
     for measure, cells in rows:
         table.add_row(measure, *cells)
@@ -126,21 +151,35 @@ def main(arguments: list[str], prog: str) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     require_folder("--out", config.out)
     if not config.source:
-        raise ValueError("expected a token set, or files of text; `tokenmill list` lists the token sets here")
+        raise ValueError(
+            "expected a token set, or files of text; `tokenmill list` lists the token sets here"
+        )
     if len(config.source) > 1 and not config.is_text:
-        raise ValueError(f"expected one token set, found {len(config.source):,}; report on them one by one")
+        raise ValueError(
+            f"expected one token set, found {len(config.source):,}; report on them one by one"
+        )
     if config.is_text:
         if config.out or config.view:
-            raise ValueError("--out and --view are for token sets, and these are files of text; prepare them first")
+            raise ValueError(
+                "--out and --view are for token sets, and these are files of text; prepare them first"
+            )
         print_text(config, console)
         return
     if (config.tokenizer, config.text_column) != (None, None):
-        raise ValueError("--tokenizer and --text-column are for text that was not prepared, and this is a token set")
+        raise ValueError(
+            "--tokenizer and --text-column are for text that was not prepared, and this is a token set"
+        )
     try:
         place, found = set_folder(config.source[0]), find(config)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}; or name files of text, which need not be prepared") from error
-    page = Path(f"{name_of(place)}.html") if isinstance(place, str) else place.resolve() / "report.html"
+        raise FileNotFoundError(
+            f"{error}; or name files of text, which need not be prepared"
+        ) from error
+    page = (
+        Path(f"{name_of(place)}.html")
+        if isinstance(place, str)
+        else place.resolve() / "report.html"
+    )
     page = config.out or page
     write_file(page, render(found, config.seq_len).encode())
     print_short(found, config.seq_len, console)

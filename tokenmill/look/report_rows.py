@@ -21,7 +21,12 @@ FINEST = 0.4  # percent of a part's width: gaps in the loss mask that are narrow
 
 def classes(part: SamplePiece) -> str:
     """The CSS classes of a part of a row."""
-    marks = {"b": part.bos, "f": part.filler, "h": part.start > 0 and not part.bos, "x": part.cropped}
+    marks = {
+        "b": part.bos,
+        "f": part.filler,
+        "h": part.start > 0 and not part.bos,
+        "x": part.cropped,
+    }
     return " ".join([f"d{part.document % HUES}", *(name for name, true in marks.items() if true)])
 
 
@@ -66,13 +71,17 @@ def drawn_packings(specimen: Specimen) -> list[dict]:
 
 def _caption(rows: list[list[SamplePiece]], is_chat: bool) -> str:
     parts = [part for row in rows for part in row]
-    inserted, inside = (sum(row[0].start > 0 and row[0].bos is bos for row in rows) for bos in (True, False))
+    inserted, inside = (
+        sum(row[0].start > 0 and row[0].bos is bos for row in rows) for bos in (True, False)
+    )
     filler = sum(part.length for part in parts if part.filler) / sum(part.length for part in parts)
     cropped = sum(part.cropped for part in parts)
     said = [f"{len(rows)} rows", f"{inserted} begin with an inserted BOS" * bool(inserted)]
     said += [f"{inside} begin inside a document, without BOS" * bool(inside)]
     said += [f"{cropped} {'conversations' if is_chat else 'documents'} are cropped" * bool(cropped)]
-    return ", ".join(filter(None, [*said, f"{filler:.1%} {'padding' if is_chat else 'filler'}" * bool(filler)]))
+    return ", ".join(
+        filter(None, [*said, f"{filler:.1%} {'padding' if is_chat else 'filler'}" * bool(filler)])
+    )
 
 
 def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -> dict:
@@ -80,7 +89,9 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
     sources = SourceLocator(token_set)
     text: dict[int, bytes] = {}
     documents = []
-    for index, ((shard, number), length) in enumerate(zip(specimen.documents, specimen.lengths.tolist(), strict=True)):
+    for index, ((shard, number), length) in enumerate(
+        zip(specimen.documents, specimen.lengths.tolist(), strict=True)
+    ):
         begin, end = int(shard.offsets[number]), int(shard.offsets[number + 1])
         ids = shard.read(begin, begin + length).tolist()
         pieces = [text.get(i) or text.setdefault(i, tokenizer.token(i)) for i in ids]
@@ -90,7 +101,9 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
                 "name": sources.find(shard.entry, number),
                 "tokens": end - begin,
                 "bytes": _base64(b"".join(pieces)),
-                "lengths": _base64(np.array([len(piece) for piece in pieces], dtype="<u2").tobytes()),
+                "lengths": _base64(
+                    np.array([len(piece) for piece in pieces], dtype="<u2").tobytes()
+                ),
                 "loss": None if learned is None else _base64(learned.tobytes()),
             }
         )

@@ -9,7 +9,11 @@ from tokenmill.look.set_statistics import LossStatistics
 from tokenmill.store.token_sets import TokenSet
 
 # the measures of each packing, in the order of Tally.shares()
-_OF_ROWS = ("rows that begin a document", "rows with an inserted BOS", "rows that begin without BOS")
+_OF_ROWS = (
+    "rows that begin a document",
+    "rows with an inserted BOS",
+    "rows that begin without BOS",
+)
 MEASURES = ("tokens dropped", "short documents cut", "filler", *_OF_ROWS, "beginning in view")
 MEASURES_IN_WORDS = (
     "Dropped: share of the tokens that are in no row. Short documents cut: of the documents that fit in a row, the "
@@ -30,15 +34,25 @@ def left_out(token_set: TokenSet) -> list[str]:
     from tokenmill.prepare import made  # and pyarrow
 
     is_some = any(map(token_set.manifest.get, made.COUNTED))
-    found = made.left_out((token_set.record(entry), entry.split) for entry in token_set.entries) if is_some else []
-    return [f"left out, or repaired: {line}" for line in found] or ["Nothing was left out or repaired."]
+    found = (
+        made.left_out((token_set.record(entry), entry.split) for entry in token_set.entries)
+        if is_some
+        else []
+    )
+    return [f"left out, or repaired: {line}" for line in found] or [
+        "Nothing was left out or repaired."
+    ]
 
 
 def short(number: float) -> str:
     """Shortens a number: 1,234,567 -> 1.23M"""
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
-            return f"{number / size:.3g}{unit}" if number < 999.5 * size else f"{number / size:.0f}{unit}"
+            return (
+                f"{number / size:.3g}{unit}"
+                if number < 999.5 * size
+                else f"{number / size:.0f}{unit}"
+            )
     return f"{number:,.0f}"
 
 
@@ -51,7 +65,9 @@ def verdict(lengths: np.ndarray, tallies: Mapping[str, Tally], seq_len: int) -> 
     of_documents += f"{percent(lengths[longer].sum() / lengths.sum())} of the tokens."
     begins = f"{percent(ours.begin)} of its rows begin with a document"
     if ours.begin_inserted:
-        begins += f", {percent(ours.begin_inserted)} with an inserted BOS where a longer document goes on"
+        begins += (
+            f", {percent(ours.begin_inserted)} with an inserted BOS where a longer document goes on"
+        )
     said = (
         f"{of_documents if longer.any() else f'None of your documents is {row}.'} best_fit drops "
         f"{percent(ours.dropped, 'nothing')}; {begins}; {percent(ours.filler)} is filler. nanochat's policy would drop "
@@ -62,7 +78,9 @@ def verdict(lengths: np.ndarray, tallies: Mapping[str, Tally], seq_len: int) -> 
     return f"{said}; with concat, {percent(1 - concat.begin)} of the rows would begin inside a document, without BOS."
 
 
-def chat_verdict(lengths: np.ndarray, loss: LossStatistics, tallies: Mapping[str, Tally], seq_len: int) -> str:
+def chat_verdict(
+    lengths: np.ndarray, loss: LossStatistics, tallies: Mapping[str, Tally], seq_len: int
+) -> str:
     """What bears loss, and what rows of seq_len mean for these conversations."""
     longer, targets = lengths > seq_len + 1, max(1, loss.targets.sum())
     row = f"longer than a row of {seq_len:,} + 1 tokens"
@@ -77,14 +95,19 @@ def chat_verdict(lengths: np.ndarray, loss: LossStatistics, tallies: Mapping[str
     )
 
 
-def table(tallies: Mapping[str, Tally], seq_len: int, loss: LossStatistics | None) -> list[tuple[str, list[str]]]:
+def table(
+    tallies: Mapping[str, Tally], seq_len: int, loss: LossStatistics | None
+) -> list[tuple[str, list[str]]]:
     """What each variant does at this seq_len: (measure, a cell for each variant). `loss` is that of a chat set."""
     shares = [
         one.shares() if loss is None else (loss.lost[label][seq_len], one.dropped, one.filler)
         for label, one in tallies.items()
     ]
     measures = MEASURES if loss is None else CHAT_MEASURES
-    return [(name, [f"{share:.2%}" for share in row]) for name, *row in zip(measures, *shares, strict=True)]
+    return [
+        (name, [f"{share:.2%}" for share in row])
+        for name, *row in zip(measures, *shares, strict=True)
+    ]
 
 
 def percent(share: float, none: str = "none") -> str:

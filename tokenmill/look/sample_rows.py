@@ -68,10 +68,14 @@ def make_specimen(token_set: TokenSet, split: str, row_len: int) -> Specimen:
         count -= 1
     lengths = lengths[:count]
     rows = {label: _rows(packing, lengths, row_len)[:ROWS] for label, packing in compared.items()}
-    return Specimen(documents[:count], lengths, {label: found for label, found in rows.items() if found})
+    return Specimen(
+        documents[:count], lengths, {label: found for label, found in rows.items() if found}
+    )
 
 
-def _first_documents(token_set: TokenSet, split: str, tokens: int) -> tuple[list[tuple[Shard, int]], np.ndarray]:
+def _first_documents(
+    token_set: TokenSet, split: str, tokens: int
+) -> tuple[list[tuple[Shard, int]], np.ndarray]:
     """The first documents that have at most `tokens` tokens together, and how many tokens of each are used."""
     documents: list[tuple[Shard, int]] = []
     lengths: list[int] = []
@@ -96,14 +100,19 @@ def _rows(packing: Packing, lengths: np.ndarray, row_len: int) -> list[list[Samp
         return _of_documents(plan, lengths, packing.long_documents == "crop")
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     starts = np.sort(plan.start).tolist()
-    return [[SamplePiece(*part) for part in cut_at_documents(offsets, start, row_len)] for start in starts]
+    return [
+        [SamplePiece(*part) for part in cut_at_documents(offsets, start, row_len)]
+        for start in starts
+    ]
 
 
 def _of_documents(plan: RowPlan, lengths: np.ndarray, crop: bool) -> list[list[SamplePiece]]:
     columns = (plan.document, plan.start, plan.length, plan.bos, plan.filler)
     pieces = zip(*(column.tolist() for column in columns), strict=True)
     parts = [
-        SamplePiece(document, start, length, bos, filler, crop and not filler and length < lengths[document])
+        SamplePiece(
+            document, start, length, bos, filler, crop and not filler and length < lengths[document]
+        )
         for document, start, length, bos, filler in pieces
     ]
     return [parts[a:b] for a, b in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True)]
@@ -111,11 +120,18 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray, crop: bool) -> list[list[S
 
 def _nanochat(lengths: np.ndarray, row_len: int) -> list[list[SamplePiece]]:
     # padding documents fit into no row; one is cropped only when the others are not enough for a row, which ends it
-    padding = [(int(lengths.max()) + row_len, len(lengths) + i) for i in range(BUFFER_DOCUMENTS + 1)]
-    buffer = BestFitBuffer(iter([list(zip(lengths.tolist(), range(len(lengths)), strict=True)) + padding]), row_len)
+    padding = [
+        (int(lengths.max()) + row_len, len(lengths) + i) for i in range(BUFFER_DOCUMENTS + 1)
+    ]
+    buffer = BestFitBuffer(
+        iter([list(zip(lengths.tolist(), range(len(lengths)), strict=True)) + padding]), row_len
+    )
     picked = iter(buffer.next_row, None)
     whole = takewhile(lambda row: all(document < len(lengths) for document, _ in row), picked)
     return [
-        [SamplePiece(document, 0, taken, cropped=taken < int(lengths[document])) for document, taken in row]
+        [
+            SamplePiece(document, 0, taken, cropped=taken < int(lengths[document]))
+            for document, taken in row
+        ]
         for row in whole
     ]

@@ -29,8 +29,13 @@ def sample(token_set: TokenSet, split: str) -> list[ShardEntry]:
     """
     entries = [entry for entry in token_set.split(split) if entry.tokens]
     if not entries:
-        raise ValueError(f"{token_set.display_name}: split {split!r} has no documents, so there is nothing to report")
-    tokens, documents = sum(entry.tokens for entry in entries), sum(entry.documents for entry in entries)
+        raise ValueError(
+            f"{token_set.display_name}: split {split!r} has no documents, so there is nothing to report"
+        )
+    tokens, documents = (
+        sum(entry.tokens for entry in entries),
+        sum(entry.documents for entry in entries),
+    )
     share = min(1, SAMPLE_TOKENS / tokens, SAMPLE_DOCUMENTS / documents)
     count = max(1, round(len(entries) * share))
     return [entries[i * len(entries) // count] for i in range(count)]
@@ -40,7 +45,9 @@ def lengths_of(token_set: TokenSet, entries: list[ShardEntry]) -> list[np.ndarra
     """The lengths of the documents of each shard. ValueError if a view keeps none of them, or a shard is damaged."""
     found = [shard.lengths for shard in documents_of(token_set, entries)]
     if not found:
-        raise ValueError(f"{token_set.display_name}: the view has no training documents to report on")
+        raise ValueError(
+            f"{token_set.display_name}: the view has no training documents to report on"
+        )
     return found
 
 
@@ -60,10 +67,16 @@ def histogram(lengths: np.ndarray, targets: np.ndarray | None = None) -> list[Bi
     `targets` is how many tokens of each bear loss.
     """
     octaves = int(np.log2(lengths.max())) + 1
-    edges = np.unique(np.floor(2 ** (np.arange(octaves * BINS_AN_OCTAVE + 1) / BINS_AN_OCTAVE) + 1e-9).astype(np.int64))
+    edges = np.unique(
+        np.floor(2 ** (np.arange(octaves * BINS_AN_OCTAVE + 1) / BINS_AN_OCTAVE) + 1e-9).astype(
+            np.int64
+        )
+    )
     number = np.searchsorted(edges, lengths, side="right") - 1
     weights = (None, lengths, np.zeros_like(lengths) if targets is None else targets)
-    sums = np.stack([np.bincount(number, of_each, len(edges)).astype(np.int64) for of_each in weights], axis=1)
+    sums = np.stack(
+        [np.bincount(number, of_each, len(edges)).astype(np.int64) for of_each in weights], axis=1
+    )
     used = range(number.min(), number.max() + 1)
     return [Bin(int(edges[i]), int(edges[i + 1]) - 1, *sums[i].tolist()) for i in used]
 
@@ -76,9 +89,15 @@ class LossStatistics:
     """Counts over the shards that were read."""
 
     targets: np.ndarray  # (documents,) int64: how many tokens of each conversation bear loss
-    stretches: np.ndarray  # (documents,) int64: in how many stretches; in most templates, one for each learned turn
-    lost: dict[str, dict[int, float]]  # by long_documents and seq_len: the share of the targets that are in no row
-    first: list[np.ndarray]  # of each shard: the place of each conversation's first target, NONE if it has none
+    stretches: (
+        np.ndarray
+    )  # (documents,) int64: in how many stretches; in most templates, one for each learned turn
+    lost: dict[
+        str, dict[int, float]
+    ]  # by long_documents and seq_len: the share of the targets that are in no row
+    first: list[
+        np.ndarray
+    ]  # of each shard: the place of each conversation's first target, NONE if it has none
 
     @property
     def by_stretches(self) -> np.ndarray:
@@ -86,7 +105,9 @@ class LossStatistics:
         return np.bincount(np.minimum(self.stretches, MOST_STRETCHES))
 
 
-def look_at_loss(token_set: TokenSet, entries: Sequence[ShardEntry], seq_lens: Sequence[int]) -> LossStatistics:
+def look_at_loss(
+    token_set: TokenSet, entries: Sequence[ShardEntry], seq_lens: Sequence[int]
+) -> LossStatistics:
     """Reads the loss masks of a chat set. Raises ValueError or FileNotFoundError if a shard is damaged or missing."""
     shards = documents_of(token_set, entries)
     targets, stretches, first = [], [], []
@@ -110,11 +131,16 @@ def look_at_loss(token_set: TokenSet, entries: Sequence[ShardEntry], seq_lens: S
                 counts[seq_len] += int(of_these[label].sum())
     found = np.concatenate(targets)
     total = max(1, int(found.sum()))
-    lost = {label: {seq_len: 1 - count / total for seq_len, count in counts.items()} for label, counts in kept.items()}
+    lost = {
+        label: {seq_len: 1 - count / total for seq_len, count in counts.items()}
+        for label, counts in kept.items()
+    }
     return LossStatistics(found, np.concatenate(stretches), lost, first)
 
 
 def _sums(bits: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     """The sums of bits from `begin` to before `end`, which are ascending and never equal: (documents,) int64."""
-    found: np.ndarray = np.add.reduceat(bits, np.stack([begin, end], axis=1).reshape(-1), dtype=np.int64)[::2]
+    found: np.ndarray = np.add.reduceat(
+        bits, np.stack([begin, end], axis=1).reshape(-1), dtype=np.int64
+    )[::2]
     return found

@@ -39,7 +39,16 @@ from tokenmill.rows.run import Run
 from tokenmill.store.shards import ShardEntry, Split
 from tokenmill.store.token_sets import TokenSet
 
-OF_RUN = ("batch_size", "world_size", "seq_len", "view", "packing", "long_documents", "shuffle", "seed")
+OF_RUN = (
+    "batch_size",
+    "world_size",
+    "seq_len",
+    "view",
+    "packing",
+    "long_documents",
+    "shuffle",
+    "seed",
+)
 ASKED = ("row", "document", "batch", "step")
 
 
@@ -49,23 +58,35 @@ class Show:
 
     # the token set's folder or address, or a mixture's TOML file
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
-    row: str | None = None  # a row of the global order, from 0; or a place epoch:window:row, source/... in a mixture
-    document: str | None = None  # a document of the split, from 0 (source/... in a mixture), and which rows have it
+    row: str | None = (
+        None  # a row of the global order, from 0; or a place epoch:window:row, source/... in a mixture
+    )
+    document: str | None = (
+        None  # a document of the split, from 0 (source/... in a mixture), and which rows have it
+    )
     batch: int | None = None  # what one rank got at this call, from 0
     step: int | None = None  # what all ranks got at this call, from 0
-    checkpoint: str | None = None  # a checkpoint of the run, which says all settings: its file, or DCP's folder
+    checkpoint: str | None = (
+        None  # a checkpoint of the run, which says all settings: its file, or DCP's folder
+    )
     rank: int | None = None  # the rank whose batch to show; by default the only one
     epoch: int = 0  # the epoch in which to look for a document
-    split: Split | None = None  # which split; by default that of a checkpoint with one position, or train
+    split: Split | None = (
+        None  # which split; by default that of a checkpoint with one position, or train
+    )
     batch_size: int | None = None  # as in training: rows of a rank at each call
     world_size: int | None = None  # as in training: the number of ranks
     seq_len: int | None = None  # as in training: tokens of an input
     view: str | None = None  # as in training: the name of a view of the set
     packing: Packing | None = None  # as in training, by default best_fit
-    long_documents: LongDocuments | None = None  # as in training, by default split, and error for chats
+    long_documents: LongDocuments | None = (
+        None  # as in training, by default split, and error for chats
+    )
     shuffle: bool | None = None  # as in training, by default shuffled
     seed: int | None = None  # as in training, by default 1337
-    columns: str | None = None  # also print a table of these columns of the rows' documents, as score,language; or all
+    columns: str | None = (
+        None  # also print a table of these columns of the rows' documents, as score,language; or all
+    )
     cache_dir: str | None = None  # where to cache parts of a remote set; by default TOKENMILL_CACHE
     ids: bool = False  # also print token ids
     full: bool = False  # print whole texts, even for many rows
@@ -78,18 +99,29 @@ class Show:
                 f"expected one of --row, --document, --batch and --step, found {found}; --row 0 is the first row"
             )
         (flag,) = given
-        if negative := [name for name in ("epoch", "batch", "step") if (getattr(self, name) or 0) < 0]:
+        if negative := [
+            name for name in ("epoch", "batch", "step") if (getattr(self, name) or 0) < 0
+        ]:
             raise ValueError(f"--{negative[0]} counts from 0, found {getattr(self, negative[0])}")
         if flag == "document" and not str(self.document).rpartition("/")[2].isdecimal():
-            raise ValueError(f"--document must be a number from 0, or web/7 in a mixture, not {self.document!r}")
+            raise ValueError(
+                f"--document must be a number from 0, or web/7 in a mixture, not {self.document!r}"
+            )
         told = [name for name in OF_RUN if getattr(self, name) is not None]
         if self.checkpoint is not None and told:
             raise ValueError(f"--checkpoint says --{told[0].replace('_', '-')}; leave it out")
         if self.checkpoint is None:
-            sizes = ["seq_len", *(["batch_size", "world_size"] if flag in ("batch", "step") else [])]
+            sizes = [
+                "seq_len",
+                *(["batch_size", "world_size"] if flag in ("batch", "step") else []),
+            ]
             if self.packing == "nanochat" and flag == "row":
-                raise ValueError("--row needs one order of all ranks, which nanochat's rows do not have; use --batch")
-            if missing := [f"--{name.replace('_', '-')}" for name in sizes if getattr(self, name) is None]:
+                raise ValueError(
+                    "--row needs one order of all ranks, which nanochat's rows do not have; use --batch"
+                )
+            if missing := [
+                f"--{name.replace('_', '-')}" for name in sizes if getattr(self, name) is None
+            ]:
                 raise ValueError(
                     f"--{flag} needs {' and '.join(missing)}, as in training, or a --checkpoint: which rows these are "
                     "depends on it"
@@ -103,15 +135,25 @@ class Show:
         if self.row is not None:
             given = given | {"batch_size": 1, "world_size": 1}  # the order depends on neither
         return LoaderConfig(
-            tokens=self.tokens, split=self.split or "train", cache_dir=self.cache_dir, rank=0, **{**sizes, **given}
+            tokens=self.tokens,
+            split=self.split or "train",
+            cache_dir=self.cache_dir,
+            rank=0,
+            **{**sizes, **given},
         )
 
     def place(self) -> tuple[str, list[int]]:
         """--row as a source, "" for none, and its numbers: one, or epoch, window and row."""
         source, _, place = str(self.row).rpartition("/")
         parts = place.replace(",", "").split(":")
-        if not all(part.isdecimal() for part in parts) or len(parts) not in (1, 3) or (source and len(parts) == 1):
-            raise ValueError(f"--row must be a number, or a place as 0:12:100 (epoch:window:row), not {self.row!r}")
+        if (
+            not all(part.isdecimal() for part in parts)
+            or len(parts) not in (1, 3)
+            or (source and len(parts) == 1)
+        ):
+            raise ValueError(
+                f"--row must be a number, or a place as 0:12:100 (epoch:window:row), not {self.row!r}"
+            )
         return source, [int(part) for part in parts]
 
 
@@ -166,7 +208,9 @@ def _rows(config: Show, run: RunRows) -> tuple[list[ShownRow], Run]:
             raise ValueError(f"--rank must be from 0 to {ranks - 1}, found {config.rank}")
         rows = [row for row in rows if row.rank == (config.rank or 0)]
         if not rows:
-            raise ValueError(f"rank {config.rank or 0} got no row at this call, the last of its iteration")
+            raise ValueError(
+                f"rank {config.rank or 0} got no row at this call, the last of its iteration"
+            )
     return rows, leg
 
 
@@ -175,16 +219,26 @@ def _settings(config: Show, run: RunRows, leg: Run) -> str:
     setting, (name, long_documents, shuffle, _) = leg.setting, run.order.packing
     is_chat = any(one.is_chat for one in run.sets.values())
     long = run.order.long_chats if is_chat else long_documents
-    said = [f"rows of {setting.seq_len:,} + 1 tokens, {name}" + f", {long} long documents" * (long != "split")]
+    said = [
+        f"rows of {setting.seq_len:,} + 1 tokens, {name}"
+        + f", {long} long documents" * (long != "split")
+    ]
     said.append(f"seed {run.order.seed}" if shuffle else "no shuffling")
     if config.row is None:
         said.append(f"{setting.batch_size:,} rows on each of {counted(setting.world_size, 'rank')}")
     if len(run.run.legs) > 1:
         said.append(f"leg {len(leg.legs) - 1} of the run, from step {leg.legs[-1].begin.step:,} on")
-    if config.step is not None and config.step >= run.run.now.step and config.checkpoint is not None:
+    if (
+        config.step is not None
+        and config.step >= run.run.now.step
+        and config.checkpoint is not None
+    ):
         said.append(f"the checkpoint is after {run.run.now.step:,} steps, so this one is to come")
     for source, (manifest, view, _) in setting.sets.items():
-        said.append(f"{source or run.sets[source].name} as of manifest {manifest}" + f", view {view}" * bool(view))
+        said.append(
+            f"{source or run.sets[source].name} as of manifest {manifest}"
+            + f", view {view}" * bool(view)
+        )
     return f"{redact(config.tokens)}, {run.order.split}: {'; '.join(said)}"
 
 
@@ -200,18 +254,24 @@ def _show_document(config: Show, run: RunRows, printer: RowPrinter) -> None:
     for column, value in SourceLocator(token_set).metadata(entry, document).items():
         printer.print(f"{column}: {sanitize(str(value))}")
     if run.order.packing.name == "nanochat":
-        printer.print("which rows have it cannot be told for packing nanochat, whose ranks have orders of their own")
+        printer.print(
+            "which rows have it cannot be told for packing nanochat, whose ranks have orders of their own"
+        )
         return
     with printer.console.status("looking for it in the windows that may have it"):
         rows = list(run.with_document(source, entry, document, config.epoch))
     is_out = token_set.view is not None and not token_set.times_of(entry)[document]
-    printer.print(f"epoch {config.epoch}: {counted(len(rows), 'row')} with it{', as the view leaves it out' * is_out}")
+    printer.print(
+        f"epoch {config.epoch}: {counted(len(rows), 'row')} with it{', as the view leaves it out' * is_out}"
+    )
     for row in rows[:MOST_ROWS]:
         printer.print(f"  {row.place}" + " (only a copy, as filler)" * row.filler)
     printer.print("  and more" * (len(rows) > MOST_ROWS))
 
 
-def metadata_table(rows: Sequence[ShownRow], locate: Callable[[Piece], SourceLocator], columns: str) -> Table:
+def metadata_table(
+    rows: Sequence[ShownRow], locate: Callable[[Piece], SourceLocator], columns: str
+) -> Table:
     """The table of these rows' documents. `columns` are names, separated by commas, or "all". `locate` returns what
     knows the metadata of a piece's document. ValueError if no document has one of them.
     """
@@ -219,13 +279,19 @@ def metadata_table(rows: Sequence[ShownRow], locate: Callable[[Piece], SourceLoc
     facts = [locate(piece).metadata(piece.shard.entry, piece.document) for _, piece in shown]
     known = list(dict.fromkeys(name for own in facts for name in own))
     names = known if columns == "all" else [name.strip() for name in columns.split(",")]
-    if unknown := [name for name in names if name.partition(".")[0] not in known and name not in known]:
+    if unknown := [
+        name for name in names if name.partition(".")[0] not in known and name not in known
+    ]:
         found = f"there are {', '.join(known) or 'none'}; prepare with --keep-columns to have more"
-        raise ValueError(f"--columns {columns}: no document of these rows has {unknown[0]!r}; {found}")
+        raise ValueError(
+            f"--columns {columns}: no document of these rows has {unknown[0]!r}; {found}"
+        )
     table = Table("row", "document", "tokens", *map(sanitize, names))
     for (row, piece), own in zip(shown, facts, strict=True):
         place = sanitize(locate(piece).find(piece.shard.entry, piece.document))
-        table.add_row(row.place, place, f"{piece.length:,}", *(sanitize(_cell(own, name)) for name in names))
+        table.add_row(
+            row.place, place, f"{piece.length:,}", *(sanitize(_cell(own, name)) for name in names)
+        )
     return table
 
 
@@ -240,9 +306,13 @@ def _cell(facts: dict[str, Any], name: str) -> str:
 def _source(run: RunRows, name: str) -> str:
     """The source of this name; the only one if none is named."""
     if not name and ONE_SET not in run.sets:
-        raise ValueError(f"a row or document of a mixture must name its source, as in {next(iter(run.sets))}/0:12:100")
+        raise ValueError(
+            f"a row or document of a mixture must name its source, as in {next(iter(run.sets))}/0:12:100"
+        )
     if name not in run.sets:
-        raise ValueError(f"{name!r} is not a source of the run, which has {', '.join(run.sets) or 'one token set'}")
+        raise ValueError(
+            f"{name!r} is not a source of the run, which has {', '.join(run.sets) or 'one token set'}"
+        )
     return name
 
 
@@ -254,7 +324,9 @@ def find_document(number: int, token_set: TokenSet, split: str) -> tuple[ShardEn
             return entry, left
         left -= entry.documents
     total = sum(entry.documents for entry in entries)
-    raise ValueError(f"{token_set.display_name}: split {split!r} has {total:,} documents, 0 to {total - 1:,}")
+    raise ValueError(
+        f"{token_set.display_name}: split {split!r} has {total:,} documents, 0 to {total - 1:,}"
+    )
 
 
 def main(arguments: list[str], prog: str) -> None:

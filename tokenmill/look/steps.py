@@ -41,7 +41,9 @@ class ShownRow(NamedTuple):
     row: int
     pieces: list[Piece]
     rank: int | None = None
-    filler: bool = False  # of a row that was searched for a document: whether it has only a copy of it
+    filler: bool = (
+        False  # of a row that was searched for a document: whether it has only a copy of it
+    )
 
     @property
     def place(self) -> str:
@@ -54,12 +56,25 @@ class RunRows:
 
     def __init__(self, run: Run, identity: Mapping[str, Any], sets: Sets):
         self.run = run
-        of_one = {"packing": PACKINGS, "long_documents": LONG_DOCUMENTS, "split": SPLITS, "shuffle": (True, False)}
+        of_one = {
+            "packing": PACKINGS,
+            "long_documents": LONG_DOCUMENTS,
+            "split": SPLITS,
+            "shuffle": (True, False),
+        }
         wrong = [key for key, values in of_one.items() if identity.get(key) not in values]
-        if wrong or type(identity.get("seed")) is not int or identity.get(LONG_CHATS, "split") not in LONG_DOCUMENTS:
-            raise ValueError(f"expected the settings of a run in the position, found {dict(identity)}")
+        if (
+            wrong
+            or type(identity.get("seed")) is not int
+            or identity.get(LONG_CHATS, "split") not in LONG_DOCUMENTS
+        ):
+            raise ValueError(
+                f"expected the settings of a run in the position, found {dict(identity)}"
+            )
         packing = Packing(identity["packing"], identity["long_documents"], identity["shuffle"])
-        self.order = Order(identity["split"], packing, identity["seed"], identity.get(LONG_CHATS, "split"))
+        self.order = Order(
+            identity["split"], packing, identity["seed"], identity.get(LONG_CHATS, "split")
+        )
         self.sets = {name: _set_of(name, run, sets) for name in run.setting.sets}
         self._all_sets = sets
 
@@ -78,24 +93,34 @@ class RunRows:
         """The rows of a global batch, rank after rank. A step that the run has not made is shown as it will be."""
         leg = self.leg_of(step)
         if self.order.packing.name == "nanochat":
-            return [row for rank in range(leg.setting.world_size) for row in self._of_rank(leg, step, rank)]
+            return [
+                row
+                for rank in range(leg.setting.world_size)
+                for row in self._of_rank(leg, step, rank)
+            ]
         sources = self._sources(leg)
         turns, before = next_batch(sources, forward(sources, leg, step - leg.now.step))
-        if not turns and leg.setting.epochs:  # an iteration ends there, and the step is in the next one
+        if (
+            not turns and leg.setting.epochs
+        ):  # an iteration ends there, and the step is in the next one
             turns, before = next_batch(sources, before.next_iteration())
         total = sum(some.last - some.first for some in turns)
         if not total:
             raise ValueError(f"the run has no step {step:,}: it ends after {before.now.step:,}")
         batch = batch_of(sources, turns, 0, total)
         rows = [(part, row) for part in batch.parts for row in range(part.first, part.last)]
-        ends = [range_of_rank(total, rank, leg.setting)[1] for rank in range(leg.setting.world_size)]
+        ends = [
+            range_of_rank(total, rank, leg.setting)[1] for rank in range(leg.setting.world_size)
+        ]
         found, names = [], [*sources]
         for place, n in enumerate(np.argsort(np.arange(total)[batch.places]).tolist()):
             (number, table, *_), row = rows[n]
             before_it, _ = sources[names[number]].count_window(*table.place)
             rank = int(np.searchsorted(ends, place, side="right"))
             epoch, window = table.place
-            found.append(ShownRow(names[number], epoch, window, before_it + row, table.pieces(row), rank))
+            found.append(
+                ShownRow(names[number], epoch, window, before_it + row, table.pieces(row), rank)
+            )
         return found
 
     def leg_of(self, step: int) -> Run:
@@ -104,7 +129,9 @@ class RunRows:
 
     def leg_at(self, name: str, epoch: int, window: int, row: int) -> Run:
         """The run at the beginning of the leg that dealt the row at a place, or will."""
-        (run,) = [run for run, first, end in self._legs_of(name) if first <= (epoch, window, row) < end]
+        (run,) = [
+            run for run, first, end in self._legs_of(name) if first <= (epoch, window, row) < end
+        ]
         return run
 
     def at(self, name: str, epoch: int, window: int, row: int) -> ShownRow:
@@ -121,7 +148,9 @@ class RunRows:
             )
         return ShownRow(name, epoch, window, row, source.table(epoch, window).pieces(row - before))
 
-    def with_document(self, name: str, entry: ShardEntry, document: int, epoch: int) -> Iterator[ShownRow]:
+    def with_document(
+        self, name: str, entry: ShardEntry, document: int, epoch: int
+    ) -> Iterator[ShownRow]:
         """The rows of an epoch that hold tokens of a document of a shard, of the lengths at which they were dealt."""
         for run, first, end in self._legs_of(name):
             if first.epoch <= epoch <= end.epoch:
@@ -129,24 +158,32 @@ class RunRows:
                     if first <= row[1:4] < end:
                         yield row
 
-    def _with_document(self, source: Source, entry: ShardEntry, document: int, epoch: int) -> Iterator[ShownRow]:
+    def _with_document(
+        self, source: Source, entry: ShardEntry, document: int, epoch: int
+    ) -> Iterator[ShownRow]:
         token_set, entries, _, order = source.documents(epoch)
         shards = [number for number, one in enumerate(entries) if one.name == entry.name]
         if not shards:
             return
-        begin, end = (int(offset) for offset in token_set.open(entry).offsets[document : document + 2])
+        begin, end = (
+            int(offset) for offset in token_set.open(entry).offsets[document : document + 2]
+        )
         windows = order.windows_of_slices()
         shard, first, last, copies = order.slices
         if copies is not None:  # of a view
             has_it = (copies[0] <= document) & (document < copies[1])
-        elif self.order.packing.packs_documents:  # a document is entirely in the window in which it begins
+        elif (
+            self.order.packing.packs_documents
+        ):  # a document is entirely in the window in which it begins
             has_it = (first <= begin) & (begin < last)
         else:  # rows that begin before the document may reach into it
             has_it = (first < end) & (last > begin - source.seq_len)
         for window in np.unique(windows[has_it & np.isin(shard, shards)]).tolist():
             before, table = source.count_window(epoch, window)[0], source.table(epoch, window)
             for row, filler in table.rows_with(entry.name, begin, end):
-                yield ShownRow(source.name, epoch, window, before + row, table.pieces(row), filler=filler)
+                yield ShownRow(
+                    source.name, epoch, window, before + row, table.pieces(row), filler=filler
+                )
 
     def _legs_of(self, name: str) -> Iterator[tuple[Run, Cursor, Cursor]]:
         """The run where each leg with a source begins, and the places that this leg dealt: the first, and the end.
@@ -159,12 +196,16 @@ class RunRows:
         legs = [(n, leg.begin) for n, leg in enumerate(self.run.legs) if name in leg.setting.sets]
         for index, (number, begin) in enumerate(legs):
             first = begin.cursors[name] if index else Cursor()
-            end = min((later.cursors[name] for _, later in legs[index + 1 :]), default=Cursor(1 << 62))
+            end = min(
+                (later.cursors[name] for _, later in legs[index + 1 :]), default=Cursor(1 << 62)
+            )
             yield Run(self.run.legs[: number + 1], begin), first, end
 
     def _of_rank(self, leg: Run, step: int, rank: int) -> Iterator[ShownRow]:
         ((name, (manifest, *_)),) = leg.setting.sets.items()
-        rows = nanochat_rows(self.sets[name].as_it_was(manifest, self.order.split), self.order.split, leg, rank)
+        rows = nanochat_rows(
+            self.sets[name].as_it_was(manifest, self.order.split), self.order.split, leg, rank
+        )
         for _ in range(step - leg.now.step):
             next(rows)
         batch, _, run = next(rows)
@@ -173,7 +214,9 @@ class RunRows:
             yield ShownRow(name, 0, 0, first + row, batch.parts[0].table.pieces(row), rank)
 
     def _sources(self, run: Run) -> dict[str, Source]:
-        return {name: self._source(run, name, number) for number, name in enumerate(run.setting.sets)}
+        return {
+            name: self._source(run, name, number) for number, name in enumerate(run.setting.sets)
+        }
 
     def _source(self, run: Run, name: str, number: int = 0) -> Source:
         token_set = _set_of(name, run, self._all_sets)
@@ -183,7 +226,9 @@ class RunRows:
 def _set_of(name: str, run: Run, sets: Sets) -> TokenSet:
     """The token set of a source of a run. ValueError if it is not among `sets`."""
     manifest = run.setting.sets[name].manifest
-    same = [sets[name]] if name in sets else [one for one in sets.values() if ONE_SET in (name, *sets)]
+    same = (
+        [sets[name]] if name in sets else [one for one in sets.values() if ONE_SET in (name, *sets)]
+    )
     known = [one for one in same if one.knows(manifest)]
     if not known:
         what = f"source {name!r}" if name else "a token set"

@@ -25,7 +25,9 @@ class RowPrinter:
         self.console, self._ids = console, ids
         self._sets = {token_set.path: token_set for token_set in token_sets}
         self._sources = {token_set.path: SourceLocator(token_set) for token_set in token_sets}
-        self._tokenizers: dict[str, Tokenizer] = {}  # by fingerprint: a chat set's has more special tokens
+        self._tokenizers: dict[
+            str, Tokenizer
+        ] = {}  # by fingerprint: a chat set's has more special tokens
 
     def bars(self, rows: Sequence[ShownRow]) -> None:
         """Prints each row as a line of letters."""
@@ -43,7 +45,10 @@ class RowPrinter:
     def piece(self, piece: Piece, index: int, full: bool) -> None:
         style, letter = COLOURS[index % len(COLOURS)], LETTERS[index % len(LETTERS)]
         if piece.is_padding:
-            self.print(f"  {letter.lower()} {piece.length:,} tokens of padding, which are not in the loss", style="dim")
+            self.print(
+                f"  {letter.lower()} {piece.length:,} tokens of padding, which are not in the loss",
+                style="dim",
+            )
             return
         self.print(f"  {letter} {self._facts(piece)}", style=f"bold {style}")
         token_set = self._sets[piece.shard.path.parents[1]]
@@ -54,19 +59,26 @@ class RowPrinter:
         ids, learned = piece.tokens(tokenizer.bos_id), piece.in_loss()
         if learned is None or not full:
             text = tokenizer.decode(ids)
-            self.print(text if full else f"    {shortened(text, max(40, self.console.width - 4))}", style=style)
+            self.print(
+                text if full else f"    {shortened(text, max(40, self.console.width - 4))}",
+                style=style,
+            )
         else:
             self._masked(tokenizer, ids, learned, style)
         if self._ids:
             self.print(" ".join(map(str, ids.tolist())), style="dim")
 
-    def _masked(self, tokenizer: Tokenizer, ids: np.ndarray, learned: np.ndarray, style: str) -> None:
+    def _masked(
+        self, tokenizer: Tokenizer, ids: np.ndarray, learned: np.ndarray, style: str
+    ) -> None:
         """Prints a conversation; what is in the loss is underlined, and in brackets where that cannot be seen."""
         parts, segments = np.split(np.arange(len(ids)), np.flatnonzero(np.diff(learned)) + 1), []
         for part in parts:
             text, is_in = escape_controls(tokenizer.decode(ids[part])), learned[part[0]]
             text = f"[[{text}]]" if is_in and not self.console.is_terminal else text
-            segments.append(Segment(text, self.console.get_style(f"{style} underline" if is_in else "dim")))
+            segments.append(
+                Segment(text, self.console.get_style(f"{style} underline" if is_in else "dim"))
+            )
         self.console.print(Segments([*segments, Segment("\n")]), end="")
 
     def print(self, text: str, style: str = "none") -> None:
@@ -82,7 +94,11 @@ class RowPrinter:
 
     def _facts(self, piece: Piece) -> str:
         whole = int(piece.shard.offsets[piece.document + 1] - piece.shard.offsets[piece.document])
-        part = "whole" if piece.length == whole else f"its tokens {piece.start:,} to {piece.start + piece.length - 1:,}"
+        part = (
+            "whole"
+            if piece.length == whole
+            else f"its tokens {piece.start:,} to {piece.start + piece.length - 1:,}"
+        )
         notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
         if (learned := piece.in_loss()) is not None:
             notes += f", {int(learned.sum()):,} tokens are in the loss"

@@ -35,7 +35,10 @@ class TextSample(NamedTuple):
 
 
 def sample_text(
-    source: Sequence[str], tokenizer: str | None, text_column: str | None, say: Callable[[str], None]
+    source: Sequence[str],
+    tokenizer: str | None,
+    text_column: str | None,
+    say: Callable[[str], None],
 ) -> TextSample:
     """Reads and tokenizes a sample. Raises what `prepare` raises, and ValueError for files that are not here."""
     column = PrepareConfig.text_column if text_column is None else text_column
@@ -44,12 +47,17 @@ def sample_text(
     for line in listing.left_out:
         say(f"left out {line}")
     if elsewhere := [file.shown for file in listing.files if not file.is_there]:
-        raise ValueError(f"{elsewhere[0]}: report samples files that are here; fetch some, or prepare first")
+        raise ValueError(
+            f"{elsewhere[0]}: report samples files that are here; fetch some, or prepare first"
+        )
     if config.train_size is not None:
         trained = f"data/tokenizers/NAME-bpe{config.train_size}.json, which `prepare` has trained"
         raise ValueError(f"--tokenizer {tokenizer}: report trains none; name one, or {trained}")
     found = load_any(config.tokenizer_name)
-    size, every = sum(file.text_bytes for file in listing.files), plan(listing.files, config.options, shard_size([]))
+    size, every = (
+        sum(file.text_bytes for file in listing.files),
+        plan(listing.files, config.options, shard_size([])),
+    )
     encoder = Encoder(found) if size < LITTLE_TEXT else choose_encoder("auto", found)[0]
     step = max(1, round(size / SAMPLE_BYTES))  # evenly spaced units first
     lengths, text_bytes, read, started = [np.zeros(0, np.int64)], 0, 0.0, time.perf_counter()

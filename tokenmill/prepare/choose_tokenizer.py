@@ -26,7 +26,9 @@ from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
 
 
-def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]) -> Tokenizer | None:
+def find_tokenizer(
+    config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]
+) -> Tokenizer | None:
     """The requested tokenizer; trains it if that is asked for and was not done before. None if a dry run would have to.
 
     ValueError, FileNotFoundError or ConnectionError if there is none.
@@ -35,7 +37,9 @@ def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Call
         tokenizer = load_any(config.tokenizer_name, config.bos_token)
     else:
         root = Path("data/tokens") if has_scheme(config.tokens_root) else Path(config.tokens_root)
-        path = root.absolute().parent / "tokenizers" / f"{config.dataset}-bpe{config.train_size}.json"
+        path = (
+            root.absolute().parent / "tokenizers" / f"{config.dataset}-bpe{config.train_size}.json"
+        )
         if config.dry_run and not path.exists():
             return None
         tokenizer = _trained(path, config.train_size, config, files, say).framed(config.bos_token)
@@ -48,16 +52,26 @@ def find_tokenizer(config: PrepareConfig, files: Sequence[SourceFile], say: Call
 
 
 def _trained(
-    path: Path, size: int, config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]
+    path: Path,
+    size: int,
+    config: PrepareConfig,
+    files: Sequence[SourceFile],
+    say: Callable[[str], None],
 ) -> Tokenizer:
     if path.exists():
-        say(f"using the tokenizer trained before for a data set of this name: {path} (delete it to train again)")
+        say(
+            f"using the tokenizer trained before for a data set of this name: {path} (delete it to train again)"
+        )
         return Tokenizer.load(path)
     if config.part_of[1] > 1:
-        raise ValueError(f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first")
+        raise ValueError(
+            f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first"
+        )
     say(f"training a tokenizer of {size:,} tokens on {' and '.join(config.source)}")
     started = time.monotonic()
-    tokenizer = train_tokenizer(training_texts(files, config.options, TRAIN_TEXT_BYTES, say), size, f"bpe{size}")
+    tokenizer = train_tokenizer(
+        training_texts(files, config.options, TRAIN_TEXT_BYTES, say), size, f"bpe{size}"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     say(f"trained in {time.monotonic() - started:.0f} s: {path}")
@@ -65,19 +79,26 @@ def _trained(
 
 
 def training_texts(
-    files: Sequence[SourceFile], options: ReadOptions, most: int, say: Callable[[str], None] = lambda line: None
+    files: Sequence[SourceFile],
+    options: ReadOptions,
+    most: int,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[str]:
     """Texts that train, about `most` bytes of them: all, or units from all over the source, and of a unit with more
     than that, batches at even distances.
     """
-    units = [unit for unit in plan(files, options, shard_size(files)) if unit.files[0].validates < 1.0]
+    units = [
+        unit for unit in plan(files, options, shard_size(files)) if unit.files[0].validates < 1.0
+    ]
     random.Random(0).shuffle(units)
     left = most
     for unit in units:
         for file in (file for file in unit.files if not file.is_there):
             say(f"fetching {file.name}, to train on")
             fetch(file)
-        for documents in itertools.islice(read_unit(unit, options), 0, None, max(1, ceil(unit.text_bytes / most))):
+        for documents in itertools.islice(
+            read_unit(unit, options), 0, None, max(1, ceil(unit.text_bytes / most))
+        ):
             rows = documents.chosen(~documents.validates).texts.to_pylist()
             if options.conversations:
                 rows = [text for row in rows for text in texts_of_row(row, options.messages_column)]

@@ -39,7 +39,9 @@ def run(
             socket.create_connection((address[1], int(address[2])), timeout=10).close()
         ray.init(runtime_env={"py_modules": [str(PACKAGE)]}, log_to_driver=False)
     except OSError as error:
-        raise ConnectionError(f"--cluster ray: no cluster could be reached ({error}); check RAY_ADDRESS") from error
+        raise ConnectionError(
+            f"--cluster ray: no cluster could be reached ({error}); check RAY_ADDRESS"
+        ) from error
     try:
         task = ray.remote(_make).options(num_cpus=1, max_retries=RETRIES)
         shared, failures = ray.put(work), list[Failure]()

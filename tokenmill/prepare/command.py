@@ -28,7 +28,9 @@ FEW = 20_000  # tokens
 
 def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] = PRESETS) -> int:
     """Prepares as the command line says; prints a summary, and last the token set's path. The exit status."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the workers on the way out
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # stops the workers on the way out
     try:
         config = _parse(arguments, prog, presets)
         folder, missing, sentences = prepare(config)
@@ -47,7 +49,11 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
         _summarize(open_set(folder))
         for line in sentences:
             print(sanitize(f"  {line}"))
-        print(next_step(folder, "data" if prog.endswith(".py") else "tokenmill", config.chat is not None))
+        print(
+            next_step(
+                folder, "data" if prog.endswith(".py") else "tokenmill", config.chat is not None
+            )
+        )
     print(folder)
     return 0
 
@@ -57,8 +63,13 @@ def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]
     named = arguments[0] if arguments and not arguments[0].startswith("-") else None
     flags = [argument.partition("=")[0] for argument in arguments]
     if named is not None and named not in presets:
-        hint = "".join(f"; did you mean {meant}?" for meant in difflib.get_close_matches(named, presets, 1, 0.5))
-        _exit(f"no preset {named!r}, there are {', '.join(presets)}{hint} (text is named by --source {named})")
+        hint = "".join(
+            f"; did you mean {meant}?"
+            for meant in difflib.get_close_matches(named, presets, 1, 0.5)
+        )
+        _exit(
+            f"no preset {named!r}, there are {', '.join(presets)}{hint} (text is named by --source {named})"
+        )
     if flags.count("--source") > 1:
         _exit("--source is there twice; give all sources behind one --source")
     how: dict[str, Any] = {}
@@ -68,7 +79,9 @@ def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]
         how["default"] = replace(preset, val_file=None) if is_other else preset
     elif "--source" not in flags:  # help
         how["default"] = PrepareConfig(source=next(iter(presets.values())).source)
-    described = f"{PrepareConfig.__doc__}\n\nYou may name a preset before the flags:\n{_listed(presets)}"
+    described = (
+        f"{PrepareConfig.__doc__}\n\nYou may name a preset before the flags:\n{_listed(presets)}"
+    )
     prog, arguments = f"{prog} {named or '[PRESET]'}", arguments[named is not None :]
     return tyro.cli(PrepareConfig, args=arguments, prog=prog, description=described, **how)
 
@@ -83,22 +96,38 @@ def _listed(presets: Mapping[str, PrepareConfig]) -> str:
     lines = []
     for name, preset in presets.items():
         given = vars(preset) | {"source": shlex.join(preset.source)}
-        given = {key: value for key, value in given.items() if value != getattr(PrepareConfig, key, None)}
-        lines.append(f"  {name}: " + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items()))
+        given = {
+            key: value for key, value in given.items() if value != getattr(PrepareConfig, key, None)
+        }
+        lines.append(
+            f"  {name}: "
+            + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items())
+        )
     return "\n".join(
-        [*lines, f"\nA preset names its own source. Without a preset and --source, {next(iter(presets))} is prepared."]
+        [
+            *lines,
+            f"\nA preset names its own source. Without a preset and --source, {next(iter(presets))} is prepared.",
+        ]
     )
 
 
 def _report(error: PreparationError) -> None:
     kinds = set[str]()
     for failure in error.failures:
-        if (kind := re.sub(r"\S+\.\S+|\d[\d,]*", "", failure.reason)) not in kinds:  # without names and numbers
+        if (
+            kind := re.sub(r"\S+\.\S+|\d[\d,]*", "", failure.reason)
+        ) not in kinds:  # without names and numbers
             kinds.add(kind)
             files, name = failure.task.files, failure.task.files[0].shown
-            _say(f"failed: {failure.reason}" if name in failure.reason else f"failed: {name}: {failure.reason}")
+            _say(
+                f"failed: {failure.reason}"
+                if name in failure.reason
+                else f"failed: {name}: {failure.reason}"
+            )
             if len(files) > 1:
-                _say(f"{len(files):,} files are made together, {name} to {files[-1].name}: none of them is made")
+                _say(
+                    f"{len(files):,} files are made together, {name} to {files[-1].name}: none of them is made"
+                )
             if failure.traceback:
                 _say(failure.traceback)
     if more := len(error.failures) - len(kinds):
@@ -112,16 +141,25 @@ def _summarize(token_set: TokenSet) -> None:
     print(f"{facts['dataset']}, {said}")
     for split in SPLITS:
         entries = token_set.split(split)
-        documents, tokens = sum(entry.documents for entry in entries), sum(entry.tokens for entry in entries)
+        documents, tokens = (
+            sum(entry.documents for entry in entries),
+            sum(entry.tokens for entry in entries),
+        )
         sizes = f"{counted(len(entries), 'shard'):>12} {counted(documents, 'document'):>22} {tokens:18,} tokens"
         print(f"  {split:5} {sizes} {in_bytes(tokens * token_set.numpy_dtype.itemsize):>12}")
         if split == "val" and tokens < FEW:
-            hint = "a loss on them is mostly chance" if tokens else "a loader of val fails; see --val-fraction"
+            hint = (
+                "a loss on them is mostly chance"
+                if tokens
+                else "a loader of val fails; see --val-fraction"
+            )
             print(f"  warning: {tokens:,} tokens are too few to validate with: {hint}")
     if facts["text_bytes"]:  # which conversations that are tokenized already do not have
         print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
     if token_set.is_chat:
-        targets = sum(int(token_set.open(entry).column(TARGETS.suffix).sum()) for entry in token_set.entries)
+        targets = sum(
+            int(token_set.open(entry).column(TARGETS.suffix).sum()) for entry in token_set.entries
+        )
         print(f"  {targets:,} tokens are in the loss, {targets / max(1, facts['tokens']):.1%}")
     for line in left_out((token_set.record(entry), entry.split) for entry in token_set.entries):
         print(sanitize(f"  left out, or repaired: {line}"))
@@ -132,7 +170,10 @@ def next_step(folder: Path | str, module: str, is_chat: bool) -> str:
     settings = f"batch_size=8, seq_len=1024, tokens={str(folder)!r}"
     lines = [f"from {module} import get_batch", f'inputs, targets = get_batch("train", {settings})']
     if is_chat:  # long conversations are an error by default, and a loss is divided by the loader's `targets`
-        lines = [f"from {module} import RowLoader", f'loader = RowLoader({settings}, long_documents="crop")']
+        lines = [
+            f"from {module} import RowLoader",
+            f'loader = RowLoader({settings}, long_documents="crop")',
+        ]
         lines.append("inputs, targets = next(loader)")
     lines += ["", "look at it:", "", f"{_as_typed_here()} report {shlex.quote(str(folder))}", ""]
     return "\n".join(["train on it:", "", *lines])

@@ -24,7 +24,9 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
 def available_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Cores that this process may use: those it is bound to, limited by the quota of its container."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    bound = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     try:
         microseconds, period = quota.read_text().split()
         return max(1, min(bound, ceil(int(microseconds) / int(period))))
@@ -72,45 +74,66 @@ class PrepareConfig:
         if self.chat is not None and self.eot_token:
             raise ValueError("--eot-token is for text; a chat template itself ends its turns")
         if self.val_file is not None and self.val_fraction is not None:
-            raise ValueError("--val-file and --val-fraction both say what validates; give one of them")
+            raise ValueError(
+                "--val-file and --val-fraction both say what validates; give one of them"
+            )
         if self.val_fraction is not None:
             object.__setattr__(self, "val_fraction", float(self.val_fraction))
         if self.val_fraction is not None and not 1e-6 <= self.val_fraction < 1:
-            raise ValueError(f"--val-fraction must be from 0.000001 to less than 1, as 0.01, not {self.val_fraction}")
+            raise ValueError(
+                f"--val-fraction must be from 0.000001 to less than 1, as 0.01, not {self.val_fraction}"
+            )
         for field in ("tokenizer", "bos_token", "val_file", "chat", "raw_dir"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, os.fspath(getattr(self, field)))
             if getattr(self, field) == "":  # an unset variable of the shell
-                raise ValueError(f"--{field.replace('_', '-')} is empty; leave it out, or say which")
+                raise ValueError(
+                    f"--{field.replace('_', '-')} is empty; leave it out, or say which"
+                )
         given = [self.source] if isinstance(self.source, str | os.PathLike) else self.source
         sources = tuple(dict.fromkeys(map(os.fspath, given)))
         if not sources or not all(source.strip() for source in sources):
-            raise ValueError("--source names nothing; name a folder, a file or a repository on the hub")
+            raise ValueError(
+                "--source names nothing; name a folder, a file or a repository on the hub"
+            )
         for source in (*sources, self.val_file or ""):
-            for part in source.split("::") if has_scheme(source) else ():  # fsspec knows chains of URLs
+            for part in (
+                source.split("::") if has_scheme(source) else ()
+            ):  # fsspec knows chains of URLs
                 require_no_password(part)
         object.__setattr__(self, "source", sources)
         object.__setattr__(self, "tokens_root", str(named(self.tokens_root)))
         if has_scheme(self.tokens_root) and self.cluster is not None:
-            raise ValueError("--cluster writes into a folder that its machines share; to a bucket prepare by --part")
+            raise ValueError(
+                "--cluster writes into a folder that its machines share; to a bucket prepare by --part"
+            )
         for field in ("workers", "num_shards", "max_document_bytes", "shard_text_bytes"):
             if getattr(self, field) is not None:
                 least = 1000 if field == "shard_text_bytes" else 1
                 object.__setattr__(self, field, whole_number(field, getattr(self, field), least))
-        if not re.fullmatch(r"\d+/\d+", self.part or "1/1") or not 1 <= self.part_of[0] <= self.part_of[1]:
+        if (
+            not re.fullmatch(r"\d+/\d+", self.part or "1/1")
+            or not 1 <= self.part_of[0] <= self.part_of[1]
+        ):
             raise ValueError(f"part must be I/N, from 1/N to N/N, not {self.part!r}")
         if not re.fullmatch(r"\w[\w.-]*", self.dataset):
-            raise ValueError(f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give --name")
+            raise ValueError(
+                f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give --name"
+            )
         columns = self.options.kept
         if "" in columns or len(set(columns)) < len(columns):
-            raise ValueError(f"--keep-columns must be names, separated by commas, not {self.keep_columns!r}")
+            raise ValueError(
+                f"--keep-columns must be names, separated by commas, not {self.keep_columns!r}"
+            )
 
     @property
     def dataset(self) -> str:
         """The data set's name: --name, or the names of the sources."""
         names = list(dict.fromkeys(map(name_of_source, self.source)))
         if self.name is None and len(names) > FEW_NAMES:
-            raise ValueError(f"{len(names)} sources have {len(names)} names; say what to call the data set, by --name")
+            raise ValueError(
+                f"{len(names)} sources have {len(names)} names; say what to call the data set, by --name"
+            )
         return self.name or "-".join(names)
 
     @property
@@ -124,7 +147,9 @@ class PrepareConfig:
         """What --tokenizer says, or its default."""
         if self.tokenizer is not None or self.chat is None or self.chat in CHAT_NAMES:
             return "gpt2" if self.tokenizer is None else self.tokenizer
-        beside = (Path(self.chat) / "x" if Path(self.chat).is_dir() else Path(self.chat)).with_name("tokenizer.json")
+        beside = (Path(self.chat) / "x" if Path(self.chat).is_dir() else Path(self.chat)).with_name(
+            "tokenizer.json"
+        )
         return str(beside) if beside.is_file() else "gpt2"
 
     @property
@@ -148,7 +173,9 @@ class PrepareConfig:
         return ReadOptions(
             self.text_column,
             separator or None,
-            () if self.keep_columns is None else tuple(name.strip() for name in self.keep_columns.split(",")),
+            ()
+            if self.keep_columns is None
+            else tuple(name.strip() for name in self.keep_columns.split(",")),
             self.max_document_bytes,
             self.skip_broken,
             self.chat is not None,
@@ -156,10 +183,14 @@ class PrepareConfig:
         )
 
 
-FINEWEB = PrepareConfig(source="karpathy/fineweb-edu-100b-shuffle", num_shards=46, val_file="shard_00045.parquet")
+FINEWEB = PrepareConfig(
+    source="karpathy/fineweb-edu-100b-shuffle", num_shards=46, val_file="shard_00045.parquet"
+)
 PRESETS = {
     "fineweb-edu": FINEWEB,
-    "climbmix": replace(FINEWEB, source="karpathy/climbmix-400b-shuffle", num_shards=170, val_file="last"),
+    "climbmix": replace(
+        FINEWEB, source="karpathy/climbmix-400b-shuffle", num_shards=170, val_file="last"
+    ),
     "demo": PrepareConfig(source="stdlib", tokenizer="train:8192"),
 }
 

@@ -49,7 +49,9 @@ class Destination:
                 "folder, or a bucket, and then `tokenmill push`"
             )
         if root.startswith("memory:"):
-            raise ValueError(f"{root}: workers cannot write into this process's memory; name a folder or a bucket")
+            raise ValueError(
+                f"{root}: workers cannot write into this process's memory; name a folder or a bucket"
+            )
         require_writable(root)
         with tempfile.TemporaryDirectory(prefix="tokenmill-") as folder:
             address = joined(root, name)
@@ -83,7 +85,11 @@ class Destination:
         if self.address is None:
             return
         names = [name for name in sizes(self.address) if _kind_of(name)]
-        new = [name for name in names if _kind_of(name) == "tokens" or not (self.folder / name).exists()]
+        new = [
+            name
+            for name in names
+            if _kind_of(name) == "tokens" or not (self.folder / name).exists()
+        ]
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(self._fetch, sorted(new)))
 
@@ -95,8 +101,14 @@ class Destination:
 
     def file_of_others(self, names: set[str]) -> str:
         """A source file of shards that are here and have none of these names; "" if there is none."""
-        others = [path for path in self.folder.glob("shards/*.json") if path.name.removesuffix(".json") not in names]
-        return next((one["file"] for path in others for one in sources_of(read_json(path, "shard"))), "")
+        others = [
+            path
+            for path in self.folder.glob("shards/*.json")
+            if path.name.removesuffix(".json") not in names
+        ]
+        return next(
+            (one["file"] for path in others for one in sources_of(read_json(path, "shard"))), ""
+        )
 
     @contextlib.contextmanager
     def making(self) -> Iterator[Path]:

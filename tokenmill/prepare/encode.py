@@ -32,7 +32,9 @@ class Encoded(NamedTuple):
     text_bytes: int
     columns: dict[str, np.ndarray]
     broken: int = 0  # rows that are no conversation
-    refused: Sequence[tuple[str, Documents, int]] = ()  # why conversations cannot be masked, and which they are
+    refused: Sequence[
+        tuple[str, Documents, int]
+    ] = ()  # why conversations cannot be masked, and which they are
 
 
 Encode = Callable[[str, int, list[Documents]], Encoded]
@@ -41,7 +43,9 @@ Encode = Callable[[str, int, list[Documents]], Encoded]
 @functools.cache
 def encoder_of(path: Path, engine: str) -> tuple[Encoder, str]:
     """What documents are encoded with, and what to say of it. ForAllError if the named engine cannot be used."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its process, and threads do not survive a fork
+    os.environ["TOKENIZERS_PARALLELISM"] = (
+        "false"  # every core has its process, and threads do not survive a fork
+    )
     try:
         encoder, why = choose_encoder(engine, Tokenizer.load(path))
     except ValueError as error:
@@ -64,15 +68,28 @@ def _texts(encoder: Encoder, name: str, first: int, batch: list[Documents]) -> E
     return Encoded(batch, tokens, lengths, int(text_lengths(texts).sum()), {})
 
 
-def _conversations(chat: ChatEncoder, options: ReadOptions, name: str, first: int, batch: list[Documents]) -> Encoded:
+def _conversations(
+    chat: ChatEncoder, options: ReadOptions, name: str, first: int, batch: list[Documents]
+) -> Encoded:
     rows = pa.concat_arrays([documents.texts for documents in batch])
     ends = np.cumsum([0, *(len(documents.texts) for documents in batch)])
-    found, places = chat.encode(rows), [(one, number) for one in batch for number in range(len(one.texts))]
+    found, places = (
+        chat.encode(rows),
+        [(one, number) for one in batch for number in range(len(one.texts))],
+    )
     if found.broken and not options.skip_broken:
         number, reason = found.broken[0]
         documents, own = places[number]
-        raise ValueError(f"{documents.place(own)}: {reason}; fix it, or leave such rows out by --skip-broken")
-    kept = [one.chosen(found.kept[a:b]) for one, a, b in zip(batch, ends[:-1], ends[1:], strict=True)]
+        raise ValueError(
+            f"{documents.place(own)}: {reason}; fix it, or leave such rows out by --skip-broken"
+        )
+    kept = [
+        one.chosen(found.kept[a:b]) for one, a, b in zip(batch, ends[:-1], ends[1:], strict=True)
+    ]
     columns: dict[str, Any] = {MASK.suffix: found.mask, TARGETS.suffix: found.targets}
-    more = (columns, len(found.broken), [(reason, *places[number]) for number, reason in found.refused])
+    more = (
+        columns,
+        len(found.broken),
+        [(reason, *places[number]) for number, reason in found.refused],
+    )
     return Encoded(kept, found.tokens, found.lengths, int(found.text_bytes.sum()), *more)

@@ -22,7 +22,9 @@ from tokenmill.text.plan import Unit
 from tokenmill.text.source_file import SourceFile
 
 
-def list_files(config: PrepareConfig, say: Callable[[str], None]) -> tuple[list[SourceFile], PrepareConfig]:
+def list_files(
+    config: PrepareConfig, say: Callable[[str], None]
+) -> tuple[list[SourceFile], PrepareConfig]:
     """The files in the order of their names. Raises what `list_sources` raises, and ValueError for flags that do not go
     with these files.
     """
@@ -32,15 +34,21 @@ def list_files(config: PrepareConfig, say: Callable[[str], None]) -> tuple[list[
     files, val = listing.files, config.val_file or ""
     if config.num_shards is not None:
         if config.num_shards > len(files):
-            raise ValueError(f"expected {config.num_shards} files, found {len(files)}; give a smaller --num-shards")
+            raise ValueError(
+                f"expected {config.num_shards} files, found {len(files)}; give a smaller --num-shards"
+            )
         last = [file for file in files if file.name == (files[-1].name if val == LAST else val)]
         files = list(dict.fromkeys([*files[: config.num_shards], *last]))
     names = {file.path: file.name for file in files}
     if val not in (LAST, *names.values()) and (has_scheme(val) or Path(val).is_file()):
         other, *more = list_sources([val]).files
         if more:
-            raise ValueError(f"--val-file {val}: expected one file, found {len(more) + 1:,}; name one")
-        name = names.get(other.path) or (f"val/{other.name}" if other.name in names.values() else other.name)
+            raise ValueError(
+                f"--val-file {val}: expected one file, found {len(more) + 1:,}; name one"
+            )
+        name = names.get(other.path) or (
+            f"val/{other.name}" if other.name in names.values() else other.name
+        )
         files = files if other.path in names else [*files, replace(other, name=name)]
         config = replace(config, val_file=name)
     _require_fitting(files, config, config.options)
@@ -55,7 +63,9 @@ def _require_fitting(files: list[SourceFile], config: PrepareConfig, options: Re
     if not file.format.is_text and has_separator:
         raise ValueError(f"{file.shown}: --document-separator is for files of text; leave it out")
     if file.format.is_text and (options.kept or options.text_column != ReadOptions().text_column):
-        raise ValueError(f"{file.shown}: a file of text has no columns; leave out --text-column and --keep-columns")
+        raise ValueError(
+            f"{file.shown}: a file of text has no columns; leave out --text-column and --keep-columns"
+        )
     if file.format.is_text and len(files) == 1 and not has_separator:
         raise ValueError(
             f"{file.shown}: found this one file, which is one document, so nothing would be left to validate with; say "
@@ -71,9 +81,15 @@ class Fetching:
 
     def __init__(self, files: Sequence[SourceFile], say: Callable[[str], None], ahead: int):
         self._states: dict[SourceFile, bool | str] = dict.fromkeys(files, False)
-        self._room, self._say, left = threading.Semaphore(ahead), say, iter(files)  # each `next` is one thread's
+        self._room, self._say, left = (
+            threading.Semaphore(ahead),
+            say,
+            iter(files),
+        )  # each `next` is one thread's
         for _ in range(min(AT_ONCE, len(files))):
-            threading.Thread(target=self._fetch, args=(left,), daemon=True, name="tokenmill-fetch").start()
+            threading.Thread(
+                target=self._fetch, args=(left,), daemon=True, name="tokenmill-fetch"
+            ).start()
         self.forget = self._room.release  # no unit needs one of the files any more
 
     def _fetch(self, left: Iterator[SourceFile]) -> None:

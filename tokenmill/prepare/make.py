@@ -29,7 +29,9 @@ from tokenmill.text.source_file import changed
 from tokenmill.tokenize.encoder import Encoder
 
 ROOM = 2  # a shard takes up to this many times the text that was planned, as the plan knows only the size of files
-Report = Callable[..., None]  # a text; or four numbers: documents, tokens, bytes of text, bytes of the unit's files
+Report = Callable[
+    ..., None
+]  # a text; or four numbers: documents, tokens, bytes of text, bytes of the unit's files
 
 
 def make(work: Work, unit: Unit, report: Report) -> dict[str, Any]:
@@ -52,9 +54,14 @@ def make(work: Work, unit: Unit, report: Report) -> dict[str, Any]:
         if stamps != [file.stamp() for file in unit.files]:
             raise changed(unit.files[0])
         report(0, 0, 0, unit.bytes - done)
-        if (manifest := work.destination.manifest()) is not None:  # perhaps of a run that was faster: it stays right
+        if (
+            manifest := work.destination.manifest()
+        ) is not None:  # perhaps of a run that was faster: it stays right
             listed = frozenset(shard["name"] for shard in manifest["shards"])
-            if listed != work.listed and (record := made(unit, work._replace(listed=listed))) is not None:
+            if (
+                listed != work.listed
+                and (record := made(unit, work._replace(listed=listed))) is not None
+            ):
                 return record
         records = maker.finish()
         work.destination.send(folder, records)
@@ -65,9 +72,21 @@ class _Maker:
     """Writes the shards of a unit. The first one is there even if the unit has no documents: it has the record."""
 
     def __init__(
-        self, unit: Unit, work: Work, encoder: Encoder, folder: Path, stack: contextlib.ExitStack, report: Report
+        self,
+        unit: Unit,
+        work: Work,
+        encoder: Encoder,
+        folder: Path,
+        stack: contextlib.ExitStack,
+        report: Report,
     ):
-        self.unit, self.work, self.tokenizer, self._folder, self._stack = unit, work, encoder.tokenizer, folder, stack
+        self.unit, self.work, self.tokenizer, self._folder, self._stack = (
+            unit,
+            work,
+            encoder.tokenizer,
+            folder,
+            stack,
+        )
         self._encode, self._report = documents_encoder(encoder, work.options), report
         self.shards: list[_Shard] = []
         self._latest: dict[Split, _Shard] = {}
@@ -101,7 +120,9 @@ class _Maker:
 
     def _write(self, split: Split, batch: list[Documents]) -> None:
         most = ROOM * self.work.shard_text_bytes
-        if split not in self._latest or (self.unit.n == 1 and self._latest[split].text_bytes >= most):
+        if split not in self._latest or (
+            self.unit.n == 1 and self._latest[split].text_bytes >= most
+        ):
             self._begin(split)
         shard = self._latest[split]
         try:
@@ -125,7 +146,9 @@ class _Maker:
         total, records = sum(self._counts, Counter[str]()), []
         for shard in reversed(self.shards):
             counts = total if shard is self.shards[0] else Counter[str]()
-            records.append(shard.finish(files, {name: counts[name] for name in LEFT_OUT_COUNTS} | whole))
+            records.append(
+                shard.finish(files, {name: counts[name] for name in LEFT_OUT_COUNTS} | whole)
+            )
         return records
 
 
@@ -134,7 +157,9 @@ class _Shard:
 
     def __init__(self, writer: ShardWriter, split: Split):
         self.writer, self.split, self.text_bytes = writer, split, 0
-        self._documents: dict[int, Counter[int | None]] = defaultdict(Counter)  # by file and row group
+        self._documents: dict[int, Counter[int | None]] = defaultdict(
+            Counter
+        )  # by file and row group
         self._counts, self._refused = Counter[str](), dict[str, dict[str, Any]]()
 
     def write(self, encoded: Encoded) -> None:
@@ -145,9 +170,14 @@ class _Shard:
         self.text_bytes += encoded.text_bytes
         for reason, documents, number in encoded.refused:
             if reason not in self._refused:
-                self._refused[reason] = {"count": 0, "first": (documents.file, documents.place(number))}
+                self._refused[reason] = {
+                    "count": 0,
+                    "first": (documents.file, documents.place(number)),
+                }
             self._refused[reason]["count"] += 1
-        self._counts += Counter(broken_conversations=encoded.broken, refused_conversations=len(encoded.refused))
+        self._counts += Counter(
+            broken_conversations=encoded.broken, refused_conversations=len(encoded.refused)
+        )
         for documents in encoded.documents:
             self._documents[documents.file][documents.row_group] += len(documents.texts)
             if documents.kept is not None:

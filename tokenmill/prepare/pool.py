@@ -48,8 +48,12 @@ def failure_of(task: Any, error: BaseException) -> Failure:
     """The Failure for an error: its message, and a traceback too unless the user can do something about it."""
     expected = isinstance(error, ValueError | OSError | MemoryError)
     reason = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
-    is_for_all = isinstance(error, ForAllError) or (isinstance(error, OSError) and error.errno in FULL)
-    return Failure(task, reason, "" if expected else "".join(traceback.format_exception(error)), is_for_all)
+    is_for_all = isinstance(error, ForAllError) or (
+        isinstance(error, OSError) and error.errno in FULL
+    )
+    return Failure(
+        task, reason, "" if expected else "".join(traceback.format_exception(error)), is_for_all
+    )
 
 
 PACKAGES = str(Path(__file__).resolve().parents[2])  # where this package is, if it is not installed
@@ -69,7 +73,9 @@ class Pool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        server = forkserver._forkserver  # is ended, as the next pool of this process may import other modules
+        server = (
+            forkserver._forkserver
+        )  # is ended, as the next pool of this process may import other modules
         if server._forkserver_pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server._forkserver_pid, signal.SIGKILL)
@@ -78,10 +84,14 @@ class Pool:
     def start(self, *preload: str) -> None:
         """Starts the server, which imports modules meanwhile. Does nothing if it runs already."""
         before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGES, *filter(None, sys.path)])  # not passed on by 3.11
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [PACKAGES, *filter(None, sys.path)]
+        )  # not passed on by 3.11
         self._context.set_forkserver_preload(list(preload))
         resource_tracker.ensure_running()  # before: it unblocks SIGINT
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the server and its workers inherit:
+        mask = signal.pthread_sigmask(
+            signal.SIG_BLOCK, {signal.SIGINT}
+        )  # which the server and its workers inherit:
         try:  # the parent ends them
             forkserver.ensure_running()
         finally:
@@ -128,7 +138,9 @@ class Pool:
             tries[worker.number] += 1
             if worker.number is None:  # it died before it had a task
                 if tries[None] > TRIES * self.workers:
-                    raise OSError(f"{tries[None]} workers died at their start; what they printed may say why")
+                    raise OSError(
+                        f"{tries[None]} workers died at their start; what they printed may say why"
+                    )
             elif tries[worker.number] < TRIES:
                 waiting.appendleft(worker.number)
             else:
@@ -142,7 +154,9 @@ class Pool:
             elif isinstance(values[0], str):
                 on_text(*values)
             else:
-                worker.sums = list(map(sum, zip(worker.sums or [0] * len(values), values, strict=True)))
+                worker.sums = list(
+                    map(sum, zip(worker.sums or [0] * len(values), values, strict=True))
+                )
                 on_numbers(*values)
 
         try:
@@ -160,7 +174,10 @@ class Pool:
                     try:
                         hear(worker, *worker.pipe.recv())
                     except (EOFError, ConnectionResetError):
-                        bury(worker, "the worker died, perhaps for want of memory (use fewer --workers)")
+                        bury(
+                            worker,
+                            "the worker died, perhaps for want of memory (use fewer --workers)",
+                        )
             return failures
         finally:
             for worker in workers:

@@ -55,11 +55,16 @@ class Progress:
             return  # workers report a thousand times a second
         self._told = time.monotonic()
         line = f"{self._verb} {min(1.0, self._sums[3] / max(1, self._total)):.0%}  {self._line()}"
-        self._write(line[: shutil.get_terminal_size().columns - 1] if self._is_terminal else f"{line}\n")
+        self._write(
+            line[: shutil.get_terminal_size().columns - 1] if self._is_terminal else f"{line}\n"
+        )
 
     def _line(self) -> str:
         """What was done, how fast, and how long the rest takes at this rate."""
-        seconds, (documents, tokens, text_bytes, done) = time.monotonic() - self._started, self._sums
+        seconds, (documents, tokens, text_bytes, done) = (
+            time.monotonic() - self._started,
+            self._sums,
+        )
         line = f"{counted(documents, 'document')}  {in_bytes(text_bytes / seconds)}/s  {tokens / seconds:,.0f} tokens/s"
         left = seconds * (self._total - done) / max(1, done)
         return line + f"  {in_time(left)} left" * (0 < done < self._total)

@@ -21,7 +21,14 @@ from tokenmill.remote.files import read, require_writable, scheme_of, sizes, wri
 from tokenmill.remote.part_cache import PART_BYTES, require_crc32
 from tokenmill.remote.token_set import RemoteTokenSet, read_manifest
 from tokenmill.store.columns import META, columns_of
-from tokenmill.store.files import AtomicFile, locked, read_json, remove_temporary_files, sha256_of_file, write_changed
+from tokenmill.store.files import (
+    AtomicFile,
+    locked,
+    read_json,
+    remove_temporary_files,
+    sha256_of_file,
+    write_changed,
+)
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet, digest_of
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS
@@ -44,7 +51,10 @@ def _other_files(token_set: TokenSet) -> Iterator[tuple[str, Facts]]:
     for digest in token_set.digests():
         token_set.knows(digest)  # ValueError if it is another manifest
         yield f"manifests/{digest}.json", {}
-    views = {stem: read_json(token_set.view_file(f"{stem}.json"), "view") for stem in token_set.view_stems()}
+    views = {
+        stem: read_json(token_set.view_file(f"{stem}.json"), "view")
+        for stem in token_set.view_stems()
+    }
     for digest, facts in {facts["digest"]: facts for facts in views.values()}.items():
         yield from ((f"{FOLDER}/{digest}.{kind}", facts[kind]) for kind in VIEW_ARRAYS)
     yield from ((f"{FOLDER}/{stem}.json", {}) for stem in views)
@@ -54,20 +64,31 @@ def _other_files(token_set: TokenSet) -> Iterator[tuple[str, Facts]]:
 
 
 def push(
-    token_set: TokenSet, address: str, progress: Progress = lambda *_: None, card: bytes = b"", private: bool = False
+    token_set: TokenSet,
+    address: str,
+    progress: Progress = lambda *_: None,
+    card: bytes = b"",
+    private: bool = False,
 ) -> int:
     """Sends a set; `card` and `private` are for the hub. Returns how many shards were sent.
 
     ValueError if a file is damaged here; FileExistsError if another set is there; what `write` raises.
     """
-    with locked(token_set.path, shared=True), ThreadPoolExecutor(THREADS) as threads:  # or it grows meanwhile
+    with (
+        locked(token_set.path, shared=True),
+        ThreadPoolExecutor(THREADS) as threads,
+    ):  # or it grows meanwhile
         token_set = TokenSet(token_set.path)
         if scheme_of(address) == "hf":
             return _commit(token_set, address, progress, card, private)
         require_writable(address)
         _require_no_other(token_set, address)
         there, entries = sizes(address), token_set.entries
-        sent = sum(threads.map(lambda entry: _push_shard(token_set, entry, address, there, progress), entries))
+        sent = sum(
+            threads.map(
+                lambda entry: _push_shard(token_set, entry, address, there, progress), entries
+            )
+        )
         push_rest(token_set, address, there)
     return sent
 
@@ -90,21 +111,32 @@ def _push_shard(
 ) -> bool:
     """Whether a shard had to be sent: it is there if its record is, and its columns with their sizes."""
     record = _record(token_set, entry, address, there)
-    name, columns = f"shards/{entry.name}", {name: facts["bytes"] for name, facts in _columns(record).items()}
+    name, columns = (
+        f"shards/{entry.name}",
+        {name: facts["bytes"] for name, facts in _columns(record).items()},
+    )
     known = f"{name}.json" in there and columns.items() <= there.items()
-    known = known and hashlib.sha256(read(address, f"{name}.json")).hexdigest() == token_set.records[entry.name]
+    known = (
+        known
+        and hashlib.sha256(read(address, f"{name}.json")).hexdigest()
+        == token_set.records[entry.name]
+    )
     if not known:
         push_shard(token_set.path, record, address)
     progress(1, record["bin"]["bytes"])
     return not known
 
 
-def _record(token_set: TokenSet, entry: ShardEntry, address: str, there: Mapping[str, int]) -> dict[str, Any]:
+def _record(
+    token_set: TokenSet, entry: ShardEntry, address: str, there: Mapping[str, int]
+) -> dict[str, Any]:
     """The record of a shard. ValueError if it is damaged; FileExistsError if kept columns are there, and not here."""
     _whole(token_set.path, f"shards/{entry.name}.json", {"sha256": token_set.records[entry.name]})
     record = token_set.record(entry)
     if f"shards/{entry.name}.{META.suffix}" in there and META.suffix not in record:
-        raise FileExistsError(f"{redact(address)}: has kept columns that {token_set.path} lacks; pull first")
+        raise FileExistsError(
+            f"{redact(address)}: has kept columns that {token_set.path} lacks; pull first"
+        )
     return record
 
 
@@ -117,7 +149,9 @@ def push_shard(folder: Path, record: dict[str, Any], address: str) -> None:
 def push_rest(token_set: TokenSet, address: str, there: Mapping[str, int] | None = None) -> None:
     """Sends what makes the shards at an address a token set, the manifest last. `there` are the sizes of its files."""
     for name, facts in _other_files(token_set):
-        if "bytes" not in facts or (there or {}).get(name) != facts["bytes"]:  # a view's arrays are named by content
+        if (
+            "bytes" not in facts or (there or {}).get(name) != facts["bytes"]
+        ):  # a view's arrays are named by content
             write(address, name, _whole(token_set.path, name, facts))
     write(address, "manifest.json", token_set.path / "manifest.json")
 
@@ -131,7 +165,9 @@ def _whole(folder: Path, name: str, facts: Facts) -> Path:
     return path
 
 
-def _commit(token_set: TokenSet, address: str, progress: Progress, card: bytes, private: bool) -> int:
+def _commit(
+    token_set: TokenSet, address: str, progress: Progress, card: bytes, private: bool
+) -> int:
     """Sends a set to the hub in one commit. OSError with what the hub says."""
     where, api, shown = hub_client.parse_address(address), hub_client.api(), redact(address)
     files: dict[str, Facts] = {}
@@ -151,7 +187,10 @@ def _commit(token_set: TokenSet, address: str, progress: Progress, card: bytes, 
         files |= dict(_other_files(token_set)) | {"manifest.json": {}}
         from huggingface_hub import CommitOperationAdd
 
-        added = [CommitOperationAdd(where.under(n), _whole(token_set.path, n, facts)) for n, facts in files.items()]
+        added = [
+            CommitOperationAdd(where.under(n), _whole(token_set.path, n, facts))
+            for n, facts in files.items()
+        ]
         added.append(CommitOperationAdd(where.under("README.md"), card))
         how: dict[str, Any] = {"repo_type": "dataset", "revision": where.revision}
         api.create_commit(where.repository, added, commit_message="tokenmill push", **how)
@@ -159,7 +198,9 @@ def _commit(token_set: TokenSet, address: str, progress: Progress, card: bytes, 
         raise
     except Exception as error:  # of several libraries
         reason = sanitize(hub_client.first_line(error))
-        raise OSError(f"{shown}: the hub did not take it ({reason}); {hub_client.ACCESS}, and may write") from error
+        raise OSError(
+            f"{shown}: the hub did not take it ({reason}); {hub_client.ACCESS}, and may write"
+        ) from error
     return len(token_set.entries)
 
 
@@ -177,18 +218,28 @@ def pull(address: str, folder: Path, progress: Progress = lambda *_: None) -> in
         _require_same_set(folder, token_set)
         remove_temporary_files(folder, folder / "shards", folder / "manifests", folder / FOLDER)
         with ThreadPoolExecutor(THREADS) as threads:
-            came = sum(threads.map(lambda entry: _pull_shard(token_set, folder, entry, progress), token_set.entries))
+            came = sum(
+                threads.map(
+                    lambda entry: _pull_shard(token_set, folder, entry, progress), token_set.entries
+                )
+            )
         for name, facts in _other_files(token_set):
             _pull_file(token_set, folder, name, facts)
-        write_changed(folder / "manifest.json", (folder / f"manifests/{token_set.digest}.json").read_bytes())
+        write_changed(
+            folder / "manifest.json", (folder / f"manifests/{token_set.digest}.json").read_bytes()
+        )
     return came
 
 
 def _require_same_set(folder: Path, token_set: RemoteTokenSet) -> None:
     """FileExistsError if the folder has a set that the one at the address is not, and never was."""
     if not (folder / "manifest.json").exists():
-        if others := sorted({path.name for path in folder.iterdir()} - {"shards", "manifests", FOLDER, *SMALL_FILES}):
-            raise FileExistsError(f"{folder}: expected a new folder, found {others[0]} in it; name another folder")
+        if others := sorted(
+            {path.name for path in folder.iterdir()} - {"shards", "manifests", FOLDER, *SMALL_FILES}
+        ):
+            raise FileExistsError(
+                f"{folder}: expected a new folder, found {others[0]} in it; name another folder"
+            )
     elif not token_set.knows(here := TokenSet(folder).digest):
         raise FileExistsError(
             f"{folder}: has another token set, with manifest {here}, which {token_set.display_name} never had; if this "
@@ -196,11 +247,15 @@ def _require_same_set(folder: Path, token_set: RemoteTokenSet) -> None:
         )
 
 
-def _pull_shard(token_set: RemoteTokenSet, folder: Path, entry: ShardEntry, progress: Progress) -> bool:
+def _pull_shard(
+    token_set: RemoteTokenSet, folder: Path, entry: ShardEntry, progress: Progress
+) -> bool:
     """Whether a shard had to be fetched. Its record is written last."""
     record, lost = token_set.record(entry), folder / f"shards/{entry.name}.{META.suffix}"
     if lost.exists() and META.suffix not in record:
-        raise FileExistsError(f"{lost}: is not at {token_set.display_name}; push the kept columns, or delete them here")
+        raise FileExistsError(
+            f"{lost}: is not at {token_set.display_name}; push the kept columns, or delete them here"
+        )
     came = [_pull_file(token_set, folder, name, facts) for name, facts in _columns(record).items()]
     _pull_file(token_set, folder, f"shards/{entry.name}.json", {})
     progress(1, record["bin"]["bytes"])
@@ -212,7 +267,9 @@ def _pull_file(token_set: RemoteTokenSet, folder: Path, name: str, facts: Facts)
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     if "crc32" not in facts:
-        cached = token_set.have(name, facts) if facts else token_set.path / name  # or it is there already
+        cached = (
+            token_set.have(name, facts) if facts else token_set.path / name
+        )  # or it is there already
         write_changed(path, cached.read_bytes())
         return False
     if path.exists() and sha256_of_file(path) == facts["sha256"]:
@@ -220,7 +277,9 @@ def _pull_file(token_set: RemoteTokenSet, folder: Path, name: str, facts: Facts)
     with AtomicFile(path) as file:
         for start in range(0, facts["bytes"], RANGE):
             end, first = min(start + RANGE, facts["bytes"]), start // PART_BYTES
-            check = partial(require_crc32, end - start, facts["crc32"][first : first + RANGE // PART_BYTES])
+            check = partial(
+                require_crc32, end - start, facts["crc32"][first : first + RANGE // PART_BYTES]
+            )
             file.write(read(token_set.address, name, start, end, check))
         file.commit()
     return True

@@ -28,16 +28,29 @@ from tokenmill.messages import redact, sanitize
 from tokenmill.store.files import LARGEST
 
 REQUEST_SECONDS = 60.0  # of a range, for file systems that have no time limit
-PATIENCE_SECONDS, WARN_SECONDS = 300.0, 5.0  # of all tries; after which the log says why nothing comes
+PATIENCE_SECONDS, WARN_SECONDS = (
+    300.0,
+    5.0,
+)  # of all tries; after which the log says why nothing comes
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 CLIENT_SECONDS = 1800  # after which credentials are read again, as files of them may be renewed
 TRIES_OF_WRONG_BYTES = 3  # a second copy behind a load balancer may be right
 HTTP, SIGNED = ("http", "https"), ("s3", "s3a", "hf")
 BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")  # where nobody makes folders
 # botocore keeps 10 connections, too few for the threads; a bucket's region is looked up
-OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"max_pool_connections": 64}, "cache_regions": True}}
-FINAL = ("SSLError", "ParamValidation", "IsADirectory", "NotADirectory", "OfflineMode")  # the same each time
-ADVICE = {"s3": "; set AWS credentials that have access, or, for a public bucket, FSSPEC_S3_ANON=true"}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"max_pool_connections": 64}, "cache_regions": True}
+}
+FINAL = (
+    "SSLError",
+    "ParamValidation",
+    "IsADirectory",
+    "NotADirectory",
+    "OfflineMode",
+)  # the same each time
+ADVICE = {
+    "s3": "; set AWS credentials that have access, or, for a public bucket, FSSPEC_S3_ANON=true"
+}
 ADVICE["hf"] = f"; {hub_client.ACCESS}"
 LOG = logging.getLogger("tokenmill")
 Check = Callable[[bytes], None]  # raises WrongBytes
@@ -62,12 +75,19 @@ def file_system(address: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = url_to_fs(address, **OPTIONS.get(scheme_of(address), {}))
     except (ImportError, ValueError, TypeError) as error:
-        raise type(error)(f"{redact(address)}: no such kind of address, or not here ({error})") from error
+        raise type(error)(
+            f"{redact(address)}: no such kind of address, or not here ({error})"
+        ) from error
     return found
 
 
 def read(
-    address: str, name: str, start: int = 0, end: int | None = None, check: Check | None = None, most: int = LARGEST
+    address: str,
+    name: str,
+    start: int = 0,
+    end: int | None = None,
+    check: Check | None = None,
+    most: int = LARGEST,
 ) -> bytes:
     """Bytes `start` to `end` of an object, or as many as there are; without `end`, all of them, at most `most`.
 
@@ -116,7 +136,9 @@ def sizes(address: str, below: str = "") -> dict[str, int]:
     def attempt() -> dict[str, int]:
         if scheme_of(address) == "hf":
             where = hub_client.parse_address(address)
-            files = hub_client.files_of(where.repository, where.revision, where.under(below).rstrip("/"))
+            files = hub_client.files_of(
+                where.repository, where.revision, where.under(below).rstrip("/")
+            )
             return {file.name.removeprefix(where.under("")): file.bytes for file in files}
         (fs, root), (_, path) = file_system(address), file_system(joined(address, below))
         fs.invalidate_cache()
@@ -152,7 +174,9 @@ def _get(address: str, start: int, end: int | None, most: int) -> bytes:
         if "redential" not in repr(error):  # there are none
             raise
     if not is_hub:
-        return _cat(address, start, end, most)  # it knows regions and public buckets, and what S3 says
+        return _cat(
+            address, start, end, most
+        )  # it knows regions and public buckets, and what S3 says
     _url_on_the_hub.cache_clear()  # the URL may have expired
     return read_url(*_url_on_the_hub(address), start, end, most)
 
@@ -163,20 +187,33 @@ def _cat(address: str, start: int, end: int | None, most: int) -> bytes:
     if fs.async_impl:
         from fsspec.asyn import sync
 
-        data = bytes(sync(fs.loop, fs._cat_file, path, **span, timeout=REQUEST_SECONDS * (10 if end is None else 1)))
+        data = bytes(
+            sync(
+                fs.loop,
+                fs._cat_file,
+                path,
+                **span,
+                timeout=REQUEST_SECONDS * (10 if end is None else 1),
+            )
+        )
     else:
         data = bytes(fs.cat_file(path, **span, cache_type="none"))  # or it reads 5 MiB ahead
     if len(data) > most and end is None:
         raise ValueError(f"expected at most {most:,} bytes, found more")
     if end is not None and len(data) > end - start:
-        raise UnsupportedOperation(f"asked for {end - start:,} bytes, found {len(data):,}: no ranges there")
+        raise UnsupportedOperation(
+            f"asked for {end - start:,} bytes, found {len(data):,}: no ranges there"
+        )
     return data
 
 
 def _signed(address: str) -> str:
     """A URL that plain HTTP reads an object of S3 by. Making one takes a sixth of a millisecond."""
     bucket, _, key = address.partition("://")[2].partition("/")
-    what, client = {"Bucket": bucket, "Key": key}, _s3_client(os.getpid(), int(time.time() // CLIENT_SECONDS))
+    what, client = (
+        {"Bucket": bucket, "Key": key},
+        _s3_client(os.getpid(), int(time.time() // CLIENT_SECONDS)),
+    )
     return str(client.generate_presigned_url("get_object", Params=what))
 
 
@@ -186,7 +223,9 @@ def _s3_client(process: int, period: int) -> Any:
     with naming_the_extra("remote"):
         import botocore.session
         from botocore.config import Config
-    return botocore.session.get_session().create_client("s3", config=Config(signature_version="s3v4"))
+    return botocore.session.get_session().create_client(
+        "s3", config=Config(signature_version="s3v4")
+    )
 
 
 @functools.lru_cache(4096)
@@ -225,7 +264,13 @@ def _retried(attempt: Callable[[], Any], what: str, done: str) -> Any:
                 advice = ADVICE.get(scheme_of(what), "") if kind is PermissionError else ""
                 raise kind(f"{what}: cannot be {done}{how}: {reason}{advice}") from None
             if spent + pause > WARN_SECONDS:
-                LOG.warning("%s: not %s yet; trying for up to %.0f s: %s", what, done, PATIENCE_SECONDS, reason)
+                LOG.warning(
+                    "%s: not %s yet; trying for up to %.0f s: %s",
+                    what,
+                    done,
+                    PATIENCE_SECONDS,
+                    reason,
+                )
             time.sleep(pause)
 
 
@@ -241,11 +286,15 @@ def _judge(error: Exception) -> tuple[type[Exception], bool]:
     missing, forbidden or not supported.
     """
     # the HTTP status that it is about: ranges.py's, aiohttp's, or huggingface_hub's
-    status = getattr(error, "status", getattr(getattr(error, "response", None), "status_code", None))
+    status = getattr(
+        error, "status", getattr(getattr(error, "response", None), "status_code", None)
+    )
     if status in (401, 403) or "redential" in repr(error):  # or there are no credentials
         return PermissionError, False
     if isinstance(status, int):
-        kind: type[Exception] = {404: FileNotFoundError, 416: WrongBytes}.get(status, ConnectionError)
+        kind: type[Exception] = {404: FileNotFoundError, 416: WrongBytes}.get(
+            status, ConnectionError
+        )
         return kind, status in (408, 429) or status >= 500
     final = (FileNotFoundError, PermissionError, ImportError, UnsupportedOperation, ValueError)
     kind = next((kind for kind in (WrongBytes, *final) if isinstance(error, kind)), ConnectionError)

@@ -36,7 +36,10 @@ from tokenmill.store.maps import map_file
 
 PART_BYTES = BLOCK_BYTES
 LOCK_SECONDS = 60.0  # then a part is fetched although another process is at it
-COUNT_AFTER, ROOM = 64, 16  # parts of the limit: the cache is counted after a 64th is written; a 16th is evicted
+COUNT_AFTER, ROOM = (
+    64,
+    16,
+)  # parts of the limit: the cache is counted after a 64th is written; a 16th is evicted
 MOST_UNCOUNTED = 1 << 36  # bytes: at most a GiB is written between two counts
 
 
@@ -55,7 +58,10 @@ class Cache:
                 f"{root}: expected a cache of user {os.geteuid()}, found one of user {owner}; pass a cache_dir of your "
                 "own, or set TOKENMILL_CACHE"
             )
-        self._count_after = min(limit or MOST_UNCOUNTED, shutil.disk_usage(root).total, MOST_UNCOUNTED) // COUNT_AFTER
+        self._count_after = (
+            min(limit or MOST_UNCOUNTED, shutil.disk_usage(root).total, MOST_UNCOUNTED)
+            // COUNT_AFTER
+        )
         self._written = self._count_after  # the first part that a process writes is counted
         self.reads: set[str] = set()  # folders of the shards of sets that this process has opened
         self.in_use: weakref.WeakSet[Job] = weakref.WeakSet()  # the parts that this process holds
@@ -92,7 +98,9 @@ class Cache:
                 order = (1, -mapped) if is_done else (2 * (folder in self.reads), mapped)
                 found.append((order, path, facts.st_size))
         evicted = 0
-        for _, path, its_bytes in sorted(found)[: (size + min(limit, used) // ROOM) // PART_BYTES + 1]:
+        for _, path, its_bytes in sorted(found)[
+            : (size + min(limit, used) // ROOM) // PART_BYTES + 1
+        ]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
                 evicted += its_bytes
@@ -101,7 +109,12 @@ class Cache:
     def _paths(self) -> list[str]:
         """The path of each part, and of what killed processes have left, which is evicted in its time; no locks."""
         walk = os.walk(self.root / "parts")
-        return [f"{folder}/{name}" for folder, _, names in walk for name in names if not name.endswith(".lock")]
+        return [
+            f"{folder}/{name}"
+            for folder, _, names in walk
+            for name in names
+            if not name.endswith(".lock")
+        ]
 
 
 @dataclass(frozen=True)
@@ -146,12 +159,16 @@ class PartFolder:
             if path.exists():
                 return
             end = min(start + PART_BYTES, self.size)
-            data = read(self.address, self.name, start, end, check=lambda data: self._require(number, data))
+            data = read(
+                self.address, self.name, start, end, check=lambda data: self._require(number, data)
+            )
             self._write(path, data)
         self.cache.wrote(len(data))
 
     def _require(self, number: int, data: bytes | memoryview) -> None:
-        require_crc32(min(PART_BYTES, self.size - number * PART_BYTES), self.crc32[number : number + 1], data)
+        require_crc32(
+            min(PART_BYTES, self.size - number * PART_BYTES), self.crc32[number : number + 1], data
+        )
 
     def _write(self, path: Path, data: bytes) -> None:
         """Writes a part, or, on a full disk, makes room for it."""
@@ -167,8 +184,12 @@ class PartFolder:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             if not self.cache.evict(len(data)):
-                what = f"{self.cache.root}: no room for {len(data):,} more bytes, and nothing to evict"
-                raise with_message(error, f"{what}. Make room, or pass a cache_dir on another disk") from error
+                what = (
+                    f"{self.cache.root}: no room for {len(data):,} more bytes, and nothing to evict"
+                )
+                raise with_message(
+                    error, f"{what}. Make room, or pass a cache_dir on another disk"
+                ) from error
 
 
 def require_crc32(size: int, crc32: Sequence[int], data: bytes | memoryview) -> None:

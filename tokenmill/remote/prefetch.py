@@ -76,7 +76,12 @@ class _Pool:
                 while not self.waiting:
                     self.changed.wait()
                 job = heapq.heappop(self.waiting)[2]()
-                if job is not None and job.result is None and job.error is None and job.process != os.getpid():
+                if (
+                    job is not None
+                    and job.result is None
+                    and job.error is None
+                    and job.process != os.getpid()
+                ):
                     job.process = os.getpid()
                     return job
                 del job  # or this thread holds it while it waits

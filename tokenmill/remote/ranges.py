@@ -16,9 +16,18 @@ import urllib3
 
 CONNECTIONS, BLOCK = 64, 1 << 18
 CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 20.0
-SECONDS, SLOWEST = 60.0, 1 << 16  # a read may take 60 s, and a second more for each 64 KiB that came
+SECONDS, SLOWEST = (
+    60.0,
+    1 << 16,
+)  # a read may take 60 s, and a second more for each 64 KiB that came
 NO_RETRIES = urllib3.Retry(
-    connect=0, read=0, status=0, other=0, redirect=5, raise_on_redirect=False, respect_retry_after_header=False
+    connect=0,
+    read=0,
+    status=0,
+    other=0,
+    redirect=5,
+    raise_on_redirect=False,
+    respect_retry_after_header=False,
 )
 
 
@@ -37,7 +46,9 @@ def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:
     return urllib3.PoolManager(**how) if proxy is None else urllib3.ProxyManager(proxy, **how)
 
 
-def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None = None, most: int = 1 << 62) -> bytes:
+def read_url(
+    url: str, headers: dict[str, str], start: int = 0, end: int | None = None, most: int = 1 << 62
+) -> bytes:
     """Bytes `start` to `end` of what a URL names; without `end`, all of them, at most `most`.
 
     Raises Refused; UnsupportedOperation, an OSError, for a server without ranges; ValueError for more than `most`;
@@ -45,11 +56,17 @@ def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None 
     """
     began, found, size = time.monotonic(), list[bytes](), 0
     whole, most = end is None, most if end is None else end - start
-    headers = {"Accept-Encoding": "identity"} | headers | ({} if end is None else {"Range": f"bytes={start}-{end - 1}"})
+    headers = (
+        {"Accept-Encoding": "identity"}
+        | headers
+        | ({} if end is None else {"Range": f"bytes={start}-{end - 1}"})
+    )
     parts = urlsplit(url)
     proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
     timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
-    answer = _pool(os.getpid(), proxy).request("GET", url, headers=headers, preload_content=False, timeout=timeout)
+    answer = _pool(os.getpid(), proxy).request(
+        "GET", url, headers=headers, preload_content=False, timeout=timeout
+    )
     try:
         if answer.status not in (200, 206):
             raise Refused(answer.status, answer.headers.get("Retry-After"))
@@ -64,7 +81,9 @@ def read_url(url: str, headers: dict[str, str], start: int = 0, end: int | None 
         else:
             if whole:
                 raise ValueError(f"expected at most {most:,} bytes, found more")
-            raise UnsupportedOperation(f"asked for {most:,} bytes, and more came: the server does not support ranges")
+            raise UnsupportedOperation(
+                f"asked for {most:,} bytes, and more came: the server does not support ranges"
+            )
     except BaseException:
         answer.close()
         raise

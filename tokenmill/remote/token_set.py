@@ -31,7 +31,10 @@ from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import DIGEST, FOLDER, NAME
 
-AHEAD, HELD = 8, 64  # parts that are fetched behind those that `read` reads; parts that it keeps mapped
+AHEAD, HELD = (
+    8,
+    64,
+)  # parts that are fetched behind those that `read` reads; parts that it keeps mapped
 MOST_BYTES = 1 << 30  # of offsets or another file that is fetched whole: of 134M documents
 
 
@@ -83,7 +86,9 @@ class RemoteTokenSet(TokenSet):
         self.path = self.cache.root / "sets" / f"{self.digest}-{digest}"
         for name in ("shards", "manifests"):
             self.cache.make_folder(self.path / name)
-        self._compared: set[str] = set()  # files in it that this process has compared with their checksums
+        self._compared: set[str] = (
+            set()
+        )  # files in it that this process has compared with their checksums
         self.cache.reads |= set(self.records.values())
 
     @property
@@ -100,12 +105,18 @@ class RemoteTokenSet(TokenSet):
     def have(self, name: str, facts: dict[str, Any] | None = None) -> Path:
         """The path of a file in the cache. It is fetched if it is not there, or without a checksum, as a view's."""
         sha256, size = (facts or {}).get("sha256"), (facts or {}).get("bytes", LARGEST)
-        call_all([partial(self._fetch, name, sha256, size)])  # in a thread, as close() does not wait for a server
+        call_all(
+            [partial(self._fetch, name, sha256, size)]
+        )  # in a thread, as close() does not wait for a server
         return self.path / name
 
     def _fetch(self, name: str, sha256: str | None, size: int) -> None:
         path = self.path / name
-        if sha256 is None or not path.exists() or (name not in self._compared and sha256 != sha256_of_file(path)):
+        if (
+            sha256 is None
+            or not path.exists()
+            or (name not in self._compared and sha256 != sha256_of_file(path))
+        ):
             self.cache.make_folder(path.parent)
             data = read(self.address, name, check=partial(require_sha256, sha256), most=size)
             write_file(path, data, durable=False)
@@ -116,13 +127,25 @@ class RemoteTokenSet(TokenSet):
         wanted = []
         for entry in entries:
             listed = {"json": self.records[entry.name], **dict(entry.sha256)}
-            names = {f"shards/{entry.name}.{suffix}": sha for suffix, sha in listed.items() if suffix != TOKENS.suffix}
-            there = {name for name in names if name in self._compared and (self.path / name).exists()}
-            wanted += [partial(self._fetch, name, names[name], MOST_BYTES) for name in names if name not in there]
+            names = {
+                f"shards/{entry.name}.{suffix}": sha
+                for suffix, sha in listed.items()
+                if suffix != TOKENS.suffix
+            }
+            there = {
+                name for name in names if name in self._compared and (self.path / name).exists()
+            }
+            wanted += [
+                partial(self._fetch, name, names[name], MOST_BYTES)
+                for name in names
+                if name not in there
+            ]
         call_all(wanted)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
-        if (name := f"shards/{entry.name}.json") not in self._compared or not (self.path / name).exists():
+        if (name := f"shards/{entry.name}.json") not in self._compared or not (
+            self.path / name
+        ).exists():
             self.have(name, {"sha256": self.records[entry.name]})
         record = super().record(entry)
         if not entry.is_of(record) or record["dtype"] != self.dtype:
@@ -135,8 +158,14 @@ class RemoteTokenSet(TokenSet):
     def open(self, entry: ShardEntry) -> "RemoteShard":
         """A shard whose parts are mapped as they come."""
         self.bring([entry])
-        facts, key, name = self.record(entry)["bin"], self.records[entry.name], f"shards/{entry.name}.bin"
-        parts = PartFolder(self.cache, key, self.address, name, facts["bytes"], tuple(facts["crc32"]))
+        facts, key, name = (
+            self.record(entry)["bin"],
+            self.records[entry.name],
+            f"shards/{entry.name}.bin",
+        )
+        parts = PartFolder(
+            self.cache, key, self.address, name, facts["bytes"], tuple(facts["crc32"])
+        )
         return RemoteShard(self, entry, parts)
 
     def view_stems(self) -> list[str]:
@@ -148,14 +177,24 @@ class RemoteTokenSet(TokenSet):
 
     def _listed(self, folder: str, *patterns: re.Pattern[str]) -> list[str]:
         """The names of JSON files in a folder, without those that tokenmill never gives: others may write there."""
-        found = [re.fullmatch(rf"{folder}/([^/]+)\.json", name) for name in sizes(self.address, folder)]
-        return sorted(name[1] for name in found if name and any(pattern.fullmatch(name[1]) for pattern in patterns))
+        found = [
+            re.fullmatch(rf"{folder}/([^/]+)\.json", name) for name in sizes(self.address, folder)
+        ]
+        return sorted(
+            name[1]
+            for name in found
+            if name and any(pattern.fullmatch(name[1]) for pattern in patterns)
+        )
 
     def _taken(self, manifest: dict[str, Any]) -> Self:
         """The set as it was. A shard that the set still has is read by its present record, which may have metadata."""
         now = {(entry.name, entry.sha256) for entry in self.entries}
         was = super()._taken(manifest)
-        newer = {entry.name: self.records[entry.name] for entry in was.entries if (entry.name, entry.sha256) in now}
+        newer = {
+            entry.name: self.records[entry.name]
+            for entry in was.entries
+            if (entry.name, entry.sha256) in now
+        }
         was.records = was.records | newer
         was._begin()
         return was
@@ -169,7 +208,9 @@ class RemoteShard(Shard):
     def __init__(self, token_set: RemoteTokenSet, entry: ShardEntry, parts: PartFolder):
         self.entry, self.path = entry, shard_path(token_set.path, entry.name, "bin")
         self.dtype, self._parts = DTYPES[token_set.dtype], parts
-        self.tokens = np.empty(0, self.dtype)  # nothing to read ahead: a part is read whole when it is mapped
+        self.tokens = np.empty(
+            0, self.dtype
+        )  # nothing to read ahead: a part is read whole when it is mapped
         self.offsets = self._map_offsets()
         self._jobs: weakref.WeakValueDictionary[int, Job] = weakref.WeakValueDictionary()
         self._held: dict[int, Job] = {}  # the parts that `read` used last, and those behind
@@ -192,9 +233,16 @@ class RemoteShard(Shard):
         jobs = {number: self.part(number) for number in range(first, ahead + 1)}
         expect([job for number, job in jobs.items() if number not in self._held])
         require([jobs[number] for number in range(first, last + 1)])
-        self._held = dict([*((n, job) for n, job in self._held.items() if n not in jobs), *jobs.items()][-HELD:])
-        spans = [(n, max(begin - n * PART_BYTES, 0), end - n * PART_BYTES) for n in range(first, last + 1)]
-        return np.frombuffer(bytearray().join([jobs[n].result[a:b] for n, a, b in spans]), self.dtype)
+        self._held = dict(
+            [*((n, job) for n, job in self._held.items() if n not in jobs), *jobs.items()][-HELD:]
+        )
+        spans = [
+            (n, max(begin - n * PART_BYTES, 0), end - n * PART_BYTES)
+            for n in range(first, last + 1)
+        ]
+        return np.frombuffer(
+            bytearray().join([jobs[n].result[a:b] for n, a, b in spans]), self.dtype
+        )
 
     def require_unchanged(self) -> None:
         """Does nothing: a part never changes."""
@@ -204,4 +252,6 @@ def require_sha256(expected: str | None, data: bytes) -> None:
     """WrongBytes if data has another SHA-256."""
     found = hashlib.sha256(data).hexdigest()
     if expected not in (None, found):
-        raise WrongBytes(f"expected SHA-256 {expected}, found {found}: damaged there, or replaced; push it again")
+        raise WrongBytes(
+            f"expected SHA-256 {expected}, found {found}: damaged there, or replaced; push it again"
+        )

@@ -20,7 +20,10 @@ from tokenmill.rows.order import random_bits, random_digits, stable_order
 
 SHORT = 4  # a piece of at most a 4th of a row is short
 LEAST = 8  # a bundle is drawn to be an 8th to half of a row long
-ALONE, ROWS = 5, 8  # a 5th of the short pieces stay alone, or one for 8 rows if that is more, at most one a row
+ALONE, ROWS = (
+    5,
+    8,
+)  # a 5th of the short pieces stay alone, or one for 8 rows if that is more, at most one a row
 
 
 class Bundles(NamedTuple):
@@ -49,13 +52,18 @@ def bundle_short(size: np.ndarray, row_len: int, seed: tuple[int, ...]) -> Bundl
     short = short[stable_order(random_digits(len(short), "short", *seed))]
     rows = int(size.sum(dtype=np.int64)) // row_len
     left_alone = min(len(short), rows, max(len(short) // ALONE, rows // ROWS))
-    alone, joined = np.concatenate([np.flatnonzero(~is_short), short[:left_alone]]), short[left_alone:]
+    alone, joined = (
+        np.concatenate([np.flatnonzero(~is_short), short[:left_alone]]),
+        short[left_alone:],
+    )
     if not len(joined):
         return all_alone(size)
     ends = np.cumsum(size[joined], dtype=np.int64)
     least = max(1, row_len // LEAST)
     drawn = random_bits(int(ends[-1]) // least + 1, "bundles", *seed) % np.uint64(3 * least)
-    number = np.searchsorted(np.cumsum(least + drawn.astype(np.int64)), ends)  # the bundle of each piece
+    number = np.searchsorted(
+        np.cumsum(least + drawn.astype(np.int64)), ends
+    )  # the bundle of each piece
     begins = np.flatnonzero(np.diff(number, prepend=-1))
     first = np.concatenate([np.arange(len(alone)), len(alone) + begins, [len(size)]])
     sizes = np.concatenate([size[alone], np.add.reduceat(size[joined], begins)])

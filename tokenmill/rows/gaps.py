@@ -30,7 +30,9 @@ def choose_rows(free: np.ndarray, row_len: int) -> tuple[np.ndarray, np.ndarray]
     gaps = free[order].astype(np.int64)
     if not _is_too_much(gaps.sum(), rows, row_len):
         return order[:0], order[:0]
-    room = np.concatenate([[0], np.cumsum(np.maximum(gaps - 1, 0))])  # a token of each gap is kept for BOS
+    room = np.concatenate(
+        [[0], np.cumsum(np.maximum(gaps - 1, 0))]
+    )  # a token of each gap is kept for BOS
     total = np.concatenate([[0], np.cumsum(gaps)])
     donors = np.arange(1, rows)
     needed = room[donors] + donors * row_len - total[donors]
@@ -64,16 +66,26 @@ def lay_into_gaps(
     room = np.cumsum(free[receivers].astype(np.int64) - 1)  # of the gaps
     bounds = np.unique(np.concatenate([[0], ends, room[room < ends[-1]]]))
     begin, end = bounds[:-1], bounds[1:]
-    which, gap = np.searchsorted(ends, begin, side="right"), np.searchsorted(room, begin, side="right")
+    which, gap = (
+        np.searchsorted(ends, begin, side="right"),
+        np.searchsorted(room, begin, side="right"),
+    )
     of_row = np.concatenate([new_number[row[kept]], new_number[receivers[gap]]])
     piece = np.concatenate([kept, moved[which]])
     first = np.concatenate([np.zeros(len(kept), np.int64), begin - (ends - size[moved])[which]])
     order = stable_order(of_row)
-    return tuple(column[order] for column in (of_row, piece, first, np.concatenate([size[kept], end - begin])))
+    return tuple(
+        column[order]
+        for column in (of_row, piece, first, np.concatenate([size[kept], end - begin]))
+    )
 
 
 def fill_gaps(
-    lengths: np.ndarray, row: np.ndarray, document: np.ndarray, free: np.ndarray, seed: tuple[int, ...]
+    lengths: np.ndarray,
+    row: np.ndarray,
+    document: np.ndarray,
+    free: np.ndarray,
+    seed: tuple[int, ...],
 ) -> tuple[np.ndarray, ...]:
     """Fills the rows that have `free` tokens left: (row, document, tokens of its beginning) of each filler.
 
@@ -84,11 +96,16 @@ def fill_gaps(
     rows = np.flatnonzero(free)
     by_length = stable_order(lengths)
     ascending = lengths[by_length]
-    long_enough = np.searchsorted(ascending, free[rows])  # of each gap: how many documents are shorter
+    long_enough = np.searchsorted(
+        ascending, free[rows]
+    )  # of each gap: how many documents are shorter
     bits, candidates = random_bits(len(rows), "filler", *seed), len(by_length) - long_enough
     drawn = long_enough + (bits % np.maximum(candidates, 1).astype(np.uint64)).astype(np.int64)
     others = by_length[np.minimum(drawn, len(by_length) - 1)]
-    usable, gap = candidates > 0, np.full(row.max(initial=-1) + 1, -1)  # gap: which of `rows` each row is
+    usable, gap = (
+        candidates > 0,
+        np.full(row.max(initial=-1) + 1, -1),
+    )  # gap: which of `rows` each row is
     gap[rows] = np.arange(len(rows))
     pieces = np.flatnonzero(gap[row] >= 0)  # the pieces in these rows
     gap_of = gap[row[pieces]]
@@ -98,13 +115,22 @@ def fill_gaps(
     for i in np.flatnonzero(~usable).tolist():
         inside = set(document[first[i] : last[i]].tolist())
         wanted = int(free[rows[i]]), int(long_enough[i]), inside, int(bits[i])
-        searched += [(int(rows[i]), other, taken) for other, taken in _search(by_length, ascending, *wanted)]
+        searched += [
+            (int(rows[i]), other, taken) for other, taken in _search(by_length, ascending, *wanted)
+        ]
     found = np.stack([rows, others, free[rows]])[:, usable].astype(document.dtype)
-    return tuple(np.concatenate([found, np.array(searched, dtype=document.dtype).reshape(-1, 3).T], axis=1))
+    return tuple(
+        np.concatenate([found, np.array(searched, dtype=document.dtype).reshape(-1, 3).T], axis=1)
+    )
 
 
 def _search(
-    by_length: np.ndarray, ascending: np.ndarray, gap: int, long_enough: int, inside: set[int], bits: int
+    by_length: np.ndarray,
+    ascending: np.ndarray,
+    gap: int,
+    long_enough: int,
+    inside: set[int],
+    bits: int,
 ) -> Iterator[tuple[int, int]]:
     """Documents that fill a gap, with the tokens taken of each: one as long as the gap, or else the longest ones."""
     candidates = len(by_length) - long_enough

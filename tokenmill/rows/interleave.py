@@ -25,7 +25,9 @@ class Pattern:
         order = np.argsort(self._source, kind="stable").astype(np.int32)
         ends = np.cumsum(self.weights)
         self._turns = np.split(order, ends[:-1])  # the turns of each source
-        self._before = ends - self.weights  # their place in the line of all sources' turns, which ascends by these keys
+        self._before = (
+            ends - self.weights
+        )  # their place in the line of all sources' turns, which ascends by these keys
         self._begin = np.arange(len(names)) * self.period
         self._keys = np.repeat(self._begin, self.weights) + order
         self._counted: tuple[int, list[int]] = (-1, [])
@@ -43,7 +45,9 @@ class Pattern:
         known, found = self._counted  # those of the turn that was asked about last
         if known != turn:
             rounds, place = divmod(turn, self.period)
-            found = (self._keys.searchsorted(self._begin + place) - self._before + rounds * self.weights).tolist()
+            found = (
+                self._keys.searchsorted(self._begin + place) - self._before + rounds * self.weights
+            ).tolist()
             self._counted = turn, found
         return found
 
@@ -66,7 +70,10 @@ def pattern_of(weights: Mapping[str, int]) -> Pattern:
 def _earliest_deadline_first(weights: np.ndarray) -> np.ndarray:
     """The source of each turn of a pattern: (sum of the weights,) uint16."""
     total, count = int(weights.sum()), len(weights)
-    source, row = np.repeat(np.arange(count), weights), np.concatenate([np.arange(weight) for weight in weights])
+    source, row = (
+        np.repeat(np.arange(count), weights),
+        np.concatenate([np.arange(weight) for weight in weights]),
+    )
     begins, ends = row * total // weights[source], -(-(row + 1) * total // weights[source])
     order = np.argsort(begins, kind="stable")
     available = np.searchsorted(begins[order], np.arange(total + 1), side="right").tolist()

@@ -19,7 +19,9 @@ DIGIT = 16  # bits
 
 def random_bits(count: int, *key: int | str) -> np.ndarray:
     """`count` random uint64, the same for the same key in every NumPy. TypeError for numbers that are not whole."""
-    plain = tuple(part if isinstance(part, str) else operator.index(part) for part in key)  # np.int64(3) is 3
+    plain = tuple(
+        part if isinstance(part, str) else operator.index(part) for part in key
+    )  # np.int64(3) is 3
     digest = hashlib.sha256(repr(plain).encode()).digest()
     return np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(count)
 
@@ -47,7 +49,13 @@ def stable_order(numbers: np.ndarray, among: np.ndarray | None = None) -> np.nda
     """A stable argsort of whole numbers from 0: (count,) int64. `among` is an order that breaks ties."""
     order, left = among, int(numbers.max(initial=0))
     for shift in range(0, max(left.bit_length(), 1), DIGIT):
-        digit = (numbers >> numbers.dtype.type(shift)).astype(np.uint16)  # the cast drops the bits above
-        order = np.argsort(digit, kind="stable") if order is None else order[np.argsort(digit[order], kind="stable")]
+        digit = (numbers >> numbers.dtype.type(shift)).astype(
+            np.uint16
+        )  # the cast drops the bits above
+        order = (
+            np.argsort(digit, kind="stable")
+            if order is None
+            else order[np.argsort(digit[order], kind="stable")]
+        )
     assert order is not None, "at least one digit was sorted by"
     return order

@@ -29,7 +29,9 @@ def count_concat(window: Window, shard_tokens: np.ndarray, row_len: int) -> np.n
     return np.asarray(np.maximum(0, last - first + 1))
 
 
-def plan_concat(window: Window, shard_tokens: np.ndarray, row_len: int, seed: tuple[int, ...] | None) -> RowPlan:
+def plan_concat(
+    window: Window, shard_tokens: np.ndarray, row_len: int, seed: tuple[int, ...] | None
+) -> RowPlan:
     """Consecutive rows of each shard, each from the last token of the one before on; shuffled if there is a seed."""
     counts, first = count_concat(window, shard_tokens, row_len), -(-window.begin // (row_len - 1))
     slice_of = np.repeat(np.arange(len(counts)), counts)
@@ -39,12 +41,19 @@ def plan_concat(window: Window, shard_tokens: np.ndarray, row_len: int, seed: tu
     return _rows_of_one_piece(slice_of[order], start[order], row_len)
 
 
-def plan_random(window: Window, shard_tokens: np.ndarray, row_len: int, seed: tuple[int, ...]) -> RowPlan:
+def plan_random(
+    window: Window, shard_tokens: np.ndarray, row_len: int, seed: tuple[int, ...]
+) -> RowPlan:
     """As many rows of each slice as in `plan_concat`, at random places in it, in random order."""
     counts = count_concat(window, shard_tokens, row_len)
     room = np.minimum(window.end, shard_tokens[window.shard] - row_len + 1) - window.begin
-    slice_of = np.repeat(np.arange(len(counts)), counts)[permutation(int(counts.sum()), "rows", *seed)]
-    start = random_bits(len(slice_of), "places", *seed) % np.maximum(room, 1).astype(np.uint64)[slice_of]
+    slice_of = np.repeat(np.arange(len(counts)), counts)[
+        permutation(int(counts.sum()), "rows", *seed)
+    ]
+    start = (
+        random_bits(len(slice_of), "places", *seed)
+        % np.maximum(room, 1).astype(np.uint64)[slice_of]
+    )
     return _rows_of_one_piece(slice_of, start.astype(np.int64), row_len)
 
 
@@ -74,20 +83,32 @@ def lay_pieces(left: Spans, row_len: int, seed: tuple[int, ...]) -> tuple[RowPla
     full = row_offsets[-1]
     found = np.array(pieces, dtype=np.int64).reshape(-1, 4)
     document, start, length, filler = found[:full].T
-    plan = RowPlan(row_len, np.array(row_offsets), document, start, length, (start > 0) & (filler == 0), filler > 0)
+    plan = RowPlan(
+        row_len,
+        np.array(row_offsets),
+        document,
+        start,
+        length,
+        (start > 0) & (filler == 0),
+        filler > 0,
+    )
     return plan, Spans(*found[full:, :3].T)
 
 
 def shuffled(plans: list[RowPlan], seed: tuple[int, ...]) -> RowPlan:
     """The rows of several plans, shuffled together with a seed."""
     firsts = np.cumsum([0, *(plan.row_offsets[-1] for plan in plans[:-1])]).tolist()
-    before = np.concatenate([plan.row_offsets[:-1] + first for plan, first in zip(plans, firsts, strict=True)])
+    before = np.concatenate(
+        [plan.row_offsets[:-1] + first for plan, first in zip(plans, firsts, strict=True)]
+    )
     counts = np.concatenate([np.diff(plan.row_offsets) for plan in plans])
     order = permutation(len(counts), "together", *seed)
     before, counts = before[order], counts[order]
     row_offsets = np.concatenate([[0], np.cumsum(counts)])
     pieces = np.arange(row_offsets[-1]) + np.repeat(before - row_offsets[:-1], counts)
-    columns = (np.concatenate(parts)[pieces] for parts in zip(*(plan[2:] for plan in plans), strict=True))
+    columns = (
+        np.concatenate(parts)[pieces] for parts in zip(*(plan[2:] for plan in plans), strict=True)
+    )
     return RowPlan(plans[0].row_len, row_offsets, *columns)
 
 
@@ -118,7 +139,9 @@ class BestFitBuffer:
                 keys.sort()  # two ascending stretches and a short one: close to a merge
             fit = bisect_left(keys, room + 1 << LENGTH)
             if not fit:
-                fit = bisect_left(keys, (keys[0] >> LENGTH) + 1 << LENGTH)  # the first of the shortest
+                fit = bisect_left(
+                    keys, (keys[0] >> LENGTH) + 1 << LENGTH
+                )  # the first of the shortest
             key = keys.pop(fit - 1)
             taken = min(key >> LENGTH, room)
             row.append((PLACE - (key & PLACE), taken))

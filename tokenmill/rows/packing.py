@@ -97,12 +97,16 @@ def plan_rows(
     pieces, size = _pieces(lengths, row_len, long_documents, left, whole)
     bundles, picks, row_offsets = _pick(size, row_len, seed, whole)
 
-    drawn = stable_order(bundles.size, among=stable_order(random_digits(len(bundles.size), "pieces", *seed)))
+    drawn = stable_order(
+        bundles.size, among=stable_order(random_digits(len(bundles.size), "pieces", *seed))
+    )
     chosen = np.empty(len(picks), dtype=np.int32)  # the k-th pick of a size: its k-th bundle
     chosen[stable_order(picks)] = drawn
     piece, count = bundles.pieces_of(chosen)
 
-    row = np.repeat(np.repeat(np.arange(len(row_offsets) - 1, dtype=np.int32), np.diff(row_offsets)), count)
+    row = np.repeat(
+        np.repeat(np.arange(len(row_offsets) - 1, dtype=np.int32), np.diff(row_offsets)), count
+    )
     free, kept = _free(picks, row_offsets, row_len), Spans(*(column[piece] for column in pieces))
     if whole:
         (padded,) = np.nonzero(free)
@@ -135,7 +139,9 @@ def count_rows(
     return len(row_offsets) - 1 - donors
 
 
-def _pick(size: np.ndarray, row_len: int, seed: Seed, whole: bool) -> tuple[Bundles, np.ndarray, np.ndarray]:
+def _pick(
+    size: np.ndarray, row_len: int, seed: Seed, whole: bool
+) -> tuple[Bundles, np.ndarray, np.ndarray]:
     """The pieces in bundles, and the picks of these with their row_offsets.
 
     Where documents stay whole, few short ones are needed alone to fill gaps, so what gives fewer rows is taken.
@@ -150,7 +156,9 @@ def _free(picks: np.ndarray, row_offsets: np.ndarray, row_len: int) -> np.ndarra
     return row_len - np.add.reduceat(picks, row_offsets[:-1]) if len(picks) else picks
 
 
-def _cut_into_gaps(row: np.ndarray, pieces: Spans, free: np.ndarray, row_len: int) -> tuple[Any, Spans, np.ndarray]:
+def _cut_into_gaps(
+    row: np.ndarray, pieces: Spans, free: np.ndarray, row_len: int
+) -> tuple[Any, Spans, np.ndarray]:
     """(row, pieces, free) after gaps were filled with cut pieces, if much would be filler. `row` is each piece's."""
     donors, receivers = choose_rows(free, row_len)
     if not len(donors):
@@ -163,7 +171,9 @@ def _cut_into_gaps(row: np.ndarray, pieces: Spans, free: np.ndarray, row_len: in
     length = size - (is_first & has_bos)
     some = length > 0  # a part may be no more than an inserted BOS
     cut = Spans(*(column[some].astype(pieces.length.dtype) for column in (document, start, length)))
-    taken = np.bincount(row[some], weights=cut.length + (cut.start > 0), minlength=len(free) - len(donors))
+    taken = np.bincount(
+        row[some], weights=cut.length + (cut.start > 0), minlength=len(free) - len(donors)
+    )
     return row[some].astype(np.int32), cut, row_len - taken.astype(free.dtype)
 
 
@@ -179,7 +189,11 @@ def _narrow(lengths: Lengths) -> np.ndarray:
 
 
 def _pieces(
-    lengths: np.ndarray, row_len: int, long_documents: LongDocuments, left: Spans | None, whole: bool
+    lengths: np.ndarray,
+    row_len: int,
+    long_documents: LongDocuments,
+    left: Spans | None,
+    whole: bool,
 ) -> tuple[Spans, np.ndarray]:
     """The pieces to pack, and the size of each in a row: its tokens plus an inserted BOS."""
     if row_len < 2:
@@ -187,12 +201,16 @@ def _pieces(
     if long_documents not in (known := LONG_DOCUMENTS if whole else LONG_DOCUMENTS[:2]):
         raise ValueError(f"long_documents must be one of {known}, not {long_documents!r}")
     if lengths.ndim != 1 or (len(lengths) and lengths.min() < 1):
-        raise ValueError("lengths must be one-dimensional and at least 1: a document begins with BOS")
+        raise ValueError(
+            "lengths must be one-dimensional and at least 1: a document begins with BOS"
+        )
     pieces = whole_documents(lengths) if left is None else left
     if whole and long_documents == "drop":
         fits = pieces.length <= row_len
         pieces = Spans(*(column[fits] for column in pieces))
-    elif whole and long_documents == "split" and (longest := pieces.length.max(initial=0)) > row_len:
+    elif (
+        whole and long_documents == "split" and (longest := pieces.length.max(initial=0)) > row_len
+    ):
         raise ValueError(
             f"a document of {longest:,} tokens is longer than a row, {row_len - 1:,} + 1: --long-documents crop or drop"
         )
@@ -227,7 +245,10 @@ def pick_sizes(size: np.ndarray, row_len: int, seed: Seed) -> tuple[np.ndarray, 
     full = int(numbers[row_len])  # a piece that fills a row needs no search
     sizes = np.flatnonzero(numbers[:row_len]).tolist()  # the sizes that are left, ascending
     counts, left, draws = numbers.tolist(), len(size) - full, _draws(seed)
-    picks, in_row = array("i", [row_len]) * full, array("i", [1]) * full  # the sizes, and how many each row has
+    picks, in_row = (
+        array("i", [row_len]) * full,
+        array("i", [1]) * full,
+    )  # the sizes, and how many each row has
     while sizes:
         close = CLOSE * len(sizes) // left  # this many sizes have about CLOSE pieces
         if close > 1:
@@ -258,7 +279,9 @@ def _equal_rows(sizes: list[int], counts: list[int], row_len: int) -> tuple[list
     return row, rows
 
 
-def _drawn_row(sizes: list[int], counts: list[int], row_len: int, close: int, draw: int) -> list[int]:
+def _drawn_row(
+    sizes: list[int], counts: list[int], row_len: int, close: int, draw: int
+) -> list[int]:
     """The sizes of the next row; the random number `draw` picks the second one among the `close` longest that fit."""
     row, at, free = [], len(sizes) - 1, row_len
     while at >= 0:
@@ -282,11 +305,15 @@ def _draws(seed: Seed) -> Iterator[int]:
         yield from random_bits(4096, "close", part, *seed).tolist()
 
 
-def shuffle_rows(row: np.ndarray, filler: np.ndarray, num_rows: int, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
+def shuffle_rows(
+    row: np.ndarray, filler: np.ndarray, num_rows: int, seed: Seed
+) -> tuple[np.ndarray, np.ndarray]:
     """Shuffles rows, and pieces within a row with fillers last: (order of the pieces, row_offsets)."""
     place = np.empty(num_rows, dtype=np.int32)  # where each row goes
     place[permutation(num_rows, "rows", *seed)] = np.arange(num_rows, dtype=np.int32)
     new_row = place[row]
-    places = random_digits(len(row), "places", *seed) >> np.uint16(1) | filler.astype(np.uint16) << np.uint16(15)
+    places = random_digits(len(row), "places", *seed) >> np.uint16(1) | filler.astype(
+        np.uint16
+    ) << np.uint16(15)
     order = stable_order(new_row, among=stable_order(places))
     return order, np.concatenate([[0], np.cumsum(np.bincount(new_row, minlength=num_rows))])

@@ -12,8 +12,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.rows.other_packings import count_concat, lay_pieces, plan_concat, plan_random, shuffled
-from tokenmill.rows.packing import LongDocuments, RowPlan, Seed, Spans, count_rows, plan_rows, whole_documents
+from tokenmill.rows.other_packings import (
+    count_concat,
+    lay_pieces,
+    plan_concat,
+    plan_random,
+    shuffled,
+)
+from tokenmill.rows.packing import (
+    LongDocuments,
+    RowPlan,
+    Seed,
+    Spans,
+    count_rows,
+    plan_rows,
+    whole_documents,
+)
 from tokenmill.rows.windows import Window
 
 PACKINGS = ("best_fit", "nanochat", "concat", "random")
@@ -50,7 +64,9 @@ class Content(NamedTuple):
     first_target: np.ndarray | None = None
 
 
-def plan_window(packing: Packing, content: Content, seq_len: int, seed: Seed, past: Past = ()) -> RowPlan:
+def plan_window(
+    packing: Packing, content: Content, seq_len: int, seed: Seed, past: Past = ()
+) -> RowPlan:
     """The rows of a window that are left after its past. ValueError if the past names rows that do not exist."""
     if packing.name == "concat":
         drawn = seed if packing.shuffle else None
@@ -61,14 +77,23 @@ def plan_window(packing: Packing, content: Content, seq_len: int, seed: Seed, pa
     return _pack(packing, content, seq_len + 1, seed, left)
 
 
-def count_window(packing: Packing, content: Content, seq_len: int, seed: Seed, past: Past = ()) -> int:
+def count_window(
+    packing: Packing, content: Content, seq_len: int, seed: Seed, past: Past = ()
+) -> int:
     """The number of rows that `plan_window` plans, at a third of its cost."""
     if not packing.packs_documents:
         return int(count_concat(content.slices, content.shard_tokens, seq_len + 1).sum())
     seed, left = _after(packing, content, seed, past)
     laid, left = _lay_cut_documents(packing, content, seq_len + 1, seed, left)
     _, long_documents, _, whole = packing
-    packed = count_rows(content.lengths, seq_len + 1, long_documents=long_documents, seed=seed, left=left, whole=whole)
+    packed = count_rows(
+        content.lengths,
+        seq_len + 1,
+        long_documents=long_documents,
+        seed=seed,
+        left=left,
+        whole=whole,
+    )
     return packed + (0 if laid is None else laid.num_rows)
 
 
@@ -78,16 +103,22 @@ def _after(packing: Packing, content: Content, seed: Seed, past: Past) -> tuple[
     for seq_len, used in past:
         plan = _pack(packing, content, seq_len + 1, seed, left)
         if used > plan.num_rows:
-            raise ValueError(f"no such row: a window of {plan.num_rows} rows of {seq_len} + 1, row {used - 1}")
+            raise ValueError(
+                f"no such row: a window of {plan.num_rows} rows of {seq_len} + 1, row {used - 1}"
+            )
         left = _left_of(packing, plan, used, content.lengths, left)
         seed = (*seed, seq_len + 1, used)
     return seed, left
 
 
-def _pack(packing: Packing, content: Content, row_len: int, seed: Seed, left: Spans | None) -> RowPlan:
+def _pack(
+    packing: Packing, content: Content, row_len: int, seed: Seed, left: Spans | None
+) -> RowPlan:
     laid, left = _lay_cut_documents(packing, content, row_len, seed, left)
     _, long_documents, _, whole = packing
-    packed = plan_rows(content.lengths, row_len, long_documents=long_documents, seed=seed, left=left, whole=whole)
+    packed = plan_rows(
+        content.lengths, row_len, long_documents=long_documents, seed=seed, left=left, whole=whole
+    )
     return packed if laid is None else shuffled([laid, packed], seed)
 
 
@@ -109,10 +140,14 @@ def _lay_cut_documents(
         return None, left
     laid, rest = lay_pieces(Spans(*(column[~uncut] for column in left)), row_len, seed)
     columns = zip(left, rest, strict=True)
-    return laid, Spans(*(np.concatenate([column[uncut], more]).astype(column.dtype) for column, more in columns))
+    return laid, Spans(
+        *(np.concatenate([column[uncut], more]).astype(column.dtype) for column, more in columns)
+    )
 
 
-def _left_of(packing: Packing, plan: RowPlan, used: int, lengths: np.ndarray, before: Spans | None) -> Spans:
+def _left_of(
+    packing: Packing, plan: RowPlan, used: int, lengths: np.ndarray, before: Spans | None
+) -> Spans:
     """What is only in the rows of a plan from `used` on; of whole documents, all that are in no used row. A cropped
     document of which nothing was used is whole again, as it may be longer in longer rows.
     """
@@ -128,15 +163,25 @@ def _left_of(packing: Packing, plan: RowPlan, used: int, lengths: np.ndarray, be
     full = lengths[found.document]
     was_whole = np.full(len(lengths), before is None)
     if before is not None:  # not if its rest has been used
-        was_whole[before.document] = (before.start == 0) & (before.length == lengths[before.document])
-    uncut = was_whole[found.document] & (found.start == 0) & (found.length == np.minimum(full, plan.row_len))
+        was_whole[before.document] = (before.start == 0) & (
+            before.length == lengths[before.document]
+        )
+    uncut = (
+        was_whole[found.document]
+        & (found.start == 0)
+        & (found.length == np.minimum(full, plan.row_len))
+    )
     return found._replace(length=np.where(uncut, full, found.length).astype(found.length.dtype))
 
 
 def _joined(spans: Spans) -> Spans:
     """Spans in the order of the documents, with those that touch joined."""
-    document, start, length = (column[np.lexsort((spans.start, spans.document))] for column in spans)
+    document, start, length = (
+        column[np.lexsort((spans.start, spans.document))] for column in spans
+    )
     begins = np.ones(len(start), dtype=bool)
     begins[1:] = (document[1:] != document[:-1]) | (start[1:] != start[:-1] + length[:-1])
     first = np.flatnonzero(begins)
-    return Spans(document[first], start[first], np.add.reduceat(length, first) if len(first) else length)
+    return Spans(
+        document[first], start[first], np.add.reduceat(length, first) if len(first) else length
+    )

@@ -25,7 +25,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 VERSION = 1
-MOST, MOST_TOKENS, MOST_BYTES = 1 << 62, 1 << 26, 1 << 26  # a count, a row length, and a list of legs, in a position
+MOST, MOST_TOKENS, MOST_BYTES = (
+    1 << 62,
+    1 << 26,
+    1 << 26,
+)  # a count, a row length, and a list of legs, in a position
 
 
 class Cursor(NamedTuple):
@@ -115,24 +119,35 @@ class Run(NamedTuple):
             return self
         begin = here._replace(
             weights=here.weights if setting.seq_len == self.setting.seq_len else {},
-            cursors={**here.cursors, **{name: Cursor() for name in setting.sets if name not in here.cursors}},
+            cursors={
+                **here.cursors,
+                **{name: Cursor() for name in setting.sets if name not in here.cursors},
+            },
             rows={**here.rows, **{name: 0 for name in setting.sets if name not in here.rows}},
         )
         last = self.legs[-1]  # if it has made no batch, the new leg takes its place
-        legs = self.legs[:-1] if begin == last.begin and not restarts and not last.restarts else self.legs
+        legs = (
+            self.legs[:-1]
+            if begin == last.begin and not restarts and not last.restarts
+            else self.legs
+        )
         return Run((*legs, Leg(begin, setting, restarts)), begin)
 
     def begin_epoch(self, epoch: int) -> "Run":
         """The run of one source from the first row of an epoch on, as a new iteration."""
         until = None if self.setting.epochs is None else epoch + self.setting.epochs
         cursors = {**self.now.cursors, **dict.fromkeys(self.setting.sets, Cursor(epoch))}
-        return self.go_on(self.setting, self.now._replace(cursors=cursors, until=until), restarts=True)
+        return self.go_on(
+            self.setting, self.now._replace(cursors=cursors, until=until), restarts=True
+        )
 
     @property
     def has_ended(self) -> bool:
         """Whether the run is at the end of an iteration."""
         until = self.now.until
-        return until is not None and all(self.now.cursors[name].epoch >= until for name in self.setting.sets)
+        return until is not None and all(
+            self.now.cursors[name].epoch >= until for name in self.setting.sets
+        )
 
     def at_end(self) -> "Run":
         """The run at the end of this iteration, past its last rows if they were dropped. That begins no leg."""
@@ -147,20 +162,30 @@ class Run(NamedTuple):
     def back_to(self, step: int) -> "Run":
         """The run at the beginning of the leg that made a step's batch. ValueError if the run has not made it."""
         if not 0 <= step < self.now.step:
-            raise ValueError(f"step {step:,} is not in this run, which has made {self.now.step:,} steps, from 0 on")
+            raise ValueError(
+                f"step {step:,} is not in this run, which has made {self.now.step:,} steps, from 0 on"
+            )
         last = max(number for number, leg in enumerate(self.legs) if leg.begin.step <= step)
         return Run(self.legs[: last + 1], self.legs[last].begin)
 
 
-def past_of(legs: Sequence[Leg], name: str, epoch: int, window: int) -> tuple[list[tuple[int, int]], int]:
+def past_of(
+    legs: Sequence[Leg], name: str, epoch: int, window: int
+) -> tuple[list[tuple[int, int]], int]:
     """What was used of a source's window at other row lengths: [(seq_len, rows), ...], and these rows together."""
-    changes: list[tuple[int, int]] = []  # each row length, and the row of this window at which it began
+    changes: list[
+        tuple[int, int]
+    ] = []  # each row length, and the row of this window at which it began
     for begin, setting, restarts in legs:
         cursor = begin.cursors.get(name, Cursor())
         changes = [] if restarts else changes
         if name in setting.sets and (not changes or changes[-1][0] != setting.seq_len):
             changes.append((setting.seq_len, cursor.row if cursor[:2] == (epoch, window) else 0))
-    used = [(seq_len, after - before) for (seq_len, before), (_, after) in pairwise(changes) if after > before]
+    used = [
+        (seq_len, after - before)
+        for (seq_len, before), (_, after) in pairwise(changes)
+        if after > before
+    ]
     return used, changes[-1][1]
 
 
@@ -190,10 +215,21 @@ def write_position(run: Run, must_match: Mapping[str, Any]) -> dict[str, str]:
             given = begin.rows[name] - before.rows.get(name, 0)
             epoch, window, row = before.cursors.get(name, Cursor())
             sources.append(given if cursor == (epoch, window, row + given) else [given, *cursor])
-        facts, point = setting._asdict(), [begin.step, begin.tokens, begin.turn, begin.weights, sources, begin.until]
-        legs.append([point, {key: facts[key] for key in facts if not said or facts[key] != said[key]}, restarts])
+        facts, point = (
+            setting._asdict(),
+            [begin.step, begin.tokens, begin.turn, begin.weights, sources, begin.until],
+        )
+        legs.append(
+            [
+                point,
+                {key: facts[key] for key in facts if not said or facts[key] != said[key]},
+                restarts,
+            ]
+        )
         before, said = begin, facts
-    packed = zlib.compress(json.dumps([list(run.now.cursors), legs], separators=(",", ":")).encode(), 9)
+    packed = zlib.compress(
+        json.dumps([list(run.now.cursors), legs], separators=(",", ":")).encode(), 9
+    )
     position = {"version": VERSION, "must_match": must_match, "now": run.now._asdict()}
     return {"tokenmill": json.dumps(position | {"legs": b85encode(packed).decode()})}
 
@@ -205,16 +241,28 @@ def read_position(state: Any) -> tuple[Run, dict[str, Any]]:
         if (version := found["version"]) == VERSION:
             listed = zlib.decompressobj().decompress(b85decode(found["legs"]), MOST_BYTES)
             now = Point(**found["now"])
-            now = now._replace(cursors={name: Cursor._make(cursor) for name, cursor in now.cursors.items()})
+            now = now._replace(
+                cursors={name: Cursor._make(cursor) for name, cursor in now.cursors.items()}
+            )
             run = Run(_read_legs(*json.loads(listed)), now)
             _require_counts(run.now, run.setting)
             return run, dict(found["must_match"])
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, zlib.error) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        zlib.error,
+    ) as error:
         raise ValueError(
             f"expected a position, the dict that state_dict made, found {str(state)[:80]!r} "
             f"({type(error).__name__}: {error})"
         ) from error
-    raise ValueError(f"expected a position of version {VERSION}, found {version!r}: start again from its first row")
+    raise ValueError(
+        f"expected a position of version {VERSION}, found {version!r}: start again from its first row"
+    )
 
 
 def _read_legs(names: list[str], listed: list[Any]) -> tuple[Leg, ...]:
@@ -238,14 +286,31 @@ def _read_legs(names: list[str], listed: list[Any]) -> tuple[Leg, ...]:
 
 def _require_counts(point: Point, setting: Setting) -> None:
     """ValueError for what are no counts, or lack a source of the setting."""
-    cursors, stages = [point.cursors[name] for name in setting.sets], [stage.weights for stage in setting.stages]
+    cursors, stages = (
+        [point.cursors[name] for name in setting.sets],
+        [stage.weights for stage in setting.stages],
+    )
     counts = [point.step, point.tokens, point.turn, *(point.rows[name] for name in setting.sets)]
     counts += [n for cursor in cursors for n in cursor] + [stage.begin for stage in setting.stages]
     counts += [weight - 1 for weights in (point.weights, *stages) for weight in weights.values()]
-    counts += [size - 1 for size in (setting.batch_size, setting.world_size, setting.seq_len, *setting.caps.values())]
-    counts += [0 if setting.epochs is None else setting.epochs - 1, 0 if point.until is None else point.until]
+    counts += [
+        size - 1
+        for size in (
+            setting.batch_size,
+            setting.world_size,
+            setting.seq_len,
+            *setting.caps.values(),
+        )
+    ]
+    counts += [
+        0 if setting.epochs is None else setting.epochs - 1,
+        0 if point.until is None else point.until,
+    ]
     texts = [text for documents in setting.sets.values() for text in documents]
-    if not all(type(number) is int and 0 <= number < MOST for number in counts) or setting.seq_len > MOST_TOKENS:
+    if (
+        not all(type(number) is int and 0 <= number < MOST for number in counts)
+        or setting.seq_len > MOST_TOKENS
+    ):
         raise ValueError("expected whole numbers of a run")
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("expected digests of sets")

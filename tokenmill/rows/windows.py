@@ -80,8 +80,12 @@ class Epoch:
             order = _systematic(permutation(count, "slices", *key), windows)
         self._order = order.astype(np.int32 if count < 1 << 31 else np.int64)
         done = np.cumsum(sizes[order])
-        cuts = [total * number // windows for number in range(windows + 1)]  # Python's numbers do not overflow
-        self._cuts = np.searchsorted(done, cuts, side="right")  # the number of slices before each cut
+        cuts = [
+            total * number // windows for number in range(windows + 1)
+        ]  # Python's numbers do not overflow
+        self._cuts = np.searchsorted(
+            done, cuts, side="right"
+        )  # the number of slices before each cut
         self._cuts[0], self._cuts[-1] = 0, count
         self.tokens = np.diff(np.concatenate([[0], done])[self._cuts])  # of each window
 
@@ -104,7 +108,9 @@ class Epoch:
         return found
 
 
-def epoch_of_shards(shard_tokens: Sequence[int] | np.ndarray, key: Key | None, size: WindowSize) -> Epoch:
+def epoch_of_shards(
+    shard_tokens: Sequence[int] | np.ndarray, key: Key | None, size: WindowSize
+) -> Epoch:
     """The windows of one epoch of shards of `shard_tokens`."""
     tokens = np.asarray(shard_tokens, np.int64)
     slices = -(-tokens // size.slice)  # of each shard
@@ -121,7 +127,9 @@ def epoch_of_view(slices: np.ndarray, key: Key | None, size: WindowSize) -> Epoc
     return Epoch(Window(shard, begin, end, tuple(copies)), sizes, key, size.window)
 
 
-def cut_slices(shard: int, offsets: np.ndarray, counts: np.ndarray, slice_tokens: int) -> np.ndarray:
+def cut_slices(
+    shard: int, offsets: np.ndarray, counts: np.ndarray, slice_tokens: int
+) -> np.ndarray:
     """The slices of a shard with document `offsets` (documents + 1,), whose documents count `counts` (documents,):
     (num_slices,) of SLICE.
     """
@@ -131,7 +139,9 @@ def cut_slices(shard: int, offsets: np.ndarray, counts: np.ndarray, slice_tokens
         own = lengths[chosen]
         total = int(own.sum())
         number = np.arange(-(-total // slice_tokens))
-        first = np.searchsorted(np.cumsum(own) - own, number * slice_tokens)  # the document that begins there or after
+        first = np.searchsorted(
+            np.cumsum(own) - own, number * slice_tokens
+        )  # the document that begins there or after
         last = np.append(first[1:], len(chosen))
         slices = np.zeros(len(number), SLICE)
         slices["shard"], slices["copy"] = shard, copy

@@ -30,7 +30,9 @@ class Column:
 
     suffix: str  # of its file
     dtype: str  # of NumPy, stored little-endian; or BIT, or PARQUET
-    per: Literal["token", "document", "boundary"]  # what it has one value for; boundaries are documents + 1
+    per: Literal[
+        "token", "document", "boundary"
+    ]  # what it has one value for; boundaries are documents + 1
     optional: bool = True
 
     @property
@@ -49,7 +51,11 @@ class Column:
 
     def size(self, documents: int, tokens: int) -> int | None:
         """How many bytes it has in a shard; None for a table, whose size only its record knows."""
-        return None if self.dtype == PARQUET else self.stored(documents, tokens) * self.numpy_dtype.itemsize
+        return (
+            None
+            if self.dtype == PARQUET
+            else self.stored(documents, tokens) * self.numpy_dtype.itemsize
+        )
 
 
 TOKENS = Column("bin", "uint32", "token", optional=False)  # or uint16: the record says which

@@ -25,7 +25,9 @@ class ShardDocuments:
 
     def __init__(self, shard: Shard, documents: np.ndarray | None = None):
         self.shard, self._eos_id = shard, None  # type: Shard, int | None
-        self._begins: np.ndarray | None = None  # where each begins in the shard, unless these are all
+        self._begins: np.ndarray | None = (
+            None  # where each begins in the shard, unless these are all
+        )
         if documents is None:
             self.lengths = shard.lengths
         else:
@@ -49,7 +51,9 @@ class ShardDocuments:
         if self._eos_id is None:
             return self._read(first, last)
         bos_id = self._read(0, 1)  # which is nowhere else in a document
-        found = np.concatenate([self._read(first + 1, last + 1), bos_id[: first < last == self.tokens]])
+        found = np.concatenate(
+            [self._read(first + 1, last + 1), bos_id[: first < last == self.tokens]]
+        )
         found[np.isin(found, bos_id)] = self._eos_id
         return found
 
@@ -59,14 +63,20 @@ class ShardDocuments:
             return self.shard.read(first, last)
         parts = [self.shard.read(0, 0)]
         if first < last:
-            begin, end = (np.searchsorted(self.offsets, [first, last - 1], side="right") - 1).tolist()
+            begin, end = (
+                np.searchsorted(self.offsets, [first, last - 1], side="right") - 1
+            ).tolist()
             for begins, offset, length in zip(
                 self._begins[begin : end + 1].tolist(),
                 self.offsets[begin : end + 1].tolist(),
                 self.lengths[begin : end + 1].tolist(),
                 strict=True,
             ):
-                parts.append(self.shard.read(begins + max(first - offset, 0), begins + min(last - offset, length)))
+                parts.append(
+                    self.shard.read(
+                        begins + max(first - offset, 0), begins + min(last - offset, length)
+                    )
+                )
         return np.concatenate(parts)
 
     def in_blocks(self, size: int) -> Iterator[np.ndarray]:
@@ -80,11 +90,15 @@ class ShardDocuments:
         """
         if self._eos_id is not None or (packed := self.shard.mask_bytes) is None:
             return None
-        bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little", count=self.shard.entry.tokens)
+        bits = np.unpackbits(
+            np.frombuffer(packed, np.uint8), bitorder="little", count=self.shard.entry.tokens
+        )
         if self._begins is None:
             return bits
         spans = zip(self._begins.tolist(), self.lengths.tolist(), strict=True)
-        return np.concatenate([bits[:0], *(bits[begin : begin + length] for begin, length in spans)])
+        return np.concatenate(
+            [bits[:0], *(bits[begin : begin + length] for begin, length in spans)]
+        )
 
 
 def documents_of(token_set: TokenSet, entries: Sequence[ShardEntry]) -> list[ShardDocuments]:
@@ -93,5 +107,13 @@ def documents_of(token_set: TokenSet, entries: Sequence[ShardEntry]) -> list[Sha
     if view is None:
         return [ShardDocuments(token_set.open(entry)) for entry in entries]
     most = max((int(view.counts_of(entry).max(initial=0)) for entry in entries), default=0)
-    kept = [(entry, np.flatnonzero(view.counts_of(entry) > copy)) for copy in range(most) for entry in entries]
-    return [ShardDocuments(token_set.open(entry), documents) for entry, documents in kept if len(documents)]
+    kept = [
+        (entry, np.flatnonzero(view.counts_of(entry) > copy))
+        for copy in range(most)
+        for entry in entries
+    ]
+    return [
+        ShardDocuments(token_set.open(entry), documents)
+        for entry, documents in kept
+        if len(documents)
+    ]

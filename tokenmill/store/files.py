@@ -159,7 +159,9 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
     try:
         return parse_json(read_bounded(path, LARGEST, KINDS[kind][0]), path, kind)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: expected {KINDS[kind][0]}, found no such file; prepare again") from error
+        raise FileNotFoundError(
+            f"{path}: expected {KINDS[kind][0]}, found no such file; prepare again"
+        ) from error
 
 
 def read_bounded(path: Path, most: int, what: str) -> bytes:
@@ -192,7 +194,11 @@ def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
         raise ValueError(
             f"{path}: expected {KINDS[kind][0]}, found broken JSON ({error}); delete it and prepare again"
         ) from error
-    found = (value.get("format"), value.get("version")) if isinstance(value, dict) else f"a {type(value).__name__}"
+    found = (
+        (value.get("format"), value.get("version"))
+        if isinstance(value, dict)
+        else f"a {type(value).__name__}"
+    )
     if found != (f"tokenmill-{kind}", VERSION):
         raise ValueError(
             f"{path}: expected {KINDS[kind][0]}, of format tokenmill-{kind}, version {VERSION}, found {found}; "
@@ -244,14 +250,18 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+        raise OSError(
+            f"{folder}: cannot be made ({error.strerror}); choose another folder"
+        ) from error
     for path in folder.iterdir():
         if path.is_symlink() and path.is_dir():
             require_inside(folder, path / "file")
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not take_lock(descriptor, DYING_SECONDS, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
-            raise OSError(f"{folder}: another process is writing in this folder; wait for it to end")
+            raise OSError(
+                f"{folder}: another process is writing in this folder; wait for it to end"
+            )
         yield
     finally:
         os.close(descriptor)

@@ -34,14 +34,18 @@ def is_shown(character: str) -> bool:
 def plain(what: str, name: object) -> str:
     """The name. ValueError if it cannot be one part of a path."""
     if not is_plain(name):
-        raise ValueError(f"{what} must be a plain name, without `/` or control characters, not {ascii(name)[:200]}")
+        raise ValueError(
+            f"{what} must be a plain name, without `/` or control characters, not {ascii(name)[:200]}"
+        )
     return str(name)
 
 
 def plain_path(what: str, path: object) -> str:
     """The path. ValueError if it is not made of plain names below a folder."""
     if not isinstance(path, str) or not all(map(is_plain, path.split("/"))):
-        raise ValueError(f"{what} must be a path of plain names below a folder, not {ascii(path)[:200]}")
+        raise ValueError(
+            f"{what} must be a path of plain names below a folder, not {ascii(path)[:200]}"
+        )
     return path
 
 
@@ -49,4 +53,6 @@ def require_inside(folder: Path, path: Path) -> None:
     """ValueError if the folder of `path` is not inside `folder`, after following links. `path` itself may be a link."""
     real, root = os.path.realpath(path.parent), os.path.realpath(folder)
     if os.path.commonpath([real, root]) != root:
-        raise ValueError(f"{path}: lies outside of {folder}, in {real}, by a link; nothing is deleted or written there")
+        raise ValueError(
+            f"{path}: lies outside of {folder}, in {real}, by a link; nothing is deleted or written there"
+        )

@@ -19,7 +19,13 @@ from tokenmill.store.names import is_plain
 MOST_TOKENS = 1 << 44  # of a set: its windows take about half a GiB
 MOST_IDS = 1 << 24  # of a vocabulary: token_bytes.npy has 4 bytes for each
 BLOCK = 1 << 20  # bytes that a CRC is of
-LEFT_OUT_COUNTS = ("null_documents", "empty_documents", "repaired_documents", "broken_lines", "oversized_documents")
+LEFT_OUT_COUNTS = (
+    "null_documents",
+    "empty_documents",
+    "repaired_documents",
+    "broken_lines",
+    "oversized_documents",
+)
 CHAT_COUNTS = ("broken_conversations", "refused_conversations")  # only chat sets have them
 Table = dict[Any, Any]
 
@@ -44,12 +50,18 @@ def _check(rule: Any, value: Any, where: str) -> None:
         _require(type(value) is dict, where, "an object", value)
         for key, below in rule.items():
             if isinstance(key, Is):
-                is_right = isinstance(below, Is) and all(map(key.test, value)) and all(map(below.test, value.values()))
+                is_right = (
+                    isinstance(below, Is)
+                    and all(map(key.test, value))
+                    and all(map(below.test, value.values()))
+                )
                 for name, item in () if is_right else value.items():
                     _check(key, name, f"{where}, a key")
                     _check(below, item, f"{where}.{ascii(name)[1:-1]}")
             elif (name := key.removesuffix("?")) in value:
-                if type(below) is not Is or not below.test(value[name]):  # most values are right, and need no `where`
+                if type(below) is not Is or not below.test(
+                    value[name]
+                ):  # most values are right, and need no `where`
                     _check(below, value[name], f"{where}.{name}")
             elif name == key:
                 _require(False, f"{where}.{key}", "a value", None)
@@ -57,7 +69,9 @@ def _check(rule: Any, value: Any, where: str) -> None:
 
 def _require(true: bool, where: str, expected: str, found: object) -> None:
     if not true:
-        shown = f"a {type(found).__name__}" if isinstance(found, dict | list) else ascii(found)[:100]
+        shown = (
+            f"a {type(found).__name__}" if isinstance(found, dict | list) else ascii(found)[:100]
+        )
         raise ValueError(f"{where.lstrip('.')}: expected {expected}, found {shown}")
 
 
@@ -65,28 +79,48 @@ def _require(true: bool, where: str, expected: str, found: object) -> None:
 
 
 def _whole(least: int, most: int = LARGEST) -> Is:
-    return Is(f"a whole number, {least:,} to {most:,}", lambda value: type(value) is int and least <= value <= most)
+    return Is(
+        f"a whole number, {least:,} to {most:,}",
+        lambda value: type(value) is int and least <= value <= most,
+    )
 
 
 def _hexadecimal(digits: int) -> Is:
     matches = re.compile(f"[0-9a-f]{{{digits}}}").fullmatch
-    return Is(f"{digits} hex digits", lambda value: type(value) is str and matches(value) is not None)
+    return Is(
+        f"{digits} hex digits", lambda value: type(value) is str and matches(value) is not None
+    )
 
 
 def _one_of(*texts: str) -> Is:
     return Is(" or ".join(texts), texts.__contains__)
 
 
-COUNT, SOME, ID, DIGEST, SHORT = _whole(0), _whole(1), _whole(0, MOST_IDS - 1), _hexadecimal(64), _hexadecimal(16)
+COUNT, SOME, ID, DIGEST, SHORT = (
+    _whole(0),
+    _whole(1),
+    _whole(0, MOST_IDS - 1),
+    _hexadecimal(64),
+    _hexadecimal(16),
+)
 SHARE = Is("a number from 0.0 to 1.0", lambda value: type(value) is float and 0 <= value <= 1)
 FRACTION = Is("a number between 0 and 1", lambda value: type(value) is float and 0 < value < 1)
 TEXT, DTYPE = Is("a text", lambda value: type(value) is str), _one_of("uint16", "uint32")
 PLAIN = Is("a plain name, without `/` or control characters", is_plain)
 TOTALS = dict.fromkeys(("documents", "tokens", "text_bytes"), COUNT)
-COUNTS = {**TOTALS, **dict.fromkeys(LEFT_OUT_COUNTS, COUNT), **{f"{name}?": COUNT for name in CHAT_COUNTS}}
+COUNTS = {
+    **TOTALS,
+    **dict.fromkeys(LEFT_OUT_COUNTS, COUNT),
+    **{f"{name}?": COUNT for name in CHAT_COUNTS},
+}
 FILE = {"bytes": COUNT, "sha256": DIGEST, "crc32": [_whole(0, (1 << 32) - 1)]}
 
-CHAT: Table = {"name": TEXT, "template": TEXT, "loss": _one_of("all", "last"), "variables": {TEXT: TEXT}}
+CHAT: Table = {
+    "name": TEXT,
+    "template": TEXT,
+    "loss": _one_of("all", "last"),
+    "variables": {TEXT: TEXT},
+}
 CHAT |= {"version": SOME, "text_fingerprint": DIGEST}
 NAMED = {"name": PLAIN, "fingerprint": DIGEST, "bos_token": TEXT, "eot_token?": TEXT, "chat?": CHAT}
 TOKENIZER = {**NAMED, "special_tokens": {TEXT: ID}}
@@ -97,7 +131,11 @@ SPLIT = _one_of("train", "val")
 LISTED = {"name": PLAIN, "split": SPLIT, "sources": [TEXT], **TOTALS}
 LISTED |= {"bin": DIGEST, "idx": DIGEST, "mask?": DIGEST, "targets?": DIGEST}
 HUB = {"repository": TEXT, "revision": TEXT, "commit": TEXT}
-VALIDATION: Table = {"file?": TEXT, "fraction?": FRACTION, "names?": Is("true", lambda value: value is True)}
+VALIDATION: Table = {
+    "file?": TEXT,
+    "fraction?": FRACTION,
+    "names?": Is("true", lambda value: value is True),
+}
 MANIFEST = (
     {"dataset": PLAIN, "dtype": DTYPE, "tokenizer": VOCABULARY, **COUNTS, "shards": [LISTED]}
     | {"tokens": _whole(0, MOST_TOKENS)}
@@ -119,7 +157,11 @@ RECORD = (
 CHOSEN = dict.fromkeys(("documents", "copies", "tokens"), COUNT)
 VIEW = (
     {"name": PLAIN, "digest": SHORT, "manifest": SHORT, "slice_tokens": _whole(1, (1 << 32) - 1)}
-    | {"rule": {"where?": TEXT, "repeat?": TEXT, "cap?": _whole(1, 255)}, "counts": FILE, "slices": FILE}
+    | {
+        "rule": {"where?": TEXT, "repeat?": TEXT, "cap?": _whole(1, 255)},
+        "counts": FILE,
+        "slices": FILE,
+    }
     | {"splits": {"train": CHOSEN, "val": CHOSEN}, "times": {_one_of(*map(str, range(256))): SOME}}
 )
 
@@ -142,10 +184,22 @@ def dtype_name(vocab_size: int) -> str:
 def _manifest(manifest: Table) -> None:
     facts, shards = manifest["tokenizer"], manifest["shards"]
     dtype = dtype_name(facts["vocab_size"])
-    _require(manifest["dtype"] == dtype, "dtype", f"{dtype} for {facts['vocab_size']:,} ids", manifest["dtype"])
+    _require(
+        manifest["dtype"] == dtype,
+        "dtype",
+        f"{dtype} for {facts['vocab_size']:,} ids",
+        manifest["dtype"],
+    )
     largest = max(facts["bos_id"], facts.get("eot_id", 0))
-    _require(largest < facts["vocab_size"], "tokenizer.bos_id, eot_id", f"less than {facts['vocab_size']:,}", largest)
-    twice = [name for name, times in Counter(entry["name"] for entry in shards).items() if times > 1]
+    _require(
+        largest < facts["vocab_size"],
+        "tokenizer.bos_id, eot_id",
+        f"less than {facts['vocab_size']:,}",
+        largest,
+    )
+    twice = [
+        name for name, times in Counter(entry["name"] for entry in shards).items() if times > 1
+    ]
     _require(not twice, "shards", "each shard once", ", ".join(twice))
     unnamed = [entry["name"] for entry in shards if not entry["sources"]]
     _require(not unnamed, "shards", "a source or more for each shard", ", ".join(unnamed))
@@ -161,14 +215,26 @@ def _manifest(manifest: Table) -> None:
 def _record(record: Table) -> None:
     source, documents, tokens = record["source"], record["documents"], record["tokens"]
     shards = record["unit"]["shards"] if "unit" in record else [record["name"]]
-    _require(record["name"] in shards, "unit.shards", f"{record['name']} among them", ", ".join(shards))
+    _require(
+        record["name"] in shards, "unit.shards", f"{record['name']} among them", ", ".join(shards)
+    )
     _check(SEVERAL if "files" in source else SOURCE, source, "source")
     total = sum(one["documents"] for one in source.get("files", [record]))
-    _require(total == documents <= tokens, "documents", f"{total:,}, of {tokens:,} tokens", documents)
+    _require(
+        total == documents <= tokens, "documents", f"{total:,}, of {tokens:,} tokens", documents
+    )
     for one in source.get("files", [source | {"documents": documents}]):
-        groups, many = one.get("row_group_documents", [one["documents"]]), one.get("row_groups", [0])
+        groups, many = (
+            one.get("row_group_documents", [one["documents"]]),
+            one.get("row_groups", [0]),
+        )
         right = sum(groups) == one["documents"] and len(groups) == len(many)
-        _require(right, "source.row_group_documents", f"{one['documents']:,} documents in {len(many):,} groups", groups)
+        _require(
+            right,
+            "source.row_group_documents",
+            f"{one['documents']:,} documents in {len(many):,} groups",
+            groups,
+        )
     for suffix, column in columns_of(record).items():
         _file(suffix, record[suffix], column.size(documents, tokens))
 
@@ -184,7 +250,12 @@ def _view(view: Table) -> None:
 
 def _file(suffix: str, facts: Table, size: int | None) -> None:
     """A file has the size that follows from counts, if any, and a CRC for each block."""
-    _require(size in (None, facts["bytes"]), f"{suffix}.bytes", f"{size}, as its counts say", facts["bytes"])
+    _require(
+        size in (None, facts["bytes"]),
+        f"{suffix}.bytes",
+        f"{size}, as its counts say",
+        facts["bytes"],
+    )
     blocks, found = -(-facts["bytes"] // BLOCK), len(facts["crc32"])
     _require(found == blocks, f"{suffix}.crc32", f"{blocks:,} numbers", found)
 

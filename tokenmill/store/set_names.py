@@ -26,7 +26,11 @@ def set_folder(tokens: str | os.PathLike[str], here: Path = Path()) -> str | Pat
     ValueError if a short name fits several sets. A folder that does not exist is returned as it was given.
     """
     where = named(tokens)
-    if isinstance(where, str) or where.name != str(where) or (here / where / "manifest.json").exists():
+    if (
+        isinstance(where, str)
+        or where.name != str(where)
+        or (here / where / "manifest.json").exists()
+    ):
         return where
     if os.fsdecode(tokens) != where.name:  # "./web", of which Path keeps "web"
         return Path(os.path.abspath(here / where))
@@ -53,19 +57,25 @@ def find_token_set(root: str | os.PathLike[str]) -> Path:
     """The one token set under root; FileNotFoundError for none, ValueError that lists several, the newest last, or that
     names one that is not finished.
     """
-    found = sorted(Path(root).glob("*/manifest.json"), key=lambda path: (path.stat().st_mtime_ns, path))
+    found = sorted(
+        Path(root).glob("*/manifest.json"), key=lambda path: (path.stat().st_mtime_ns, path)
+    )
     if not found:
         raise FileNotFoundError(
             f"{Path(root).absolute()}: expected a token set, found none; run `tokenmill prepare` "
             "(in a clone `python prepare_data.py`) first, or name its folder with tokens="
         )
     if len(found) > 1:
-        listed = "".join(f"\n  {path.parent}, of {time.ctime(path.stat().st_mtime)}" for path in found)
+        listed = "".join(
+            f"\n  {path.parent}, of {time.ctime(path.stat().st_mtime)}" for path in found
+        )
         raise ValueError(
             f"{root}: {len(found)} token sets are here, and none was named:{listed}\n"
             f'name one where the loader is made; the last one that was prepared is\n  tokens="{found[-1].parent}"'
         )
-    begun = sorted({path.parent for path in Path(root).glob("*/shards")} - {path.parent for path in found})
+    begun = sorted(
+        {path.parent for path in Path(root).glob("*/shards")} - {path.parent for path in found}
+    )
     if begun:
         raise ValueError(
             f"{root}: none was named, and beside {found[0].parent} is {begun[0]}, which is not finished: finish it, "

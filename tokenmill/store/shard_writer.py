@@ -26,7 +26,9 @@ class ShardWriter:
     def __init__(self, folder: Path, name: str, dtype: str, columns: Sequence[str] = ()):
         self.folder, self.name, self.dtype = folder, name, dtype
         self.num_documents = self.num_tokens = 0
-        self._lengths = [np.zeros(1, np.uint32)]  # and those of documents: sums of them are the offsets
+        self._lengths = [
+            np.zeros(1, np.uint32)
+        ]  # and those of documents: sums of them are the offsets
         (folder / "shards").mkdir(exist_ok=True)
         self._bin = AtomicFile(shard_path(folder, name, TOKENS.suffix))
         self._columns: dict[str, TableFile | _ColumnFile] = {}
@@ -34,10 +36,14 @@ class ShardWriter:
             kind = TableFile if column.dtype == PARQUET else _ColumnFile
             self._columns[column.suffix] = kind(folder, name, column)
 
-    def write(self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
+    def write(
+        self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray
+    ) -> None:
         """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
         self._bin.write(np.ascontiguousarray(tokens, dtype=DTYPES[self.dtype]).data)
-        self._lengths.append(np.asarray(lengths, np.uint32))  # OverflowError for a document of over 4 billion tokens
+        self._lengths.append(
+            np.asarray(lengths, np.uint32)
+        )  # OverflowError for a document of over 4 billion tokens
         self.num_documents += len(lengths)
         self.num_tokens += len(tokens)
 
@@ -120,10 +126,15 @@ class TableFile(AtomicFile):
 
     def require_count(self, documents: int, tokens: int) -> None:
         """Ends the table. ValueError where it has too few or too many rows."""
-        from tokenmill.store.tables import merged, parquet_of  # and pyarrow, which only preparing needs
+        from tokenmill.store.tables import (
+            merged,
+            parquet_of,
+        )  # and pyarrow, which only preparing needs
 
         table = merged(self._tables)
         if table.num_rows != documents:
-            raise ValueError(f"{self.path}: expected {documents:,} rows, one a document, found {table.num_rows:,}")
+            raise ValueError(
+                f"{self.path}: expected {documents:,} rows, one a document, found {table.num_rows:,}"
+            )
         self.write(parquet_of(table))
         self._tables = []

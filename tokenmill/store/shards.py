@@ -57,7 +57,9 @@ def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
         return None
     record = read_json(path, "shard")
     if record["name"] != name:
-        raise ValueError(f"{path}: expected the record of shard {name}, found that of {record['name']}; delete it")
+        raise ValueError(
+            f"{path}: expected the record of shard {name}, found that of {record['name']}; delete it"
+        )
     for suffix in columns_of(record):
         path = shard_path(folder, name, suffix)
         if not path.exists() or path.stat().st_size != record[suffix]["bytes"]:
@@ -81,7 +83,9 @@ class ShardEntry:
     documents: int
     tokens: int
     text_bytes: int  # UTF-8 bytes of the documents' text
-    sha256: tuple[tuple[str, str], ...]  # (suffix, SHA-256) of each column but metadata, on which no row depends
+    sha256: tuple[
+        tuple[str, str], ...
+    ]  # (suffix, SHA-256) of each column but metadata, on which no row depends
 
     @classmethod
     def of_record(cls, record: dict[str, Any], split: Split) -> Self:
@@ -99,7 +103,13 @@ class ShardEntry:
     def listed(self) -> dict[str, Any]:
         """In the form of a manifest."""
         totals = {key: getattr(self, key) for key in TOTALS}
-        return {"name": self.name, "split": self.split, "sources": list(self.sources), **totals, **dict(self.sha256)}
+        return {
+            "name": self.name,
+            "split": self.split,
+            "sources": list(self.sources),
+            **totals,
+            **dict(self.sha256),
+        }
 
     def is_of(self, record: dict[str, Any]) -> bool:
         """Whether a record is of this shard, with the same content."""
@@ -113,10 +123,16 @@ class Shard:
     checked when a shard is opened; that offsets increase is checked when lengths are read.
     """
 
-    part_bytes: int | None = None  # of a shard whose tokens are in several files (remote/): the size of each
+    part_bytes: int | None = (
+        None  # of a shard whose tokens are in several files (remote/): the size of each
+    )
 
     def __init__(self, folder: Path, entry: ShardEntry, dtype: str):
-        self.entry, self.path, self.dtype = entry, shard_path(folder, entry.name, "bin"), DTYPES[dtype]
+        self.entry, self.path, self.dtype = (
+            entry,
+            shard_path(folder, entry.name, "bin"),
+            DTYPES[dtype],
+        )
         self.tokens = map_numbers(self.path, self.dtype, entry.tokens)
         self.offsets = self._map_offsets()
 
@@ -146,7 +162,10 @@ class Shard:
 
     def spans_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first token of each of these documents, and its length: each (len(documents),) int64."""
-        begin, end = self.offsets[documents].astype(np.int64), self.offsets[documents + 1].astype(np.int64)
+        begin, end = (
+            self.offsets[documents].astype(np.int64),
+            self.offsets[documents + 1].astype(np.int64),
+        )
         if (end <= begin).any():
             raise self._damaged_offsets()
         return begin, end - begin
@@ -161,7 +180,9 @@ class Shard:
         np.unpackbits(..., bitorder="little"), or "targets", (num_documents,) uint32. ValueError if there is none.
         """
         if suffix not in (listed := dict(self.entry.sha256)):
-            raise ValueError(f"{self.path}: the shard has no column {suffix!r}, only {', '.join(listed)}")
+            raise ValueError(
+                f"{self.path}: the shard has no column {suffix!r}, only {', '.join(listed)}"
+            )
         column = COLUMNS[suffix]
         count = column.stored(self.entry.documents, self.entry.tokens)
         return map_numbers(self.path.with_suffix(f".{suffix}"), column.numpy_dtype, count)
@@ -214,9 +235,13 @@ def map_numbers(path: Path, dtype: np.dtype[Any], count: int, advice: str = "") 
     try:
         found = map_file(path, np.dtype(np.uint8))
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such file, though the manifest lists it; {advice}") from error
+        raise FileNotFoundError(
+            f"{path}: no such file, though the manifest lists it; {advice}"
+        ) from error
     if len(found) != count * dtype.itemsize:
-        raise ValueError(f"{path}: expected {count * dtype.itemsize:,} bytes, found {len(found):,}; {advice}")
+        raise ValueError(
+            f"{path}: expected {count * dtype.itemsize:,} bytes, found {len(found):,}; {advice}"
+        )
     return found.view(dtype)
 
 

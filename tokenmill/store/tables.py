@@ -24,15 +24,22 @@ ROWS = 1 << 17  # in a row group
 def merged(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables one below the other. ValueError if a column has several types that are not numbers."""
     names = dict.fromkeys(name for table in tables for name in table.column_names)
-    columns = [[t.column(name) if name in t.column_names else pa.nulls(len(t)) for t in tables] for name in names]
+    columns = [
+        [t.column(name) if name in t.column_names else pa.nulls(len(t)) for t in tables]
+        for name in names
+    ]
     return pa.table(dict(zip(names, map(_joined, columns), strict=True)))
 
 
 def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     tables = [pa.table({"it": part}) for part in parts]
     try:
-        return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries().column("it")
-    except pa.ArrowException as error:  # types that do not fit, or a number that does not fit into the wider one
+        return (
+            pa.concat_tables(tables, promote_options="permissive").unify_dictionaries().column("it")
+        )
+    except (
+        pa.ArrowException
+    ) as error:  # types that do not fit, or a number that does not fit into the wider one
         raise ValueError(
             f"a column to keep has several types ({error}); make it one type, or do not keep it"
         ) from error
@@ -44,7 +51,9 @@ def parquet_of(table: pa.Table) -> memoryview:
     try:
         pq.write_table(table, data, compression="zstd", row_group_size=ROWS)
     except pa.ArrowException as error:
-        raise ValueError(f"the columns to keep cannot be written as parquet ({error}); keep others") from error
+        raise ValueError(
+            f"the columns to keep cannot be written as parquet ({error}); keep others"
+        ) from error
     return data.getbuffer()
 
 
@@ -53,7 +62,9 @@ def read_schema(path: Path) -> pa.Schema:
     return _read(pq.read_schema, path)
 
 
-def metadata_of(token_set: TokenSet, entry: ShardEntry, columns: Sequence[str] | None = None) -> pa.Table:
+def metadata_of(
+    token_set: TokenSet, entry: ShardEntry, columns: Sequence[str] | None = None
+) -> pa.Table:
     """The metadata of a shard's documents, a row each, or some columns of it; one that the shard lacks is left out.
 
     Raises ValueError if the shard has none, or if it is damaged.
@@ -76,4 +87,6 @@ def _read(read: Callable[..., Any], path: Path, **how: Any) -> Any:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path}: expected the metadata of a shard as parquet, found damage ({error})") from error
+        raise ValueError(
+            f"{path}: expected the metadata of a shard as parquet, found damage ({error})"
+        ) from error

@@ -54,10 +54,17 @@ def write_manifest(
         "dtype": dtype_name(tokenizer["vocab_size"]),
         "tokenizer": tokenizer,
         **{count: sum(record[count] for record in records) for count in COUNTS},
-        **{name: sum(r.get(name, 0) for r in records) for name in CHAT_COUNTS if "chat" in tokenizer},
+        **{
+            name: sum(r.get(name, 0) for r in records)
+            for name in CHAT_COUNTS
+            if "chat" in tokenizer
+        },
         **(origin or {}),
         "files": checksums_of_files(folder),
-        "records": {record["name"]: sha256_of_file(shard_path(folder, record["name"], "json")) for record in records},
+        "records": {
+            record["name"]: sha256_of_file(shard_path(folder, record["name"], "json"))
+            for record in records
+        },
         "shards": [ShardEntry.of_record(record, split).listed() for record, split in shards],
     }
     (folder / "manifests").mkdir(exist_ok=True)
@@ -89,7 +96,9 @@ def require_kept_manifests(folder: Path) -> None:
     for path in sorted((folder / "manifests").glob("*.json")):
         found = digest_of(read_json(path, "tokens"))
         if found != path.stem:
-            raise ValueError(f"{path}: expected a manifest that is called after its digest, {found}; move it elsewhere")
+            raise ValueError(
+                f"{path}: expected a manifest that is called after its digest, {found}; move it elsewhere"
+            )
 
 
 def digest_of(manifest: dict[str, Any]) -> str:
@@ -98,7 +107,9 @@ def digest_of(manifest: dict[str, Any]) -> str:
         (one["name"], one["split"], one["documents"], one["tokens"], *map(one.get, LISTED))
         for one in manifest["shards"]
     ]
-    return hashlib.sha256(repr((manifest["tokenizer"]["fingerprint"], shards)).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        repr((manifest["tokenizer"]["fingerprint"], shards)).encode()
+    ).hexdigest()[:16]
 
 
 class TokenSet:
@@ -137,9 +148,13 @@ class TokenSet:
         self.digest = digest_of(manifest)
         self.entries = [ShardEntry.of_listed(listed) for listed in manifest["shards"]]
         self.manifest = {key: value for key, value in manifest.items() if key != "shards"}
-        self.records: dict[str, str] = manifest["records"]  # the SHA-256 of each shard's record, by name
+        self.records: dict[str, str] = manifest[
+            "records"
+        ]  # the SHA-256 of each shard's record, by name
         self.dtype: str = manifest["dtype"]
-        self.tokenizer: dict[str, Any] = manifest["tokenizer"]  # name, fingerprint, vocab_size, bos_token, bos_id
+        self.tokenizer: dict[str, Any] = manifest[
+            "tokenizer"
+        ]  # name, fingerprint, vocab_size, bos_token, bos_id
         self.bos_id: int = self.tokenizer["bos_id"]
         self.numpy_dtype = DTYPES[self.dtype]
         self.is_chat = "chat" in self.tokenizer  # its documents are conversations, with a loss mask
@@ -196,7 +211,11 @@ class TokenSet:
 
     def times_of(self, entry: ShardEntry) -> np.ndarray:
         """How often each document of a shard counts: (documents,) int64, 1 without a view."""
-        return np.ones(entry.documents, np.int64) if self.view is None else self.view.counts_of(entry).astype(np.int64)
+        return (
+            np.ones(entry.documents, np.int64)
+            if self.view is None
+            else self.view.counts_of(entry).astype(np.int64)
+        )
 
     @property
     def view_digest(self) -> str:
@@ -262,5 +281,7 @@ class TokenSet:
         path = shard_path(self.path, entry.name, "json")
         record = read_json(path, "shard")
         if record["name"] != entry.name:
-            raise ValueError(f"{path}: expected the record of shard {entry.name}, found that of {record['name']}")
+            raise ValueError(
+                f"{path}: expected the record of shard {entry.name}, found that of {record['name']}"
+            )
         return record

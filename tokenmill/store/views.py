@@ -36,7 +36,10 @@ class View:
         self.digest: str = facts["digest"]
         self.slice_tokens: int = facts["slice_tokens"]
         ends = accumulate(entry.documents for entry in self._entries)
-        self._first = {entry.name: end - entry.documents for entry, end in zip(self._entries, ends, strict=True)}
+        self._first = {
+            entry.name: end - entry.documents
+            for entry, end in zip(self._entries, ends, strict=True)
+        }
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -84,7 +87,9 @@ def read_view(token_set: Any, name: str) -> View:
             "--where ...` on this disk (and push it), or, if it is a digest that a position names, put its file back"
         ) from error
     if DIGEST.fullmatch(name) and name != facts["digest"]:
-        raise ValueError(f"{shown}: views/{name}.json: expected this view, found {facts['digest']}; put it back")
+        raise ValueError(
+            f"{shown}: views/{name}.json: expected this view, found {facts['digest']}; put it back"
+        )
     if facts["manifest"] != token_set.digest:
         raise ValueError(
             f"{shown}: view {name!r} is of manifest {facts['manifest']}, and the set has grown or changed since, to "

@@ -19,7 +19,10 @@ from tokenmill.text.source_file import SourceFile
 
 MAGIC = b"ARROW1"  # begins an Arrow file with a footer; the other kind is a stream of messages
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-STREAMING = {"buffer_size": 1 << 20, "pre_buffer": False}  # by default pyarrow fetches a whole row group
+STREAMING = {
+    "buffer_size": 1 << 20,
+    "pre_buffer": False,
+}  # by default pyarrow fetches a whole row group
 TEXTS = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 CONVERSATIONS = 1024  # turned into JSON at a time, at most
 FREE = ("arguments", "tools")  # of a conversation, in which any field may be missing
@@ -35,7 +38,11 @@ def read_parquet(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iter
         for group in groups:
             rows, size = footer.row_group(group).num_rows, footer.row_group(group).total_byte_size
             some = max(1, min(rows, columns.most, BATCH_BYTES * rows // max(1, size)))
-            what: dict[str, Any] = {"row_groups": [group], "columns": columns.leaves, "use_threads": False}
+            what: dict[str, Any] = {
+                "row_groups": [group],
+                "columns": columns.leaves,
+                "use_threads": False,
+            }
             first = 0
             for batch in parquet.iter_batches(some, **what):
                 yield columns.rows(batch, round(len(batch) * share), first, group)
@@ -59,7 +66,9 @@ def read_arrow(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterat
             chosen = range(k * len(batches) // n, (k + 1) * len(batches) // n)
         columns, first = Columns(file, reader.schema, options), 0
         for number, batch in enumerate(batches):
-            some = max(1, min(len(batch), columns.most, BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
+            some = max(
+                1, min(len(batch), columns.most, BATCH_BYTES * len(batch) // max(1, batch.nbytes))
+            )
             if number in chosen:
                 for begin in range(0, len(batch), some):
                     rows = batch.slice(begin, some)
@@ -76,7 +85,9 @@ class Columns:
     def __init__(self, file: SourceFile, schema: pa.Schema, options: ReadOptions):
         self._options, self.most = options, CONVERSATIONS if options.conversations else 1 << 62
         if twice := [name for name in schema.names if schema.names.count(name) > 1]:
-            raise ValueError(f"{file.shown}: has {twice[0]!r} as the name of two columns; rename one of them")
+            raise ValueError(
+                f"{file.shown}: has {twice[0]!r} as the name of two columns; rename one of them"
+            )
         if options.conversations:
             self.texts = [[name] for name in _conversation_columns(file, schema, options)]
         else:
@@ -90,11 +101,18 @@ class Columns:
                     f"{file.shown}: expected a column {name!r} to keep, found columns {', '.join(schema.names)}; name "
                     f"another by --keep-columns, or write {name}? if files may lack it"
                 )
-        paths = [*self.texts, *(path for path in self._kept.values() if _type_at(schema, path) is not None)]
+        paths = [
+            *self.texts,
+            *(path for path in self._kept.values() if _type_at(schema, path) is not None),
+        ]
         leaves = sorted({".".join(path) for path in paths})
-        self.leaves = [one for one in leaves if not any(one.startswith(f"{other}.") for other in leaves)]
+        self.leaves = [
+            one for one in leaves if not any(one.startswith(f"{other}.") for other in leaves)
+        ]
 
-    def rows(self, batch: pa.RecordBatch, bytes_read: int, first: int, row_group: int | None = None) -> Rows:
+    def rows(
+        self, batch: pa.RecordBatch, bytes_read: int, first: int, row_group: int | None = None
+    ) -> Rows:
         """Some rows of the file, of which the first is row `first` of the row group, or of the file."""
         of = "" if row_group is None else f" of row group {row_group}"
         kept = {name: _column_at(batch, path) for name, path in self._kept.items()}
@@ -102,7 +120,9 @@ class Columns:
             texts = [_as_json(batch.select([path[0] for path in self.texts]))]
         else:
             texts = [_column_at(batch, path) for path in self.texts]
-        return Rows(texts, kept, bytes_read, row_group, place=lambda number: f"row {first + number:,}{of}")
+        return Rows(
+            texts, kept, bytes_read, row_group, place=lambda number: f"row {first + number:,}{of}"
+        )
 
 
 def _conversation_columns(file: SourceFile, schema: pa.Schema, options: ReadOptions) -> list[str]:
@@ -152,7 +172,9 @@ def _as_json(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
     found, kind = [], pa.struct(list(batch.schema))
     for row in batch.to_pylist(maps_as_pydicts="strict"):
         try:
-            found.append(json.dumps(_plain(row, kind), ensure_ascii=False, allow_nan=False).encode())
+            found.append(
+                json.dumps(_plain(row, kind), ensure_ascii=False, allow_nan=False).encode()
+            )
         except (ValueError, TypeError) as error:
             found.append(json.dumps({UNREADABLE: str(error)}).encode())
     return pa.array(found, pa.large_binary())
@@ -166,9 +188,14 @@ def _plain(value: Any, kind: pa.DataType, is_free: bool = False) -> Any:
         return json.loads(value)
     if pa.types.is_struct(kind):
         if is_free and None in value.values():
-            raise ValueError("a field of arguments or tools is null, or is missing: in Arrow, store them as JSON text")
+            raise ValueError(
+                "a field of arguments or tools is null, or is missing: in Arrow, store them as JSON text"
+            )
         fields = [field for field in kind if value[field.name] is not None]
-        return {one.name: _plain(value[one.name], one.type, is_free or one.name in FREE) for one in fields}
+        return {
+            one.name: _plain(value[one.name], one.type, is_free or one.name in FREE)
+            for one in fields
+        }
     if pa.types.is_map(kind):
         return {key: _plain(one, kind.item_type, is_free) for key, one in value.items()}
     if isinstance(value, list):

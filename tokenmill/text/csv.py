@@ -23,7 +23,9 @@ LONGEST_CELL = 1 << 27  # bytes; a longer one lacks a quote
 def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
     """All records of the file. ValueError for one that is broken, unless those are left out."""
     if options.conversations:
-        raise ValueError(f"{file.shown}: csv has no conversations; write them as jsonl, parquet or arrow")
+        raise ValueError(
+            f"{file.shown}: csv has no conversations; write them as jsonl, parquet or arrow"
+        )
     csv.field_size_limit(LONGEST_CELL)
     stream, raw = file.open_text()
     with raw:
@@ -58,24 +60,39 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
         yield _rows(held, texts, kept, file.bytes - read, broken)
 
 
-def _columns(file: SourceFile, header: list[str], options: ReadOptions) -> tuple[list[int], dict[str, int | None]]:
+def _columns(
+    file: SourceFile, header: list[str], options: ReadOptions
+) -> tuple[list[int], dict[str, int | None]]:
     """The numbers of the columns with text, and of those to keep. ValueError if one is not there once."""
     texts = options.text_columns(header)
     for name in (*texts, *options.required):
         if header.count(name) != 1:
             found = (
-                f"{header.count(name)} of them" if name in header else f"columns {', '.join(header)[:200] or 'none'}"
+                f"{header.count(name)} of them"
+                if name in header
+                else f"columns {', '.join(header)[:200] or 'none'}"
             )
             flag = "--text-column" if name in texts else "--keep-columns"
-            raise ValueError(f"{file.shown}: expected one column {name!r}, found {found}; name another by {flag}")
+            raise ValueError(
+                f"{file.shown}: expected one column {name!r}, found {found}; name another by {flag}"
+            )
     kept = {name: header.index(name) if name in header else None for name in options.kept}
     return [header.index(name) for name in texts], kept
 
 
-def _rows(records: list[list[str]], texts: list[int], kept: dict[str, int | None], read: int, broken: int) -> Rows:
-    cells = [pa.array([record[i].encode("utf-8", "surrogateescape") for record in records], pa.binary()) for i in texts]
+def _rows(
+    records: list[list[str]], texts: list[int], kept: dict[str, int | None], read: int, broken: int
+) -> Rows:
+    cells = [
+        pa.array([record[i].encode("utf-8", "surrogateescape") for record in records], pa.binary())
+        for i in texts
+    ]
     columns = {}
     for name, i in kept.items():
-        found = [b"" if i is None else record[i].encode("utf-8", "surrogateescape") for record in records]
-        columns[name] = pa.array([cell.decode("utf-8", "replace") or None for cell in found], pa.string())
+        found = [
+            b"" if i is None else record[i].encode("utf-8", "surrogateescape") for record in records
+        ]
+        columns[name] = pa.array(
+            [cell.decode("utf-8", "replace") or None for cell in found], pa.string()
+        )
     return Rows(cells, columns, read, broken=broken)

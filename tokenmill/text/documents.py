@@ -24,7 +24,9 @@ from tokenmill.text.source_file import SourceFile, naming_file
 
 JOINED_BY = b"\n\n"  # between the texts of several columns
 HASHES = 1 << 32
-MOST_SPACES = 500_000  # characters of white space in a row: tiktoken's regex engine gives up on a million
+MOST_SPACES = (
+    500_000  # characters of white space in a row: tiktoken's regex engine gives up on a million
+)
 SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
 LEFT_OUT = ("null_documents", "empty_documents", "oversized_documents", "broken_lines")
 
@@ -49,7 +51,9 @@ class Documents(NamedTuple):
         numbers, place, filter = np.flatnonzero(mask), self.place, pa.array(mask)
         kept = None if self.kept is None else self.kept.filter(filter)
         texts, validates = self.texts.filter(filter), self.validates[mask]
-        return self._replace(texts=texts, validates=validates, kept=kept, place=lambda n: place(int(numbers[n])))
+        return self._replace(
+            texts=texts, validates=validates, kept=kept, place=lambda n: place(int(numbers[n]))
+        )
 
 
 def read_unit(unit: Unit, options: ReadOptions) -> Iterator[Documents]:
@@ -65,11 +69,23 @@ def _documents(rows: Rows, number: int, file: SourceFile, options: ReadOptions) 
     texts, kept = _joined(list(map(as_text, rows.texts))), _table(rows.kept) if rows.kept else None
     place = rows.place or (lambda number: f"document {number:,} of those read together")
     types = {name: _type_of(column.type) for name, column in rows.kept.items()}
-    found = Documents(texts, np.zeros(len(texts), bool), kept, number, rows.row_group, types, counts, rows.bytes, place)
+    found = Documents(
+        texts,
+        np.zeros(len(texts), bool),
+        kept,
+        number,
+        rows.row_group,
+        types,
+        counts,
+        rows.bytes,
+        place,
+    )
     lengths = text_lengths(texts)
     is_long = lengths > options.max_document_bytes
     for number in np.flatnonzero((lengths > MOST_SPACES) & ~is_long).tolist():
-        text = texts[number : number + 1].cast(pa.large_binary())[0].as_py().decode("utf-8", "replace")
+        text = (
+            texts[number : number + 1].cast(pa.large_binary())[0].as_py().decode("utf-8", "replace")
+        )
         is_long[number] = SPACES.search(text) is not None
     fits = (lengths > 0) & ~is_long
     if not fits.all():
@@ -89,7 +105,9 @@ def _validates(texts: pa.LargeStringArray, share: float, options: ReadOptions) -
     if share in (0.0, 1.0):
         return np.full(len(texts), bool(share))
     if options.conversations:
-        texts = as_text(pa.array([_conversation(row, options) for row in texts.to_pylist()], pa.large_binary()))
+        texts = as_text(
+            pa.array([_conversation(row, options) for row in texts.to_pylist()], pa.large_binary())
+        )
     return text_hashes(texts) < round(share * HASHES)
 
 
@@ -99,7 +117,11 @@ def _conversation(row: str, options: ReadOptions) -> bytes:
         found = json.loads(row)
         some = _without_nulls({name: found.get(name) for name in options.conversation_columns})
         return json.dumps(some, sort_keys=True).encode() if some else row.encode()
-    except (ValueError, AttributeError, RecursionError):  # broken: reported, or left out, in whichever split it is
+    except (
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ):  # broken: reported, or left out, in whichever split it is
         return row.encode()
 
 
@@ -115,7 +137,9 @@ def text_hashes(texts: pa.LargeStringArray) -> np.ndarray:
     CRC-32 is fast and not uniform enough for texts that differ in a few digits, so MurmurHash3's finalizer mixes it.
     """
     offsets, data = text_offsets(texts).tolist(), memoryview(texts.buffers()[2] or b"")
-    hashes = np.array([zlib.crc32(data[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)], np.uint32)
+    hashes = np.array(
+        [zlib.crc32(data[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)], np.uint32
+    )
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         hashes = (hashes ^ (hashes >> np.uint32(shift))) * np.uint32(factor)
     return hashes
@@ -133,8 +157,12 @@ def as_text(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if not pa.types.is_large_binary(column.type):
-        column = column.cast(pa.large_binary())  # bytes, as a cast to text would refuse those that are not UTF-8
-    return pa.Array.from_buffers(pa.large_string(), len(column), column.buffers(), -1, column.offset)
+        column = column.cast(
+            pa.large_binary()
+        )  # bytes, as a cast to text would refuse those that are not UTF-8
+    return pa.Array.from_buffers(
+        pa.large_string(), len(column), column.buffers(), -1, column.offset
+    )
 
 
 def text_offsets(texts: pa.LargeStringArray) -> np.ndarray:
@@ -156,10 +184,15 @@ def valid_utf8(column: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
         column.validate(full=True)
         return column, 0
     except pa.ArrowInvalid:
-        column.cast(pa.large_binary()).validate(full=True)  # ArrowInvalid if it is not the UTF-8 that is wrong
+        column.cast(pa.large_binary()).validate(
+            full=True
+        )  # ArrowInvalid if it is not the UTF-8 that is wrong
         raw = column.cast(pa.large_binary()).to_pylist()
         texts = [None if data is None else data.decode("utf-8", "replace") for data in raw]
-        repaired = sum(text is not None and text.encode() != data for text, data in zip(texts, raw, strict=True))
+        repaired = sum(
+            text is not None and text.encode() != data
+            for text, data in zip(texts, raw, strict=True)
+        )
         return pa.array(texts, pa.large_string()), repaired
 
 
@@ -168,7 +201,9 @@ def _joined(columns: list[pa.LargeStringArray]) -> pa.LargeStringArray:
     if len(columns) == 1:
         return columns[0]
     rows = zip(*(column.cast(pa.large_binary()).to_pylist() for column in columns), strict=True)
-    joined = [None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows]
+    joined = [
+        None if all(t is None for t in row) else JOINED_BY.join(filter(None, row)) for row in rows
+    ]
     return as_text(pa.array(joined, pa.large_binary()))
 
 
@@ -178,8 +213,12 @@ def _table(columns: dict[str, Any]) -> pa.Table:
     for name, column in columns.items():
         head, _, rest = name.partition(".")
         heads.setdefault(head, {})[rest] = column
-    structs = {head: _table(below).to_struct_array() for head, below in heads.items() if "" not in below}
-    return pa.table({head: structs[head] if head in structs else _valid(heads[head][""]) for head in heads})
+    structs = {
+        head: _table(below).to_struct_array() for head, below in heads.items() if "" not in below
+    }
+    return pa.table(
+        {head: structs[head] if head in structs else _valid(heads[head][""]) for head in heads}
+    )
 
 
 def _type_of(kind: pa.DataType) -> str:

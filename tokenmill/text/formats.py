@@ -19,21 +19,41 @@ MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "completion_mask", "labels")
 UNREADABLE = "tokenmill: unreadable"  # the key of why a row of Arrow is no JSON
-BESIDE = ("system", "tools", "chat_template_kwargs", "attention_mask")  # columns beside the messages or ids
-CONVERSATION_COLUMNS = (*MESSAGES_COLUMNS, *BESIDE, "prompt", "completion", "input_ids", *MASK_COLUMNS)
+BESIDE = (
+    "system",
+    "tools",
+    "chat_template_kwargs",
+    "attention_mask",
+)  # columns beside the messages or ids
+CONVERSATION_COLUMNS = (
+    *MESSAGES_COLUMNS,
+    *BESIDE,
+    "prompt",
+    "completion",
+    "input_ids",
+    *MASK_COLUMNS,
+)
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """How to find the documents in a file."""
 
-    text_column: str = "text"  # or doc.text, a field of a struct; or title,text: several, joined by a blank line
-    document_separator: str | None = None  # between documents of a text file; None: a file is one document
+    text_column: str = (
+        "text"  # or doc.text, a field of a struct; or title,text: several, joined by a blank line
+    )
+    document_separator: str | None = (
+        None  # between documents of a text file; None: a file is one document
+    )
     keep_columns: tuple[str, ...] = ()  # columns kept beside the tokens; `name?` may be missing
-    max_document_bytes: int = MAX_DOCUMENT_BYTES  # longer texts, and lines of jsonl, are left out and counted
+    max_document_bytes: int = (
+        MAX_DOCUMENT_BYTES  # longer texts, and lines of jsonl, are left out and counted
+    )
     skip_broken: bool = False  # leave out broken lines and count them; otherwise they are errors
     conversations: bool = False  # documents are conversations, given as JSON, and not texts
-    messages_column: str | None = None  # the column with the messages, if it has none of the usual names
+    messages_column: str | None = (
+        None  # the column with the messages, if it has none of the usual names
+    )
 
     @property
     def kept(self) -> list[str]:
@@ -52,11 +72,20 @@ class ReadOptions:
     @property
     def conversation_columns(self) -> tuple[str, ...]:
         """The columns that a conversation may be made of."""
-        return CONVERSATION_COLUMNS if self.messages_column is None else (self.messages_column, *BESIDE)
+        return (
+            CONVERSATION_COLUMNS
+            if self.messages_column is None
+            else (self.messages_column, *BESIDE)
+        )
 
     def facts(self) -> dict[str, Any]:
         """What the documents depend on, for the record of a shard."""
-        facts = {**vars(self), "keep_columns": list(self.keep_columns), "skip_broken": None, "conversations": None}
+        facts = {
+            **vars(self),
+            "keep_columns": list(self.keep_columns),
+            "skip_broken": None,
+            "conversations": None,
+        }
         return {name: value for name, value in facts.items() if value not in (None, [])}
 
 
@@ -69,7 +98,9 @@ class Rows(NamedTuple):
     row_group: int | None = None
     broken: int = 0  # lines that were left out
     oversized: int = 0  # texts that were left out while reading because they are too long
-    place: Callable[[int], str] | None = None  # where in the file the row with this number is, for errors
+    place: Callable[[int], str] | None = (
+        None  # where in the file the row with this number is, for errors
+    )
 
 
 @dataclass(frozen=True)
@@ -79,8 +110,12 @@ class TextFormat:
     name: str
     suffixes: tuple[str, ...]  # in lower case
     reader: str  # the module and function of text/ that read part k of n of a file, as Rows
-    compressed: tuple[str, ...] = ()  # suffixes that .gz or .zst may follow, if the whole file is compressed
-    is_cut: bool = True  # several workers read parts of one file; otherwise one worker reads all of it
+    compressed: tuple[
+        str, ...
+    ] = ()  # suffixes that .gz or .zst may follow, if the whole file is compressed
+    is_cut: bool = (
+        True  # several workers read parts of one file; otherwise one worker reads all of it
+    )
     is_text: bool = False  # without a separator a file is one document
     text_per_byte: float = 1.0  # bytes of text in a byte of the file, about
     document: str = "row"  # what `show` calls one document,
@@ -89,12 +124,17 @@ class TextFormat:
     def read(self, *arguments: Any) -> Iterator[Rows]:
         """Calls the reader: (file, k, n, options)."""
         module, _, function = self.reader.partition(":")
-        rows: Iterator[Rows] = getattr(importlib.import_module(f"tokenmill.text.{module}"), function)(*arguments)
+        rows: Iterator[Rows] = getattr(
+            importlib.import_module(f"tokenmill.text.{module}"), function
+        )(*arguments)
         return rows
 
     def suffix_of(self, name: str) -> str | None:
         """The suffix by which a file of this name has this format; None if it has another one."""
-        suffixes = [*self.suffixes, *(f"{one}{end}" for one in self.compressed for end in COMPRESSIONS)]
+        suffixes = [
+            *self.suffixes,
+            *(f"{one}{end}" for one in self.compressed for end in COMPRESSIONS),
+        ]
         return next((one for one in suffixes if name.lower().endswith(one)), None)
 
 
@@ -107,7 +147,9 @@ FORMATS: dict[str, TextFormat] = {
         TextFormat("jsonl", JSONL, "jsonl:read_jsonl", (*JSONL, ".json"), document="line", first=1),
         TextFormat("json", (".json",), "jsonl:read_jsonl", document="line", first=1),
         TextFormat("csv", (".csv",), "csv:read", (".csv",), is_cut=False, first=1),
-        TextFormat("txt", (".txt",), "lines:read_text", (".txt",), is_text=True, document="document"),
+        TextFormat(
+            "txt", (".txt",), "lines:read_text", (".txt",), is_text=True, document="document"
+        ),
         TextFormat("md", (".md",), "lines:read_text", (".md",), is_text=True, document="document"),
     )
 }

@@ -22,7 +22,9 @@ from tokenmill.text.formats import format_of
 from tokenmill.text.source_file import HubSource, SourceFile
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(?:/.+)?")
-NO_CONFIG = re.compile("data|default|train|val|valid|validation|dev|test|", re.IGNORECASE)  # of a folder
+NO_CONFIG = re.compile(
+    "data|default|train|val|valid|validation|dev|test|", re.IGNORECASE
+)  # of a folder
 ATTEMPTS = 3  # to fetch a file; the client itself tries some requests again
 SHOWN = 20  # folders in a message
 
@@ -40,7 +42,11 @@ def list_hub(source: str, revision: str, raw_dir: Path) -> list[SourceFile]:
     ConnectionError if the hub does not answer, FileNotFoundError if it has no such repository, revision or file,
     ValueError that lists patterns if the repository has several configs.
     """
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     owner, name, *rest = source.split("/", 2)
     repository, pattern = f"{owner}/{name}", rest[0].rstrip("/") if rest else None
@@ -50,29 +56,44 @@ def list_hub(source: str, revision: str, raw_dir: Path) -> list[SourceFile]:
         commit = commit_of(repository, revision)
         files = files_of(repository, commit)
     except RevisionNotFoundError as error:
-        raise FileNotFoundError(f"{repository}: has no revision {revision!r}; check --revision") from error
+        raise FileNotFoundError(
+            f"{repository}: has no revision {revision!r}; check --revision"
+        ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise FileNotFoundError(
             f"{source}: no such local file or folder, and no such dataset repository on the hub ({ACCESS}); check "
             "--source"
         ) from error
     except Exception as error:
-        fetched = f", or prepare what was fetched already: --source {folder}" if folder.is_dir() else ""
+        fetched = (
+            f", or prepare what was fetched already: --source {folder}" if folder.is_dir() else ""
+        )
         raise ConnectionError(
             f"{source}: no such folder is here, and the Hugging Face hub, which may have it, could not be reached "
             f"({first_line(error)}); check --source, try again with a network{fetched}"
         ) from error
     if pattern is not None:
-        files = [file for file in files if fnmatchcase(file.name, pattern) or file.name.startswith(f"{pattern}/")]
+        files = [
+            file
+            for file in files
+            if fnmatchcase(file.name, pattern) or file.name.startswith(f"{pattern}/")
+        ]
         if not files:
-            raise FileNotFoundError(f"{source}: {repository} has no file of this name or pattern; check --source")
+            raise FileNotFoundError(
+                f"{source}: {repository} has no file of this name or pattern; check --source"
+            )
     found = []
     for name, size, sha256, git_sha1 in files:
         plain_path(f"{repository}: the name of a file", name)
         hub = HubSource(repository, commit, str(folder), sha256, git_sha1)
         found.append(SourceFile(name, str(folder / name), size, hub=hub))
-    if pattern is None and len(folders := _configs(file.name for file in found if format_of(file.name))) > 1:
-        listed = "".join(f"\n  --source '{repository}{f'/{one}' * bool(one)}/*'" for one in folders[:SHOWN])
+    if (
+        pattern is None
+        and len(folders := _configs(file.name for file in found if format_of(file.name))) > 1
+    ):
+        listed = "".join(
+            f"\n  --source '{repository}{f'/{one}' * bool(one)}/*'" for one in folders[:SHOWN]
+        )
         raise ValueError(
             f"{repository}: has {len(folders):,} folders of data, which may be languages, or samples of each other; "
             f"name one, or a pattern:{listed}{f'{chr(10)}  ...' * (len(folders) > SHOWN)}"
@@ -83,7 +104,10 @@ def list_hub(source: str, revision: str, raw_dir: Path) -> list[SourceFile]:
 def _configs(names: Iterable[str]) -> list[str]:
     """The folders that files are in, if these are several configs: data/ and folders called after a split are none."""
     folders = {name.rpartition("/")[0] for name in names}
-    found = {"/".join(part for part in folder.split("/") if not NO_CONFIG.fullmatch(part)) for folder in folders}
+    found = {
+        "/".join(part for part in folder.split("/") if not NO_CONFIG.fullmatch(part))
+        for folder in folders
+    }
     return sorted(folders) if len(found) > 1 else []
 
 
@@ -107,7 +131,9 @@ def fetch(file: SourceFile) -> None:
             if os.path.getsize(path) == file.bytes and file.hub.sha256 in (None, found):
                 return
             os.unlink(path)
-            raise OSError(f"expected {file.bytes:,} bytes of SHA-256 {file.hub.sha256}, fetched others, {found}")
+            raise OSError(
+                f"expected {file.bytes:,} bytes of SHA-256 {file.hub.sha256}, fetched others, {found}"
+            )
         except Exception as error:
             if attempt == ATTEMPTS - 1:
                 why = f"{file.hub.repository}: fetching {file.name} failed ({first_line(error)})"

@@ -26,12 +26,24 @@ from tokenmill.text.hub import is_repository, list_hub
 from tokenmill.text.source_file import SourceFile
 
 LITTLE = 0.01  # of the bytes of a folder, which may be left out without asking
-DESCRIBING = re.compile(r"(?:.*/)?(?:readme\.md|license\.md|license\.txt)", re.IGNORECASE)  # any number of bytes
+DESCRIBING = re.compile(
+    r"(?:.*/)?(?:readme\.md|license\.md|license\.txt)", re.IGNORECASE
+)  # any number of bytes
 # files of Hugging Face's `datasets` that are no text of their own
-NO_TEXT = re.compile(r"(?:.*/)?(?:(?:dataset_infos?|dataset_dict|state)\.json|cache-[^/]*\.arrow)", re.IGNORECASE)
+NO_TEXT = re.compile(
+    r"(?:.*/)?(?:(?:dataset_infos?|dataset_dict|state)\.json|cache-[^/]*\.arrow)", re.IGNORECASE
+)
 HIDDEN = re.compile(r"(?:^|.*/)\..*")
 STDLIB = "stdlib"
-TAGS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime", "Last-Modified")  # of fsspec's listings
+TAGS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "LastModified",
+    "last_modified",
+    "mtime",
+    "Last-Modified",
+)  # of fsspec's listings
 NO_SIZE = -1  # of what is no regular file, and where a server does not say it
 SHOWN = 3
 
@@ -45,7 +57,9 @@ class Listing(NamedTuple):
     left_out: list[str]
 
 
-def list_sources(sources: Sequence[str], raw_dir: Path = Path("data/raw"), revision: str = "main") -> Listing:
+def list_sources(
+    sources: Sequence[str], raw_dir: Path = Path("data/raw"), revision: str = "main"
+) -> Listing:
     """The files of all sources.
 
     FileNotFoundError if there are none, ValueError for files of several formats or with one name, OSError for what
@@ -58,7 +72,9 @@ def list_sources(sources: Sequence[str], raw_dir: Path = Path("data/raw"), revis
     by_path: dict[str, str] = {}
     for source, name, listing in zip(sources, names, found, strict=True):
         left_out += [f"of {redact(source)}: {line}" for line in listing.left_out]
-        is_file = [file.name for file in listing.files] == [source.partition("?")[0].rpartition("/")[2]]
+        is_file = [file.name for file in listing.files] == [
+            source.partition("?")[0].rpartition("/")[2]
+        ]
         for file in listing.files:
             if file.hub is not None:
                 raise ValueError(
@@ -85,7 +101,9 @@ def name_of_source(source: str) -> str:
 
 def some(names: Sequence[str]) -> str:
     """The first names, for messages: "a, b, c and 12 more"."""
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
+    return ", ".join(names[:SHOWN]) + (
+        f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    )
 
 
 # ---------------------------------------------------------------------------- what is there
@@ -93,7 +111,10 @@ def some(names: Sequence[str]) -> str:
 
 def _list_source(source: str, raw_dir: Path, revision: str) -> Listing:
     path, is_folder = os.path.expanduser(source.removeprefix("file://")), False
-    base, matched = _folder_of(path), glob.glob(path, recursive=True) if glob.has_magic(path) else []
+    base, matched = (
+        _folder_of(path),
+        glob.glob(path, recursive=True) if glob.has_magic(path) else [],
+    )
     if has_scheme(path):
         is_folder, found = _at_url(source)
     elif source == STDLIB and not os.path.exists(source):
@@ -118,11 +139,17 @@ def _list_source(source: str, raw_dir: Path, revision: str) -> Listing:
 
 
 def _local(name: str, path: str) -> SourceFile:
-    return SourceFile(name, os.path.realpath(path), os.path.getsize(path) if os.path.isfile(path) else NO_SIZE)
+    return SourceFile(
+        name, os.path.realpath(path), os.path.getsize(path) if os.path.isfile(path) else NO_SIZE
+    )
 
 
 def _below(folder: str) -> Found:
-    return {name: _local(name, path) for path in _walk(folder) for name in [os.path.relpath(path, folder)]}
+    return {
+        name: _local(name, path)
+        for path in _walk(folder)
+        for name in [os.path.relpath(path, folder)]
+    }
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -157,14 +184,18 @@ def _at_url(source: str) -> tuple[bool, Found]:
         raise ValueError(f"{shown}: {error}; {pip_line('remote')}") from error
     except Exception as error:  # each file system has its own
         why = redact((str(error) or type(error).__name__).splitlines()[0])
-        raise ConnectionError(f"{shown}: could not be listed ({why}); check the address and your access") from None
+        raise ConnectionError(
+            f"{shown}: could not be listed ({why}); check the address and your access"
+        ) from None
     base, found = root if is_folder else _folder_of(root), Found()
     for path, facts in listed.items():
         name = path.removeprefix(base).lstrip("/").partition("?")[0]
         size, tags = facts.get("size"), [str(facts[key]) for key in TAGS if facts.get(key)]
         if facts.get("type") != "directory":
             url = fs.unstrip_protocol(path)
-            found[name] = SourceFile(name, url, NO_SIZE if size is None else size, identity=next(iter(tags), None))
+            found[name] = SourceFile(
+                name, url, NO_SIZE if size is None else size, identity=next(iter(tags), None)
+            )
     return is_folder, found
 
 
@@ -172,7 +203,9 @@ def _folder_of(pattern: str) -> str:
     """The folder before the first part of a pattern that has `*`, `?` or `[`; of another path, its folder."""
     parts = pattern.split("/")
     magic = [number for number, part in enumerate(parts) if glob.has_magic(part)]
-    return "/".join(parts[: min([*magic, len(parts) - 1])]) or ("/" if pattern.startswith("/") else ".")
+    return "/".join(parts[: min([*magic, len(parts) - 1])]) or (
+        "/" if pattern.startswith("/") else "."
+    )
 
 
 # ---------------------------------------------------------------------------- what of it is read
@@ -191,9 +224,13 @@ def _chosen(found: Found, is_folder: bool, source: str) -> Listing:
     for name in sorted(names):
         file = found[name]
         if not all(map(is_plain, name.replace("../", "").split("/"))):
-            raise ValueError(f"{ascii(name)}: a name that is not UTF-8, too long, or cannot be shown; rename it")
+            raise ValueError(
+                f"{ascii(name)}: a name that is not UTF-8, too long, or cannot be shown; rename it"
+            )
         if format_of(name) is None:
-            raise ValueError(f"{file.shown}: expected the name of a {FORMAT_NAMES} file; check --source")
+            raise ValueError(
+                f"{file.shown}: expected the name of a {FORMAT_NAMES} file; check --source"
+            )
         if file.bytes == NO_SIZE:
             raise ValueError(
                 f"{source}: {name}: expected a regular file, found a broken link, a pipe or a device; take it out"
@@ -219,17 +256,26 @@ def _of_one_format(found: Found, source: str) -> tuple[set[str], list[str]]:
         raise FileNotFoundError(
             f"{source}: expected {FORMAT_NAMES} files in this folder, found {some(others) or 'none'}; check --source"
         )
-    known = {f: sum(found[n].bytes for n in names if not DESCRIBING.fullmatch(n)) for f, names in by_format.items()}
+    known = {
+        f: sum(found[n].bytes for n in names if not DESCRIBING.fullmatch(n))
+        for f, names in by_format.items()
+    }
     chosen = max(known, key=lambda name: (known[name], name))
     many = [name for name in known if name == chosen or known[name] > LITTLE * sum(known.values())]
     if len(many) > 1:
-        formats = " and ".join(f"{counted(len(by_format[f]), f'{f} file')} of {in_bytes(known[f])}" for f in many)
+        formats = " and ".join(
+            f"{counted(len(by_format[f]), f'{f} file')} of {in_bytes(known[f])}" for f in many
+        )
         ends = sorted({name[len(stem_of(name)) :] for name in by_format[chosen]})
         folder = (source if has_scheme(source) else glob.escape(source)).rstrip("/")
         raise ValueError(
             f"{source}: expected files of one format, found {formats}; name what to read, as --source "
             f"{' '.join(shlex.quote(f'{folder}/**/*{end}') for end in ends)}"
         )
-    lines = [f"{counted(len(n), f'{f} file')}: {some(n)}" for f, n in by_format.items() if f != chosen]
+    lines = [
+        f"{counted(len(n), f'{f} file')}: {some(n)}" for f, n in by_format.items() if f != chosen
+    ]
     seen = [name for name in others if not HIDDEN.fullmatch(name)]
-    return set(by_format[chosen]), lines + [f"{counted(len(seen), 'other file')}: {some(seen)}"] * bool(seen)
+    return set(by_format[chosen]), lines + [
+        f"{counted(len(seen), 'other file')}: {some(seen)}"
+    ] * bool(seen)

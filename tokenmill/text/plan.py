@@ -20,7 +20,9 @@ from tokenmill.text.source_file import SourceFile
 SHARDS = 512  # of a corpus, about
 SMALLEST, LARGEST = 8 << 20, 256 << 20  # bytes of text in a shard
 SMALL = 16  # a file is small if a shard has room for this many of its size
-LONGEST_STEM = 200  # bytes of UTF-8: the name of a shard and the suffix of a temporary file must fit into 255
+LONGEST_STEM = (
+    200  # bytes of UTF-8: the name of a shard and the suffix of a temporary file must fit into 255
+)
 
 
 class Unit(NamedTuple):
@@ -43,7 +45,10 @@ class Unit(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes of its files, for progress."""
-        return sum(file.bytes * (self.k + 1) // self.n - file.bytes * self.k // self.n for file in self.files)
+        return sum(
+            file.bytes * (self.k + 1) // self.n - file.bytes * self.k // self.n
+            for file in self.files
+        )
 
     @property
     def text_bytes(self) -> float:
@@ -54,13 +59,18 @@ class Unit(NamedTuple):
 def shard_size(files: Iterable[SourceFile]) -> int:
     """Bytes of text in a shard: about a 512th of the corpus, as a power of two from 8 to 256 MiB."""
     size, text_bytes = SMALLEST, sum(file.text_bytes for file in files)
-    while size < LARGEST and text_bytes * 5 > size * SHARDS * 7:  # 1.4, so that it is the nearest power of two
+    while (
+        size < LARGEST and text_bytes * 5 > size * SHARDS * 7
+    ):  # 1.4, so that it is the nearest power of two
         size *= 2
     return size
 
 
 def plan(
-    files: Iterable[SourceFile], options: ReadOptions, size: int, former: Iterable[Sequence[str]] = ()
+    files: Iterable[SourceFile],
+    options: ReadOptions,
+    size: int,
+    former: Iterable[Sequence[str]] = (),
 ) -> list[Unit]:
     """The units of all files, in order. `size` is `shard_size(files)`, or that of a set that grows.
 
@@ -73,7 +83,9 @@ def plan(
     units = [unit for group in groups for unit in _units_of(group, options, size)]
     for file in (file for group in groups for file in group):
         if len((stem := Unit((file,)).stem).encode()) > LONGEST_STEM:
-            raise ValueError(f"{file.shown}: a path of over {LONGEST_STEM} bytes in the source; shorten it")
+            raise ValueError(
+                f"{file.shown}: a path of over {LONGEST_STEM} bytes in the source; shorten it"
+            )
         if (other := stems.setdefault(stem, file)) is not file:
             raise ValueError(
                 f"{file.shown} and {other.shown}: are these two copies of one text? Both would write shards named "
@@ -89,7 +101,9 @@ def part_of(units: Sequence[Unit], part: int, parts: int) -> list[Unit]:
     places: dict[tuple[SourceFile, ...], int] = {}
     for unit in units:
         places.setdefault(unit.files, len(places))
-    chosen = (places[unit.files] if unit.files[0].hub else number for number, unit in enumerate(units))
+    chosen = (
+        places[unit.files] if unit.files[0].hub else number for number, unit in enumerate(units)
+    )
     return [unit for unit, number in zip(units, chosen, strict=True) if number % parts == part - 1]
 
 

@@ -38,7 +38,9 @@ class SourceFile:
     name: str  # its path below the source, the same on every machine
     path: str  # absolute; or a URL
     bytes: int  # as listed
-    validates: float = 0.0  # the share of its documents that validates; between 0 and 1 a hash of the text decides
+    validates: float = (
+        0.0  # the share of its documents that validates; between 0 and 1 a hash of the text decides
+    )
     hub: HubSource | None = None
     identity: str | None = None  # what changes when a file at a URL does, if the listing says it
 
@@ -77,7 +79,11 @@ class SourceFile:
         # huggingface_hub writes the commit, and the file's hash, which is another one in a commit that changes it
         kept = Path(self.hub.folder, ".cache", "huggingface", "download", f"{self.name}.metadata")
         has_size = os.path.exists(self.path) and os.path.getsize(self.path) == self.bytes
-        return has_size and kept.exists() and kept.read_text().split()[1:2] == [self.hub.sha256 or self.hub.git_sha1]
+        return (
+            has_size
+            and kept.exists()
+            and kept.read_text().split()[1:2] == [self.hub.sha256 or self.hub.git_sha1]
+        )
 
     def open(self) -> IO[Any]:
         """Its bytes, as a binary file that can seek."""
@@ -99,7 +105,11 @@ class SourceFile:
 
     def facts(self) -> dict[str, Any]:
         """What the record of a shard says about a file that it is made of: it changes when the file does."""
-        found: dict[str, Any] = {"file": self.name, "bytes": self.bytes, "validates": self.validates}
+        found: dict[str, Any] = {
+            "file": self.name,
+            "bytes": self.bytes,
+            "validates": self.validates,
+        }
         if self.hub is not None:
             return found | {"checksum": self.hub.sha256 or self.hub.git_sha1}
         return found | {"checksum": self.identity or self._ends()}
@@ -137,9 +147,18 @@ def naming_file(file: SourceFile) -> Iterator[None]:
 
     try:
         yield
-    except (FileNotFoundError, PermissionError, MemoryError) as error:  # Arrow's own MemoryError is one too
-        why: dict[type, str] = {FileNotFoundError: "no such file any more", PermissionError: "no permission to read it"}
-        raise type(error)(f"{file.shown}: {why.get(type(error), 'too little memory; use fewer --workers')}") from None
+    except (
+        FileNotFoundError,
+        PermissionError,
+        MemoryError,
+    ) as error:  # Arrow's own MemoryError is one too
+        why: dict[type, str] = {
+            FileNotFoundError: "no such file any more",
+            PermissionError: "no permission to read it",
+        }
+        raise type(error)(
+            f"{file.shown}: {why.get(type(error), 'too little memory; use fewer --workers')}"
+        ) from None
     except (pa.ArrowException, OSError, EOFError) as error:
         reason = redact((str(error) or type(error).__name__).splitlines()[0])
         raise ValueError(

@@ -29,8 +29,16 @@ def write_stdlib(raw_dir: Path) -> Path:
         for number in range(-(-len(names) // DOCUMENTS)):
             chunk = names[number * DOCUMENTS : (number + 1) * DOCUMENTS]
             table = pa.table(
-                {"path": chunk, "text": [(library / name).read_text("utf-8", "replace") for name in chunk]}
+                {
+                    "path": chunk,
+                    "text": [(library / name).read_text("utf-8", "replace") for name in chunk],
+                }
             )
-            pq.write_table(table, written / f"shard_{number:05d}.parquet", compression="zstd", row_group_size=64)
+            pq.write_table(
+                table,
+                written / f"shard_{number:05d}.parquet",
+                compression="zstd",
+                row_group_size=64,
+            )
         written.rename(folder)
     return folder

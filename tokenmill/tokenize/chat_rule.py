@@ -12,7 +12,9 @@ from typing import Any, Literal, Self
 LossRule = Literal["all", "last"]
 VERSION = 1  # of what is learned of a turn; another one makes another token set
 NANOCHAT_TOKENS = tuple(
-    f"<|{part}_{end}|>" for part in ("user", "assistant", "python", "output") for end in ("start", "end")
+    f"<|{part}_{end}|>"
+    for part in ("user", "assistant", "python", "output")
+    for end in ("start", "end")
 )
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -31,10 +33,18 @@ class ChatRule:
     name: str  # of the template, for display
     template: str  # Jinja; "" for nanochat's
     loss: LossRule = "all"  # which of the assistant's turns are learned
-    needs: tuple[str, ...] = field(default=(), compare=False)  # special tokens that the template writes
-    adds: bool = field(default=False, compare=False)  # whether those that the tokenizer lacks are added to it
-    variables: dict[str, str] = field(default_factory=dict)  # bos_token, eos_token ... as the template sees them
-    text_fingerprint: str = ""  # of the tokenizer without this rule, and without the tokens that were added for it
+    needs: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # special tokens that the template writes
+    adds: bool = field(
+        default=False, compare=False
+    )  # whether those that the tokenizer lacks are added to it
+    variables: dict[str, str] = field(
+        default_factory=dict
+    )  # bos_token, eos_token ... as the template sees them
+    text_fingerprint: str = (
+        ""  # of the tokenizer without this rule, and without the tokens that were added for it
+    )
 
     @property
     def is_nanochat(self) -> bool:
@@ -48,7 +58,12 @@ class ChatRule:
 
     def as_dict(self) -> dict[str, Any]:
         """As tokenizer.json and the manifest hold it."""
-        facts = {"name": self.name, "template": self.template, "loss": self.loss, "version": VERSION}
+        facts = {
+            "name": self.name,
+            "template": self.template,
+            "loss": self.loss,
+            "version": VERSION,
+        }
         return facts | {"text_fingerprint": self.text_fingerprint, "variables": self.variables}
 
     @classmethod

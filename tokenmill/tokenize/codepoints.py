@@ -49,7 +49,9 @@ class CodePoints:
 def text_buffers(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """The UTF-8 of documents without a copy: offsets (num_documents + 1,) int64 from 0, data (num_bytes,) uint8."""
     _, offsets, data = documents.buffers()
-    offsets = np.frombuffer(offsets, np.int64)[documents.offset : documents.offset + len(documents) + 1]
+    offsets = np.frombuffer(offsets, np.int64)[
+        documents.offset : documents.offset + len(documents) + 1
+    ]
     data = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return offsets - offsets[0], data[offsets[0] : offsets[-1]]
 
@@ -69,13 +71,30 @@ def _decode(data: np.ndarray, places: np.ndarray) -> np.ndarray:
 def differing_documents(one: tuple, other: tuple) -> list[int]:
     """The documents whose ids differ between two results (ids, offsets)."""
     mine, theirs = (np.split(ids, offsets[1:-1]) for ids, offsets in (one, other))
-    return [number for number, pair in enumerate(zip(mine, theirs, strict=True)) if not np.array_equal(*pair)]
+    return [
+        number
+        for number, pair in enumerate(zip(mine, theirs, strict=True))
+        if not np.array_equal(*pair)
+    ]
 
 
 LATIN = "aAeEiIoOuUnNcCsSyYzZıİſßÅåÀéñçǅΩωαΑςσֿאבﻻاأ"
 COMPATIBLE = "ﬁﬃ①½²㎏ｱﾞＡｶﾟ㈱…™ªⅣﷺ豈ｶ゙が゚"
 PLAIN = " \t\n\r\u00a0\u2003\u3000\u200b\ufeff0123456789٣४aAzZ'`.,!?-_/\\(\"«—水車éΩя"
-PIECES = ["'s", "'LL", "'ſ", "\r\n", "  ", "e\u0301", "\u0f73", "\u2126", "\u212b", "\U0001d15f", "<0x41>", "\u2581"]
+PIECES = [
+    "'s",
+    "'LL",
+    "'ſ",
+    "\r\n",
+    "  ",
+    "e\u0301",
+    "\u0f73",
+    "\u2126",
+    "\u212b",
+    "\U0001d15f",
+    "<0x41>",
+    "\u2581",
+]
 EMOJI = "😀👩👨🏽🏿❤⚕☠♀0#🏴🇩🇪\U000e0067\U000e007f\u200d\ufe0f\ufe0e\u20e3"
 
 
@@ -85,8 +104,19 @@ def hard_texts(tokens: Iterable[str]) -> list[str]:
     units += ["1²", "٣4", "½", "1 ", "e\u0301", "\u1100\u1161"]
     runs = [unit * count for unit in units for count in (*range(1, 12), 100, 1000)]
     long = [unit * 5000 for unit in units]
-    spelled = [form.format(token) for token in tokens for form in ("x {0} y{0}", "{0}", "a{0}b", "{0}\u0301", "1{0}2")]
-    return [*runs, *long, *(f"a{run}b" for run in runs), *(f"a {run}1" for run in runs), *spelled, "\x011\x01"]
+    spelled = [
+        form.format(token)
+        for token in tokens
+        for form in ("x {0} y{0}", "{0}", "a{0}b", "{0}\u0301", "1{0}2")
+    ]
+    return [
+        *runs,
+        *long,
+        *(f"a{run}b" for run in runs),
+        *(f"a {run}1" for run in runs),
+        *spelled,
+        "\x011\x01",
+    ]
 
 
 def random_texts(count: int, seed: int) -> list[str]:
@@ -109,11 +139,20 @@ def _pools() -> list[list[str]]:
         kind = unicodedata.category(character)
         if combining := unicodedata.combining(character):
             marks.setdefault(combining, []).append(character)
-        if kind[0] in "LM" and (0x900 <= code < 0x1100 or 0x1700 <= code < 0x1D00 or 0x11000 <= code < 0x12000):
+        if kind[0] in "LM" and (
+            0x900 <= code < 0x1100 or 0x1700 <= code < 0x1D00 or 0x11000 <= code < 0x12000
+        ):
             indic.setdefault(code >> 7, []).append(character)
     all_marks = [mark for some in marks.values() for mark in some]
-    jamo = [chr(code) for code in (*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3), 0x115F)]
-    hangul = jamo + [chr(0xAC00 + number * 28) for number in range(0, 399, 19)] + ["각", "힣", "ㅏ", "\ua960", "\ud7b0"]
+    jamo = [
+        chr(code)
+        for code in (*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3), 0x115F)
+    ]
+    hangul = (
+        jamo
+        + [chr(0xAC00 + number * 28) for number in range(0, 399, 19)]
+        + ["각", "힣", "ㅏ", "\ua960", "\ud7b0"]
+    )
     scripts = [some for some in indic.values() if len(some) > 20]
     latin = [*LATIN, *(mark for some in marks.values() for mark in some[:3])]
     others = [[*EMOJI], [*COMPATIBLE, *LATIN], [*PLAIN, *PIECES], [*PLAIN]]

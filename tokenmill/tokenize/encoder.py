@@ -65,9 +65,13 @@ class Encoder:
         self.prove(texts, ids, counts, range(0, len(texts), SAMPLE_ONE_IN), framed=False)
         return ids, counts, referred
 
-    def _encode(self, documents: pa.LargeStringArray, framed: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    def _encode(
+        self, documents: pa.LargeStringArray, framed: bool
+    ) -> tuple[np.ndarray, np.ndarray, int]:
         if self.is_reference:
-            return *self._join([(np.arange(len(documents)), *self._reference(documents))], framed), 0
+            return *self._join(
+                [(np.arange(len(documents)), *self._reference(documents))], framed
+            ), 0
         if _resident_bytes() > self._small + CACHE_BYTES:
             self._renew()
         refer = self._refers(documents)
@@ -79,7 +83,12 @@ class Encoder:
         return *self._join(parts, framed), int(refer.sum())
 
     def prove(
-        self, documents: pa.LargeStringArray, tokens: np.ndarray, lengths: np.ndarray, numbers, framed=True
+        self,
+        documents: pa.LargeStringArray,
+        tokens: np.ndarray,
+        lengths: np.ndarray,
+        numbers,
+        framed=True,
     ) -> None:
         """Encodes these documents with the reference too. ValueError, with a short text, if any differ."""
         ends, eot = np.cumsum(lengths), framed and self.tokenizer.eot_token is not None
@@ -92,7 +101,9 @@ class Encoder:
     def prove_at_start(self) -> None:
         """Encodes hard texts with both. ValueError if any differ."""
         tokens, texts = [*self.tokenizer.special_tokens], list[str]()
-        if isinstance(self.tokenizer, HuggingFace):  # its normalizer and splits may be of a kind that nobody has tried
+        if isinstance(
+            self.tokenizer, HuggingFace
+        ):  # its normalizer and splits may be of a kind that nobody has tried
             tokens += [token["content"] for token in self.tokenizer.added]
             texts = random_texts(RANDOM_TEXTS, seed=0)
         documents = pa.array(hard_texts(tokens) + texts, pa.large_string())
@@ -125,7 +136,9 @@ class Encoder:
         target = tokens.data
         for numbers, ids, offsets in parts:
             source, edges = ids.astype(self.dtype).data, offsets.tolist()
-            for at, first, last in zip((begins[numbers] + bool(framed)).tolist(), edges[:-1], edges[1:], strict=True):
+            for at, first, last in zip(
+                (begins[numbers] + bool(framed)).tolist(), edges[:-1], edges[1:], strict=True
+            ):
                 target[at : at + last - first] = source[first:last]
         return tokens, lengths
 
@@ -138,8 +151,14 @@ class Encoder:
             )
 
     def _difference(self, text: str) -> str:
-        ids = [encode(pa.array([text], pa.large_string()))[0].tolist() for encode in (self._fast, self._reference)]
-        at = next((n for n, (one, other) in enumerate(zip(*ids, strict=False)) if one != other), min(map(len, ids)))
+        ids = [
+            encode(pa.array([text], pa.large_string()))[0].tolist()
+            for encode in (self._fast, self._reference)
+        ]
+        at = next(
+            (n for n, (one, other) in enumerate(zip(*ids, strict=False)) if one != other),
+            min(map(len, ids)),
+        )
         near = self.tokenizer.decode(ids[1][max(0, at - 5) : at + 5])
         return (
             f"{self.engine} and {self.tokenizer.library} encode a text differently near {near!r}: "
@@ -169,7 +188,9 @@ def choose_encoder(wanted: str, tokenizer: Tokenizer) -> tuple[Encoder, str]:
         return encoder, ""
     except ValueError as error:
         if wanted != "auto":
-            raise ValueError(f"--engine {wanted}: {error}; use --engine auto or tiktoken") from error
+            raise ValueError(
+                f"--engine {wanted}: {error}; use --engine auto or tiktoken"
+            ) from error
         return Encoder(tokenizer), str(error)
 
 

@@ -32,7 +32,9 @@ from tokenmill.tokenize.codepoints import CodePoints, differing_documents, text_
 from tokenmill.tokenize.huggingface import FLAGS, HuggingFace, added_token, unspelled
 from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
 
-Encode = Callable[[pa.LargeStringArray], tuple[np.ndarray, np.ndarray]]  # documents -> ids uint32, offsets int64
+Encode = Callable[
+    [pa.LargeStringArray], tuple[np.ndarray, np.ndarray]
+]  # documents -> ids uint32, offsets int64
 Refers = Callable[[pa.LargeStringArray], np.ndarray]
 
 NAME = "gigatoken"
@@ -48,16 +50,47 @@ PRETOKENIZERS = {
 }
 # first and last code points that it classes otherwise, with one of these patterns
 DIFFERING = [
-    *[(2191, 2191), (3164, 3164), (3292, 3292), (6863, 6877), (6880, 6891), (42958, 42959), (42962, 42962)],
-    *[(42964, 42964), (42993, 42993), (67904, 67929), (69317, 69319), (69370, 69371), (72544, 72551)],
-    *[(73136, 73179), (73184, 73193), (93856, 93880), (93883, 93907), (94194, 94198), (100344, 100351)],
-    *[(101641, 101662), (101760, 101874), (124608, 124638), (124640, 124661), (124670, 124671), (177978, 177983)],
+    *[
+        (2191, 2191),
+        (3164, 3164),
+        (3292, 3292),
+        (6863, 6877),
+        (6880, 6891),
+        (42958, 42959),
+        (42962, 42962),
+    ],
+    *[
+        (42964, 42964),
+        (42993, 42993),
+        (67904, 67929),
+        (69317, 69319),
+        (69370, 69371),
+        (72544, 72551),
+    ],
+    *[
+        (73136, 73179),
+        (73184, 73193),
+        (93856, 93880),
+        (93883, 93907),
+        (94194, 94198),
+        (100344, 100351),
+    ],
+    *[
+        (101641, 101662),
+        (101760, 101874),
+        (124608, 124638),
+        (124640, 124661),
+        (124670, 124671),
+        (177978, 177983),
+    ],
     *[(183970, 183981), (205744, 210041)],
 ]
 STEPS = ("Split", "ByteLevel", "Digits", "Metaspace")  # of a pre-tokenizer, that the proof covers
 CONTEXTS = "a{0}b 1{0}2 !{0}! {0}{0} A{0}b"  # in which a code point is compared
 COMPARED = 32  # code points at a time
-OLD_LETTERS = 16  # of so many letters without case that Unicode 3.2 had, as ideographs, one is compared
+OLD_LETTERS = (
+    16  # of so many letters without case that Unicode 3.2 had, as ideographs, one is compared
+)
 ASSIGNED = (range(0x80, 0x40000), range(0xE0000, 0xE1000))  # where code points of a known kind are
 IDEOGRAPHS = range(0x20000, 0x40000)  # newer ones, compared in fewer contexts
 IN_FEWER = "a{0}1 {0}{0}"
@@ -72,16 +105,29 @@ def require_usable(tokenizer: Tokenizer) -> None:
             raise ValueError(f"{NAME} is proven with {package} {VERSIONS[package]}, found {found}")
     if not isinstance(tokenizer, HuggingFace):
         if tokenizer.pattern not in PRETOKENIZERS:
-            raise ValueError(f"{NAME} is not proven with the split pattern of tokenizer {tokenizer.name}")
+            raise ValueError(
+                f"{NAME} is not proven with the split pattern of tokenizer {tokenizer.name}"
+            )
         return
-    for step in _steps(tokenizer):  # a random text would not show what a step does to a certain word
+    for step in _steps(
+        tokenizer
+    ):  # a random text would not show what a step does to a certain word
         pattern = step.get("pattern", {"String": " "})  # Gemma's is a space, which the proof has
-        is_whole = (step.get("behavior"), step.get("invert")) in (("Isolated", False), ("Removed", True))
-        if step.get("type") not in STEPS or not (pattern == {"String": " "} or (is_whole and "Regex" in pattern)):
-            raise ValueError(f"{NAME} is not proven with a {step.get('type')} step like that of {tokenizer.name}")
+        is_whole = (step.get("behavior"), step.get("invert")) in (
+            ("Isolated", False),
+            ("Removed", True),
+        )
+        if step.get("type") not in STEPS or not (
+            pattern == {"String": " "} or (is_whole and "Regex" in pattern)
+        ):
+            raise ValueError(
+                f"{NAME} is not proven with a {step.get('type')} step like that of {tokenizer.name}"
+            )
     merges = tokenizer.parts["model"].get("merges") or []
     if len(set(map(str, merges))) < len(merges):
-        raise ValueError(f"{NAME} is not proven with merges that are there twice, as in {tokenizer.name}")
+        raise ValueError(
+            f"{NAME} is not proven with merges that are there twice, as in {tokenizer.name}"
+        )
 
 
 def make(tokenizer: Tokenizer) -> Encode:
@@ -94,11 +140,17 @@ def make(tokenizer: Tokenizer) -> Encode:
         parts = unspelled(tokenizer)
         if not _normalizes(tokenizer):
             parts["normalizer"] = None
-        if _splits_digits(tokenizer):  # to the engine, they are tokens that match before the text is split
+        if _splits_digits(
+            tokenizer
+        ):  # to the engine, they are tokens that match before the text is split
             _, *steps = parts["pre_tokenizer"]["pretokenizers"]
-            parts["pre_tokenizer"] = steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
+            parts["pre_tokenizer"] = (
+                steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
+            )
             vocab = parts["model"]["vocab"]
-            parts["added_tokens"] += [added_token(vocab[digit], digit, special=False) for digit in "0123456789"]
+            parts["added_tokens"] += [
+                added_token(vocab[digit], digit, special=False) for digit in "0123456789"
+            ]
         loaded = gigatoken.Tokenizer.from_json(json.dumps(parts, ensure_ascii=False))
         return lambda documents: _encode(loaded, documents)
 
@@ -109,11 +161,22 @@ def _of_ranks(tokenizer: Tokenizer) -> Encode:
     ranks = sorted(tokenizer.ranks.items(), key=lambda item: item[1])
     ids = np.array([id for _, id in ranks], np.uint32)
     with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
-        file.writelines(base64.b64encode(token) + b" %d\n" % rank for rank, (token, _) in enumerate(ranks))
+        file.writelines(
+            base64.b64encode(token) + b" %d\n" % rank for rank, (token, _) in enumerate(ranks)
+        )
         file.flush()
-        loaded = gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer=PRETOKENIZERS[tokenizer.pattern])
-    is_nanochat, has_holes = tokenizer.pattern == patterns.NANOCHAT_PATTERN, bool(len(ids)) and ids[-1] != len(ids) - 1
-    pairs = patterns.DigitPairs({token: rank for rank, (token, _) in enumerate(ranks)}) if is_nanochat else None
+        loaded = gigatoken.Tokenizer.from_tiktoken(
+            file.name, pretokenizer=PRETOKENIZERS[tokenizer.pattern]
+        )
+    is_nanochat, has_holes = (
+        tokenizer.pattern == patterns.NANOCHAT_PATTERN,
+        bool(len(ids)) and ids[-1] != len(ids) - 1,
+    )
+    pairs = (
+        patterns.DigitPairs({token: rank for rank, (token, _) in enumerate(ranks)})
+        if is_nanochat
+        else None
+    )
 
     def encode(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
         found, offsets = _encode(loaded, documents)
@@ -127,7 +190,10 @@ def _encode(loaded: Any, documents: pa.LargeStringArray) -> tuple[np.ndarray, np
     """The UTF-8 of one document at a time: as fast as encode_batch, which imports awkward, a third of a second."""
     offsets, data = text_buffers(documents)
     text, edges = data.data, offsets.tolist()
-    parts = [loaded.encode(text[begin:end].tobytes()) for begin, end in zip(edges[:-1], edges[1:], strict=True)]
+    parts = [
+        loaded.encode(text[begin:end].tobytes())
+        for begin, end in zip(edges[:-1], edges[1:], strict=True)
+    ]
     return np.concatenate([np.empty(0, np.uint32), *parts]), np.cumsum([0, *map(len, parts)])
 
 
@@ -136,16 +202,26 @@ def _encode(loaded: Any, documents: pa.LargeStringArray) -> tuple[np.ndarray, np
 
 def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
     """Tells which documents the reference has to encode. ValueError if the engine fails on some characters."""
-    splits_digits, flagged, normalizer = tokenizer.pattern == patterns.NANOCHAT_PATTERN, list[str](), None
+    splits_digits, flagged, normalizer = (
+        tokenizer.pattern == patterns.NANOCHAT_PATTERN,
+        list[str](),
+        None,
+    )
     codes = np.concatenate([np.arange(first, last + 1) for first, last in DIFFERING])
     if isinstance(tokenizer, HuggingFace):
         codes = np.r_[_compared(tokenizer, fast, reference), _renormalized(tokenizer)]
         splits_digits = _splits_digits(tokenizer)
-        kinds = {bool(token.get("normalized")) for token in tokenizer.added}  # those of two kinds may overlap
+        kinds = {
+            bool(token.get("normalized")) for token in tokenizer.added
+        }  # those of two kinds may overlap
         for token in tokenizer.added:
             text, is_normalized = token["content"], bool(token.get("normalized"))
             in_normalized = _normalizes(tokenizer) and (is_normalized or not text.isascii())
-            if in_normalized or (is_normalized and len(kinds) > 1) or any(token.get(flag) for flag in FLAGS):
+            if (
+                in_normalized
+                or (is_normalized and len(kinds) > 1)
+                or any(token.get(flag) for flag in FLAGS)
+            ):
                 normalizer = tokenizer.encoding_of_texts.normalizer if in_normalized else normalizer
                 forms = {text, normalizer.normalize_str(text)} if normalizer is not None else {text}
                 flagged += map(re.escape, forms)
@@ -154,9 +230,13 @@ def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
     def refers(documents: pa.LargeStringArray) -> np.ndarray:
         found, forms = wanted.among(documents), [documents] if flagged else []
         if normalizer is not None:
-            forms.append(pa.array(map(normalizer.normalize_str, documents.to_pylist()), pa.large_string()))
+            forms.append(
+                pa.array(map(normalizer.normalize_str, documents.to_pylist()), pa.large_string())
+            )
         for texts in forms:
-            found |= pc.match_substring_regex(texts, "|".join(flagged)).to_numpy(zero_copy_only=False)
+            found |= pc.match_substring_regex(texts, "|".join(flagged)).to_numpy(
+                zero_copy_only=False
+            )
         return found
 
     return refers
@@ -167,7 +247,9 @@ def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> np.nda
     kinds = {code: unicodedata.category(chr(code)) for codes in ASSIGNED for code in codes}
     known = [code for code, kind in kinds.items() if kind not in ("Cn", "Co", "Cs")]
     unknown = np.setdiff1d(np.r_[0x80:0xD800, 0xE000:0x110000], known, assume_unique=True)
-    known = [c for c in known if c % OLD_LETTERS == 0 or unicodedata.ucd_3_2_0.category(chr(c)) != "Lo"]
+    known = [
+        c for c in known if c % OLD_LETTERS == 0 or unicodedata.ucd_3_2_0.category(chr(c)) != "Lo"
+    ]
 
     def differ(texts: list[str]) -> list[int]:
         documents = pa.array(texts, pa.large_string())
@@ -178,7 +260,9 @@ def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> np.nda
     groups = ["\n".join(texts[at : at + COMPARED]) for at in range(0, len(texts), COMPARED)]
     numbers = [first * COMPARED + n for first in differ(groups) for n in range(COMPARED)]
     numbers = [number for number in numbers if number < len(texts)]
-    return np.r_[unknown, [known[numbers[n]] for n in differ([texts[number] for number in numbers])]].astype(int)
+    return np.r_[
+        unknown, [known[numbers[n]] for n in differ([texts[number] for number in numbers])]
+    ].astype(int)
 
 
 def _normalizes(tokenizer: HuggingFace) -> bool:
@@ -207,8 +291,20 @@ def _renormalized(tokenizer: HuggingFace) -> np.ndarray:
     """
     if not _normalizes(tokenizer):
         return np.array([], int)
-    newer = [c for codes in ASSIGNED for c in map(chr, codes) if unicodedata.ucd_3_2_0.category(c) == "Cn"]
+    newer = [
+        c
+        for codes in ASSIGNED
+        for c in map(chr, codes)
+        if unicodedata.ucd_3_2_0.category(c) == "Cn"
+    ]
     newer = [c for c in newer if unicodedata.category(c) != "Cn"]
     decomposed = {c: unicodedata.decomposition(c) for c in newer}
-    parts = {chr(int(part, 16)) for text in decomposed.values() for part in text.split() if part[0] != "<"}
-    return np.array([ord(c) for c in newer if decomposed[c] or c in parts or unicodedata.combining(c)], int)
+    parts = {
+        chr(int(part, 16))
+        for text in decomposed.values()
+        for part in text.split()
+        if part[0] != "<"
+    }
+    return np.array(
+        [ord(c) for c in newer if decomposed[c] or c in parts or unicodedata.combining(c)], int
+    )

@@ -54,14 +54,18 @@ def is_foreign(path: Path) -> bool:
 def load_foreign(path: Path, bos_token: str | None, name: str | None = None) -> Tokenizer:
     """The tokenizer of a Hugging Face tokenizer.json or a nanochat tokenizer.pkl; see `load_any`."""
     name = name or (path.stem if path.stem != "tokenizer" else path.absolute().parent.name)
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)  # it becomes part of a folder's name
+    name = "".join(
+        c if c.isalnum() or c in "._-" else "-" for c in name
+    )  # it becomes part of a folder's name
     if path.suffix == ".pkl":
         pattern, ranks, special = _read_pickle(path)
         return Tokenizer(name, pattern, ranks, special, _bos(path, special, bos_token))
     try:
         return _of_json(path, name, _object_of(path), bos_token)
     except (TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}: expected a tokenizer.json, found one of another form ({error!r})") from error
+        raise ValueError(
+            f"{path}: expected a tokenizer.json, found one of another form ({error!r})"
+        ) from error
 
 
 def _object_of(path: Path) -> dict[str, Any]:
@@ -70,7 +74,9 @@ def _object_of(path: Path) -> dict[str, Any]:
     try:
         whole = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected a JSON file, found a broken one ({error!r}); get it again") from error
+        raise ValueError(
+            f"{path}: expected a JSON file, found a broken one ({error!r}); get it again"
+        ) from error
     if not isinstance(whole, dict):
         raise ValueError(f"{path}: expected a JSON object, found {type(whole).__name__}")
     return whole
@@ -83,19 +89,30 @@ def _of_json(path: Path, name: str, whole: dict[str, Any], bos_token: str | None
     added = {token["content"]: token["id"] for token in added_tokens}
     for text, id in [*added.items(), *(vocab.items() if isinstance(vocab, dict) else ())]:
         if type(text) is not str or type(id) is not int or not 0 <= id < MOST_IDS:
-            raise ValueError(f"{path}: expected tokens with ids from 0 to {MOST_IDS - 1:,}, found {text!r} with {id!r}")
+            raise ValueError(
+                f"{path}: expected tokens with ids from 0 to {MOST_IDS - 1:,}, found {text!r} with {id!r}"
+            )
     special = {token["content"]: token["id"] for token in added_tokens if token["special"]}
-    bos_token = bos_token or _configured(path, "bos_token") or _put_first(whole.get("post_processor") or {})
+    bos_token = (
+        bos_token or _configured(path, "bos_token") or _put_first(whole.get("post_processor") or {})
+    )
     if bos_token in added:
         special[bos_token] = added[bos_token]
     bos_token = _bos(path, special, bos_token, [*BOS_TOKENS, _configured(path, "eos_token")])
     try:
         return HuggingFace.of_json(name, whole, special, bos_token)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; use another tokenizer, or train one: --tokenizer train:32768") from error
+        raise ValueError(
+            f"{path}: {error}; use another tokenizer, or train one: --tokenizer train:32768"
+        ) from error
 
 
-def _bos(path: Path, special: dict[str, int], named: str | None, likely: Sequence[str | None] = BOS_TOKENS) -> str:
+def _bos(
+    path: Path,
+    special: dict[str, int],
+    named: str | None,
+    likely: Sequence[str | None] = BOS_TOKENS,
+) -> str:
     """The special token that begins a document: the one that the user or the model names, or the first likely one."""
     found = next((token for token in ([named] if named else likely) if token in special), None)
     if not special:
@@ -106,19 +123,27 @@ def _bos(path: Path, special: dict[str, int], named: str | None, likely: Sequenc
     if found is None:
         asked = f"no {named!r}, but " if named else ""
         some = f"{asked}{len(special):,} special tokens, as {', '.join([*special][:8])}"
-        raise ValueError(f"{path}: found {some}; name the one that begins a document by --bos-token")
+        raise ValueError(
+            f"{path}: found {some}; name the one that begins a document by --bos-token"
+        )
     return found
 
 
 def _configured(path: Path, key: str) -> str | None:
     """The first token of this name in the files beside a model's tokenizer.json."""
-    for file in (path.with_name(name) for name in CONFIGS if path.name == FILE and path.with_name(name).is_file()):
+    for file in (
+        path.with_name(name)
+        for name in CONFIGS
+        if path.name == FILE and path.with_name(name).is_file()
+    ):
         token = _object_of(file).get(key)
         token = token.get("content") if isinstance(token, dict) else token
         if token and isinstance(token, str):
             return token
         if token:
-            raise ValueError(f"{file}: expected a token as {key}, found {token!r}; name it by --bos-token")
+            raise ValueError(
+                f"{file}: expected a token as {key}, found {token!r}; name it by --bos-token"
+            )
     return None
 
 
@@ -151,9 +176,17 @@ def _read_pickle(path: Path) -> tuple[str, dict[bytes, int], dict[str, int]]:
     data = read_bounded(path, MOST_PICKLED, "a pickled tiktoken Encoding")
     try:
         state = _OnlyAnEncoding(io.BytesIO(data)).load().state
-        pattern, ranks, special = state["pat_str"], state["mergeable_ranks"], state["special_tokens"]
-        found = [(type(token), type(id)) for tokens in (ranks, special) for token, id in tokens.items()]
-        if type(pattern) is not str or found != [(bytes, int)] * len(ranks) + [(str, int)] * len(special):
+        pattern, ranks, special = (
+            state["pat_str"],
+            state["mergeable_ranks"],
+            state["special_tokens"],
+        )
+        found = [
+            (type(token), type(id)) for tokens in (ranks, special) for token, id in tokens.items()
+        ]
+        if type(pattern) is not str or found != [(bytes, int)] * len(ranks) + [(str, int)] * len(
+            special
+        ):
             raise ValueError("its parts are of other types")
         if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
             raise ValueError(f"no token for {len(missing)} of the 256 bytes")
@@ -176,13 +209,17 @@ def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
     folder = Path(spec).expanduser()
     if folder.is_dir():
         if not (folder / FILE).is_file():
-            raise FileNotFoundError(f"{spec}: expected a {FILE} in this folder, found none; check --tokenizer")
+            raise FileNotFoundError(
+                f"{spec}: expected a {FILE} in this folder, found none; check --tokenizer"
+            )
         return folder / FILE, folder.resolve().name
     repository, _, revision = spec.partition("@")
     if folder.exists() or spec.endswith((".json", ".pkl")):
         return None
     if spec[0] in "./~" or not REPOSITORY.fullmatch(repository):
-        raise FileNotFoundError(f"{spec}: expected a folder with a {FILE}, found no such folder; check --tokenizer")
+        raise FileNotFoundError(
+            f"{spec}: expected a folder with a {FILE}, found no such folder; check --tokenizer"
+        )
     return _fetched(repository, revision or "main"), repository.partition("/")[2]
 
 
@@ -192,12 +229,17 @@ def _fetched(repository: str, revision: str) -> Path:
 
     some = [FILE, *CONFIGS]
     try:
-        folder = snapshot_download(repository, revision=revision, endpoint=endpoint(), allow_patterns=some)
+        folder = snapshot_download(
+            repository, revision=revision, endpoint=endpoint(), allow_patterns=some
+        )
     except Exception as error:  # the hub's, and httpx', requests' and the disk's
         kind: type[OSError] = ConnectionError
         told = "no such folder is here, and the hub could not be asked; check the path, or try again with a network"
         if isinstance(error, errors.GatedRepoError):
-            kind, told = PermissionError, f"the hub gives this model to users whom it knows; {ACCESS}"
+            kind, told = (
+                PermissionError,
+                f"the hub gives this model to users whom it knows; {ACCESS}",
+            )
         elif isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
             told = f"no such folder is here, and no such model or revision is on the hub; check --tokenizer, {ACCESS}"
             kind = FileNotFoundError

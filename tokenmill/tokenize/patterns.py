@@ -17,14 +17,18 @@ import numpy as np
 from tokenmill.extras import naming_the_extra
 
 # tiktoken's, as of the pinned version
-GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+GPT2_PATTERN = (
+    r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+)
 CL100K_PATTERN = (
     r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
     r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 )
 _CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
 O200K_PATTERN = (
-    _CASED % ("*", "+") + _CASED % ("+", "*") + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    _CASED % ("*", "+")
+    + _CASED % ("+", "*")
+    + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 # nanochat's (nanochat/tokenizer.py), and that of what train:N makes
@@ -63,7 +67,9 @@ class DigitPairs:
         digits = [ranks[b"%d" % digit] for digit in range(10)]
         self._digit_of = np.full(max(ranks.values()) + 1, NO_DIGIT, np.uint8)
         self._digit_of[digits] = range(10)
-        self._pair_of = np.array([[ranks.get(b"%d%d" % (a, b), -1) for b in range(10)] for a in range(10)])
+        self._pair_of = np.array(
+            [[ranks.get(b"%d%d" % (a, b), -1) for b in range(10)] for a in range(10)]
+        )
 
     def join(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids (num_ids,) and offsets (num_documents + 1,) with pairs joined. Writes into `ids`."""

@@ -54,7 +54,9 @@ class Tokenizer:
     special_tokens: dict[str, int] = field(repr=False)
     bos_token: str
     eot_token: str | None = None  # what documents end with, if anything
-    chat: "ChatRule | None" = None  # how conversations are rendered, if its documents are conversations
+    chat: "ChatRule | None" = (
+        None  # how conversations are rendered, if its documents are conversations
+    )
 
     library: ClassVar[str] = "tiktoken"  # the reference, which decides which ids are right
     may_make_bos: ClassVar[bool] = False  # of ordinary text
@@ -67,13 +69,19 @@ class Tokenizer:
         plain("the name of a tokenizer", self.name)
         ids = [*self.ranks.values(), *self.special_tokens.values()]
         if max(ids) >= MOST_IDS or min(ids) < 0:
-            raise ValueError(f"{self.name}: ids must be from 0 to {MOST_IDS - 1:,}, not {min(ids):,} to {max(ids):,}")
+            raise ValueError(
+                f"{self.name}: ids must be from 0 to {MOST_IDS - 1:,}, not {min(ids):,} to {max(ids):,}"
+            )
         if self.eot_token == self.bos_token:
-            raise ValueError(f"{self.bos_token}: begins documents in {self.name}, and cannot end them too")
+            raise ValueError(
+                f"{self.bos_token}: begins documents in {self.name}, and cannot end them too"
+            )
 
     def framed(self, bos_token: str | None = None, eot_token: str | None = None) -> Self:
         """The tokenizer with other special tokens at the beginning or end of documents. ValueError if unknown."""
-        return replace(self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token)
+        return replace(
+            self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token
+        )
 
     @property
     def bos_id(self) -> int:
@@ -104,7 +112,10 @@ class Tokenizer:
         package = _tiktoken()
         with naming_the_library("tiktoken", self.name):
             encoding: tiktoken.Encoding = package.Encoding(
-                self.name, pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=self.special_tokens
+                self.name,
+                pat_str=self.pattern,
+                mergeable_ranks=self.ranks,
+                special_tokens=self.special_tokens,
             )
         return encoding
 
@@ -131,7 +142,9 @@ class Tokenizer:
     def token(self, id: int) -> bytes:
         """The bytes that an id stands for; for a special token, its name. ValueError if there is no such id."""
         if id not in self.tokens:
-            raise ValueError(f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens")
+            raise ValueError(
+                f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens"
+            )
         return self.tokens[id]
 
     @cached_property
@@ -157,14 +170,20 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the whole tokenizer as JSON."""
-        facts = {key: getattr(self, key) for key in ("name", "fingerprint", "bos_token", "eot_token", "special_tokens")}
+        facts = {
+            key: getattr(self, key)
+            for key in ("name", "fingerprint", "bos_token", "eot_token", "special_tokens")
+        }
         facts["chat"] = self.chat.as_dict() if self.chat else None
         facts = {key: value for key, value in facts.items() if value is not None}
         write_json(Path(path), header("tokenizer") | facts | self._saved())
 
     def _saved(self) -> dict[str, Any]:
         ranks = sorted(self.ranks.items(), key=lambda item: item[1])
-        return {"pattern": self.pattern, "ranks": {base64.b64encode(token).decode(): rank for token, rank in ranks}}
+        return {
+            "pattern": self.pattern,
+            "ranks": {base64.b64encode(token).decode(): rank for token, rank in ranks},
+        }
 
     @classmethod
     def _of_saved(cls, saved: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +199,9 @@ class Tokenizer:
         kind = kinds.get(whole.get("kind", ""), cls)
         facts: dict[str, Any] = {key: whole[key] for key in ("name", "special_tokens", "bos_token")}
         chat = ChatRule.of_dict(whole["chat"]) if "chat" in whole else None
-        tokenizer = kind(**facts, **kind._of_saved(whole), eot_token=whole.get("eot_token"), chat=chat)
+        tokenizer = kind(
+            **facts, **kind._of_saved(whole), eot_token=whole.get("eot_token"), chat=chat
+        )
         if tokenizer.fingerprint != whole["fingerprint"]:
             raise ValueError(
                 f"{path}: expected fingerprint {whole['fingerprint']}, found {tokenizer.fingerprint}: "
@@ -212,11 +233,15 @@ def load_tokenizer(spec: str) -> Tokenizer:
     """
     if spec.endswith(".json"):
         if not Path(spec).exists():
-            raise FileNotFoundError(f"{spec}: expected a tokenizer.json, found no such file; check --tokenizer")
+            raise FileNotFoundError(
+                f"{spec}: expected a tokenizer.json, found no such file; check --tokenizer"
+            )
         return Tokenizer.load(Path(spec))
     known = sorted({*ALIASES, *_tiktoken().list_encoding_names()})
     if spec not in known:
-        meant = difflib.get_close_matches(spec.lower(), [*known, *([f"./{spec}"] if Path(spec).is_dir() else [])], 1)
+        meant = difflib.get_close_matches(
+            spec.lower(), [*known, *([f"./{spec}"] if Path(spec).is_dir() else [])], 1
+        )
         raise ValueError(
             f"unknown tokenizer {spec!r}{f', did you mean {meant[0]}?' if meant else ''}; expected train:N, the path "
             f"of a tokenizer.json or nanochat's tokenizer.pkl, a model on the hub (owner/name), or {', '.join(known)}"
@@ -255,7 +280,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, name: str) -> Tokeniz
     """
     smallest = 256 + len(NANOCHAT_SPECIAL_TOKENS)
     if vocab_size < smallest:
-        raise ValueError(f"expected at least {smallest} tokens, 256 bytes and special tokens, found {vocab_size}")
+        raise ValueError(
+            f"expected at least {smallest} tokens, 256 bytes and special tokens, found {vocab_size}"
+        )
     import rustbpe  # needed only for training
 
     trainer = rustbpe.Tokenizer()
@@ -276,12 +303,19 @@ class CannotRun(ValueError):
 
 
 @contextlib.contextmanager
-def naming_the_library(library: str, name: str, but: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+def naming_the_library(
+    library: str, name: str, but: tuple[type[BaseException], ...] = ()
+) -> Iterator[None]:
     """Turns whatever a library raises, even a Rust panic, into a ValueError, but for some errors."""
     try:
         yield
     except BaseException as error:
-        if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun, *but)):
+        if isinstance(
+            error,
+            (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun, *but),
+        ):
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CannotRun(f"the {library} library cannot run tokenizer {name}: {reason:.300}") from error
+        raise CannotRun(
+            f"the {library} library cannot run tokenizer {name}: {reason:.300}"
+        ) from error

@@ -31,10 +31,16 @@ from tokenmill.views.rule import Rule
 class ViewCommand:
     """Choose and repeat the documents of a token set by a rule."""
 
-    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]  # the token set's folder
+    tokens: tyro.conf.Positional[
+        Annotated[str, tyro.conf.arg(metavar="TOKENS")]
+    ]  # the token set's folder
     name: str | None = None  # the view's name; without a rule, shows that view
-    where: str | None = None  # SQL that is true for documents to keep, as "score >= 3 and language = 'en'"
-    repeat: str | None = None  # SQL for how often a document counts, as 0.5 or "case when score > 4 then 3 else 1 end"
+    where: str | None = (
+        None  # SQL that is true for documents to keep, as "score >= 3 and language = 'en'"
+    )
+    repeat: str | None = (
+        None  # SQL for how often a document counts, as 0.5 or "case when score > 4 then 3 else 1 end"
+    )
     cap: int | None = None  # a document counts at most so many times
     update: bool = False  # make the view again by its rule, or all views: after the set has grown
 
@@ -43,14 +49,24 @@ def main(arguments: list[str], prog: str) -> None:
     """Makes, updates, shows or lists views, as these arguments ask for."""
     config = tyro.cli(ViewCommand, prog=prog, args=arguments, description=__doc__)
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    token_set, has_rule = open_set(config.tokens), (config.where, config.repeat, config.cap) != (None,) * 3
+    token_set, has_rule = (
+        open_set(config.tokens),
+        (config.where, config.repeat, config.cap) != (None,) * 3,
+    )
     names = [config.name] if config.name is not None else token_set.view_names()
     if has_rule and (config.update or config.name is None):
-        raise ValueError("a rule makes a view, which needs a --name; --update makes views again by the rules they have")
+        raise ValueError(
+            "a rule makes a view, which needs a --name; --update makes views again by the rules they have"
+        )
     for name in names:
         if has_rule or config.update:
             kept = {} if has_rule else _facts_of(token_set, name)["rule"]
-            _make(token_set, name, Rule(**kept) if kept else Rule(config.where, config.repeat, config.cap), console)
+            _make(
+                token_set,
+                name,
+                Rule(**kept) if kept else Rule(config.where, config.repeat, config.cap),
+                console,
+            )
         else:
             console.print(_told(token_set, _facts_of(token_set, name)))
     if config.name is None:
@@ -62,7 +78,11 @@ def main(arguments: list[str], prog: str) -> None:
 def _facts_of(token_set: TokenSet, name: str) -> dict[str, Any]:
     """What a view's file says, whatever manifest it is of."""
     is_there = name in token_set.view_names()  # else the error has the names that there are
-    return read_json(token_set.view_file(f"{name}.json"), "view") if is_there else read_view(token_set, name).facts
+    return (
+        read_json(token_set.view_file(f"{name}.json"), "view")
+        if is_there
+        else read_view(token_set, name).facts
+    )
 
 
 def _make(token_set: TokenSet, name: str, rule: Rule, console: Console) -> None:
@@ -72,7 +92,9 @@ def _make(token_set: TokenSet, name: str, rule: Rule, console: Console) -> None:
     for split in (split for split, counts in facts["splits"].items() if not counts["documents"]):
         console.print(f"warning: no document of the {split} split counts")
     console.print("\ntrain on it:\n\nfrom tokenmill import RowLoader")
-    console.print(f"loader = RowLoader({token_set.display_name!r}, view={name!r}, batch_size=8, seq_len=1024)")
+    console.print(
+        f"loader = RowLoader({token_set.display_name!r}, view={name!r}, batch_size=8, seq_len=1024)"
+    )
 
 
 def _told(token_set: TokenSet, facts: dict[str, Any]) -> str:
@@ -80,7 +102,9 @@ def _told(token_set: TokenSet, facts: dict[str, Any]) -> str:
     rule = facts["rule"]
     lines = [f"{facts['name']}: " + " ".join(f"--{flag} {value!r}" for flag, value in rule.items())]
     if facts["manifest"] != token_set.digest:
-        lines.append(f"  the set has changed since; run `tokenmill view {token_set.display_name} --update`")
+        lines.append(
+            f"  the set has changed since; run `tokenmill view {token_set.display_name} --update`"
+        )
         return sanitize("\n".join(lines))
     for split, counts in facts["splits"].items():
         entries, kept = token_set.split(split), counts["documents"]
@@ -97,11 +121,19 @@ def _told(token_set: TokenSet, facts: dict[str, Any]) -> str:
 
 def _list_columns(token_set: TokenSet, console: Console) -> None:
     if not token_set.view_names():
-        console.print(f"{token_set.display_name} has no views yet; make one by --name and --where or --repeat")
+        console.print(
+            f"{token_set.display_name} has no views yet; make one by --name and --where or --repeat"
+        )
     columns = DocumentTables(token_set).columns
-    kept = ", ".join(f"{name} ({getattr(type_, 'value_type', type_)})" for name, type_ in columns.items())
+    kept = ", ".join(
+        f"{name} ({getattr(type_, 'value_type', type_)})" for name, type_ in columns.items()
+    )
     kept = kept or "none; prepare with --keep-columns"
-    console.print(sanitize(f"\ncolumns that every set has: {', '.join(KNOWN)}\ncolumns that this set keeps: {kept}"))
+    console.print(
+        sanitize(
+            f"\ncolumns that every set has: {', '.join(KNOWN)}\ncolumns that this set keeps: {kept}"
+        )
+    )
 
 
 def _show(token_set: TokenSet, name: str, console: Console) -> None:

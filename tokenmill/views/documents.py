@@ -36,7 +36,9 @@ class DocumentTables:
         self._token_set = token_set
         self.columns: dict[str, pa.DataType] = {}
         self._kept: dict[str, str] = {}  # the name in the files, by the name here
-        some = next((entry for entry in token_set.entries if META.suffix in token_set.record(entry)), None)
+        some = next(
+            (entry for entry in token_set.entries if META.suffix in token_set.record(entry)), None
+        )
         for field in read_schema(token_set.column_path(some, META.suffix)) if some else ():
             name = field.name
             while name.lower() in KNOWN or name in self.columns:
@@ -57,13 +59,18 @@ class DocumentTables:
                 f"{', '.join(lacking[:3])}; prepare them again with --keep-columns"
             )
         for entry in [*some, None]:
-            if held and (entry is None or sum(one.documents for one in [*held, entry]) > BATCH_DOCUMENTS):
+            if held and (
+                entry is None or sum(one.documents for one in [*held, entry]) > BATCH_DOCUMENTS
+            ):
                 yield held, merged([self._of_shard(one, columns) for one in held])
                 held = []
             held += [entry] if entry else []
 
     def _of_shard(self, entry: ShardEntry, columns: Sequence[str]) -> pa.Table:
-        found, names = dict[str, Any](), {name: self._kept[name] for name in columns if name in self._kept}
+        found, names = (
+            dict[str, Any](),
+            {name: self._kept[name] for name in columns if name in self._kept},
+        )
         if names:
             table = metadata_of(self._token_set, entry, list(names.values()))
             if missing := [name for name in names.values() if name not in table.column_names]:
@@ -76,7 +83,9 @@ class DocumentTables:
             found["tokens"] = pa.array(self._token_set.open(entry).lengths)
         if "source_file" in columns:
             sources = sources_of(self._token_set.record(entry))
-            counts = [one["documents"] for one in sources] if len(sources) > 1 else [entry.documents]
+            counts = (
+                [one["documents"] for one in sources] if len(sources) > 1 else [entry.documents]
+            )
             found["source_file"] = _repeated([one["file"] for one in sources], counts)
         for name, value in (("shard", entry.name), ("split", entry.split)):
             if name in columns:
@@ -86,7 +95,9 @@ class DocumentTables:
 
 def _repeated(values: list[str], counts: list[int]) -> pa.DictionaryArray:
     """Each value so many times, stored once."""
-    return pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(values), dtype=np.int32), counts), pa.array(values))
+    return pa.DictionaryArray.from_arrays(
+        np.repeat(np.arange(len(values), dtype=np.int32), counts), pa.array(values)
+    )
 
 
 MOST_VALUES = 1000  # of a column that is listed
@@ -118,7 +129,11 @@ def distributions(
     for held, rows in tables.batches(list({path[0] for path in paths.values()}), entries):
         tokens = rows.column("tokens").to_numpy()
         ones = np.ones(len(tokens), int)
-        times = ones if view is None else np.concatenate([view.counts_of(entry) for entry in held]).astype(int)
+        times = (
+            ones
+            if view is None
+            else np.concatenate([view.counts_of(entry) for entry in held]).astype(int)
+        )
         numbers = dict(zip(SUMS, (ones, tokens, times, tokens * times), strict=True))
         for name, (head, *fields) in list(paths.items()):
             column = pc.struct_field(rows.column(head), fields) if fields else rows.column(head)
@@ -129,9 +144,16 @@ def distributions(
             value = column.cast(pa.string())
             if edges[name] is not None:
                 given = column.cast(pa.float64()).to_numpy()
-                value = pa.array(np.searchsorted(edges[name], given, side="right"), mask=np.isnan(given))
-            parts = [*([found[name]] if name in found else []), pa.table({"value": value} | numbers)]
-            summed = pa.concat_tables(parts).group_by("value").aggregate([(one, "sum") for one in SUMS])
+                value = pa.array(
+                    np.searchsorted(edges[name], given, side="right"), mask=np.isnan(given)
+                )
+            parts = [
+                *([found[name]] if name in found else []),
+                pa.table({"value": value} | numbers),
+            ]
+            summed = (
+                pa.concat_tables(parts).group_by("value").aggregate([(one, "sum") for one in SUMS])
+            )
             found[name] = summed.rename_columns(["value", *SUMS])
             if edges[name] is None and len(found[name]) > MOST_VALUES:
                 del paths[name]
@@ -149,7 +171,10 @@ def _paths(path: list[str], type_: pa.DataType) -> list[list[str]]:
 def _edges(column: pa.ChunkedArray) -> np.ndarray | None:
     """Where the ranges of a column of numbers end, with about as many of these documents each; None to list values."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    if not any(is_one(column.type) for is_one in kinds) or pc.count_distinct(column).as_py() <= LINES:
+    if (
+        not any(is_one(column.type) for is_one in kinds)
+        or pc.count_distinct(column).as_py() <= LINES
+    ):
         return None
     known = column.drop_null().cast(pa.float64()).to_numpy()
     quantiles = np.nanquantile(known, np.linspace(0, 1, RANGES + 1)[1:-1])
@@ -162,9 +187,17 @@ def _lines(found: pa.Table, edges: np.ndarray | None) -> list[Line]:
     rows.sort(key=lambda row: (-row[2], str(row[0])))
     if edges is not None:
         names = [f"{edge:,.6g}" for edge in edges]
-        labels = [f"below {names[0]}", *map("{} to {}".format, names, names[1:]), f"from {names[-1]}"]
+        labels = [
+            f"below {names[0]}",
+            *map("{} to {}".format, names, names[1:]),
+            f"from {names[-1]}",
+        ]
         rows.sort(key=lambda row: (row[0] is None, row[0]))
     lines = [Line("none" if row[0] is None else labels[row[0]], *row[1:]) for row in rows]
     rest = lines[LINES - 1 :]
-    others = Line(f"{len(rest):,} others", *np.sum([line[1:] for line in rest], 0).tolist()) if len(rest) > 1 else None
+    others = (
+        Line(f"{len(rest):,} others", *np.sum([line[1:] for line in rest], 0).tolist())
+        if len(rest) > 1
+        else None
+    )
     return [*lines[: LINES - 1], others] if others else lines

@@ -36,19 +36,26 @@ def make_view(token_set: TokenSet, name: str, rule: Rule) -> dict[str, Any]:
             f"--name must be 1 to 100 letters, digits, '.', '_' or '-', and not 16 hex digits, not {ascii(name)[:120]}"
         )
     if isinstance(token_set, RemoteTokenSet):
-        raise ValueError(f"{token_set.display_name}: views are made of sets on this disk; pull it, and push it again")
+        raise ValueError(
+            f"{token_set.display_name}: views are made of sets on this disk; pull it, and push it again"
+        )
     tables = DocumentTables(token_set)
     evaluator = Evaluator(rule, [*KNOWN, *tables.columns])
 
     def counted() -> Iterator[tuple[ShardEntry, np.ndarray]]:
         for entries, rows in tables.batches(evaluator.columns):
-            times = evaluator.times(rows, f"{token_set.display_name}, shards {entries[0].name} to {entries[-1].name}")
+            times = evaluator.times(
+                rows, f"{token_set.display_name}, shards {entries[0].name} to {entries[-1].name}"
+            )
             ends = np.cumsum([entry.documents for entry in entries])
             for entry, own in zip(entries, np.split(times, ends[:-1]), strict=True):
                 yield entry, rounded(entry.name, own)
 
     return write_view(
-        token_set, name, {key: value for key, value in vars(rule).items() if value is not None}, counted()
+        token_set,
+        name,
+        {key: value for key, value in vars(rule).items() if value is not None},
+        counted(),
     )
 
 
@@ -72,12 +79,21 @@ def write_view(
     folder, times = token_set.path / FOLDER, np.zeros(MOST + 1, np.int64)
     splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in SPLITS}
     folder.mkdir(exist_ok=True)
-    with AtomicFile(folder / "new.counts") as all_counts, AtomicFile(folder / "new.slices") as sliced:
+    with (
+        AtomicFile(folder / "new.counts") as all_counts,
+        AtomicFile(folder / "new.slices") as sliced,
+    ):
         progress = tqdm(counted, "shards", len(token_set.entries), leave=False, disable=None)
         for number, (entry, found) in enumerate(progress):
-            counts, shard, sums = np.ascontiguousarray(found, np.uint8), token_set.open(entry), splits[entry.split]
+            counts, shard, sums = (
+                np.ascontiguousarray(found, np.uint8),
+                token_set.open(entry),
+                splits[entry.split],
+            )
             all_counts.write(counts.data)
-            sliced.write(cut_slices(number, np.asarray(shard.offsets), counts, slice_tokens).tobytes())
+            sliced.write(
+                cut_slices(number, np.asarray(shard.offsets), counts, slice_tokens).tobytes()
+            )
             sums["documents"] += int(np.count_nonzero(counts))
             sums["copies"] += int(counts.sum(dtype=np.int64))
             sums["tokens"] += int(shard.lengths @ counts.astype(np.int64))
@@ -92,7 +108,12 @@ def write_view(
         for kind, file in zip(VIEW_ARRAYS, (all_counts, sliced), strict=True):
             file.path = folder / f"{digest}.{kind}"
             written[kind] = file.commit()
-    facts = header("view") | {"name": name, "digest": digest, "manifest": token_set.digest, "rule": rule}
+    facts = header("view") | {
+        "name": name,
+        "digest": digest,
+        "manifest": token_set.digest,
+        "rule": rule,
+    }
     facts |= {"slice_tokens": slice_tokens, "splits": splits, **written}
     facts["times"] = {str(number): int(many) for number, many in enumerate(times) if many}
     if not (folder / f"{digest}.json").exists():

@@ -26,7 +26,14 @@ with naming_the_extra("view"):
 
 REFUSED = {"WINDOW": "a window function", "SUBQUERY": "a subquery", "STAR": "*"}
 REFUSED |= {"POSITIONAL_REFERENCE": "a position like #1", "PARAMETER": "a parameter like $1"}
-MORE = ("where_clause", "having", "qualify", "sample", "group_expressions", "modifiers")  # that a query may have
+MORE = (
+    "where_clause",
+    "having",
+    "qualify",
+    "sample",
+    "group_expressions",
+    "modifiers",
+)  # that a query may have
 ONE_BY_ONE = "a rule sees one document at a time"
 
 
@@ -50,14 +57,25 @@ class Evaluator:
 
     def __init__(self, rule: Rule, columns: Sequence[str]):
         self.rule, named = rule, dict[str, None]()
-        config: dict[str, Any] = {"enable_external_access": "false", "allow_community_extensions": "false"}
+        config: dict[str, Any] = {
+            "enable_external_access": "false",
+            "allow_community_extensions": "false",
+        }
         self._database = duckdb.connect(config=config)
-        self._database.execute("SET TimeZone = 'UTC'")  # or a rule over times would depend on the machine
+        self._database.execute(
+            "SET TimeZone = 'UTC'"
+        )  # or a rule over times would depend on the machine
         for flag, expression in (("--where", rule.where), ("--repeat", rule.repeat)):
-            for name in self._columns(f"{flag} {expression}", expression) if expression is not None else ():
+            for name in (
+                self._columns(f"{flag} {expression}", expression) if expression is not None else ()
+            ):
                 same = [column for column in columns if column.lower() == name.lower()]
                 if len(same) != 1:
-                    said = f"there is no column {name!r}" if not same else f"{' and '.join(same)} differ in case alone"
+                    said = (
+                        f"there is no column {name!r}"
+                        if not same
+                        else f"{' and '.join(same)} differ in case alone"
+                    )
                     raise ValueError(
                         f"{flag} {expression}: {said}; the columns are {', '.join(columns)}; write texts in single "
                         "quotes, or prepare with other --keep-columns"
@@ -68,14 +86,22 @@ class Evaluator:
     def _columns(self, shown: str, expression: str) -> Iterator[str]:
         """The names of the columns in an expression, after checking it."""
         query = f"SELECT {expression}\nFROM documents"  # on a line of its own, as a comment ends with its line
-        ((text,),) = self._database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+        ((text,),) = self._database.execute(
+            "SELECT json_serialize_sql(?::VARCHAR)", [query]
+        ).fetchall()
         tree = json.loads(text)
         if tree.get("error"):
             found = tree["error_message"].replace('at or near "FROM"', "at its end")  # that is ours
             raise ValueError(f"{shown}: expected an SQL expression, found {found}")
         node, *others = [statement["node"] for statement in tree["statements"]]
         selected, table = node.get("select_list", []), node.get("from_table", {}).get("table_name")
-        if others or len(selected) != 1 or selected[0].get("alias") or any(map(node.get, MORE)) or table != "documents":
+        if (
+            others
+            or len(selected) != 1
+            or selected[0].get("alias")
+            or any(map(node.get, MORE))
+            or table != "documents"
+        ):
             raise ValueError(f"{shown}: expected one SQL expression, found a query")
         for part in _parts(selected):
             if (kind := part.get("class")) in REFUSED:
@@ -90,7 +116,8 @@ class Evaluator:
     def _require_plain(self, shown: str, function: str, arguments: int) -> None:
         """ValueError for a function of several documents, of chance, or of the time."""
         kinds = self._database.execute(
-            "SELECT function_type, stability FROM duckdb_functions() WHERE function_name = ?", [function.lower()]
+            "SELECT function_type, stability FROM duckdb_functions() WHERE function_name = ?",
+            [function.lower()],
         ).fetchall()
         if any(kind == "aggregate" for kind, _ in kinds):
             raise ValueError(f"{shown}: {function} is of several documents, and {ONE_BY_ONE}")
@@ -109,21 +136,33 @@ class Evaluator:
         try:
             self._database.register("documents", rows)
             where_is, repeat = self.rule.where or "true", self.rule.repeat or "1"
-            truth = self._database.execute(f"SELECT typeof((\n{where_is}\n)) FROM documents LIMIT 1")
+            truth = self._database.execute(
+                f"SELECT typeof((\n{where_is}\n)) FROM documents LIMIT 1"
+            )
             (kind,) = truth.fetchone() or ("BOOLEAN",)
             if kind not in ("BOOLEAN", '"NULL"'):  # a number would be true for all documents but 0
-                raise ValueError(f"--where {self.rule.where}: expected what is true or false, found {kind}; compare it")
+                raise ValueError(
+                    f"--where {self.rule.where}: expected what is true or false, found {kind}; compare it"
+                )
             times = f"CASE WHEN (\n{where_is}\n) THEN (\n{repeat}\n) ELSE 0 END"  # NULL in `where` is false
-            found = self._database.execute(f"SELECT CAST({times} AS DOUBLE) AS times FROM documents")
+            found = self._database.execute(
+                f"SELECT CAST({times} AS DOUBLE) AS times FROM documents"
+            )
             column = found.fetchnumpy()["times"]
         except duckdb.Error as error:
             said = str(error).partition("\nLINE ")[0].split()
-            raise ValueError(f"{where}: the rule cannot be evaluated: {' '.join(said)[:300]}") from error
+            raise ValueError(
+                f"{where}: the rule cannot be evaluated: {' '.join(said)[:300]}"
+            ) from error
         if len(column) != len(rows):
-            raise ValueError(f"the rule gave {len(column):,} numbers for {len(rows):,} documents; {ONE_BY_ONE}")
+            raise ValueError(
+                f"the rule gave {len(column):,} numbers for {len(rows):,} documents; {ONE_BY_ONE}"
+            )
         if nulls := int(np.ma.count_masked(column)):
             hint = "say what they count, by coalesce(..., 0), or leave them out by --where"
-            raise ValueError(f"{where}: --repeat gives NULL for {counted(nulls, 'document')}; {hint}")
+            raise ValueError(
+                f"{where}: --repeat gives NULL for {counted(nulls, 'document')}; {hint}"
+            )
         counts = np.minimum(np.asarray(np.ma.getdata(column), np.float64), self.rule.cap or np.inf)
         wrong = counts[~((counts >= 0) & (counts <= MOST))]
         if len(wrong):
