@@ -7,8 +7,8 @@ from Python code: a file is one document, or each of its top-level functions and
 The machine's own mix is too short and too long. So lengths are drawn like FineWeb-Edu's
 (packing.py), and a document is taken while documents of its length are still wanted. Prose comes
 first, and code fills what prose leaves. A text that was taken before, but for white space, is left
-out. The documents are shuffled, and FOLDER/text is prepared with a vocabulary of 16,384 that is
-trained on them; 4% of the documents validate.
+out. The documents are shuffled, and FOLDER/text is prepared with a vocabulary that is trained on
+them; 4% of the documents validate. Text that is in FOLDER/text already is not chosen again.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def write(folder: Path, texts: list[Text]) -> None:
                 file.write(json.dumps({"kind": kind, "text": text}) + "\n")
 
 
-def make(folder: Path, tokens: float) -> Path:
+def make(folder: Path, tokens: float, vocab_size: int) -> Path:
     """Makes and prepares the text: the token set's folder."""
     source = folder / "text"
     if not source.exists():
@@ -123,8 +123,9 @@ def make(folder: Path, tokens: float) -> Path:
             print(f"{len(texts):,} of {num_documents:,} documents: this machine has no more")
         print(_described(texts))
         write(source, texts)
-    flags = ["--source", str(source), "--tokenizer", "train:16384", "--val-fraction", "0.04"]
-    command = [sys.executable, str(ROOT / "prepare_data.py"), *flags, "--name", "web-like"]
+    flags = ["--source", str(source), "--val-fraction", "0.04", "--name", "web-like"]
+    flags += ["--tokenizer", f"train:{vocab_size}"]
+    command = [sys.executable, str(ROOT / "prepare_data.py"), *flags]
     prepared = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
     return folder / prepared.stdout.splitlines()[-1]
 
@@ -173,5 +174,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("folder", type=Path, help="where text and token set are written")
     parser.add_argument("--tokens", type=float, default=66e6, help="about how many [%(default)g]")
+    parser.add_argument("--vocab-size", type=int, default=16_384, help="[%(default)s]")
     arguments = parser.parse_args()
-    print(make(arguments.folder.resolve(), arguments.tokens))
+    print(make(arguments.folder.resolve(), arguments.tokens, arguments.vocab_size))

@@ -47,9 +47,8 @@ class TrainConfig:
     """Trains a small GPT on a token set."""
 
     tokens: Path | None = None  # the token set's folder; by default the one under data/tokens
-    mixture: Path | None = (
-        None  # or a mixture's TOML file: several token sets, and how much of each when
-    )
+    # or a mixture's TOML file: several token sets, and how much of each when
+    mixture: Path | None = None
     layers: int = 4  # transformer blocks
     width: int = 192  # of the residual stream
     heads: int = 4  # of attention
@@ -62,15 +61,13 @@ class TrainConfig:
     val_every: int = 60  # steps between validations, which take val_batches batches
     val_batches: int = 8  # of one validation
     start_from: Path | None = None  # another run's checkpoint, whose weights are fine-tuned
-    checkpoint: Path | None = (
-        None  # a file; written with each validation and at the end, gone on from if there
-    )
+    # a file; written with each validation and at the end, gone on from if there
+    checkpoint: Path | None = None
     stop_at: int | None = None  # end after this step of all `steps`
     sample: int = 100  # tokens of text to write at the end; 0 writes none
     checksums: bool = False  # print a checksum of every step's rows, to compare runs by
-    device: str = (
-        "cuda" if torch.cuda.is_available() else "cpu"
-    )  # where it trains, as torch names it
+    # where it trains, as torch names it
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
     seed: int = 1337  # of the model's first weights
 
 

@@ -51,9 +51,8 @@ class TrainConfig:
     warmup: int = 20  # steps
     val_every: int = 60  # steps between validations, which take val_batches batches
     val_batches: int = 8  # of one validation
-    checkpoint: Path | None = (
-        None  # a folder of checkpoints; the run continues from the last one in it
-    )
+    # a folder of checkpoints; the run continues from the last one in it
+    checkpoint: Path | None = None
     save_every: int = 20  # steps between checkpoints
     checksums: bool = False  # print a checksum of every step's rows, to compare runs by
     seed: int = 1337  # of the model's first weights

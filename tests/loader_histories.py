@@ -312,7 +312,7 @@ class History:
         most, least = Counter[Any](), Counter[Any]()
         for entry in then.split("train"):
             shard = then.open(entry)
-            lengths, times = shard.lengths.tolist(), then.times_of(entry).tolist()
+            lengths, times = shard.lengths.tolist(), then.repeats_of(entry).tolist()
             for document, (length, many) in enumerate(zip(lengths, times, strict=True)):
                 tokens = {(entry.name, document, token): many for token in range(length) if many}
                 most.update(tokens)

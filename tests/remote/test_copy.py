@@ -18,7 +18,7 @@ from tokenmill import TokenSet, cli
 from tokenmill.remote import copy, files
 from tokenmill.remote.copy import pull, push
 from tokenmill.remote.token_set import open_set
-from tokenmill.store.files import locked
+from tokenmill.store.locks import locked
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import threading
 import warm
 from making import ROOT
 
-from tokenmill.store.files import locked
+from tokenmill.store.locks import locked
 
 
 def enter(folder, then) -> str:
     """A program that enters a folder, and does something there."""
     code = f"import sys, os; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
-    return f"{code}from tokenmill.store.files import locked\nwith locked(Path({str(folder)!r})): {then}\n"
+    return f"{code}from tokenmill.store.locks import locked\nwith locked(Path({str(folder)!r})): {then}\n"
 
 
 def test_a_second_process_is_refused_and_told_to_wait(tmp_path):

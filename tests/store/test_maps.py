@@ -52,7 +52,7 @@ def test_where_there_are_no_more_maps_a_file_is_read(path, monkeypatch):
 
         @staticmethod
         def mmap(*_):
-            maps.ctypes.set_errno(maps.ENOMEM)
+            maps.ctypes.set_errno(maps.errno.ENOMEM)
             return maps._FAILED
 
     monkeypatch.setattr(maps, "_libc", NoMore)

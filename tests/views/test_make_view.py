@@ -72,7 +72,9 @@ def documents_of(folder):
 
 def counts_of(folder, name):
     token_set = TokenSet(folder).viewed(name)
-    return np.concatenate([token_set.view.counts_of(entry) for entry in token_set.entries]).tolist()
+    return np.concatenate(
+        [token_set.view.repeats_of(entry) for entry in token_set.entries]
+    ).tolist()
 
 
 RULES = [

@@ -29,9 +29,8 @@ class Segment(NamedTuple):
 
     text: str
     is_special: bool
-    learned: tuple[
-        tuple[int, int], ...
-    ]  # (begin, end) of the characters that are in the loss, ascending
+    # (begin, end) of the characters that are in the loss, ascending
+    learned: tuple[tuple[int, int], ...]
     known: Tokenized | None = None  # its tokens, if they are known
 
 

@@ -44,12 +44,10 @@ class In:
     files: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE...")]]
     tokenizer: str  # theirs: a tiktoken encoding, a tokenizer.json, or nanochat's tokenizer.pkl
     name: str  # the data set's name in the token set's folder
-    val_file: tuple[
-        str, ...
-    ] = ()  # those that validate; by default those with `val` in their names
-    val_fraction: float | None = (
-        None  # instead: the last documents validate, this fraction of the files; 0: none
-    )
+    # those that validate; by default those with `val` in their names
+    val_file: tuple[str, ...] = ()
+    # instead: the last documents validate, this fraction of the files; 0: none
+    val_fraction: float | None = None
     bos_token: str | None = None  # the special token between documents, where it cannot be told
     tokens_root: Path = Path("data/tokens")  # where the token set is written
 

@@ -35,16 +35,14 @@ class Out:
     """Writes a token set as token files of another program."""
 
     layout: tyro.conf.Positional[Name]  # the program that reads the files, or their format
-    tokens: tyro.conf.Positional[
-        Annotated[str, tyro.conf.arg(metavar="TOKENS")]
-    ]  # the token set's folder or address
+    # the token set's folder or address
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FOLDER")]]  # a new folder
     # of raw, llm.c and npy, about so many a file; by default 100M. Files are of even size, at least two to train on
     file_tokens: int | None = None
     eos: bool = False  # documents end with EOS, and have no BOS; datatrove's always do
-    eos_token: str | None = (
-        None  # --eos with another special token than the tokenizer's own end of text
-    )
+    # --eos with another special token than the tokenizer's own end of text
+    eos_token: str | None = None
     view: str | None = None  # only the documents of this view, each as often as it counts
 
 

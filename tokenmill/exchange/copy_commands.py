@@ -33,15 +33,13 @@ class Push:
     again: it continues where it stopped. On the hub, a dataset card is written from the manifest.
     """
 
-    tokens: tyro.conf.Positional[
-        Annotated[str, tyro.conf.arg(metavar="TOKENS")]
-    ]  # the token set's folder
+    # the token set's folder
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
     # s3://, gs://, hf://datasets/OWNER/NAME
     address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
     license: str | None = None  # of the text, for the hub's card, as odc-by
-    private: bool = (
-        False  # make the hub's repository, where it is not there, one that not everybody sees
-    )
+    # make the hub's repository, where it is not there, one that not everybody sees
+    private: bool = False
 
 
 def main(arguments: list[str], prog: str) -> None:

@@ -83,9 +83,8 @@ class Header(NamedTuple):
     """What stands before the ids of a file."""
 
     write: Callable[[np.dtype, int], bytes]  # of a file of so many ids
-    read: Callable[
-        [Path, np.dtype], tuple[int, np.dtype]
-    ]  # its bytes, and what follows; `dtype` if it does not say
+    # its bytes, and what follows; `dtype` if it does not say
+    read: Callable[[Path, np.dtype], tuple[int, np.dtype]]
 
 
 def write_flat(path: Path, blocks: Iterable[np.ndarray], header: bytes = b"") -> None:

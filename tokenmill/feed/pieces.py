@@ -136,10 +136,10 @@ def require_conversations(
     warning if some are left out.
     """
     entries = token_set.split(split)
-    token_set.bring(entries)
+    token_set.fetch(entries)
     total = many = longest = lost = targets = late = kept = 0
     for entry in entries:
-        shard, in_view = token_set.open(entry), token_set.times_of(entry) > 0
+        shard, in_view = token_set.open(entry), token_set.repeats_of(entry) > 0
         own, lengths = shard.target_counts[in_view].astype(np.int64), shard.lengths[in_view]
         is_long = lengths > row_len
         total, many, longest = (

@@ -290,7 +290,7 @@ class Source:
         numbers = (
             np.unique(slices.shard).tolist() or [*range(len(entries))][:1]
         )  # a small view has empty windows
-        token_set.bring([entries[number] for number in numbers])
+        token_set.fetch([entries[number] for number in numbers])
         # a small set has the same shards in every window, so their memory maps are reused
         held = {
             s.entry: s
@@ -357,7 +357,7 @@ def _documents(
             slices.shard.tolist(), *(column.tolist() for column in slices.copies), strict=True
         )
         for number, first, last, copy in copies:
-            counts = token_set.view.counts_of(entries[number])[first:last]
+            counts = token_set.view.repeats_of(entries[number])[first:last]
             by_shard.setdefault(number, []).append(first + np.flatnonzero(counts > copy))
         for number in sorted(by_shard):
             found.append(

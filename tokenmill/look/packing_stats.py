@@ -57,9 +57,8 @@ class Tally:
     headed: int = 0  # of these, those in a row that holds their document's beginning
     rows: int = 0
     at_start: int = 0  # of these, rows that begin where a document does
-    inserted: int = (
-        0  # rows that begin with an inserted BOS: within a document that is longer than a row
-    )
+    # rows that begin with an inserted BOS: within a document that is longer than a row
+    inserted: int = 0
     short: int = 0  # documents that fit a row
     broken: int = 0  # of these, those that are whole in no row
 

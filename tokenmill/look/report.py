@@ -40,17 +40,14 @@ class Report:
 
     # a token set's folder, name or address; or files of text, or a folder of them (./web if a set is called web)
     source: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOKENS|FILES")]]
-    seq_len: int = (
-        2048  # tokens of an input, in the rows that the page draws; of text, in one more table
-    )
-    out: Path | None = (
-        None  # the page; by default report.html in the folder, or NAME.html here for a remote set
-    )
+    # tokens of an input, in the rows that the page draws; of text, in one more table
+    seq_len: int = 2048
+    # the page; by default report.html in the folder, or NAME.html here for a remote set
+    out: Path | None = None
     view: str | None = None  # report on the documents of this view, each as often as it counts
     cache_dir: str | None = None  # where to cache files of a remote set; by default TOKENMILL_CACHE
-    tokenizer: str | None = (
-        None  # of text that was not prepared: as for prepare, but not train:N; by default gpt2
-    )
+    # of text that was not prepared: as for prepare, but not train:N; by default gpt2
+    tokenizer: str | None = None
     text_column: str | None = None  # of text that was not prepared; by default text
 
     def __post_init__(self) -> None:

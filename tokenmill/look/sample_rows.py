@@ -81,7 +81,7 @@ def _first_documents(
     lengths: list[int] = []
     for entry in token_set.split(split):
         if entry.tokens and sum(lengths) < tokens:
-            shard, chosen = token_set.open(entry), np.flatnonzero(token_set.times_of(entry) > 0)
+            shard, chosen = token_set.open(entry), np.flatnonzero(token_set.repeats_of(entry) > 0)
             if not len(chosen):
                 continue
             taken = np.minimum(shard.lengths[chosen], tokens)

@@ -92,12 +92,10 @@ class LossStatistics:
     stretches: (
         np.ndarray
     )  # (documents,) int64: in how many stretches; in most templates, one for each learned turn
-    lost: dict[
-        str, dict[int, float]
-    ]  # by long_documents and seq_len: the share of the targets that are in no row
-    first: list[
-        np.ndarray
-    ]  # of each shard: the place of each conversation's first target, NONE if it has none
+    # by long_documents and seq_len: the share of the targets that are in no row
+    lost: dict[str, dict[int, float]]
+    # of each shard: the place of each conversation's first target, NONE if it has none
+    first: list[np.ndarray]
 
     @property
     def by_stretches(self) -> np.ndarray:

@@ -58,35 +58,29 @@ class Show:
 
     # the token set's folder or address, or a mixture's TOML file
     tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
-    row: str | None = (
-        None  # a row of the global order, from 0; or a place epoch:window:row, source/... in a mixture
-    )
-    document: str | None = (
-        None  # a document of the split, from 0 (source/... in a mixture), and which rows have it
-    )
+    # a row of the global order, from 0; or a place epoch:window:row, source/... in a mixture
+    row: str | None = None
+    # a document of the split, from 0 (source/... in a mixture), and which rows have it
+    document: str | None = None
     batch: int | None = None  # what one rank got at this call, from 0
     step: int | None = None  # what all ranks got at this call, from 0
-    checkpoint: str | None = (
-        None  # a checkpoint of the run, which says all settings: its file, or DCP's folder
-    )
+    # a checkpoint of the run, which says all settings: its file, or DCP's folder
+    checkpoint: str | None = None
     rank: int | None = None  # the rank whose batch to show; by default the only one
     epoch: int = 0  # the epoch in which to look for a document
-    split: Split | None = (
-        None  # which split; by default that of a checkpoint with one position, or train
-    )
+    # which split; by default that of a checkpoint with one position, or train
+    split: Split | None = None
     batch_size: int | None = None  # as in training: rows of a rank at each call
     world_size: int | None = None  # as in training: the number of ranks
     seq_len: int | None = None  # as in training: tokens of an input
     view: str | None = None  # as in training: the name of a view of the set
     packing: Packing | None = None  # as in training, by default best_fit
-    long_documents: LongDocuments | None = (
-        None  # as in training, by default split, and error for chats
-    )
+    # as in training, by default split, and error for chats
+    long_documents: LongDocuments | None = None
     shuffle: bool | None = None  # as in training, by default shuffled
     seed: int | None = None  # as in training, by default 1337
-    columns: str | None = (
-        None  # also print a table of these columns of the rows' documents, as score,language; or all
-    )
+    # also print a table of these columns of the rows' documents, as score,language; or all
+    columns: str | None = None
     cache_dir: str | None = None  # where to cache parts of a remote set; by default TOKENMILL_CACHE
     ids: bool = False  # also print token ids
     full: bool = False  # print whole texts, even for many rows
@@ -260,7 +254,7 @@ def _show_document(config: Show, run: RunRows, printer: RowPrinter) -> None:
         return
     with printer.console.status("looking for it in the windows that may have it"):
         rows = list(run.with_document(source, entry, document, config.epoch))
-    is_out = token_set.view is not None and not token_set.times_of(entry)[document]
+    is_out = token_set.view is not None and not token_set.repeats_of(entry)[document]
     printer.print(
         f"epoch {config.epoch}: {counted(len(rows), 'row')} with it{', as the view leaves it out' * is_out}"
     )

@@ -41,9 +41,8 @@ class ShownRow(NamedTuple):
     row: int
     pieces: list[Piece]
     rank: int | None = None
-    filler: bool = (
-        False  # of a row that was searched for a document: whether it has only a copy of it
-    )
+    # of a row that was searched for a document: whether it has only a copy of it
+    filler: bool = False
 
     @property
     def place(self) -> str:

@@ -208,9 +208,8 @@ def of_bytes(found: dict[str, Any], expected: dict[str, Any], suffix: str) -> li
 class VerifyConfig:
     """Check every byte of a token set. Exit status 0 if everything is right, else 1."""
 
-    path: tyro.conf.Positional[
-        Annotated[str, tyro.conf.arg(metavar="TOKENS")]
-    ]  # the token set's folder
+    # the token set's folder
+    path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
     quick: bool = False  # check only files, sizes, records and manifest
     workers: int = 2  # number of processes
 

@@ -32,9 +32,8 @@ class Encoded(NamedTuple):
     text_bytes: int
     columns: dict[str, np.ndarray]
     broken: int = 0  # rows that are no conversation
-    refused: Sequence[
-        tuple[str, Documents, int]
-    ] = ()  # why conversations cannot be masked, and which they are
+    # why conversations cannot be masked, and which they are
+    refused: Sequence[tuple[str, Documents, int]] = ()
 
 
 Encode = Callable[[str, int, list[Documents]], Encoded]

@@ -23,12 +23,12 @@ from tokenmill.remote.token_set import RemoteTokenSet, read_manifest
 from tokenmill.store.columns import META, columns_of
 from tokenmill.store.files import (
     AtomicFile,
-    locked,
     read_json,
     remove_temporary_files,
     sha256_of_file,
     write_changed,
 )
+from tokenmill.store.locks import locked
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet, digest_of
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS
@@ -268,7 +268,7 @@ def _pull_file(token_set: RemoteTokenSet, folder: Path, name: str, facts: Facts)
     path.parent.mkdir(exist_ok=True)
     if "crc32" not in facts:
         cached = (
-            token_set.have(name, facts) if facts else token_set.path / name
+            token_set.path_of(name, facts) if facts else token_set.path / name
         )  # or it is there already
         write_changed(path, cached.read_bytes())
         return False

@@ -31,7 +31,8 @@ import numpy as np
 
 from tokenmill.remote.files import WrongBytes, read
 from tokenmill.remote.prefetch import Job
-from tokenmill.store.files import BLOCK_BYTES, take_lock, with_message
+from tokenmill.store.files import BLOCK_BYTES, with_message
+from tokenmill.store.locks import take_lock
 from tokenmill.store.maps import map_file
 
 PART_BYTES = BLOCK_BYTES

@@ -75,7 +75,7 @@ class RemoteTokenSet(TokenSet):
         limit = None if cache.bytes is None else whole_number("cache_bytes", cache.bytes, 1)
         self.address, self.cache = address, _cache_of(cache_root(cache.folder), limit)
         data, manifest = read_manifest(address)
-        self._take(manifest)
+        self._load(manifest)
         self._begin()
         write_file(self.path / "manifests" / f"{self.digest}.json", data, durable=False)
 
@@ -102,7 +102,7 @@ class RemoteTokenSet(TokenSet):
 
     # ------------------------------------------------------------------------ small files
 
-    def have(self, name: str, facts: dict[str, Any] | None = None) -> Path:
+    def path_of(self, name: str, facts: dict[str, Any] | None = None) -> Path:
         """The path of a file in the cache. It is fetched if it is not there, or without a checksum, as a view's."""
         sha256, size = (facts or {}).get("sha256"), (facts or {}).get("bytes", LARGEST)
         call_all(
@@ -122,7 +122,7 @@ class RemoteTokenSet(TokenSet):
             write_file(path, data, durable=False)
         self._compared.add(name)
 
-    def bring(self, entries: list[ShardEntry]) -> None:
+    def fetch(self, entries: list[ShardEntry]) -> None:
         """Fetches the records, offsets and listed columns of shards."""
         wanted = []
         for entry in entries:
@@ -146,7 +146,7 @@ class RemoteTokenSet(TokenSet):
         if (name := f"shards/{entry.name}.json") not in self._compared or not (
             self.path / name
         ).exists():
-            self.have(name, {"sha256": self.records[entry.name]})
+            self.path_of(name, {"sha256": self.records[entry.name]})
         record = super().record(entry)
         if not entry.is_of(record) or record["dtype"] != self.dtype:
             raise ValueError(
@@ -157,7 +157,7 @@ class RemoteTokenSet(TokenSet):
 
     def open(self, entry: ShardEntry) -> "RemoteShard":
         """A shard whose parts are mapped as they come."""
-        self.bring([entry])
+        self.fetch([entry])
         facts, key, name = (
             self.record(entry)["bin"],
             self.records[entry.name],
@@ -186,10 +186,10 @@ class RemoteTokenSet(TokenSet):
             if name and any(pattern.fullmatch(name[1]) for pattern in patterns)
         )
 
-    def _taken(self, manifest: dict[str, Any]) -> Self:
+    def _with_manifest(self, manifest: dict[str, Any]) -> Self:
         """The set as it was. A shard that the set still has is read by its present record, which may have metadata."""
         now = {(entry.name, entry.sha256) for entry in self.entries}
-        was = super()._taken(manifest)
+        was = super()._with_manifest(manifest)
         newer = {
             entry.name: self.records[entry.name]
             for entry in was.entries

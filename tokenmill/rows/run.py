@@ -173,9 +173,8 @@ def past_of(
     legs: Sequence[Leg], name: str, epoch: int, window: int
 ) -> tuple[list[tuple[int, int]], int]:
     """What was used of a source's window at other row lengths: [(seq_len, rows), ...], and these rows together."""
-    changes: list[
-        tuple[int, int]
-    ] = []  # each row length, and the row of this window at which it began
+    # each row length, and the row of this window at which it began
+    changes: list[tuple[int, int]] = []
     for begin, setting, restarts in legs:
         cursor = begin.cursors.get(name, Cursor())
         changes = [] if restarts else changes

@@ -2,8 +2,9 @@
 
 Comes in: tokens, lengths, records. Goes out: arrays, manifests.
 
-    files         files that appear whole or not at all, written by one process at a time; checksums, JSON
-    schema        what the JSON files may say; names: names that come from others stay in their folder
+    files         files that appear whole or not at all; checksums, JSON; locks: one process writes
+    schema        what the JSON files may say; json_rules: how that is written and checked
+    names         names that come from others stay in their folder
     maps          files as arrays, without keeping a file descriptor for each
     columns       the table of a shard's columns: which files it has, and what each holds
     shards        one shard, mapped; shard_writer: written

@@ -1,15 +1,16 @@
 """Files as arrays, mapped into memory without keeping a file descriptor each.
 
-    tokens = map_file(path, np.dtype("<u2"))      read-only, the whole file; unmapped after the last array of it is gone
-    read_ahead(tokens[a:b])                       asks the kernel to read a part of it
+    tokens = map_file(path, np.dtype("<u2"))    read-only; unmapped after its last array is gone
+    read_ahead(tokens[a:b])                     asks the kernel to read a part of it
 
-A window of rows reads hundreds of shards, and many machines allow 1,024 descriptors a process. `np.memmap` and, before
-Python 3.13, `mmap` keep one for each map, so this is the C library's. Its madvise lets other threads of Python
-run while a disk is read, which `mmap.madvise` does not.
+A window of rows reads hundreds of shards, and many machines allow 1,024 descriptors a process.
+`np.memmap` and, before Python 3.13, `mmap` keep one for each map, so this is the C library's. Its
+madvise lets other threads of Python run while a disk is read, which `mmap.madvise` does not.
 """
 
 import contextlib
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -20,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-RANDOM, WILL_NEED = 1, 3
-ENOMEM = 12
+RANDOM = 1  # MADV_RANDOM
+WILL_NEED = 3  # MADV_WILLNEED
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -47,11 +48,12 @@ def _most_maps() -> int:
 
 
 def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
-    """All numbers of a file: (size // itemsize,), read-only. OSError if it cannot be opened or mapped.
+    """All numbers of a file: (size // itemsize,), read-only. OSError if it cannot be opened or
+    mapped.
 
-    Once the process has used half of the maps that the kernel allows it (vm.max_map_count), as with tens of thousands
-    of small shards, files are read instead. The other half is for everything else: without a map, the program's next
-    large array fails.
+    Once the process has used half of the maps that the kernel allows it (vm.max_map_count), as with
+    tens of thousands of small shards, files are read instead. The other half is for everything
+    else: without a map, the program's next large array fails.
     """
     unmap_dropped()
     if 2 * len(_mapped) >= _most_maps():
@@ -63,15 +65,19 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
             return np.empty(0, dtype)
         address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
         if address == _FAILED:
-            if (number := ctypes.get_errno()) != ENOMEM:
-                raise OSError(number, os.strerror(number), str(path))
+            code = ctypes.get_errno()
+            if code != errno.ENOMEM:
+                raise OSError(code, os.strerror(code), str(path))
             return _read(path, dtype)
     finally:
         os.close(descriptor)
     memory = (ctypes.c_char * size).from_address(address)
-    held = _mapped[address] = _Map(memory, _dropped.append)
-    held.address, held.size = address, size
-    numbers: np.ndarray = np.frombuffer(memory, dtype)  # type: ignore[call-overload]  # a ctypes array is a buffer
+    mapped = _Map(memory, _dropped.append)
+    mapped.address = address
+    mapped.size = size
+    _mapped[address] = mapped
+    # a ctypes array is a buffer
+    numbers: np.ndarray = np.frombuffer(memory, dtype)  # type: ignore[call-overload]
     numbers.flags.writeable = False
     return numbers
 
@@ -90,7 +96,8 @@ class _Map(weakref.ref["ctypes.Array[ctypes.c_char]"]):
 
 
 _mapped: dict[int, _Map] = {}  # by address
-# C's append, so that no Python runs where an array goes: a Ctrl-C that came there would be swallowed
+# C's append, so that no Python runs where an array goes: a Ctrl-C that came there would be
+# swallowed
 _dropped: deque[_Map] = deque()
 
 
@@ -98,9 +105,9 @@ def unmap_dropped() -> None:
     """Unmaps the files whose last array is gone."""
     while _dropped:
         with contextlib.suppress(IndexError):  # another thread took the last
-            gone = _dropped.popleft()
-            del _mapped[gone.address]
-            _libc.munmap(gone.address, gone.size)
+            dropped = _dropped.popleft()
+            del _mapped[dropped.address]
+            _libc.munmap(dropped.address, dropped.size)
 
 
 def read_ahead(numbers: np.ndarray) -> None:
@@ -115,5 +122,7 @@ def read_here_and_there(numbers: np.ndarray) -> None:
 
 def _advise(numbers: np.ndarray, advice: int) -> None:
     if numbers.nbytes:
-        begin = numbers.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
-        _libc.madvise(begin, numbers.ctypes.data + numbers.nbytes - begin, advice)
+        address = numbers.ctypes.data
+        begin = address // mmap.PAGESIZE * mmap.PAGESIZE
+        end = address + numbers.nbytes
+        _libc.madvise(begin, end - begin, advice)

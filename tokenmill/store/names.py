@@ -1,11 +1,11 @@
 """Checks names that come from others, in manifests, records, listings and tokenizers.
 
-    plain("shard", "shard_00000.000")           one part of a path; ValueError for "../../home/model"
-    plain_path("file", "data/a.parquet")        such parts below a folder
-    require_inside(folder, path)                ValueError if a link leads out of the folder, before anything is deleted
+    plain("shard", "shard_00000.000")          one part of a path; ValueError for "../../home/model"
+    plain_path("file", "data/a.parquet")       such parts below a folder
+    require_inside(folder, path)               ValueError if a link leads out of the folder
 
-A name is checked where it comes in (schema.py, hub listings, tokenizers), so that every path made from it stays in the
-folder that the user named.
+A name is checked where it comes in (schema.py, hub listings, tokenizers), so that every path made
+from it stays in the folder that the user named.
 """
 
 import os
@@ -19,7 +19,9 @@ NOT_SHOWN = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters
 
 def is_plain(name: object) -> bool:
     """Whether this can be one part of a path, and can be shown."""
-    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or len(name) > LONGEST:
+    if not isinstance(name, str) or name in ("", ".", ".."):
+        return False
+    if "/" in name or len(name) > LONGEST:
         return False
     if name.isascii():
         return name.isprintable()
@@ -34,8 +36,9 @@ def is_shown(character: str) -> bool:
 def plain(what: str, name: object) -> str:
     """The name. ValueError if it cannot be one part of a path."""
     if not is_plain(name):
+        shown = ascii(name)[:200]
         raise ValueError(
-            f"{what} must be a plain name, without `/` or control characters, not {ascii(name)[:200]}"
+            f"{what} must be a plain name, without `/` or control characters, not {shown}"
         )
     return str(name)
 
@@ -43,16 +46,20 @@ def plain(what: str, name: object) -> str:
 def plain_path(what: str, path: object) -> str:
     """The path. ValueError if it is not made of plain names below a folder."""
     if not isinstance(path, str) or not all(map(is_plain, path.split("/"))):
-        raise ValueError(
-            f"{what} must be a path of plain names below a folder, not {ascii(path)[:200]}"
-        )
+        shown = ascii(path)[:200]
+        raise ValueError(f"{what} must be a path of plain names below a folder, not {shown}")
     return path
 
 
 def require_inside(folder: Path, path: Path) -> None:
-    """ValueError if the folder of `path` is not inside `folder`, after following links. `path` itself may be a link."""
-    real, root = os.path.realpath(path.parent), os.path.realpath(folder)
+    """ValueError if the folder of `path` is not inside `folder`, after following links.
+
+    `path` itself may be a link.
+    """
+    real = os.path.realpath(path.parent)
+    root = os.path.realpath(folder)
     if os.path.commonpath([real, root]) != root:
         raise ValueError(
-            f"{path}: lies outside of {folder}, in {real}, by a link; nothing is deleted or written there"
+            f"{path}: lies outside of {folder}, in {real}, by a link; nothing is deleted or "
+            "written there"
         )

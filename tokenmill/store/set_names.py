@@ -1,8 +1,8 @@
 """Finds token sets on this disk by their names.
 
     set_folder("data/tokens/web-gpt2-1bd489c3")   a path is taken as it is, and so is "./web"
-    set_folder("web-gpt2-1bd489c3")               if there is no such set here: the folder under data/tokens
-    set_folder("web")                             the one set under data/tokens whose data set is called web
+    set_folder("web-gpt2-1bd489c3")               if it is not here: the folder under data/tokens
+    set_folder("web")                             the one set under data/tokens of the data set web
     find_token_set("data/tokens")                 the one set in there, whatever its name is
 
 A data set's name that fits two sets is an error that lists them; a folder of this name comes first.
@@ -23,26 +23,29 @@ TOKENS_ROOT = Path("data/tokens")  # where prepare writes sets, and where names 
 def set_folder(tokens: str | os.PathLike[str], here: Path = Path()) -> str | Path:
     """The folder, or the address, that names a token set. `here` is what relative paths start from.
 
-    ValueError if a short name fits several sets. A folder that does not exist is returned as it was given.
+    ValueError if a short name fits several sets. A folder that does not exist is returned as it was
+    given.
     """
-    where = named(tokens)
-    if (
-        isinstance(where, str)
-        or where.name != str(where)
-        or (here / where / "manifest.json").exists()
-    ):
-        return where
-    if os.fsdecode(tokens) != where.name:  # "./web", of which Path keeps "web"
-        return Path(os.path.abspath(here / where))
-    if (here / TOKENS_ROOT / where).exists():
-        return TOKENS_ROOT / where
-    found = list(_sets_of(here / TOKENS_ROOT, where.name))
-    if len(found) > 1:
-        listed = "".join(f"\n  {TOKENS_ROOT / path.name}" for path in found)
+    location = named(tokens)
+    if isinstance(location, str):
+        return location
+    is_short = location.name == str(location)
+    if not is_short or (here / location / "manifest.json").exists():
+        return location
+    if os.fsdecode(tokens) != location.name:  # "./web", of which Path keeps "web"
+        return Path(os.path.abspath(here / location))
+    if (here / TOKENS_ROOT / location).exists():
+        return TOKENS_ROOT / location
+    sets = list(_sets_of(here / TOKENS_ROOT, location.name))
+    if not sets:
+        return location
+    if len(sets) > 1:
+        listed = "".join(f"\n  {TOKENS_ROOT / path.name}" for path in sets)
         raise ValueError(
-            f"{where}: {len(found)} token sets have this name; give the name of one of these folders:{listed}"
+            f"{location}: {len(sets)} token sets have this name; give the name of one of these "
+            f"folders:{listed}"
         )
-    return TOKENS_ROOT / found[0].name if found else where
+    return TOKENS_ROOT / sets[0].name
 
 
 def _sets_of(root: Path, dataset: str) -> Iterator[Path]:
@@ -54,31 +57,39 @@ def _sets_of(root: Path, dataset: str) -> Iterator[Path]:
 
 
 def find_token_set(root: str | os.PathLike[str]) -> Path:
-    """The one token set under root; FileNotFoundError for none, ValueError that lists several, the newest last, or that
-    names one that is not finished.
+    """The one token set under root.
+
+    FileNotFoundError for none. ValueError that lists several, the newest last, or that names one
+    that is not finished.
     """
-    found = sorted(
-        Path(root).glob("*/manifest.json"), key=lambda path: (path.stat().st_mtime_ns, path)
-    )
-    if not found:
+    manifests = sorted(Path(root).glob("*/manifest.json"), key=_age)
+    if not manifests:
         raise FileNotFoundError(
             f"{Path(root).absolute()}: expected a token set, found none; run `tokenmill prepare` "
             "(in a clone `python prepare_data.py`) first, or name its folder with tokens="
         )
-    if len(found) > 1:
-        listed = "".join(
-            f"\n  {path.parent}, of {time.ctime(path.stat().st_mtime)}" for path in found
-        )
+    newest = manifests[-1].parent
+    if len(manifests) > 1:
+        listed = "".join(f"\n  {path.parent}, of {_made_at(path)}" for path in manifests)
         raise ValueError(
-            f"{root}: {len(found)} token sets are here, and none was named:{listed}\n"
-            f'name one where the loader is made; the last one that was prepared is\n  tokens="{found[-1].parent}"'
+            f"{root}: {len(manifests)} token sets are here, and none was named:{listed}\n"
+            "name one where the loader is made; the last one that was prepared is\n"
+            f'  tokens="{newest}"'
         )
-    begun = sorted(
-        {path.parent for path in Path(root).glob("*/shards")} - {path.parent for path in found}
-    )
-    if begun:
+    begun = {path.parent for path in Path(root).glob("*/shards")}
+    unfinished = sorted(begun - {newest})
+    if unfinished:
         raise ValueError(
-            f"{root}: none was named, and beside {found[0].parent} is {begun[0]}, which is not finished: finish it, "
-            f'delete it, or name the set where the loader is made, as tokens="{found[0].parent}"'
+            f"{root}: none was named, and beside {newest} is {unfinished[0]}, which is not "
+            "finished: finish it, delete it, or name the set where the loader is made, as "
+            f'tokens="{newest}"'
         )
-    return found[0].parent
+    return newest
+
+
+def _age(manifest: Path) -> tuple[int, Path]:
+    return manifest.stat().st_mtime_ns, manifest
+
+
+def _made_at(manifest: Path) -> str:
+    return time.ctime(manifest.stat().st_mtime)

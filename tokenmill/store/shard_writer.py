@@ -1,12 +1,14 @@
-"""Writes a shard: its tokens, offsets and optional columns, and then the record that makes it count.
+"""Writes a shard: its tokens, offsets and optional columns, and then the record that makes it
+count.
 
     with ShardWriter(folder, "shard_00000.000", "uint16", columns=["mask", "targets"]) as writer:
-        writer.write([0, 7, 8, 0, 9], [3, 2])                the tokens of two documents, and their lengths
-        writer.write_column("mask", [0, 0, 1, 0, 1])         a value for each token, or each document: columns.py
+        writer.write([0, 7, 8, 0, 9], [3, 2])           tokens of two documents, and their lengths
+        writer.write_column("mask", [0, 0, 1, 0, 1])    one a token, or a document: columns.py
         writer.write_column("targets", [1, 1])
         record = writer.finish({"source": ...})
 
-Documents come a few at a time, and only their lengths are held. A shard that is left before `finish` leaves no file.
+Documents come a few at a time, and only their lengths are held. A shard that is left before
+`finish` leaves no file.
 """
 
 from collections.abc import Sequence
@@ -24,31 +26,34 @@ class ShardWriter:
     """Writes one shard, a few documents at a time. Nothing counts before `finish`."""
 
     def __init__(self, folder: Path, name: str, dtype: str, columns: Sequence[str] = ()):
-        self.folder, self.name, self.dtype = folder, name, dtype
-        self.num_documents = self.num_tokens = 0
-        self._lengths = [
-            np.zeros(1, np.uint32)
-        ]  # and those of documents: sums of them are the offsets
+        self.folder = folder
+        self.name = name
+        self.dtype = dtype
+        self.num_documents = 0
+        self.num_tokens = 0
+        self._lengths = [np.zeros(1, np.uint32)]  # a 0 first: their sums are the offsets
         (folder / "shards").mkdir(exist_ok=True)
         self._bin = AtomicFile(shard_path(folder, name, TOKENS.suffix))
         self._columns: dict[str, TableFile | _ColumnFile] = {}
-        for column in (COLUMNS[suffix] for suffix in columns):
+        for suffix in columns:
+            column = COLUMNS[suffix]
             kind = TableFile if column.dtype == PARQUET else _ColumnFile
-            self._columns[column.suffix] = kind(folder, name, column)
+            self._columns[suffix] = kind(folder, name, column)
 
     def write(
         self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray
     ) -> None:
         """Appends documents: their tokens (num_tokens,) one after the other, their lengths."""
         self._bin.write(np.ascontiguousarray(tokens, dtype=DTYPES[self.dtype]).data)
-        self._lengths.append(
-            np.asarray(lengths, np.uint32)
-        )  # OverflowError for a document of over 4 billion tokens
+        # OverflowError for a document of over 4 billion tokens
+        self._lengths.append(np.asarray(lengths, np.uint32))
         self.num_documents += len(lengths)
         self.num_tokens += len(tokens)
 
     def write_column(self, suffix: str, values: Any) -> None:
-        """Appends values to an optional column: a sequence of numbers, or to a table a pyarrow.Table."""
+        """Appends values to an optional column: a sequence of numbers, or to a table a
+        pyarrow.Table.
+        """
         self._columns[suffix].write_values(values)
 
     def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +65,7 @@ class ShardWriter:
         np.cumsum(offsets, out=offsets)  # in place, as there may be millions
         assert offsets[-1] == self.num_tokens, "the lengths do not add up to the tokens"
         for column in self._columns.values():
-            column.require_count(self.num_documents, self.num_tokens)
+            column.end(self.num_documents, self.num_tokens)
         record = header("shard") | {
             "name": self.name,
             "dtype": self.dtype,
@@ -68,9 +73,11 @@ class ShardWriter:
             "tokens": self.num_tokens,
             **facts,
         }
-        record["bin"] = self._bin.commit()
-        record["idx"] = write_file(shard_path(self.folder, self.name, OFFSETS.suffix), offsets.data)
-        record |= {suffix: file.commit() for suffix, file in self._columns.items()}
+        offsets_path = shard_path(self.folder, self.name, OFFSETS.suffix)
+        record[TOKENS.suffix] = self._bin.commit()
+        record[OFFSETS.suffix] = write_file(offsets_path, offsets.data)
+        for suffix, file in self._columns.items():
+            record[suffix] = file.commit()
         write_json(shard_path(self.folder, self.name, "json"), record)
         return record
 
@@ -92,7 +99,8 @@ class _ColumnFile(AtomicFile):
 
     def __init__(self, folder: Path, name: str, column: Column):
         super().__init__(shard_path(folder, name, column.suffix))
-        self.column, self._count = column, 0
+        self.column = column
+        self._count = 0
         self._bits = np.zeros(0, np.uint8)  # values of the last byte, which is not full yet
 
     def write_values(self, values: Sequence[int] | np.ndarray) -> None:
@@ -100,41 +108,46 @@ class _ColumnFile(AtomicFile):
         self._count += len(numbers)
         if self.column.dtype == BIT:
             bits = np.concatenate([self._bits, numbers])
-            whole = len(bits) // 8 * 8
-            self._bits, numbers = bits[whole:], np.packbits(bits[:whole], bitorder="little")
+            full = len(bits) // 8 * 8
+            self._bits = bits[full:]
+            numbers = np.packbits(bits[:full], bitorder="little")
         self.write(numbers.data)
 
-    def require_count(self, documents: int, tokens: int) -> None:
-        """Ends the column. ValueError where it has too few or too many values."""
+    def end(self, documents: int, tokens: int) -> None:
+        """Writes the last bits. ValueError where the column has too few or too many values."""
         self.write(np.packbits(self._bits, bitorder="little").data)
         expected = self.column.count(documents, tokens)
         if self._count != expected:
             raise ValueError(
-                f"{self.path}: expected {expected:,} values, one a {self.column.per}, found {self._count:,}"
+                f"{self.path}: expected {expected:,} values, one a {self.column.per}, "
+                f"found {self._count:,}"
             )
 
 
 class TableFile(AtomicFile):
-    """A column that is a table. It is held until it is complete, as its types may change on the way."""
+    """A column that is a table.
+
+    It is held until it is complete, as its types may change on the way.
+    """
 
     def __init__(self, folder: Path, name: str, column: Column):
         super().__init__(shard_path(folder, name, column.suffix))
-        self.column, self._tables = column, list[Any]()
+        self.column = column
+        self._tables: list[Any] = []
 
     def write_values(self, values: Any) -> None:
         self._tables.append(values)
 
-    def require_count(self, documents: int, tokens: int) -> None:
-        """Ends the table. ValueError where it has too few or too many rows."""
-        from tokenmill.store.tables import (
-            merged,
-            parquet_of,
-        )  # and pyarrow, which only preparing needs
+    def end(self, documents: int, tokens: int) -> None:
+        """Writes the table. ValueError where it has too few or too many rows."""
+        # imports pyarrow, which only preparing needs
+        from tokenmill.store.tables import merged, parquet_of
 
         table = merged(self._tables)
         if table.num_rows != documents:
             raise ValueError(
-                f"{self.path}: expected {documents:,} rows, one a document, found {table.num_rows:,}"
+                f"{self.path}: expected {documents:,} rows, one a document, "
+                f"found {table.num_rows:,}"
             )
         self.write(parquet_of(table))
         self._tables = []

@@ -23,23 +23,23 @@ ROWS = 1 << 17  # in a row group
 
 def merged(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables one below the other. ValueError if a column has several types that are not numbers."""
-    names = dict.fromkeys(name for table in tables for name in table.column_names)
-    columns = [
-        [t.column(name) if name in t.column_names else pa.nulls(len(t)) for t in tables]
-        for name in names
-    ]
-    return pa.table(dict(zip(names, map(_joined, columns), strict=True)))
+    names: dict[str, None] = {}  # in the order in which they first come
+    for table in tables:
+        names |= dict.fromkeys(table.column_names)
+    return pa.table({name: _joined([_column(table, name) for table in tables]) for name in names})
+
+
+def _column(table: pa.Table, name: str) -> Any:
+    """A column, or nulls if the table lacks it."""
+    return table.column(name) if name in table.column_names else pa.nulls(len(table))
 
 
 def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     tables = [pa.table({"it": part}) for part in parts]
     try:
-        return (
-            pa.concat_tables(tables, promote_options="permissive").unify_dictionaries().column("it")
-        )
-    except (
-        pa.ArrowException
-    ) as error:  # types that do not fit, or a number that does not fit into the wider one
+        joined = pa.concat_tables(tables, promote_options="permissive")
+        return joined.unify_dictionaries().column("it")
+    except pa.ArrowException as error:  # types, or a number, that do not fit into the wider one
         raise ValueError(
             f"a column to keep has several types ({error}); make it one type, or do not keep it"
         ) from error
@@ -65,9 +65,10 @@ def read_schema(path: Path) -> pa.Schema:
 def metadata_of(
     token_set: TokenSet, entry: ShardEntry, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """The metadata of a shard's documents, a row each, or some columns of it; one that the shard lacks is left out.
+    """The metadata of a shard's documents, a row each, or some columns of it.
 
-    Raises ValueError if the shard has none, or if it is damaged.
+    A column that the shard lacks is left out. Raises ValueError if the shard has none, or if it is
+    damaged.
     """
     path = token_set.column_path(entry, META.suffix)
     there = read_schema(path).names
@@ -75,8 +76,8 @@ def metadata_of(
     table = _read(pq.read_table, path, columns=names, partitioning=None)
     if table.num_rows != entry.documents:
         raise ValueError(
-            f"{path}: expected the metadata of {entry.documents:,} documents, found {table.num_rows:,}; delete it, and "
-            "prepare again with --keep-columns"
+            f"{path}: expected the metadata of {entry.documents:,} documents, found "
+            f"{table.num_rows:,}; delete it, and prepare again with --keep-columns"
         )
     return table
 

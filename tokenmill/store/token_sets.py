@@ -1,10 +1,10 @@
 """A folder of shards that one tokenizer made, and its manifest, which makes it a token set.
 
-manifest.json       the shards in order, each with its split, counts and checksums; what they add up to
-manifests/          every manifest that ever was, <digest>.json: a position names the one that its epoch goes over
-tokenizer.json      the whole tokenizer
-token_bytes.npy     bytes of text that each token id stands for, 0 for special tokens
-shards/             three files a shard, and the columns that chat sets and metadata add (shards.py, columns.py)
+manifest.json     the shards in order, each with its split, counts and checksums; their totals
+manifests/        every manifest that ever was, <digest>.json: a position names that of its epoch
+tokenizer.json    the whole tokenizer
+token_bytes.npy   bytes of text that each token id stands for, 0 for special tokens
+shards/           three files a shard, and columns of chat sets and metadata (shards.py, columns.py)
 """
 
 import copy
@@ -30,6 +30,7 @@ from tokenmill.store.shards import (
     Shard,
     ShardEntry,
     Split,
+    read_record,
     shard_path,
 )
 from tokenmill.store.views import DIGEST, FOLDER, View, read_view
@@ -44,32 +45,31 @@ def write_manifest(
     shards: list[tuple[dict[str, Any], Split]],
     origin: dict[str, Any] | None = None,
 ) -> None:
-    """Makes the folder a token set. `shards` are (record, split) in their order; the rest is summed up.
+    """Makes the folder a token set. `shards` are (record, split) in their order.
 
-    The folder has tokenizer.json and token_bytes.npy already. `origin` says where the source files are from.
+    The folder has tokenizer.json and token_bytes.npy already. `origin` says where the source files
+    are from.
     """
     records = [record for record, _ in shards]
+    names = [record["name"] for record in records]
+    counts = COUNTS + (CHAT_COUNTS if "chat" in tokenizer else ())
     manifest = header("tokens") | {
         "dataset": dataset,
         "dtype": dtype_name(tokenizer["vocab_size"]),
         "tokenizer": tokenizer,
-        **{count: sum(record[count] for record in records) for count in COUNTS},
-        **{
-            name: sum(r.get(name, 0) for r in records)
-            for name in CHAT_COUNTS
-            if "chat" in tokenizer
-        },
+        **{count: _total(records, count) for count in counts},
         **(origin or {}),
         "files": checksums_of_files(folder),
-        "records": {
-            record["name"]: sha256_of_file(shard_path(folder, record["name"], "json"))
-            for record in records
-        },
+        "records": {name: sha256_of_file(shard_path(folder, name, "json")) for name in names},
         "shards": [ShardEntry.of_record(record, split).listed() for record, split in shards],
     }
     (folder / "manifests").mkdir(exist_ok=True)
-    for path in (kept_manifest(folder, digest_of(manifest)), folder / "manifest.json"):
-        write_json(path, manifest)
+    write_json(kept_manifest(folder, digest_of(manifest)), manifest)
+    write_json(folder / "manifest.json", manifest)
+
+
+def _total(records: list[dict[str, Any]], count: str) -> int:
+    return sum(record.get(count, 0) for record in records)
 
 
 def checksums_of_files(folder: Path) -> dict[str, str]:
@@ -85,7 +85,7 @@ def write_token_bytes(folder: Path, token_bytes: np.ndarray) -> None:
 
 
 def kept_manifest(folder: Path, digest: str) -> Path:
-    """The path of a manifest in manifests/. ValueError if this is not a digest, as positions come from others."""
+    """The path of a manifest in manifests/. ValueError if this is not a digest."""
     if not DIGEST.fullmatch(digest):
         raise ValueError(f"expected the digest of a manifest, 16 hex digits, found {digest!r}")
     return folder / "manifests" / f"{digest}.json"
@@ -94,28 +94,27 @@ def kept_manifest(folder: Path, digest: str) -> Path:
 def require_kept_manifests(folder: Path) -> None:
     """ValueError if manifests/ has a file that is not a manifest called after its digest."""
     for path in sorted((folder / "manifests").glob("*.json")):
-        found = digest_of(read_json(path, "tokens"))
-        if found != path.stem:
+        digest = digest_of(read_json(path, "tokens"))
+        if digest != path.stem:
             raise ValueError(
-                f"{path}: expected a manifest that is called after its digest, {found}; move it elsewhere"
+                f"{path}: expected a manifest that is called after its digest, {digest}; move it "
+                "elsewhere"
             )
 
 
 def digest_of(manifest: dict[str, Any]) -> str:
-    """16 hex digits that change when any token, document, listed column or split changes, or the order of shards."""
-    shards = [
-        (one["name"], one["split"], one["documents"], one["tokens"], *map(one.get, LISTED))
-        for one in manifest["shards"]
-    ]
-    return hashlib.sha256(
-        repr((manifest["tokenizer"]["fingerprint"], shards)).encode()
-    ).hexdigest()[:16]
+    """16 hex digits that change with any token, document, listed column, split, or order of shards."""
+    fields = ("name", "split", "documents", "tokens", *LISTED)
+    shards = [tuple(map(entry.get, fields)) for entry in manifest["shards"]]
+    content = repr((manifest["tokenizer"]["fingerprint"], shards))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class TokenSet:
-    """A folder of shards that one tokenizer made. Reads the manifest (its shards are `entries`); opens them one by one.
+    """A folder of shards that one tokenizer made. Reads the manifest; opens shards one by one.
 
-    Raises FileNotFoundError if the folder or its manifest is missing, ValueError if the manifest is of another version.
+    `entries` are its shards, in order. Raises FileNotFoundError if the folder or its manifest is
+    missing, ValueError if the manifest is of another version.
     """
 
     address: str  # its folder, or its address (remote/token_set.py)
@@ -123,40 +122,27 @@ class TokenSet:
 
     def __init__(self, path: str | os.PathLike[str]):
         if is_address(path):
+            address = redact(os.fspath(path))
             raise ValueError(
-                f"{redact(os.fspath(path))}: expected a folder on this disk, found an address; RowLoader and "
+                f"{address}: expected a folder on this disk, found an address; RowLoader and "
                 "the commands take addresses, and `tokenmill pull` fetches a whole set"
             )
         self.path = Path(os.path.abspath(set_folder(path)))  # whatever folder the process goes to
         self.address = str(self.path)
-        manifest = self.path / "manifest.json"
-        if not manifest.exists():
-            if below := sorted(self.path.glob("*/manifest.json")):
-                raise FileNotFoundError(
-                    f"{self.path}: expected a token set, found a folder of {counted(len(below), 'token set')}; name "
-                    f"one of them, as {below[0].parent}"
-                )
-            found = "a folder without manifest.json" if self.path.is_dir() else "no such folder"
-            found = "a file" if self.path.is_file() else found
-            raise FileNotFoundError(
-                f"{self.path}: expected a finished token set, found {found}; run `tokenmill prepare`, or "
-                "prepare_data.py, first (again, if it was interrupted); `tokenmill list` prints the sets that are there"
-            )
-        self._take(read_json(manifest, "tokens"))
+        _require_manifest(self.path)
+        self._load(read_json(self.path / "manifest.json", "tokens"))
 
-    def _take(self, manifest: dict[str, Any]) -> None:
+    def _load(self, manifest: dict[str, Any]) -> None:
         self.digest = digest_of(manifest)
         self.entries = [ShardEntry.of_listed(listed) for listed in manifest["shards"]]
         self.manifest = {key: value for key, value in manifest.items() if key != "shards"}
-        self.records: dict[str, str] = manifest[
-            "records"
-        ]  # the SHA-256 of each shard's record, by name
+        # the SHA-256 of each shard's record, by name
+        self.records: dict[str, str] = manifest["records"]
         self.dtype: str = manifest["dtype"]
-        self.tokenizer: dict[str, Any] = manifest[
-            "tokenizer"
-        ]  # name, fingerprint, vocab_size, bos_token, bos_id
-        self.bos_id: int = self.tokenizer["bos_id"]
         self.numpy_dtype = DTYPES[self.dtype]
+        # name, fingerprint, vocab_size, bos_token, bos_id
+        self.tokenizer: dict[str, Any] = manifest["tokenizer"]
+        self.bos_id: int = self.tokenizer["bos_id"]
         self.is_chat = "chat" in self.tokenizer  # its documents are conversations, with a loss mask
 
     def split(self, split: str) -> list[ShardEntry]:
@@ -174,28 +160,42 @@ class TokenSet:
         """The last part of its folder or address."""
         return self.path.name
 
-    def have(self, name: str, facts: dict[str, Any] | None = None) -> Path:
-        """The path of one of its files, with these "sha256" and "bytes"; a set at an address fetches it."""
+    def path_of(self, name: str, facts: dict[str, Any] | None = None) -> Path:
+        """The path of one of its files; a set at an address fetches it, and checks these `facts`.
+
+        `facts` are its "sha256" and "bytes".
+        """
         return self.path / name
 
-    def bring(self, entries: list[ShardEntry]) -> None:
-        """Fetches the offsets and records of many shards at once. On this disk there is nothing to do."""
+    def fetch(self, entries: list[ShardEntry]) -> None:
+        """Fetches the offsets and records of many shards at once. On this disk they are there."""
 
     def file(self, name: str) -> Path:
         """The path of one of its small files: tokenizer.json, token_bytes.npy."""
-        return self.have(name, {"sha256": self.manifest["files"].get(name)})
+        return self.path_of(name, {"sha256": self.manifest["files"].get(name)})
 
     def column_path(self, entry: ShardEntry, suffix: str) -> Path:
         """The path of an optional column of a shard."""
-        return self.have(f"shards/{entry.name}.{suffix}", self.record(entry)[suffix])
+        return self.path_of(f"shards/{entry.name}.{suffix}", self.record(entry)[suffix])
+
+    def open(self, entry: ShardEntry) -> Shard:
+        """Maps a shard."""
+        return Shard(self.path, entry, self.dtype)
+
+    def record(self, entry: ShardEntry) -> dict[str, Any]:
+        """The record of a shard: its source, row groups, counts and checksums."""
+        return read_record(shard_path(self.path, entry.name, "json"), entry.name)
 
     # ------------------------------------------------------------------------ views
 
     def viewed(self, view: str | None) -> "TokenSet":
-        """The set with a view, by name or digest; None or "" for none. Raises what `read_view` raises."""
-        found = copy.copy(self)
-        found.view = read_view(self, view) if view else None
-        return found
+        """The set with a view, by name or digest; None or "" for none.
+
+        Raises as `read_view` does.
+        """
+        token_set = copy.copy(self)
+        token_set.view = read_view(self, view) if view else None
+        return token_set
 
     def view_names(self) -> list[str]:
         """The names of its views."""
@@ -206,16 +206,14 @@ class TokenSet:
         return [path.stem for path in sorted((self.path / FOLDER).glob("*.json"))]
 
     def view_file(self, name: str, facts: dict[str, Any] | None = None) -> Path:
-        """The path of a file of a view: of its JSON, or of an array with these "sha256" and "bytes"."""
-        return self.have(f"{FOLDER}/{name}", facts)
+        """The path of a file of a view: its JSON, or an array with these "sha256" and "bytes"."""
+        return self.path_of(f"{FOLDER}/{name}", facts)
 
-    def times_of(self, entry: ShardEntry) -> np.ndarray:
+    def repeats_of(self, entry: ShardEntry) -> np.ndarray:
         """How often each document of a shard counts: (documents,) int64, 1 without a view."""
-        return (
-            np.ones(entry.documents, np.int64)
-            if self.view is None
-            else self.view.counts_of(entry).astype(np.int64)
-        )
+        if self.view is None:
+            return np.ones(entry.documents, np.int64)
+        return self.view.repeats_of(entry).astype(np.int64)
 
     @property
     def view_digest(self) -> str:
@@ -230,58 +228,77 @@ class TokenSet:
 
     def knows(self, digest: str) -> bool:
         """Whether the set has, or once had, the manifest with this digest."""
-        return digest == self.digest or self._kept_manifest(digest) is not None
+        return digest == self.digest or self._former_manifest(digest) is not None
 
-    def _kept_manifest(self, digest: str) -> dict[str, Any] | None:
-        """A manifest that it has had, or None. ValueError if the file with its name is another one."""
+    def _former_manifest(self, digest: str) -> dict[str, Any] | None:
+        """A manifest that it has had, or None.
+
+        ValueError if the file of its name is another one.
+        """
         try:
-            path = self.have(f"manifests/{kept_manifest(self.path, digest).name}")
+            path = self.path_of(f"manifests/{kept_manifest(self.path, digest).name}")
             manifest = read_json(path, "tokens")
         except FileNotFoundError:
             return None
-        if (found := digest_of(manifest)) != digest:
+        actual = digest_of(manifest)
+        if actual != digest:
             raise ValueError(
-                f"{self.display_name}: manifests/{path.name}: expected the manifest with this digest, found {found}; "
-                "put the right file back"
+                f"{self.display_name}: manifests/{path.name}: expected the manifest with this "
+                f"digest, found {actual}; put the right file back"
             )
         return manifest
 
     def as_it_was(self, digest: str, split: str) -> Self:
-        """The set as it was when its manifest had this digest. ValueError if that manifest is not known, or a shard of
-        the split is gone or was replaced since.
+        """The set as it was when its manifest had this digest.
+
+        ValueError if that manifest is not known, or a shard of the split is gone or was replaced
+        since.
         """
         if digest == self.digest:
             return self
-        if (manifest := self._kept_manifest(digest)) is None:
+        manifest = self._former_manifest(digest)
+        if manifest is None:
             raise ValueError(
-                f"{self.display_name}: this was never the token set with manifest {digest}: expected "
-                f"manifests/{digest}.json, found no such file; name the set that it was, or put the file back"
+                f"{self.display_name}: this was never the token set with manifest {digest}: "
+                f"expected manifests/{digest}.json, found no such file; name the set that it was, "
+                "or put the file back"
             )
-        was, now = self._taken(manifest), {(entry.name, entry.sha256) for entry in self.entries}
-        for entry in was.split(split):
-            if (entry.name, entry.sha256) not in now:
+        former = self._with_manifest(manifest)
+        present = {(entry.name, entry.sha256) for entry in self.entries}
+        for entry in former.split(split):
+            if (entry.name, entry.sha256) not in present:
                 raise ValueError(
-                    f"{self.display_name}: expected shard {entry.name} of {entry.sources[0]}, with {entry.tokens:,} "
-                    "tokens, as the set once had it, found none; put that file back, prepare again, and resume"
+                    f"{self.display_name}: expected shard {entry.name} of {entry.sources[0]}, with "
+                    f"{entry.tokens:,} tokens, as the set once had it, found none; put that file "
+                    "back, prepare again, and resume"
                 )
-        return was
+        return former
 
-    def _taken(self, manifest: dict[str, Any]) -> Self:
-        was = copy.copy(self)
-        was.view = None  # it is of another manifest
-        was._take(manifest)
-        return was
+    def _with_manifest(self, manifest: dict[str, Any]) -> Self:
+        former = copy.copy(self)
+        former.view = None  # it is of another manifest
+        former._load(manifest)
+        return former
 
-    def open(self, entry: ShardEntry) -> Shard:
-        """Maps a shard."""
-        return Shard(self.path, entry, self.dtype)
 
-    def record(self, entry: ShardEntry) -> dict[str, Any]:
-        """The record of a shard: its source, row groups and the documents in each, counts and checksums."""
-        path = shard_path(self.path, entry.name, "json")
-        record = read_json(path, "shard")
-        if record["name"] != entry.name:
-            raise ValueError(
-                f"{path}: expected the record of shard {entry.name}, found that of {record['name']}"
-            )
-        return record
+def _require_manifest(folder: Path) -> None:
+    """FileNotFoundError that says what the folder is, if it is no token set."""
+    if (folder / "manifest.json").exists():
+        return
+    below = sorted(folder.glob("*/manifest.json"))
+    if below:
+        sets = counted(len(below), "token set")
+        raise FileNotFoundError(
+            f"{folder}: expected a token set, found a folder of {sets}; name one of them, as "
+            f"{below[0].parent}"
+        )
+    actual = "no such folder"
+    if folder.is_dir():
+        actual = "a folder without manifest.json"
+    elif folder.is_file():
+        actual = "a file"
+    raise FileNotFoundError(
+        f"{folder}: expected a finished token set, found {actual}; run `tokenmill prepare`, or "
+        "prepare_data.py, first (again, if it was interrupted); `tokenmill list` prints the sets "
+        "that are there"
+    )

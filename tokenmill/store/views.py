@@ -1,16 +1,17 @@
-"""A view of a token set: how often each document counts, 0 to 255 times, as files beside the set's shards.
+"""A view of a token set: how often each document counts, 0 to 255 times, as files beside the set's
+shards.
 
-    views/<name>.json          the rule, what it counted, and the digest of the view that the name stands for
+    views/<name>.json          the rule, what it counted, and the digest of the view
     views/<digest>.json        the same, kept for positions when the name stands for another view
-    views/<digest>.counts      uint8, one for each document of the set, shard after shard as the manifest lists them
+    views/<digest>.counts      uint8, one for each document of the set, in the manifest's order
     views/<digest>.slices      the slices of its copies (rows/windows.py), which training shuffles
 
-Reading a view takes numpy alone: the counts are memory-mapped, and the rule is only shown. tokenmill/views/ evaluates
-rules. A view belongs to one manifest; if the set has grown since, it is made again (`tokenmill view --update`).
+Reading a view takes numpy alone: the counts are memory-mapped, and the rule is only shown.
+tokenmill/views/ evaluates rules. A view belongs to one manifest; if the set has grown since, it is
+made again (`tokenmill view --update`).
 """
 
 import re
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -31,34 +32,38 @@ class View:
 
     def __init__(self, token_set: Any, facts: dict[str, Any]):
         self._entries = list(token_set.entries)
-        self.path_of, self.facts = token_set.view_file, facts
+        self.path_of = token_set.view_file
+        self.facts = facts
         self.name: str = facts["name"]
         self.digest: str = facts["digest"]
         self.slice_tokens: int = facts["slice_tokens"]
-        ends = accumulate(entry.documents for entry in self._entries)
-        self._first = {
-            entry.name: end - entry.documents
-            for entry, end in zip(self._entries, ends, strict=True)
-        }
+        self._first: dict[str, int] = {}  # the number of each shard's first document in the set
+        self._documents = 0
+        for entry in self._entries:
+            self._first[entry.name] = self._documents
+            self._documents += entry.documents
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How often each document of the set counts, in the order of the manifest: (documents,) uint8, mapped."""
-        return self._map("counts", np.dtype("u1"), sum(entry.documents for entry in self._entries))
+        """How often each document of the set counts: (documents,) uint8, mapped."""
+        return self._map("counts", np.dtype("u1"), self._documents)
 
-    def counts_of(self, entry: ShardEntry) -> np.ndarray:
+    def repeats_of(self, entry: ShardEntry) -> np.ndarray:
         """How often each document of a shard counts: (documents,) uint8."""
         first = self._first[entry.name]
-        found: np.ndarray = self.counts[first : first + entry.documents]
-        return found
+        repeats: np.ndarray = self.counts[first : first + entry.documents]
+        return repeats
 
     def slices_of(self, split: str, dtype: np.dtype[Any]) -> np.ndarray:
-        """The slices of a split, with `shard` as the shard's number in that split: (num_slices,) of `dtype`."""
+        """The slices of a split, with `shard` as the shard's number in it: (num_slices,) of
+        `dtype`.
+        """
         slices = self._map("slices", dtype, self.facts["slices"]["bytes"] // dtype.itemsize)
         is_in = np.array([entry.split == split for entry in self._entries], bool)
-        some = np.array(slices[is_in[slices["shard"]]])
-        some["shard"] = (np.cumsum(is_in) - 1)[some["shard"]]
-        return some
+        numbers = np.cumsum(is_in) - 1  # of the set's shards, in the split
+        chosen = np.array(slices[is_in[slices["shard"]]])
+        chosen["shard"] = numbers[chosen["shard"]]
+        return chosen
 
     def tokens(self, split: str) -> int:
         """How many tokens an epoch of the split has."""
@@ -72,19 +77,22 @@ class View:
 
 
 def read_view(token_set: Any, name: str) -> View:
-    """A TokenSet's view of this name, or with this digest. FileNotFoundError with the names that there are; ValueError
-    if it is of another manifest.
+    """A TokenSet's view of this name, or with this digest.
+
+    FileNotFoundError with the names that there are; ValueError if it is of another manifest.
     """
     shown = token_set.display_name
-    if not isinstance(name, str) or not (DIGEST.fullmatch(name) or NAME.fullmatch(name)):
+    is_name = isinstance(name, str) and (DIGEST.fullmatch(name) or NAME.fullmatch(name))
+    if not is_name:
         raise ValueError(f"view must be the name of a view of {shown}, not {ascii(name)[:100]}")
     try:
         facts = read_json(token_set.view_file(f"{name}.json"), "view")
     except FileNotFoundError as error:
         known = ", ".join(token_set.view_names()) or "none"
         raise FileNotFoundError(
-            f"{shown}: expected a view {name!r}, found {known}; make it by `tokenmill view FOLDER --name {name} "
-            "--where ...` on this disk (and push it), or, if it is a digest that a position names, put its file back"
+            f"{shown}: expected a view {name!r}, found {known}; make it by `tokenmill view FOLDER "
+            f"--name {name} --where ...` on this disk (and push it), or, if it is a digest that a "
+            "position names, put its file back"
         ) from error
     if DIGEST.fullmatch(name) and name != facts["digest"]:
         raise ValueError(
@@ -92,7 +100,8 @@ def read_view(token_set: Any, name: str) -> View:
         )
     if facts["manifest"] != token_set.digest:
         raise ValueError(
-            f"{shown}: view {name!r} is of manifest {facts['manifest']}, and the set has grown or changed since, to "
-            f"{token_set.digest}; run `tokenmill view {shown} --name {name} --update`"
+            f"{shown}: view {name!r} is of manifest {facts['manifest']}, and the set has grown or "
+            f"changed since, to {token_set.digest}; run `tokenmill view {shown} --name {name} "
+            "--update`"
         )
     return View(token_set, facts)

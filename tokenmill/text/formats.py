@@ -39,21 +39,17 @@ CONVERSATION_COLUMNS = (
 class ReadOptions:
     """How to find the documents in a file."""
 
-    text_column: str = (
-        "text"  # or doc.text, a field of a struct; or title,text: several, joined by a blank line
-    )
-    document_separator: str | None = (
-        None  # between documents of a text file; None: a file is one document
-    )
+    # or doc.text, a field of a struct; or title,text: several, joined by a blank line
+    text_column: str = "text"
+    # between documents of a text file; None: a file is one document
+    document_separator: str | None = None
     keep_columns: tuple[str, ...] = ()  # columns kept beside the tokens; `name?` may be missing
-    max_document_bytes: int = (
-        MAX_DOCUMENT_BYTES  # longer texts, and lines of jsonl, are left out and counted
-    )
+    # longer texts, and lines of jsonl, are left out and counted
+    max_document_bytes: int = MAX_DOCUMENT_BYTES
     skip_broken: bool = False  # leave out broken lines and count them; otherwise they are errors
     conversations: bool = False  # documents are conversations, given as JSON, and not texts
-    messages_column: str | None = (
-        None  # the column with the messages, if it has none of the usual names
-    )
+    # the column with the messages, if it has none of the usual names
+    messages_column: str | None = None
 
     @property
     def kept(self) -> list[str]:
@@ -98,9 +94,8 @@ class Rows(NamedTuple):
     row_group: int | None = None
     broken: int = 0  # lines that were left out
     oversized: int = 0  # texts that were left out while reading because they are too long
-    place: Callable[[int], str] | None = (
-        None  # where in the file the row with this number is, for errors
-    )
+    # where in the file the row with this number is, for errors
+    place: Callable[[int], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,12 +105,10 @@ class TextFormat:
     name: str
     suffixes: tuple[str, ...]  # in lower case
     reader: str  # the module and function of text/ that read part k of n of a file, as Rows
-    compressed: tuple[
-        str, ...
-    ] = ()  # suffixes that .gz or .zst may follow, if the whole file is compressed
-    is_cut: bool = (
-        True  # several workers read parts of one file; otherwise one worker reads all of it
-    )
+    # suffixes that .gz or .zst may follow, if the whole file is compressed
+    compressed: tuple[str, ...] = ()
+    # several workers read parts of one file; otherwise one worker reads all of it
+    is_cut: bool = True
     is_text: bool = False  # without a separator a file is one document
     text_per_byte: float = 1.0  # bytes of text in a byte of the file, about
     document: str = "row"  # what `show` calls one document,

@@ -38,9 +38,8 @@ class SourceFile:
     name: str  # its path below the source, the same on every machine
     path: str  # absolute; or a URL
     bytes: int  # as listed
-    validates: float = (
-        0.0  # the share of its documents that validates; between 0 and 1 a hash of the text decides
-    )
+    # the share of its documents that validates; between 0 and 1 a hash of the text decides
+    validates: float = 0.0
     hub: HubSource | None = None
     identity: str | None = None  # what changes when a file at a URL does, if the listing says it
 

@@ -42,9 +42,8 @@ class ChatRule:
     variables: dict[str, str] = field(
         default_factory=dict
     )  # bos_token, eos_token ... as the template sees them
-    text_fingerprint: str = (
-        ""  # of the tokenizer without this rule, and without the tokens that were added for it
-    )
+    # of the tokenizer without this rule, and without the tokens that were added for it
+    text_fingerprint: str = ""
 
     @property
     def is_nanochat(self) -> bool:

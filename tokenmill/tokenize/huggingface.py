@@ -56,9 +56,8 @@ class HuggingFace(Tokenizer):
     """A tokenizer that `tokenizers` runs; `parts` are those of its tokenizer.json, less the three things above."""
 
     parts: dict[str, Any] = field(default_factory=dict, repr=False)  # not to be changed
-    code_points: str = (
-        ""  # SHA-256 of their ids: releases of the library follow Unicode tables of different years
-    )
+    # SHA-256 of their ids: releases of the library follow Unicode tables of different years
+    code_points: str = ""
 
     library = "tokenizers"
     may_make_bos = True

@@ -54,9 +54,8 @@ class Tokenizer:
     special_tokens: dict[str, int] = field(repr=False)
     bos_token: str
     eot_token: str | None = None  # what documents end with, if anything
-    chat: "ChatRule | None" = (
-        None  # how conversations are rendered, if its documents are conversations
-    )
+    # how conversations are rendered, if its documents are conversations
+    chat: "ChatRule | None" = None
 
     library: ClassVar[str] = "tiktoken"  # the reference, which decides which ids are right
     may_make_bos: ClassVar[bool] = False  # of ordinary text

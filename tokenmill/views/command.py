@@ -31,16 +31,13 @@ from tokenmill.views.rule import Rule
 class ViewCommand:
     """Choose and repeat the documents of a token set by a rule."""
 
-    tokens: tyro.conf.Positional[
-        Annotated[str, tyro.conf.arg(metavar="TOKENS")]
-    ]  # the token set's folder
+    # the token set's folder
+    tokens: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
     name: str | None = None  # the view's name; without a rule, shows that view
-    where: str | None = (
-        None  # SQL that is true for documents to keep, as "score >= 3 and language = 'en'"
-    )
-    repeat: str | None = (
-        None  # SQL for how often a document counts, as 0.5 or "case when score > 4 then 3 else 1 end"
-    )
+    # SQL that is true for documents to keep, as "score >= 3 and language = 'en'"
+    where: str | None = None
+    # SQL for how often a document counts, as 0.5 or "case when score > 4 then 3 else 1 end"
+    repeat: str | None = None
     cap: int | None = None  # a document counts at most so many times
     update: bool = False  # make the view again by its rule, or all views: after the set has grown
 

@@ -132,7 +132,7 @@ def distributions(
         times = (
             ones
             if view is None
-            else np.concatenate([view.counts_of(entry) for entry in held]).astype(int)
+            else np.concatenate([view.repeats_of(entry) for entry in held]).astype(int)
         )
         numbers = dict(zip(SUMS, (ones, tokens, times, tokens * times), strict=True))
         for name, (head, *fields) in list(paths.items()):
