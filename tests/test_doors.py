@@ -10,7 +10,7 @@ from file_server import FileServer, Hub, environment
 from making import make_text, read_manifest, run_prepare, tree, write_parquet
 
 from tokenmill import cli
-from tokenmill.remote.copy import pull
+from tokenmill.remote.pull import pull
 
 ELSEWHERE = ["../../home/model", "/{home}/model", "a/../../../home/model", "..", ""]
 TRICKS = [*ELSEWHERE, "a\nb", "a\x1b[31m", "a\u202eb", "a\0b"]

@@ -7,7 +7,7 @@ from elsewhere import SMALL, lengths
 from file_server import FileServer, Hub
 from making import make_token_set
 
-from tokenmill.remote import files, ranges
+from tokenmill.remote import files, ranges, retry
 from tokenmill.rows import windows
 
 
@@ -51,7 +51,7 @@ def small_windows(monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(files, "PATIENCE_SECONDS", 2.0)
-    monkeypatch.setattr(files, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(ranges, "SILENCE_SECONDS", 0.3)
     monkeypatch.setattr(ranges, "SECONDS", 0.8)

@@ -15,8 +15,10 @@ from file_server import FileServer
 from making import give_small_files, make_token_set, read_manifest, tree, wait_until
 
 from tokenmill import TokenSet, cli
-from tokenmill.remote import copy, files
-from tokenmill.remote.copy import pull, push
+from tokenmill.remote import files
+from tokenmill.remote import push as pushing
+from tokenmill.remote.pull import pull
+from tokenmill.remote.push import push
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.locks import locked
 
@@ -76,7 +78,7 @@ def test_a_record_is_sent_after_its_tokens_and_the_manifest_last(folder, tmp_pat
     """So that whoever looks at any moment sees the old set or the new one, and no shard that is not whole."""
     sent, real = [], files.write
     monkeypatch.setattr(
-        copy, "write", lambda address, name, data: (real(address, name, data), sent.append(name))
+        pushing, "write", lambda address, name, data: (real(address, name, data), sent.append(name))
     )
     push(TokenSet(folder), f"memory://order/{tmp_path.name}")
     assert sent[-1] == "manifest.json"
@@ -225,7 +227,7 @@ def test_what_cannot_be_is_said_before_anything_is_made(
     folder, bucket, hub, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(copy, "MOST_IN_A_FOLDER", 10)
+    monkeypatch.setattr(pushing, "MOST_IN_A_FOLDER", 10)
     for words, told in {
         ("push", folder, "https://host/tokens/web"): "files cannot be sent there one by one",
         ("push", folder, "hf://datasets/o/n/web"): "expected --license",

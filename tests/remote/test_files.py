@@ -11,7 +11,8 @@ from file_server import FileServer
 from tokenmill import RowLoader
 from tokenmill.addresses import named
 from tokenmill.remote import files
-from tokenmill.remote.files import WrongBytes, read, sizes, write
+from tokenmill.remote.files import read, sizes, write
+from tokenmill.remote.retry import WrongBytes
 from tokenmill.remote.token_set import open_set
 
 DATA = bytes(range(256)) * 400  # 102,400 bytes

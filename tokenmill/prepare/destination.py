@@ -16,8 +16,8 @@ from typing import Any
 
 from tokenmill.addresses import has_scheme, joined
 from tokenmill.messages import redact
-from tokenmill.remote.copy import push_rest, push_shard
 from tokenmill.remote.files import read, require_writable, sizes, write
+from tokenmill.remote.push import push_rest, push_shard
 from tokenmill.store.files import parse_json, read_json, remove_temporary_files, write_file
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of

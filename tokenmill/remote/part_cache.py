@@ -3,15 +3,16 @@
     CACHE/parts/<shard>/0           bytes 0 to 1 MiB of a shard's tokens
     CACHE/sets/<set>/...            a set's small files (token_set.py), which are never evicted
 
-<shard> is the SHA-256 of the shard's record, which has the CRC-32 of each MiB. So what lies there cannot be another
-shard's. A process compares a part when it fetches it, and again when it maps it.
+<shard> is the SHA-256 of the shard's record, which has the CRC-32 of each MiB. So what lies there
+cannot be another shard's. A process compares a part when it fetches it, and again when it maps it.
 
-A part is fetched under a temporary name and renamed. Meanwhile its process holds a lock on `<part>.lock`, so that eight
-ranks of a machine fetch it once. No row depends on the lock: without it, the second rename puts the same bytes there.
+A part is fetched under a temporary name and renamed. Meanwhile its process holds a lock on
+`<part>.lock`, so that eight ranks of a machine fetch it once. No row depends on the lock: without
+it, the second rename puts the same bytes there.
 
-A part is evicted by unlink; POSIX keeps its bytes for whoever has it mapped. Mapping a part sets its time. First go
-parts of sets that this process does not read, the oldest first; then those of windows that are done, the last one
-first, as an epoch in random order needs the others sooner.
+A part is evicted by unlink; POSIX keeps its bytes for whoever has it mapped. Mapping a part sets
+its time. First go parts of sets that this process does not read, the oldest first; then those of
+windows that are done, the last one first, as an epoch in random order needs the others sooner.
 """
 
 import contextlib
@@ -25,44 +26,48 @@ import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.remote.files import WrongBytes, read
+from tokenmill.remote.files import read
 from tokenmill.remote.prefetch import Job
+from tokenmill.remote.retry import WrongBytes
 from tokenmill.store.files import BLOCK_BYTES, with_message
 from tokenmill.store.locks import take_lock
 from tokenmill.store.maps import map_file
 
 PART_BYTES = BLOCK_BYTES
 LOCK_SECONDS = 60.0  # then a part is fetched although another process is at it
-COUNT_AFTER, ROOM = (
-    64,
-    16,
-)  # parts of the limit: the cache is counted after a 64th is written; a 16th is evicted
+COUNT_AFTER = 64  # the cache is counted after a 64th of its limit is written
+ROOM = 16  # a 16th of the limit is evicted, to make room
 MOST_UNCOUNTED = 1 << 36  # bytes: at most a GiB is written between two counts
+OF_ANOTHER_SET, DONE, IN_USE = range(3)  # the order in which parts go
 
 
 class Cache:
-    """The folder of a user's parts, of at most `limit` bytes; None for nine tenths of what the disk has free.
+    """The folder of a user's parts, of at most `limit` bytes; None for nine tenths of what the disk
+    has free.
 
-    Offsets and records come on top. Several processes that write at once may be over the limit by a 64th each.
-    PermissionError if the folder is another user's.
+    Offsets and records come on top. Several processes that write at once may be over the limit by a
+    64th each. PermissionError if the folder is another user's.
     """
 
     def __init__(self, root: Path, limit: int | None = None):
-        self.root, self._limit = root, limit
+        self.root = root
+        self._limit = limit
         self.make_folder(root)
-        if (owner := root.stat().st_uid) != os.geteuid():
+        user = os.geteuid()
+        owner = root.stat().st_uid
+        if owner != user:
             raise PermissionError(
-                f"{root}: expected a cache of user {os.geteuid()}, found one of user {owner}; pass a cache_dir of your "
-                "own, or set TOKENMILL_CACHE"
+                f"{root}: expected a cache of user {user}, found one of user {owner}; pass a "
+                "cache_dir of your own, or set TOKENMILL_CACHE"
             )
-        self._count_after = (
-            min(limit or MOST_UNCOUNTED, shutil.disk_usage(root).total, MOST_UNCOUNTED)
-            // COUNT_AFTER
-        )
+        largest = min(limit or MOST_UNCOUNTED, shutil.disk_usage(root).total, MOST_UNCOUNTED)
+        self._count_after = largest // COUNT_AFTER
         self._written = self._count_after  # the first part that a process writes is counted
         self.reads: set[str] = set()  # folders of the shards of sets that this process has opened
         self.in_use: weakref.WeakSet[Job] = weakref.WeakSet()  # the parts that this process holds
@@ -73,9 +78,15 @@ class Cache:
         folder.mkdir(parents=True, exist_ok=True)
 
     def limit(self, used: int | None = None) -> int:
-        """How many bytes the parts may take. `used` are those that they take, if they were counted."""
-        used = PART_BYTES * len(self._paths()) if used is None and not self._limit else used
-        return self._limit or int(0.9 * (shutil.disk_usage(self.root).free + (used or 0)))
+        """How many bytes the parts may take.
+
+        `used` are those that they take, if they were counted.
+        """
+        if self._limit:
+            return self._limit
+        if used is None:
+            used = PART_BYTES * len(self._paths())
+        return int(0.9 * (shutil.disk_usage(self.root).free + used))
 
     def wrote(self, size: int) -> None:
         """Notes that a part was written; evicts if it is time to count and there are too many."""
@@ -85,37 +96,56 @@ class Cache:
             self.evict()
 
     def evict(self, least: int = 0) -> int:
-        """Unlinks what is over the limit, or so many bytes if that is more, and some for room. Returns how many."""
+        """Unlinks what is over the limit, or so many bytes if that is more, and some for room.
+
+        Returns how many.
+        """
         paths = self._paths()
         used = PART_BYTES * len(paths)  # nearly all are of one size, so only names are counted
         limit = self.limit(used)
-        if (size := max(used - limit, least)) < 1:
+        excess = max(used - limit, least)
+        if excess < 1:
             return 0
-        since, found = min((job.made for job in list(self.in_use)), default=time.time()), []
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                folder, facts = os.path.basename(os.path.dirname(path)), os.stat(path)
-                mapped, is_done = facts.st_mtime, folder in self.reads and facts.st_mtime < since
-                order = (1, -mapped) if is_done else (2 * (folder in self.reads), mapped)
-                found.append((order, path, facts.st_size))
+        count = (excess + min(limit, used) // ROOM) // PART_BYTES + 1
         evicted = 0
-        for _, path, its_bytes in sorted(found)[
-            : (size + min(limit, used) // ROOM) // PART_BYTES + 1
-        ]:
+        for part in self._in_order_of_eviction(paths)[:count]:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-                evicted += its_bytes
+                os.unlink(part.path)
+                evicted += part.size
         return evicted
 
+    def _in_order_of_eviction(self, paths: list[str]) -> list["_Evictable"]:
+        """Parts of other sets, oldest first; of done windows, last first; and those in use."""
+        oldest_use = min((job.made for job in list(self.in_use)), default=time.time())
+        parts = []
+        for path in paths:
+            folder = os.path.basename(os.path.dirname(path))
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(path)
+                mapped = status.st_mtime
+                if folder not in self.reads:
+                    order = (OF_ANOTHER_SET, mapped)
+                elif mapped < oldest_use:
+                    order = (DONE, -mapped)
+                else:
+                    order = (IN_USE, mapped)
+                parts.append(_Evictable(order, path, status.st_size))
+        return sorted(parts)
+
     def _paths(self) -> list[str]:
-        """The path of each part, and of what killed processes have left, which is evicted in its time; no locks."""
-        walk = os.walk(self.root / "parts")
-        return [
-            f"{folder}/{name}"
-            for folder, _, names in walk
-            for name in names
-            if not name.endswith(".lock")
-        ]
+        """The path of each part, and of what killed processes have left, without locks."""
+        paths = []
+        for folder, _, names in os.walk(self.root / "parts"):
+            paths += [f"{folder}/{name}" for name in names if not name.endswith(".lock")]
+        return paths
+
+
+class _Evictable(NamedTuple):
+    """A file of the cache."""
+
+    order: tuple[int, float]  # the lowest goes first
+    path: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -133,43 +163,48 @@ class PartFolder:
         return self.cache.root / "parts" / self.key / str(number)
 
     def load(self, number: int) -> memoryview:
-        """A part, mapped, and fetched first if it is not there. Raises what `read` does, or OSError for a full disk."""
-        while (found := self._map(number)) is None:
+        """A part, mapped, and fetched first if it is not there.
+
+        Raises what `read` does, or OSError for a full disk.
+        """
+        while (part := self._map(number)) is None:
             self._fetch(number)
-        return found
+        return part
 
     def _map(self, number: int) -> memoryview | None:
-        """A part that is there, mapped. None if it is not there; one with other bytes is removed."""
+        """A part that is there, mapped.
+
+        None if it is not there; one with other bytes is removed.
+        """
         path = self._path(number)
         try:
-            found = map_file(path, np.dtype("u1")).data
-            self._require(number, found)
+            part = map_file(path, np.dtype("u1")).data
+            self._require(number, part)
             os.utime(path)
         except FileNotFoundError:
             return None
         except WrongBytes:  # a power cut may leave a name without its bytes
             path.unlink(missing_ok=True)
             return None
-        return found
+        return part
 
     def _fetch(self, number: int) -> None:
         """Fetches a part, unless another process does so meanwhile."""
-        path, start = self._path(number), number * PART_BYTES
+        path = self._path(number)
+        start = number * PART_BYTES
+        end = min(start + PART_BYTES, self.size)
+        check = partial(self._require, number)
         self.cache.make_folder(path.parent)
         with _locked(path.with_name(f"{number}.lock")):
             if path.exists():
                 return
-            end = min(start + PART_BYTES, self.size)
-            data = read(
-                self.address, self.name, start, end, check=lambda data: self._require(number, data)
-            )
+            data = read(self.address, self.name, start, end, check=check)
             self._write(path, data)
         self.cache.wrote(len(data))
 
     def _require(self, number: int, data: bytes | memoryview) -> None:
-        require_crc32(
-            min(PART_BYTES, self.size - number * PART_BYTES), self.crc32[number : number + 1], data
-        )
+        size = min(PART_BYTES, self.size - number * PART_BYTES)
+        require_crc32(size, self.crc32[number : number + 1], data)
 
     def _write(self, path: Path, data: bytes) -> None:
         """Writes a part, or, on a full disk, makes room for it."""
@@ -185,21 +220,22 @@ class PartFolder:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             if not self.cache.evict(len(data)):
-                what = (
-                    f"{self.cache.root}: no room for {len(data):,} more bytes, and nothing to evict"
+                message = (
+                    f"{self.cache.root}: no room for {len(data):,} more bytes, and nothing to "
+                    "evict. Make room, or pass a cache_dir on another disk"
                 )
-                raise with_message(
-                    error, f"{what}. Make room, or pass a cache_dir on another disk"
-                ) from error
+                raise with_message(error, message) from error
 
 
 def require_crc32(size: int, crc32: Sequence[int], data: bytes | memoryview) -> None:
     """WrongBytes if data has another size, or a MiB of it another CRC-32."""
-    found = [zlib.crc32(data[at : at + PART_BYTES]) for at in range(0, len(data), PART_BYTES)]
-    if len(data) != size or found != list(crc32):
+    begins = range(0, len(data), PART_BYTES)
+    actual = [zlib.crc32(data[begin : begin + PART_BYTES]) for begin in begins]
+    expected = list(crc32)
+    if len(data) != size or actual != expected:
         raise WrongBytes(
-            f"expected {size:,} bytes with CRC-32 {[*crc32]}, found {len(data):,} with {found}: damaged there, or "
-            "replaced; delete the shard there, and push it again"
+            f"expected {size:,} bytes with CRC-32 {expected}, found {len(data):,} with {actual}: "
+            "damaged there, or replaced; delete the shard there, and push it again"
         )
 
 

@@ -4,8 +4,8 @@
     expect(jobs, after=0)       fetched some time, the first one first
     require(jobs)               now, before all others; returns when their `result`s are there
 
-A job that nobody holds any more is not done, so a window that was left takes its parts out of the queue by going away.
-A job that failed is tried again when it is required again.
+A job that nobody holds any more is not done, so a window that was left takes its parts out of the
+queue by going away. A job that failed is tried again when it is required again.
 """
 
 import _thread
@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tokenmill.threads import raise_if_cancelled
@@ -32,10 +33,16 @@ class Job:
     __slots__ = ("__weakref__", "error", "made", "process", "result", "run")
 
     def __init__(self, run: Callable[[], Any]):
-        self.run, self.result = run, None  # type: Callable[[], Any], Any
+        self.run = run
+        self.result: Any = None
         self.error: BaseException | None = None
         self.made = time.time()
         self.process = 0  # the one that is running it: after a fork, that is another one
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither returned nor failed."""
+        return self.result is None and self.error is None
 
 
 class _Pool:
@@ -45,8 +52,10 @@ class _Pool:
     """
 
     def __init__(self) -> None:
-        self.changed, self.count, self.threads = threading.Condition(), itertools.count(), 0
-        self.waiting: list[tuple[int, int, weakref.ref[Job]]] = []
+        self.changed = threading.Condition()
+        self.count = itertools.count()
+        self.threads = 0
+        self.waiting: list[tuple[int, int, weakref.ref[Job]]] = []  # (place, count, job)
 
     def put(self, jobs: Sequence[Job], after: int) -> None:
         with self.changed:
@@ -75,13 +84,9 @@ class _Pool:
             while True:
                 while not self.waiting:
                     self.changed.wait()
-                job = heapq.heappop(self.waiting)[2]()
-                if (
-                    job is not None
-                    and job.result is None
-                    and job.error is None
-                    and job.process != os.getpid()
-                ):
+                _, _, reference = heapq.heappop(self.waiting)
+                job = reference()
+                if job is not None and job.is_open and job.process != os.getpid():
                     job.process = os.getpid()
                     return job
                 del job  # or this thread holds it while it waits
@@ -89,7 +94,7 @@ class _Pool:
     def wait(self, jobs: Sequence[Job]) -> None:
         with self.changed:
             for job in jobs:
-                while job.result is None and job.error is None:
+                while job.is_open:
                     self.changed.wait(CHECK_SECONDS)
                     raise_if_cancelled()  # close() does not wait for a server
                 if job.error is not None:
@@ -101,22 +106,33 @@ _pool = _Pool()
 
 def expect(jobs: Sequence[Job], after: int = 0) -> None:
     """Has jobs done in this order; `after` so many others."""
-    if missing := [job for job in jobs if job.result is None]:
+    missing = [job for job in jobs if job.result is None]
+    if missing:
         _pool.put(missing, after)
 
 
 def require(jobs: Sequence[Job]) -> None:
-    """Does jobs before all others, and returns when they are done. Raises what the first one that failed raised."""
-    if missing := [job for job in jobs if job.result is None]:
-        for job in missing:
-            job.error = None
-        _pool.put(missing, NOW)
-        _pool.wait(missing)
+    """Does jobs before all others, and returns when they are done.
+
+    Raises what the first one that failed raised.
+    """
+    missing = [job for job in jobs if job.result is None]
+    if not missing:
+        return
+    for job in missing:
+        job.error = None
+    _pool.put(missing, NOW)
+    _pool.wait(missing)
 
 
 def call_all(functions: Sequence[Callable[[], Any]]) -> None:
     """Calls functions in the threads, now. Raises what the first one that failed raised."""
-    require([Job(lambda function=function: function() or True) for function in functions])  # type: ignore[misc]
+    require([Job(partial(_returning, function)) for function in functions])
+
+
+def _returning(function: Callable[[], Any]) -> Any:
+    """What a function returns, or True in place of nothing: a job is done once it has a result."""
+    return function() or True
 
 
 def _begin_anew() -> None:

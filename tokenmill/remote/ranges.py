@@ -14,12 +14,12 @@ from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 
-CONNECTIONS, BLOCK = 64, 1 << 18
-CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 20.0
-SECONDS, SLOWEST = (
-    60.0,
-    1 << 16,
-)  # a read may take 60 s, and a second more for each 64 KiB that came
+CONNECTIONS = 64
+BLOCK = 1 << 18  # bytes that are read at once
+CONNECT_SECONDS = 10.0
+SILENCE_SECONDS = 20.0
+SECONDS = 60.0  # that a read may take, and a second more for each SLOWEST bytes that came
+SLOWEST = 1 << 16  # bytes
 NO_RETRIES = urllib3.Retry(
     connect=0,
     read=0,
@@ -32,18 +32,21 @@ NO_RETRIES = urllib3.Retry(
 
 
 class Refused(Exception):
-    """An answer other than the bytes: `status` says which, and `after` how many seconds the server asks to wait."""
+    """An answer other than the bytes: its `status`, and how long the server asks to wait, `after`."""
 
     def __init__(self, status: int, after: str | None = None):
         super().__init__(f"HTTP status {status}")
-        self.status, self.after = status, float(after) if after and after.isdecimal() else 0.0
+        self.status = status
+        self.after = float(after) if after and after.isdecimal() else 0.0  # seconds
 
 
 @functools.cache
 def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:
     """The connections of a process: after a fork there are none."""
-    how: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": NO_RETRIES}  # files.py retries
-    return urllib3.PoolManager(**how) if proxy is None else urllib3.ProxyManager(proxy, **how)
+    options: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": NO_RETRIES}  # retry.py retries
+    if proxy is None:
+        return urllib3.PoolManager(**options)
+    return urllib3.ProxyManager(proxy, **options)
 
 
 def read_url(
@@ -51,41 +54,64 @@ def read_url(
 ) -> bytes:
     """Bytes `start` to `end` of what a URL names; without `end`, all of them, at most `most`.
 
-    Raises Refused; UnsupportedOperation, an OSError, for a server without ranges; ValueError for more than `most`;
-    TimeoutError; or what urllib3 raises.
+    Raises Refused; UnsupportedOperation, an OSError, for a server without ranges; ValueError for
+    more than `most`; TimeoutError; or what urllib3 raises.
     """
-    began, found, size = time.monotonic(), list[bytes](), 0
-    whole, most = end is None, most if end is None else end - start
-    headers = (
-        {"Accept-Encoding": "identity"}
-        | headers
-        | ({} if end is None else {"Range": f"bytes={start}-{end - 1}"})
-    )
-    parts = urlsplit(url)
-    proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
-    timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
-    answer = _pool(os.getpid(), proxy).request(
-        "GET", url, headers=headers, preload_content=False, timeout=timeout
-    )
+    began = time.monotonic()
+    answer = _request(url, headers, start, end)
     try:
         if answer.status not in (200, 206):
             raise Refused(answer.status, answer.headers.get("Retry-After"))
-        announced = answer.headers.get("Content-Length", "")
-        while size <= most and not (announced.isdecimal() and int(announced) > most):
-            if not (block := answer.read1(BLOCK)):
-                break
-            found.append(block)
-            size += len(block)
-            if time.monotonic() - began > SECONDS + size / SLOWEST:
-                raise TimeoutError(f"only {size:,} bytes came in {time.monotonic() - began:.0f} s")
-        else:
-            if whole:
-                raise ValueError(f"expected at most {most:,} bytes, found more")
-            raise UnsupportedOperation(
-                f"asked for {most:,} bytes, and more came: the server does not support ranges"
-            )
+        data = _body(answer, most if end is None else end - start, began)
+    except _TooLong:
+        answer.close()
+        if end is None:
+            raise ValueError(f"expected at most {most:,} bytes, found more") from None
+        asked = end - start
+        raise UnsupportedOperation(
+            f"asked for {asked:,} bytes, and more came: the server does not support ranges"
+        ) from None
     except BaseException:
         answer.close()
         raise
     answer.release_conn()
-    return b"".join(found)
+    return data
+
+
+def _request(
+    url: str, headers: dict[str, str], start: int, end: int | None
+) -> urllib3.BaseHTTPResponse:
+    """The beginning of an answer, whose body is not read yet."""
+    headers = {"Accept-Encoding": "identity"} | headers
+    if end is not None:
+        last = end - 1
+        headers["Range"] = f"bytes={start}-{last}"
+    parts = urlsplit(url)
+    proxy = None
+    if not proxy_bypass(parts.hostname or ""):
+        proxy = getproxies().get(parts.scheme)
+    timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
+    pool = _pool(os.getpid(), proxy)
+    return pool.request("GET", url, headers=headers, preload_content=False, timeout=timeout)
+
+
+class _TooLong(Exception):
+    """More bytes come than were asked for."""
+
+
+def _body(answer: urllib3.BaseHTTPResponse, most: int, began: float) -> bytes:
+    """All bytes of an answer. Raises _TooLong, or TimeoutError if they come too slowly."""
+    announced = answer.headers.get("Content-Length", "")
+    if announced.isdecimal() and int(announced) > most:
+        raise _TooLong
+    blocks: list[bytes] = []
+    size = 0
+    while block := answer.read1(BLOCK):
+        blocks.append(block)
+        size += len(block)
+        if size > most:
+            raise _TooLong
+        seconds = time.monotonic() - began
+        if seconds > SECONDS + size / SLOWEST:
+            raise TimeoutError(f"only {size:,} bytes came in {seconds:.0f} s")
+    return b"".join(blocks)

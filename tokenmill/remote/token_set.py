@@ -1,11 +1,13 @@
-"""A token set at an address, used like one in a folder: the same manifest, records and columns, fetched as needed.
+"""A token set at an address, used like one in a folder: the same manifest, records and columns,
+fetched as needed.
 
     token_set = open_set("s3://bucket/tokens/web")        its manifest is read, nothing else
     shard = token_set.open(entry)                         its record and offsets are fetched
-    shard.read(0, 2049)                                   the parts of these tokens are fetched, and copied
+    shard.read(0, 2049)                                   the parts of these tokens are fetched
 
-Small files are fetched whole, and are kept in CACHE/sets/<set>, where <set> is a digest of the manifest with all
-checksums that it lists. A process compares each with its SHA-256 when it first uses it.
+Small files are fetched whole, and are kept in CACHE/sets/<set>, where <set> is a digest of the
+manifest with all checksums that it lists. A process compares each with its SHA-256 when it first
+uses it.
 """
 
 import hashlib
@@ -22,19 +24,18 @@ import numpy as np
 from tokenmill.addresses import cache_root, name_of, named
 from tokenmill.checks import whole_number
 from tokenmill.messages import redact
-from tokenmill.remote.files import WrongBytes, read, sizes
+from tokenmill.remote.files import read, sizes
 from tokenmill.remote.part_cache import PART_BYTES, Cache, PartFolder
 from tokenmill.remote.prefetch import Job, call_all, expect, require
+from tokenmill.remote.retry import WrongBytes
 from tokenmill.store.columns import TOKENS
 from tokenmill.store.files import LARGEST, parse_json, sha256_of_file, write_file
 from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import DIGEST, FOLDER, NAME
 
-AHEAD, HELD = (
-    8,
-    64,
-)  # parts that are fetched behind those that `read` reads; parts that it keeps mapped
+AHEAD = 8  # parts that are fetched behind those that `read` reads
+HELD = 64  # parts that it keeps mapped
 MOST_BYTES = 1 << 30  # of offsets or another file that is fetched whole: of 134M documents
 
 
@@ -49,19 +50,29 @@ DEFAULT_CACHE = CacheConfig()
 
 
 def open_set(tokens: str | os.PathLike[str], cache: CacheConfig = DEFAULT_CACHE) -> TokenSet:
-    """The token set of a folder, a name (store/set_names.py) or an address. Raises what TokenSet and `read` do."""
-    where = named(tokens)
-    return TokenSet(where) if isinstance(where, Path) else RemoteTokenSet(where, cache)
+    """The token set of a folder, a name (store/set_names.py) or an address.
+
+    Raises what TokenSet and `read` do.
+    """
+    location = named(tokens)
+    if isinstance(location, Path):
+        return TokenSet(location)
+    return RemoteTokenSet(location, cache)
 
 
 def read_manifest(address: str) -> tuple[bytes, dict[str, Any]]:
-    """The manifest at an address, as it is now. FileNotFoundError if there is none; what `read` raises."""
+    """The manifest at an address, as it is now.
+
+    FileNotFoundError if there is none; what `read` raises.
+    """
     shown = redact(address)
     try:
         data = read(address, "manifest.json")
     except FileNotFoundError as error:
-        message = f"{shown}: expected a finished token set, found no manifest.json; check the address ({error})"
-        raise FileNotFoundError(message) from error
+        raise FileNotFoundError(
+            f"{shown}: expected a finished token set, found no manifest.json; check the address "
+            f"({error})"
+        ) from error
     return data, parse_json(data, f"{shown}/manifest.json", "tokens")
 
 
@@ -73,7 +84,8 @@ class RemoteTokenSet(TokenSet):
 
     def __init__(self, address: str, cache: CacheConfig = DEFAULT_CACHE):
         limit = None if cache.bytes is None else whole_number("cache_bytes", cache.bytes, 1)
-        self.address, self.cache = address, _cache_of(cache_root(cache.folder), limit)
+        self.address = address
+        self.cache = _cache_of(cache_root(cache.folder), limit)
         data, manifest = read_manifest(address)
         self._load(manifest)
         self._begin()
@@ -81,14 +93,12 @@ class RemoteTokenSet(TokenSet):
 
     def _begin(self) -> None:
         """Makes its folder in the cache."""
-        what = json.dumps([self.display_name, self.records, self.manifest["files"]], sort_keys=True)
-        digest = hashlib.sha256(what.encode()).hexdigest()[:8]
+        content = [self.display_name, self.records, self.manifest["files"]]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
         self.path = self.cache.root / "sets" / f"{self.digest}-{digest}"
         for name in ("shards", "manifests"):
             self.cache.make_folder(self.path / name)
-        self._compared: set[str] = (
-            set()
-        )  # files in it that this process has compared with their checksums
+        self._compared: set[str] = set()  # files whose checksums this process has compared
         self.cache.reads |= set(self.records.values())
 
     @property
@@ -103,101 +113,102 @@ class RemoteTokenSet(TokenSet):
     # ------------------------------------------------------------------------ small files
 
     def path_of(self, name: str, facts: dict[str, Any] | None = None) -> Path:
-        """The path of a file in the cache. It is fetched if it is not there, or without a checksum, as a view's."""
-        sha256, size = (facts or {}).get("sha256"), (facts or {}).get("bytes", LARGEST)
-        call_all(
-            [partial(self._fetch, name, sha256, size)]
-        )  # in a thread, as close() does not wait for a server
+        """The path of a file in the cache.
+
+        It is fetched if it is not there, or if it has no checksum, as the JSON of views.
+        """
+        facts = facts or {}
+        fetch = partial(self._fetch, name, facts.get("sha256"), facts.get("bytes", LARGEST))
+        call_all([fetch])  # in a thread, as close() does not wait for a server
         return self.path / name
 
     def _fetch(self, name: str, sha256: str | None, size: int) -> None:
         path = self.path / name
-        if (
-            sha256 is None
-            or not path.exists()
-            or (name not in self._compared and sha256 != sha256_of_file(path))
-        ):
+        if not self._is_right(name, sha256):
             self.cache.make_folder(path.parent)
             data = read(self.address, name, check=partial(require_sha256, sha256), most=size)
             write_file(path, data, durable=False)
         self._compared.add(name)
 
+    def _is_right(self, name: str, sha256: str | None) -> bool:
+        """Whether the cache has the file with this checksum, which is compared once."""
+        path = self.path / name
+        if sha256 is None or not path.exists():
+            return False
+        return name in self._compared or sha256 == sha256_of_file(path)
+
+    def _was_compared(self, name: str) -> bool:
+        return name in self._compared and (self.path / name).exists()
+
     def fetch(self, entries: list[ShardEntry]) -> None:
         """Fetches the records, offsets and listed columns of shards."""
-        wanted = []
+        missing = []
         for entry in entries:
-            listed = {"json": self.records[entry.name], **dict(entry.sha256)}
-            names = {
-                f"shards/{entry.name}.{suffix}": sha
-                for suffix, sha in listed.items()
-                if suffix != TOKENS.suffix
-            }
-            there = {
-                name for name in names if name in self._compared and (self.path / name).exists()
-            }
-            wanted += [
-                partial(self._fetch, name, names[name], MOST_BYTES)
-                for name in names
-                if name not in there
-            ]
-        call_all(wanted)
+            checksums = {"json": self.records[entry.name], **dict(entry.sha256)}
+            del checksums[TOKENS.suffix]  # which come in parts
+            for suffix, sha256 in checksums.items():
+                name = f"shards/{entry.name}.{suffix}"
+                if not self._was_compared(name):
+                    missing.append(partial(self._fetch, name, sha256, MOST_BYTES))
+        call_all(missing)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
-        if (name := f"shards/{entry.name}.json") not in self._compared or not (
-            self.path / name
-        ).exists():
+        name = f"shards/{entry.name}.json"
+        if not self._was_compared(name):
             self.path_of(name, {"sha256": self.records[entry.name]})
         record = super().record(entry)
         if not entry.is_of(record) or record["dtype"] != self.dtype:
             raise ValueError(
-                f"{self.display_name}: the record of shard {entry.name} is not of the shard that the manifest lists; "
-                "push the set again"
+                f"{self.display_name}: the record of shard {entry.name} is not of the shard that "
+                "the manifest lists; push the set again"
             )
         return record
 
     def open(self, entry: ShardEntry) -> "RemoteShard":
         """A shard whose parts are mapped as they come."""
         self.fetch([entry])
-        facts, key, name = (
-            self.record(entry)["bin"],
-            self.records[entry.name],
-            f"shards/{entry.name}.bin",
-        )
+        facts = self.record(entry)[TOKENS.suffix]
         parts = PartFolder(
-            self.cache, key, self.address, name, facts["bytes"], tuple(facts["crc32"])
+            cache=self.cache,
+            key=self.records[entry.name],
+            address=self.address,
+            name=f"shards/{entry.name}.{TOKENS.suffix}",
+            size=facts["bytes"],
+            crc32=tuple(facts["crc32"]),
         )
         return RemoteShard(self, entry, parts)
 
     def view_stems(self) -> list[str]:
-        """The names and digests of its views, where the address can be listed; it cannot over https://."""
+        """The names and digests of its views, where the address can be listed; it cannot over
+        https://.
+        """
         return self._listed(FOLDER, NAME, DIGEST)
 
     def digests(self) -> list[str]:
         return sorted({*self._listed("manifests", DIGEST), self.digest})
 
     def _listed(self, folder: str, *patterns: re.Pattern[str]) -> list[str]:
-        """The names of JSON files in a folder, without those that tokenmill never gives: others may write there."""
-        found = [
-            re.fullmatch(rf"{folder}/([^/]+)\.json", name) for name in sizes(self.address, folder)
-        ]
-        return sorted(
-            name[1]
-            for name in found
-            if name and any(pattern.fullmatch(name[1]) for pattern in patterns)
-        )
+        """The stems of JSON files in a folder that match a pattern: others may write there too."""
+        stems = []
+        for name in sizes(self.address, folder):
+            match = re.fullmatch(rf"{folder}/([^/]+)\.json", name)
+            if match and any(pattern.fullmatch(match[1]) for pattern in patterns):
+                stems.append(match[1])
+        return sorted(stems)
 
     def _with_manifest(self, manifest: dict[str, Any]) -> Self:
-        """The set as it was. A shard that the set still has is read by its present record, which may have metadata."""
-        now = {(entry.name, entry.sha256) for entry in self.entries}
-        was = super()._with_manifest(manifest)
-        newer = {
-            entry.name: self.records[entry.name]
-            for entry in was.entries
-            if (entry.name, entry.sha256) in now
-        }
-        was.records = was.records | newer
-        was._begin()
-        return was
+        """The set as it was.
+
+        A shard that the set still has is read by its present record, which may have metadata.
+        """
+        present = {(entry.name, entry.sha256) for entry in self.entries}
+        former = super()._with_manifest(manifest)
+        former.records = dict(former.records)
+        for entry in former.entries:
+            if (entry.name, entry.sha256) in present:
+                former.records[entry.name] = self.records[entry.name]
+        former._begin()
+        return former
 
 
 class RemoteShard(Shard):
@@ -206,43 +217,51 @@ class RemoteShard(Shard):
     part_bytes = PART_BYTES
 
     def __init__(self, token_set: RemoteTokenSet, entry: ShardEntry, parts: PartFolder):
-        self.entry, self.path = entry, shard_path(token_set.path, entry.name, "bin")
-        self.dtype, self._parts = DTYPES[token_set.dtype], parts
-        self.tokens = np.empty(
-            0, self.dtype
-        )  # nothing to read ahead: a part is read whole when it is mapped
+        self.entry = entry
+        self.path = shard_path(token_set.path, entry.name, TOKENS.suffix)
+        self.dtype = DTYPES[token_set.dtype]
+        self._parts = parts
+        # nothing to read ahead: a part is read whole when it is mapped
+        self.tokens = np.empty(0, self.dtype)
         self.offsets = self._map_offsets()
         self._jobs: weakref.WeakValueDictionary[int, Job] = weakref.WeakValueDictionary()
         self._held: dict[int, Job] = {}  # the parts that `read` used last, and those behind
 
     def part(self, number: int) -> Job:
-        """A part of the tokens: `result` is its bytes, mapped while the job is held, or None until it is there."""
-        if (job := self._jobs.get(number)) is None:
-            job = self._jobs[number] = Job(partial(self._parts.load, number))
+        """A part of the tokens: `result` is its bytes, mapped while the job is held, or None."""
+        job = self._jobs.get(number)
+        if job is None:
+            job = Job(partial(self._parts.load, number))
+            self._jobs[number] = job
             self._parts.cache.in_use.add(job)
         return job
 
     def read(self, begin: int, end: int) -> np.ndarray:
         """Tokens `begin` to `end`, copied. The parts behind them are fetched too."""
-        size, end = self.dtype.itemsize, min(end, self.entry.tokens)
+        end = min(end, self.entry.tokens)
         if begin >= end:
             return np.empty(0, self.dtype)
-        begin, end = begin * size, end * size
-        first, last = begin // PART_BYTES, (end - 1) // PART_BYTES
+        first_byte = begin * self.dtype.itemsize
+        last_byte = end * self.dtype.itemsize
+        first = first_byte // PART_BYTES
+        last = (last_byte - 1) // PART_BYTES
         ahead = min(last + AHEAD, (self._parts.size - 1) // PART_BYTES)
         jobs = {number: self.part(number) for number in range(first, ahead + 1)}
         expect([job for number, job in jobs.items() if number not in self._held])
-        require([jobs[number] for number in range(first, last + 1)])
-        self._held = dict(
-            [*((n, job) for n, job in self._held.items() if n not in jobs), *jobs.items()][-HELD:]
-        )
-        spans = [
-            (n, max(begin - n * PART_BYTES, 0), end - n * PART_BYTES)
-            for n in range(first, last + 1)
-        ]
-        return np.frombuffer(
-            bytearray().join([jobs[n].result[a:b] for n, a, b in spans]), self.dtype
-        )
+        needed = {number: jobs[number] for number in range(first, last + 1)}
+        require(list(needed.values()))
+        self._hold(jobs)
+        pieces = []
+        for number, job in needed.items():
+            offset = number * PART_BYTES
+            pieces.append(job.result[max(first_byte - offset, 0) : last_byte - offset])
+        return np.frombuffer(bytearray().join(pieces), self.dtype)
+
+    def _hold(self, jobs: dict[int, Job]) -> None:
+        """Keeps the parts that were used last mapped, in the order of their use."""
+        earlier = {number: job for number, job in self._held.items() if number not in jobs}
+        latest = list({**earlier, **jobs}.items())
+        self._held = dict(latest[-HELD:])
 
     def require_unchanged(self) -> None:
         """Does nothing: a part never changes."""
@@ -250,8 +269,9 @@ class RemoteShard(Shard):
 
 def require_sha256(expected: str | None, data: bytes) -> None:
     """WrongBytes if data has another SHA-256."""
-    found = hashlib.sha256(data).hexdigest()
-    if expected not in (None, found):
+    actual = hashlib.sha256(data).hexdigest()
+    if expected not in (None, actual):
         raise WrongBytes(
-            f"expected SHA-256 {expected}, found {found}: damaged there, or replaced; push it again"
+            f"expected SHA-256 {expected}, found {actual}: damaged there, or replaced; push it "
+            "again"
         )

@@ -3,7 +3,7 @@ version.
 
     with AtomicFile(path) as file:           a temporary file beside `path`
         file.write(data)
-        checksums = file.commit()            on disk, and renamed: {"bytes": 4, "sha256": "...", ...}
+        checksums = file.commit()            on disk, and renamed: {"bytes": 4, "sha256": ...}
     write_json(path, header("shard") | record)
     read_json(path, "shard")                 ValueError if schema.py finds it wrong
 
