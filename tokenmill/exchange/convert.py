@@ -4,12 +4,12 @@
     tokenmill convert out raw data/tokens/NAME FOLDER --eos
     tokenmill convert in llm.c fineweb10B/*.bin --tokenizer gpt2 --name fineweb10B
 
-Optional columns are named and left out, but for the loss mask of a chat set, which parquet has a place for. What is
-taken in has its documents from the index where the layout has one, else from the BOS (or EOT) tokens between them; a
-trailing one is no empty document.
+Optional columns are named and left out, but for the loss mask of a chat set, which parquet has a
+place for. What is taken in has its documents from the index where the layout has one, else from the
+BOS (or EOT) tokens between them; a trailing one is no empty document.
 
-    nanoGPT:     w w w E w w E w E w w       ->      B w w w | B w w | B w | B w w      B and E are one id
-    out --eos:   B w w w | B w w             ->      w w w E w w E
+    nanoGPT:     w w w E w w E w E w w    ->    B w w w | B w w | B w | B w w    B, E are one id
+    out --eos:   B w w w | B w w          ->    w w w E w w E
 """
 
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""`tokenmill push` and `tokenmill pull`: a token set goes to an address whole, or comes from it verified."""
+"""`tokenmill push` and `tokenmill pull`: a token set goes to an address whole, or comes from it
+verified.
+"""
 
 import contextlib
 import json
@@ -30,8 +32,9 @@ class Push:
         tokenmill push data/tokens/NAME s3://bucket/tokens/NAME
         tokenmill push data/tokens/web hf://datasets/owner/web --license odc-by
 
-    Shards are sent first, manifest and card last: readers see the old set or the new one. If it is interrupted, run it
-    again: it continues where it stopped. On the hub, a dataset card is written from the manifest.
+    Shards are sent first, manifest and card last: readers see the old set or the new one. If it is
+    interrupted, run it again: it continues where it stopped. On the hub, a dataset card is written
+    from the manifest.
     """
 
     # the token set's folder
@@ -45,7 +48,8 @@ class Push:
 
 def main(arguments: list[str], prog: str) -> None:
     """Runs the command whose name ends `prog`."""
-    (send if prog.endswith("push") else fetch)(arguments, prog)
+    run = send if prog.endswith("push") else fetch
+    run(arguments, prog)
 
 
 def send(arguments: list[str], prog: str) -> None:
@@ -53,14 +57,18 @@ def send(arguments: list[str], prog: str) -> None:
     config = tyro.cli(Push, prog=prog, args=arguments)
     if is_address(config.tokens) or not is_address(config.address):
         raise ValueError(
-            f"{config.address}: expected a folder, then s3://bucket/NAME or hf://datasets/OWNER/NAME (to a folder: cp)"
+            f"{config.address}: expected a folder, then s3://bucket/NAME or "
+            "hf://datasets/OWNER/NAME (to a folder: cp)"
         )
-    token_set, address, card = TokenSet(config.tokens), str(named(config.address)), b""
+    token_set = TokenSet(config.tokens)
+    address = str(named(config.address))
+    card = b""
     if address.startswith("hf://"):
         parse_address(address)
         if not config.license:
             raise ValueError(
-                "expected --license, of the text, for the dataset card, as odc-by, cc-by-4.0 or unknown"
+                "expected --license, of the text, for the dataset card, as odc-by, cc-by-4.0 or "
+                "unknown"
             )
         card = card_of(token_set, address, config.license).encode()
     elif config.license or config.private:
@@ -69,15 +77,19 @@ def send(arguments: list[str], prog: str) -> None:
         )
     size = sum(entry.tokens for entry in token_set.entries) * token_set.numpy_dtype.itemsize
     with counting(f"pushing to {redact(address)}", size) as count:
-        sent = push(token_set, address, count, card, config.private)
-    print(f"sent {counted(sent, 'shard')}; there already: {len(token_set.entries) - sent:,}")
+        num_sent = push(token_set, address, count, card, config.private)
+    num_present = len(token_set.entries) - num_sent
+    print(f"sent {counted(num_sent, 'shard')}; there already: {num_present:,}")
     print(redact(address))
 
 
 @contextlib.contextmanager
 def counting(what: str, size: int) -> Iterator[Progress]:
-    """Says on stderr how much of `size` bytes has come: a bar in a terminal, else a line now and then."""
-    seconds, lock = 0.1 if sys.stderr.isatty() else 15, threading.Lock()
+    """Says on stderr how much of `size` bytes has come: a bar in a terminal, else a line now and
+    then.
+    """
+    seconds = 0.1 if sys.stderr.isatty() else 15
+    lock = threading.Lock()
     with tqdm(
         desc=what, total=size, unit="B", unit_scale=True, mininterval=seconds, leave=False
     ) as bar:
@@ -97,7 +109,8 @@ tags: [tokenmill, pretraining, tokens]
 
 # {name}
 
-Token ids for pretraining, prepared by tokenmill from {text_bytes:,} bytes of text. Every document begins with `{bos}`.
+Token ids for pretraining, prepared by tokenmill from {text_bytes:,} bytes of text. \
+Every document begins with `{bos}`.
 
 | tokenizer | {tokenizer}, fingerprint `{fingerprint}` |
 | --- | --- |
@@ -114,27 +127,28 @@ loader = RowLoader("{address}", batch_size=32, seq_len=2048, device="cuda")
 
 def card_of(token_set: TokenSet, address: str, license: str) -> str:
     """README.md for the hub: YAML that it reads, and a page for people."""
-    manifest, tokenizer, rows = token_set.manifest, token_set.tokenizer, list[str]()
+    manifest = token_set.manifest
+    tokenizer = token_set.tokenizer
+    rows = []
     for split in SPLITS:
         entries = token_set.split(split)
-        tokens, documents = (
-            sum(entry.tokens for entry in entries),
-            sum(entry.documents for entry in entries),
-        )
+        tokens = sum(entry.tokens for entry in entries)
+        documents = sum(entry.documents for entry in entries)
         rows.append(f"| {split} | {tokens:,} tokens, {documents:,} documents |")
-    if hub := manifest.get("hub"):
+    hub = manifest.get("hub")
+    if hub:
         rows.append(f"| from | {hub['repository']} on the hub, at commit `{hub['commit']}` |")
-    facts = {
-        "name": manifest["dataset"],
-        "text_bytes": manifest["text_bytes"],
-        "bos": tokenizer["bos_token"],
-    }
-    facts |= {
-        "tokenizer": tokenizer["name"],
-        "fingerprint": tokenizer["fingerprint"],
-        "digest": token_set.digest,
-    }
-    return CARD.format(**facts, license=json.dumps(license), rows="\n".join(rows), address=address)
+    return CARD.format(
+        license=json.dumps(license),
+        name=manifest["dataset"],
+        text_bytes=manifest["text_bytes"],
+        bos=tokenizer["bos_token"],
+        tokenizer=tokenizer["name"],
+        fingerprint=tokenizer["fingerprint"],
+        rows="\n".join(rows),
+        digest=token_set.digest,
+        address=address,
+    )
 
 
 @dataclass(frozen=True)
@@ -143,8 +157,8 @@ class Pull:
 
         tokenmill pull s3://bucket/tokens/web
 
-    If it is interrupted, run it again: it continues where it stopped. A web server cannot be listed, so https:// gives
-    the present manifest and its shards, without views.
+    If it is interrupted, run it again: it continues where it stopped. A web server cannot be
+    listed, so https:// gives the present manifest and its shards, without views.
     """
 
     # s3://, gs://, hf://datasets/OWNER/NAME, https://
@@ -162,9 +176,12 @@ def fetch(arguments: list[str], prog: str) -> None:
         )
     address = str(named(config.address))
     require_folder("the folder", config.folder)
-    folder, (_, manifest) = config.folder or TOKENS_ROOT / name_of(address), read_manifest(address)
-    size = sum(shard["tokens"] for shard in manifest["shards"]) * DTYPES[manifest["dtype"]].itemsize
+    folder = config.folder or TOKENS_ROOT / name_of(address)
+    _, manifest = read_manifest(address)
+    shards = manifest["shards"]
+    size = sum(shard["tokens"] for shard in shards) * DTYPES[manifest["dtype"]].itemsize
     with counting(f"pulling {redact(address)}", size) as count:
-        came = pull(address, folder, count)
-    print(f"fetched {counted(came, 'shard')}; here already: {len(manifest['shards']) - came:,}")
+        num_fetched = pull(address, folder, count)
+    num_present = len(shards) - num_fetched
+    print(f"fetched {counted(num_fetched, 'shard')}; here already: {num_present:,}")
     print(folder)

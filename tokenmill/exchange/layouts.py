@@ -15,12 +15,15 @@ Name = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatro
 Readable = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet"]
 
 
+# tokens; lengths of documents, or None if only BOS tells them
+ReadFile = Callable[[Path, np.dtype], tuple[np.ndarray, np.ndarray | None]]
+
+
 class Layout(NamedTuple):
     """How a program's files are written and read."""
 
     write: Callable[[SplitFiles, Path], None]
-    # tokens; lengths of documents, or None if only BOS tells them. None if it is written only
-    read: Callable[[Path, np.dtype], tuple[np.ndarray, np.ndarray | None]] | None
+    read: ReadFile | None  # None if it is written only
     is_cut: bool = False  # into files of even size
     ends: bool = False  # documents always end with EOS
     suffix: str = ""  # of the files that are named, if others lie beside them
@@ -28,9 +31,8 @@ class Layout(NamedTuple):
 
 
 def _flat(header: flat.Header, suffix: str) -> Layout:
-    return Layout(
-        partial(flat.write_cut, header, suffix), partial(flat.read_flat, header), is_cut=True
-    )
+    write = partial(flat.write_cut, header, suffix)
+    return Layout(write, partial(flat.read_flat, header), is_cut=True)
 
 
 LAYOUTS: dict[str, Layout] = {
